@@ -1,0 +1,162 @@
+"""Waiting, on any event loop, for something that another thread does, and never leaving before it is done.
+
+A driver such as aiosqlite belongs to asyncio, and to one loop. A saver serves every loop of the process, so the driver gets
+a thread with a loop of its own (`DriverThread`), and callers hand work to it and wait here (`until`). This is the one
+place that knows how to wait on asyncio and how on trio.
+
+Cancelling the waiting task does not end its wait: what was handed over cannot be taken back, and whoever is told "cancelled"
+must be able to rely on nothing being written any more. The cancellation goes on afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import anyio
+import anyio.lowlevel
+
+class Waiter(NamedTuple):
+    """Somebody who waits in `until`. To be given to `tell` once, from any thread.
+
+    Attributes:
+        post: has something called on the waiter's loop.
+        arrived: is to be called there.
+    """
+
+    post: Callable[..., object]
+    arrived: Callable[[], object]
+
+
+def tell(waiters: Sequence[Waiter]) -> None:
+    """Let waiters go on. Those of one loop are woken together: a wake-up costs a system call."""
+    by_loop: dict[Callable[..., object], list[Callable[[], object]]] = {}
+    for waiter in waiters:
+        by_loop.setdefault(waiter.post, []).append(waiter.arrived)
+    for post, arrived in by_loop.items():
+        try:
+            post(_call_all, arrived)
+        except RuntimeError:  # the loop was closed under its waiting tasks: nobody is left to be told
+            pass
+
+
+def _call_all(functions: list[Callable[[], object]]) -> None:
+    for function in functions:
+        function()
+
+
+async def until(start: Callable[[Waiter], None]) -> None:
+    """Call `start(waiter)`, and return when `tell` has been called with the waiter.
+
+    Whatever cancels the caller meanwhile, natively or by a cancel scope, any number of times, is raised after that. A caller
+    that is in a cancelled scope already never gets to `start`. What `start` raises goes to the caller.
+    """
+    trio = sys.modules.get("trio")
+    if trio is not None and trio.lowlevel.in_trio_task():
+        await _until_on_trio(start)
+    else:
+        await _until_on_asyncio(start)
+
+
+async def _until_on_asyncio(start: Callable[[Waiter], None]) -> None:
+    await anyio.lowlevel.checkpoint_if_cancelled()
+    loop = asyncio.get_running_loop()
+    waiter = loop.create_future()
+    over = False
+
+    def arrived() -> None:
+        nonlocal over
+        over = True
+        if not waiter.done():
+            waiter.set_result(None)
+
+    start(Waiter(loop.call_soon_threadsafe, arrived))
+    try:
+        await waiter
+    except asyncio.CancelledError as first:
+        cancelled = first
+    else:
+        return
+    # The shield stops anyio, which cancels the task in every turn of the loop until it gives in. It has no hold over
+    # `Task.cancel()`: those end the await, and it starts again. Nothing is uncancelled, so `Task.cancelling()` counts right
+    # for `asyncio.timeout` and task groups. The last one is raised: a native one must not be mistaken for a scope's, which
+    # swallows its own.
+    with anyio.CancelScope(shield=True):
+        while not over:
+            waiter = loop.create_future()
+            try:
+                await waiter
+            except asyncio.CancelledError as again:
+                cancelled = again
+    raise cancelled
+
+
+async def _until_on_trio(start: Callable[[Waiter], None]) -> None:
+    import trio
+
+    await trio.lowlevel.checkpoint_if_cancelled()
+    token = trio.lowlevel.current_trio_token()
+    arrived = partial(trio.lowlevel.reschedule, trio.lowlevel.current_task())
+
+    def abort(_: object) -> trio.lowlevel.Abort:
+        return trio.lowlevel.Abort.FAILED  # not even Ctrl-C, which goes through a shield
+
+    start(Waiter(token.run_sync_soon, arrived))
+    await trio.lowlevel.wait_task_rescheduled(abort)
+    await trio.lowlevel.checkpoint_if_cancelled()
+
+
+class DriverThread:
+    """A thread with an asyncio loop of its own, for as long as one coroutine runs there.
+
+    It is a daemon, and so are the threads that a driver starts from it: a program that forgot to close its saver still
+    ends. What was acknowledged is durable by then.
+
+    Args:
+        name: of the thread.
+        main: run once, on the thread's loop.
+    """
+
+    def __init__(self, name: str, main: Callable[[], Awaitable[None]]) -> None:
+        self._main = main
+        self._lock = threading.Lock()
+        self._ended = False
+        self._waiting: list[Waiter] = []
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a child of the one that started the thread: there is no thread here."""
+        return os.getpid() != self._pid
+
+    async def join(self) -> None:
+        """Wait until the coroutine has ended and the thread is gone."""
+        await until(self._tell_end)
+        self._thread.join()  # it has nothing left to do: this takes microseconds
+
+    def _tell_end(self, waiter: Waiter) -> None:
+        with self._lock:
+            if not self._ended:
+                self._waiting.append(waiter)
+                return
+        tell((waiter,))
+
+    def _run(self) -> None:
+        async def main() -> None:
+            await self._main()
+
+        try:
+            asyncio.run(main())
+        finally:
+            with self._lock:
+                self._ended = True
+            tell(self._waiting)

@@ -1,0 +1,192 @@
+"""Containers: how each is written, and beside it how it is read.
+
+Lists, and dicts whose keys are plain, are MessagePack's own. All others are extensions whose payload is an array.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable
+from typing import Final, cast
+
+from . import codes
+from .reading import Damaged, Loader, Read
+from .writing import SCALARS, Refused, Write, Writer, enter, ext, pack, shown
+
+
+def _write_list(value: list[object], writer: Writer, inside: set[int]) -> object:
+    enter(value, inside)
+    out = writer.items(value, inside)
+    inside.discard(id(value))
+    return out
+
+
+def _write_dict(value: dict[object, object], writer: Writer, inside: set[int]) -> object:
+    if not _plain_keys(value, writer, inside):
+        return ext(codes.DICT, _pairs(value, writer, inside))
+    enter(value, inside)
+    safe, out, key = writer.safe, dict[object, object](), object()
+    try:
+        for key, item in value.items():
+            out[key] = item if type(item) in safe else writer.prepare(item, inside)
+    except Refused as refused:
+        refused.parts.append(f"[{shown(key)}]")
+        raise
+    inside.discard(id(value))
+    return out
+
+
+def _plain_keys(value: dict[object, object], writer: Writer, inside: set[int]) -> bool:
+    if writer.safe.issuperset(map(type, value)):
+        return True
+    # The careful writer leaves no int and no str without a look; one that is as it was, is plain.
+    return all(type(key) in SCALARS and writer.prepare(key, inside) is key for key in value)
+
+
+def _pairs(value: dict[object, object], writer: Writer, inside: set[int]) -> bytes:
+    """The payload: key, value, key, value."""
+    enter(value, inside)
+    out = list[object]()
+    for key, item in value.items():
+        try:
+            out.append(writer.prepare(key, inside))
+        except Refused as refused:
+            refused.parts.append(f"<key {shown(key)}>")
+            raise
+        try:
+            out.append(writer.prepare(item, inside))
+        except Refused as refused:
+            refused.parts.append(f"[{shown(key)}]")
+            raise
+    inside.discard(id(value))
+    return pack(out)
+
+
+def _read_pairs(data: memoryview, loader: Loader) -> Iterable[tuple[object, object]]:
+    flat = loader.list(data)
+    if len(flat) % 2:
+        raise Damaged("a dict with a key and no value")
+    each = iter(flat)
+    return zip(each, each, strict=True)
+
+
+def _read_dict(data: memoryview, loader: Loader) -> object:
+    return dict(_read_pairs(data, loader))
+
+
+def _write_ordered(value: OrderedDict[object, object], writer: Writer, inside: set[int]) -> object:
+    return ext(codes.ORDERED_DICT, _pairs(value, writer, inside))
+
+
+def _read_ordered(data: memoryview, loader: Loader) -> object:
+    return OrderedDict(_read_pairs(data, loader))
+
+
+def _write_counter(value: Counter[object], writer: Writer, inside: set[int]) -> object:
+    return ext(codes.COUNTER, _pairs(cast("dict[object, object]", value), writer, inside))
+
+
+def _read_counter(data: memoryview, loader: Loader) -> object:
+    counter = Counter[object]()
+    dict[object, object].update(cast("dict[object, object]", counter), _read_pairs(data, loader))  # not what adds
+    return counter
+
+
+def _write_tuple(value: tuple[object, ...], writer: Writer, inside: set[int]) -> object:
+    enter(value, inside)
+    out = writer.items(value, inside)
+    inside.discard(id(value))
+    return ext(codes.TUPLE, pack(out))
+
+
+def _read_tuple(data: memoryview, loader: Loader) -> object:
+    return loader.tuple(data)
+
+
+def _members(value: Iterable[object], writer: Writer, inside: set[int]) -> bytes:
+    """The payload of a set, in the order of the members' bytes: equal sets give equal bytes in every process."""
+    enter(value, inside)
+    out = list[bytes]()
+    for member in value:
+        try:
+            out.append(pack(writer.prepare(member, inside)))
+        except Refused as refused:
+            refused.parts.append(f"<member {shown(member)}>")
+            raise
+    inside.discard(id(value))
+    out.sort()
+    return _array_header(len(out)) + b"".join(out)
+
+
+def _array_header(length: int) -> bytes:
+    if length < 16:
+        return bytes((0x90 | length,))
+    if length < 2**16:
+        return b"\xdc" + length.to_bytes(2, "big")
+    return b"\xdd" + length.to_bytes(4, "big")
+
+
+def _write_set(value: set[object], writer: Writer, inside: set[int]) -> object:
+    return ext(codes.SET, _members(value, writer, inside))
+
+
+def _read_set(data: memoryview, loader: Loader) -> object:
+    return loader.set(data)
+
+
+def _write_frozenset(value: frozenset[object], writer: Writer, inside: set[int]) -> object:
+    return ext(codes.FROZENSET, _members(value, writer, inside))
+
+
+def _read_frozenset(data: memoryview, loader: Loader) -> object:
+    return loader.frozenset(data)
+
+
+def _write_deque(value: deque[object], writer: Writer, inside: set[int]) -> object:
+    enter(value, inside)
+    out = writer.items(value, inside)
+    inside.discard(id(value))
+    return ext(codes.DEQUE, pack([value.maxlen, *out]))
+
+
+def _read_deque(data: memoryview, loader: Loader) -> object:
+    maxlen, *items = loader.list(data)
+    if maxlen is not None and type(maxlen) is not int:
+        raise Damaged("a deque whose length is no number")
+    return deque(items, maxlen)
+
+
+def _write_slice(value: slice, writer: Writer, inside: set[int]) -> object:
+    enter(value, inside)
+    out = writer.fields({"start": value.start, "stop": value.stop, "step": value.step}, inside)
+    inside.discard(id(value))
+    return ext(codes.SLICE, pack(list(out.values())))
+
+
+def _read_slice(data: memoryview, loader: Loader) -> object:
+    start, stop, step = loader.list(data)
+    return slice(start, stop, step)
+
+
+WRITERS: Final[dict[type, Write]] = {
+    list: _write_list,
+    dict: _write_dict,
+    tuple: _write_tuple,
+    set: _write_set,
+    frozenset: _write_frozenset,
+    deque: _write_deque,
+    OrderedDict: _write_ordered,
+    Counter: _write_counter,
+    slice: _write_slice,
+}
+
+READERS: Final[dict[int, Read]] = {
+    codes.TUPLE: _read_tuple,
+    codes.SET: _read_set,
+    codes.FROZENSET: _read_frozenset,
+    codes.DICT: _read_dict,
+    codes.DEQUE: _read_deque,
+    codes.ORDERED_DICT: _read_ordered,
+    codes.COUNTER: _read_counter,
+    codes.SLICE: _read_slice,
+}

@@ -1,0 +1,183 @@
+"""Classes that are made of named fields: dataclasses, msgspec Structs, named tuples, pydantic models."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, cast
+
+import msgspec
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import force_setattr
+
+from .annotations import has, model_fields
+from .reading import Damaged
+from .shape import Default, Rest, Shape, constant, filled, mapping, present
+from .writing import Refused, Writer
+
+
+class DataclassShape(Shape):
+    """A dataclass that derives from nothing but Python classes."""
+
+    __slots__ = ("_names", "_optional")
+
+    def __init__(self, cls: type) -> None:
+        fields = dataclasses.fields(cls)
+        super().__init__(cls, Rest.of(cls, [field.name for field in fields]))
+        self._names = {field.name: _dataclass_default(field) for field in fields}
+        # A field that __init__ does not take, and that has no default, may rightly be unset.
+        self._optional = {field.name for field in fields if not field.init and self._names[field.name] is None}
+
+    def take(self, value: object, writer: Writer, inside: set[int]) -> object:
+        names: Collection[str] = self._names
+        if self._optional:
+            names = [name for name in names if name not in self._optional or hasattr(value, name)]
+        return writer.fields(present(value, names), inside)
+
+    def make(self, state: object) -> object:
+        names: Mapping[str, Default | None] = self._names
+        if self._optional:
+            stored = mapping(state)
+            names = {name: default for name, default in names.items() if name in stored or name not in self._optional}
+        value = object.__new__(self.cls)
+        for name, part in filled(self.cls, names, state).items():
+            object.__setattr__(value, name, part)  # not setattr: the class may be frozen
+        return value
+
+
+def _dataclass_default(field: dataclasses.Field[Any]) -> Default | None:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory
+    return None if field.default is dataclasses.MISSING else constant(field.default)
+
+
+class StructShape(Shape):
+    """A msgspec Struct."""
+
+    __slots__ = ("_make", "_names")
+
+    def __init__(self, cls: type[Struct]) -> None:
+        names, defaults = cls.__struct_fields__, cls.__struct_defaults__
+        super().__init__(cls, Rest.of(cls, names))
+        self._make = _maker(cls)
+        required = len(names) - len(defaults)
+        self._names = dict.fromkeys(names[:required]) | {
+            name: _struct_default(default) for name, default in zip(names[required:], defaults, strict=True)
+        }
+
+    def take(self, value: object, writer: Writer, inside: set[int]) -> object:
+        return writer.fields(present(value, self._names), inside)
+
+    def make(self, state: object) -> object:
+        return self._make(**filled(self.cls, self._names, state))
+
+
+class _Example(Struct):
+    field: object = msgspec.field(default_factory=object)
+
+
+_FACTORY: Final = type(cast("object", _Example.__struct_defaults__[0]))  # msgspec gives it no public name
+
+
+def _struct_default(default: Any) -> Default | None:
+    if default is NODEFAULT:
+        return None
+    factory: Default | None = getattr(default, "factory", None) if isinstance(default, _FACTORY) else None
+    return factory or constant(default)
+
+
+def _maker(cls: type[Struct]) -> Callable[..., Struct]:
+    """Makes objects of a Struct class without its `__post_init__`.
+
+    Only its constructor can make one. It does nothing but assign (msgspec validates in decoding, not here) and call
+    `__post_init__`. Where there is one, a subclass that has an empty one instead makes the object, which then is
+    given the class that it should have: both are laid out alike.
+    """
+    if not has(cls, "__post_init__"):
+        return cls
+    meta: type = type(cls)
+    body = {"__post_init__": _nothing, "__module__": __name__}
+    quiet = cast("Callable[..., Struct]", meta(cls.__name__, (cls,), body))
+
+    def make(**fields: object) -> Struct:
+        value = quiet(**fields)
+        force_setattr(value, "__class__", cls)
+        return value
+
+    return make
+
+
+def _nothing(self: object) -> None:
+    """Stands in for `__post_init__`."""
+
+
+class NamedTupleShape(Shape):
+    """A named tuple, of typing or of collections."""
+
+    __slots__ = ("_names",)
+
+    def __init__(self, cls: Any) -> None:
+        super().__init__(cls, Rest.of(cls, ()))
+        defaults: Mapping[str, object] = cls._field_defaults
+        self._names = {name: constant(defaults[name]) if name in defaults else None for name in cls._fields}
+
+    def take(self, value: tuple[object, ...], writer: Writer, inside: set[int]) -> object:
+        return writer.fields(dict(zip(self._names, tuple[object, ...].__iter__(value), strict=True)), inside)
+
+    def make(self, state: object) -> object:
+        fields = filled(self.cls, self._names, state)
+        made: object = tuple[object, ...].__new__(self.cls, [fields[name] for name in self._names])
+        return made
+
+
+class ModelShape(Shape):
+    """A pydantic v2 model, told by its attributes: this package does not depend on pydantic."""
+
+    __slots__ = ("_keeps_extra", "_names", "_private")
+
+    def __init__(self, cls: type) -> None:
+        super().__init__(cls)
+        self._names = {name: _model_default(field) for name, field in model_fields(cls).items()}
+        private: Mapping[str, Any] = self.cls.__private_attributes__
+        self._private: dict[str, Default] = {name: attribute.get_default for name, attribute in private.items()}
+        self._keeps_extra: bool = self.cls.model_config.get("extra") == "allow"
+
+    def take(self, value: Any, writer: Writer, inside: set[int]) -> object:
+        parts = cast("dict[str, object]", value.__dict__)  # cached properties are in there too, and are not taken
+        if missing := self._names.keys() - parts.keys():
+            raise Refused("this field is not set", f".{min(missing)}")
+        return [
+            writer.fields({name: parts[name] for name in self._names}, inside),
+            sorted(value.__pydantic_fields_set__),
+            writer.fields(value.__pydantic_extra__ or {}, inside),
+            writer.fields(value.__pydantic_private__ or {}, inside),
+        ]
+
+    def make(self, state: object) -> object:
+        fields, given, extra, private = cast("list[object]", state)
+        more = mapping(extra)  # what was extra then may be a field now
+        value = self.cls.__new__(self.cls)
+        put = object.__setattr__
+        put(value, "__dict__", {**filled(self.cls, self._names, {**more, **mapping(fields)})})
+        more = {name: part for name, part in more.items() if name not in self._names and self._keeps_extra}
+        put(value, "__pydantic_extra__", more if self._keeps_extra else None)
+        put(value, "__pydantic_fields_set__", {name for name in _names(given) if name in self._names or name in more})
+        hidden = {name: part for name, part in mapping(private).items() if name in self._private}
+        for name, default in self._private.items():
+            if name not in hidden and type(part := default()).__name__ != "PydanticUndefinedType":
+                hidden[name] = part
+        put(value, "__pydantic_private__", hidden if self._private else None)
+        return value
+
+
+def _names(given: object) -> list[str]:
+    if type(given) is not list:
+        raise Damaged("a model without the names of the fields that it was given")
+    return cast("list[str]", given)
+
+
+def _model_default(field: Any) -> Default | None:
+    # A default that is computed from other fields needs pydantic's validation: for us there is none.
+    if field.is_required() or getattr(field, "default_factory_takes_validated_data", False):
+        return None
+    return lambda: field.get_default(call_default_factory=True)

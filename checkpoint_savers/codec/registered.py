@@ -1,0 +1,236 @@
+"""Types that a codec knows by registration: each stands under a tag, which is chosen in code."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from enum import EnumType, Flag
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from ..errors import CheckpointError
+from . import codes
+from .annotations import has
+from .fielded import DataclassShape, ModelShape, NamedTupleShape, StructShape
+from .reading import Damaged
+from .shape import HEAP_TYPE, Rest, Shape, mapping
+from .writing import Refused, Writer, enter, ext, pack
+
+
+class TypeRegistrationError(CheckpointError, ValueError):
+    """A type cannot be registered in this way. The codec is as it was.
+
+    Attributes:
+        type_name: the type, or types.
+        reason: why, and what to do.
+    """
+
+    def __init__(self, type_name: str, reason: str) -> None:
+        self.type_name = type_name
+        self.reason = reason
+        super().__init__(f"cannot register {type_name}: {reason}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (TypeRegistrationError, (self.type_name, self.reason))
+
+
+class Registered:
+    """A class under a tag.
+
+    Attributes:
+        tag: the name that is stored. The class may be renamed, the tag may not.
+        shape: how its objects are taken apart and made.
+    """
+
+    __slots__ = ("_head", "_long_head", "shape", "tag")
+
+    def __init__(self, tag: str, shape: Shape) -> None:
+        self.tag: Final = tag
+        self.shape: Final = shape
+        self._head = b"\x92" + pack(tag)  # an array of two: tag and state
+        self._long_head = b"\x93" + pack(tag)  # and of three, with the rest
+
+    def write(self, value: object, writer: Writer, inside: set[int]) -> msgspec.msgpack.Ext:
+        """The extension for an object."""
+        shape = self.shape
+        enter(value, inside)
+        state = shape.take(value, writer, inside)
+        rest = None if shape.rest is None else shape.rest.take(value, writer, inside)
+        inside.discard(id(value))
+        payload = self._head + pack(state) if rest is None else self._long_head + pack(state) + pack(rest)
+        return ext(codes.REGISTERED, payload)
+
+    def make(self, state: object, rest: object) -> object:
+        """The object of what was decoded."""
+        value = self.shape.make(state)
+        if rest is not None and self.shape.rest is not None:
+            self.shape.rest.give(value, mapping(rest))
+        return value
+
+
+def shape_of(cls: type[object], *, explicitly: bool) -> Shape | None:
+    """How to take apart objects of a class; None if that is not known.
+
+    Args:
+        explicitly: the class itself was given, and not an annotation that names it. Then subclasses of built-in types
+            count too.
+    """
+    native = next(base for base in cls.__mro__ if not base.__flags__ & HEAP_TYPE)
+    if isinstance(cls, EnumType):
+        return _enum_shape(cls)
+    if issubclass(cls, Struct):
+        return None if cls is Struct else StructShape(cls)
+    if has(cls, "__pydantic_fields_set__"):
+        return ModelShape(cls)
+    if has(cls, "__dataclass_fields__"):
+        return DataclassShape(cls) if native is object else None
+    if native is tuple and has(cls, "_fields") and has(cls, "_field_defaults"):
+        return NamedTupleShape(cls)
+    if explicitly and native in _NATIVE and cls is not native and not issubclass(cls, defaultdict):
+        return _NativeShape(cls, native)
+    return None
+
+
+def _enum_shape(cls: Any) -> Shape | None:
+    if not cls.__members__:
+        return None
+    return _FlagShape(cls) if issubclass(cls, Flag) else _EnumShape(cls)
+
+
+class CustomShape(Shape):
+    """A class for which two functions are given."""
+
+    __slots__ = ("_decode", "_encode")
+
+    def __init__(self, cls: type, encode: Callable[[Any], object], decode: Callable[[Any], object]) -> None:
+        super().__init__(cls)
+        self._encode = encode
+        self._decode = decode
+
+    def take(self, value: object, writer: Writer, inside: set[int]) -> object:
+        state = self._encode(value)
+        try:
+            return writer.prepare(state, inside)
+        except Refused as refused:
+            refused.parts.append("<encoded>")
+            raise
+
+    def make(self, state: object) -> object:
+        value = self._decode(state)
+        if type(value) is not self.cls:
+            raise Damaged(f"the decode function of {self.cls.__qualname__} made a {type(value).__qualname__}")
+        return value
+
+
+class _EnumShape(Shape):
+    """By name: a member's value may change, and need not be storable."""
+
+    __slots__ = ("_members",)
+
+    def __init__(self, cls: type) -> None:
+        super().__init__(cls)
+        self._members: dict[object, object] = dict(self.cls.__members__)
+
+    def take(self, value: Any, writer: Writer, inside: set[int]) -> object:
+        return value._name_
+
+    def make(self, state: object) -> object:
+        if state not in self._members:
+            raise Damaged(f"{self.cls.__qualname__} has no member {state!r}")
+        return self._members[state]
+
+
+class _FlagShape(Shape):
+    """By value: a combination has no name of its own."""
+
+    __slots__ = ("_bits",)
+
+    def __init__(self, cls: type) -> None:
+        super().__init__(cls)
+        # A flag class that keeps unknown bits looks at each of them, in quadratic time.
+        self._bits = max(1024, *(member._value_.bit_length() for member in self.cls.__members__.values()))
+
+    def take(self, value: Any, writer: Writer, inside: set[int]) -> object:
+        bits: int = value._value_
+        if bits.bit_length() > self._bits:
+            raise Refused(f"a flag of more than {self._bits} bits")
+        return writer.prepare(bits, inside)
+
+    def make(self, state: object) -> object:
+        if type(state) is not int or state < 0 or state.bit_length() > self._bits:
+            raise Damaged("a flag that was not written here")
+        return self.cls(state)
+
+
+class _NativeShape(Shape):
+    """A subclass of a built-in type: the value that it is, and its attributes."""
+
+    __slots__ = ("_bare", "_native", "_wear")
+
+    def __init__(self, cls: type, native: type) -> None:
+        super().__init__(cls, Rest.of(cls, ()))
+        self._native = native
+        self._bare, self._wear = _NATIVE[native]
+
+    def take(self, value: object, writer: Writer, inside: set[int]) -> object:
+        return writer.prepare(self._bare(value), inside)
+
+    def make(self, state: object) -> object:
+        if type(state) is not self._native:
+            raise Damaged(f"a {self.cls.__qualname__} that is no {self._native.__name__}")
+        return self._wear(self.cls, state)
+
+
+def _bare(native: Any) -> Callable[[Any], object]:
+    return lambda value: native(native.__iter__(value))
+
+
+def _bare_dict(value: Any) -> object:
+    return dict(dict[object, object].items(value))
+
+
+def _new(native: Any) -> Callable[[Any, Any], object]:
+    return lambda cls, value: native.__new__(cls, value)
+
+
+def _new_filled(native: Any, fill: Callable[[Any, Any], object]) -> Callable[[Any, Any], object]:
+    def make(cls: Any, value: object) -> object:
+        new = native.__new__(cls)
+        fill(new, value)
+        return new
+
+    return make
+
+
+_NATIVE: Final[dict[type, tuple[Callable[[Any], object], Callable[[Any, Any], object]]]] = {
+    # The first makes a plain value of one of a subclass, the second the other way round. Both by the built-in type's
+    # own methods: what the subclass overrides, its __new__ and __init__ included, does not run.
+    int: (int.__pos__, _new(int)),
+    float: (float.__pos__, _new(float)),
+    str: (str.__str__, _new(str)),
+    bytes: (lambda value: bytes(memoryview(value)), _new(bytes)),
+    tuple: (_bare(tuple), _new(tuple)),
+    frozenset: (_bare(frozenset), _new(frozenset)),
+    list: (_bare(list), _new_filled(list, list[object].extend)),
+    dict: (_bare_dict, _new_filled(dict, dict[object, object].update)),
+    set: (_bare(set), _new_filled(set, set[object].update)),
+}
+
+
+def explain(cls: type[object]) -> str:
+    """Why values of a type that a codec does not know cannot be stored, and what to do about it."""
+    name = full_name(cls)
+    if issubclass(cls, BaseException):
+        return f"{name} is an exception, which is no value: store its text"
+    if shape_of(cls, explicitly=True) is not None:
+        return f"{name} is not registered. Register it: Codec().with_types({cls.__name__}, tag=...)"
+    return (
+        f"{name} cannot be stored as it is. Say how: Codec().with_type({cls.__name__}, encode=..., decode=...), "
+        "or keep it out of the state: in the run's context, or in an UntrackedValue channel"
+    )
+
+
+def full_name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

@@ -1,0 +1,349 @@
+"""Values that hold no others, and that MessagePack has not: how each is written, and beside it how it is read.
+
+Reading takes time and memory in proportion to the bytes, whatever they say: numbers are never computed from text or
+exponents, and a time zone's name opens no file outside the zone database.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zoneinfo
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, InvalidOperation
+from fractions import Fraction
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
+from pathlib import PosixPath, PurePath, PurePosixPath, PureWindowsPath, WindowsPath
+from struct import Struct
+from types import NoneType
+from typing import Any, Final, cast
+from uuid import UUID, SafeUUID
+from zoneinfo import ZoneInfo
+
+import msgspec
+from msgspec import UnsetType
+
+from . import codes
+from .reading import Damaged, Loader, Read
+from .writing import MAX_BYTES, Refused, Write, Writer, ext, pack
+
+
+def _text(data: memoryview) -> str:
+    return str(data, "utf-8", "surrogatepass")
+
+
+def _bytes(text: str) -> bytes:
+    # A lone surrogate stands for a byte of a file name that is no UTF-8 (os.fsdecode), so people do have them.
+    return text.encode("utf-8", "surrogatepass")
+
+
+# -- int, str and bytes: plain, if they fit
+
+
+def _as_it_is(value: object, writer: Writer, inside: set[int]) -> object:
+    return value
+
+
+def _write_int(value: int, writer: Writer, inside: set[int]) -> object:
+    if -(2**63) <= value < 2**64:
+        return value
+    return ext(codes.BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+
+
+def _read_big_int(data: memoryview, loader: Loader) -> object:
+    return int.from_bytes(data, "big", signed=True)
+
+
+def _write_str(value: str, writer: Writer, inside: set[int]) -> object:
+    try:
+        size = len(value) if value.isascii() else len(value.encode())
+    except UnicodeEncodeError:
+        return ext(codes.SURROGATES, _bytes(value))
+    if size > MAX_BYTES:
+        raise Refused(f"a str of {size} bytes, and one value may take {MAX_BYTES}")
+    return value
+
+
+def _read_surrogates(data: memoryview, loader: Loader) -> object:
+    return _text(data)
+
+
+def _write_bytes(value: bytes, writer: Writer, inside: set[int]) -> object:
+    if len(value) > MAX_BYTES:
+        raise Refused(f"{len(value)} bytes, and one value may take {MAX_BYTES}")
+    return value
+
+
+def _write_bytearray(value: bytearray, writer: Writer, inside: set[int]) -> object:
+    return ext(codes.BYTEARRAY, bytes(value))
+
+
+def _read_bytearray(data: memoryview, loader: Loader) -> object:
+    return bytearray(data)
+
+
+# -- numbers
+
+_COMPLEX = Struct(">dd")
+
+_EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[InvalidOperation])
+"""Not the thread's own context, in which text that is no number may give NaN instead of an error."""
+
+_FRACTION_BITS: Final = 65_536  # making one divides by the gcd, which is quadratic in the length
+
+
+def _write_complex(value: complex, writer: Writer, inside: set[int]) -> object:
+    return ext(codes.COMPLEX, _COMPLEX.pack(value.real, value.imag))
+
+
+def _read_complex(data: memoryview, loader: Loader) -> object:
+    return complex(*_COMPLEX.unpack(data))
+
+
+def _write_decimal(value: Decimal, writer: Writer, inside: set[int]) -> object:
+    return ext(codes.DECIMAL, _EXACT.to_sci_string(value).encode("ascii"))
+
+
+def _read_decimal(data: memoryview, loader: Loader) -> object:
+    text = str(data, "ascii")
+    value = Decimal(text, _EXACT)
+    if _EXACT.to_sci_string(value) != text:
+        raise Damaged("a decimal number that was not written here")
+    return value
+
+
+def _write_fraction(value: Fraction, writer: Writer, inside: set[int]) -> object:
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > _FRACTION_BITS:
+        raise Refused(f"a fraction of numbers of more than {_FRACTION_BITS} bits")
+    return ext(codes.FRACTION, pack(writer.items((value.numerator, value.denominator), inside)))
+
+
+def _read_fraction(data: memoryview, loader: Loader) -> object:
+    top, bottom = _ints(data, loader, 2)
+    if max(top.bit_length(), bottom.bit_length()) > _FRACTION_BITS:
+        raise Damaged("a fraction too long to have been written")
+    return Fraction(top, bottom)
+
+
+def _write_range(value: range, writer: Writer, inside: set[int]) -> object:
+    return ext(codes.RANGE, pack(writer.items((value.start, value.stop, value.step), inside)))
+
+
+def _read_range(data: memoryview, loader: Loader) -> object:
+    return range(*_ints(data, loader, 3))
+
+
+def _ints(data: memoryview, loader: Loader, count: int) -> list[int]:
+    found = [part for part in loader.list(data) if type(part) is int]
+    if len(found) != count:
+        raise Damaged(f"{len(found)} whole numbers where {count} belong")
+    return found
+
+
+# -- ids, dates and times
+
+_DATE = Struct(">HBB")
+_DATETIME = Struct(">HBBBBBIB")
+_TIME = Struct(">BBBIB")
+_TIMEDELTA = Struct(">iii")
+
+_ZONE_KEY = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
+
+
+def _write_uuid(value: UUID, writer: Writer, inside: set[int]) -> object:
+    safe = value.is_safe.value  # None when nothing is known, as for all but uuid1
+    return ext(codes.UUID, value.bytes if safe is None else value.bytes + safe.to_bytes(1, "big", signed=True))
+
+
+def _read_uuid(data: memoryview, loader: Loader) -> object:
+    safe = SafeUUID.unknown if len(data) == 16 else SafeUUID(int.from_bytes(data[16:], "big", signed=True))
+    return UUID(bytes=bytes(data[:16]), is_safe=safe)
+
+
+def _write_date(value: date, writer: Writer, inside: set[int]) -> object:
+    return ext(codes.DATE, _DATE.pack(value.year, value.month, value.day))
+
+
+def _read_date(data: memoryview, loader: Loader) -> object:
+    return date(*_DATE.unpack(data))
+
+
+def _write_datetime(value: datetime, writer: Writer, inside: set[int]) -> object:
+    moment = _DATETIME.pack(
+        value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond, value.fold
+    )
+    return ext(codes.DATETIME, moment + _write_tzinfo(value.tzinfo, writer, inside))
+
+
+def _read_datetime(data: memoryview, loader: Loader) -> object:
+    year, month, day, hour, minute, second, micro, fold = _DATETIME.unpack_from(data)
+    zone = _read_tzinfo(data[_DATETIME.size :], loader)
+    return datetime(year, month, day, hour, minute, second, micro, zone, fold=fold)
+
+
+def _write_time(value: time, writer: Writer, inside: set[int]) -> object:
+    moment = _TIME.pack(value.hour, value.minute, value.second, value.microsecond, value.fold)
+    return ext(codes.TIME, moment + _write_tzinfo(value.tzinfo, writer, inside))
+
+
+def _read_time(data: memoryview, loader: Loader) -> object:
+    hour, minute, second, micro, fold = _TIME.unpack_from(data)
+    return time(hour, minute, second, micro, _read_tzinfo(data[_TIME.size :], loader), fold=fold)
+
+
+def _write_tzinfo(zone: tzinfo | None, writer: Writer, inside: set[int]) -> bytes:
+    """Nothing for none, and for UTC, which is what most are, the one byte of an encoded None."""
+    if zone is None:
+        return b""
+    if zone is UTC:
+        return b"\xc0"
+    try:
+        return pack(writer.prepare(zone, inside))
+    except Refused as refused:
+        refused.parts.append(".tzinfo")
+        raise
+
+
+def _read_tzinfo(data: memoryview, loader: Loader) -> tzinfo | None:
+    if not data:
+        return None
+    zone = loader.any(data)
+    if zone is None:
+        return UTC
+    if not isinstance(zone, tzinfo):
+        raise Damaged("a time whose zone is none")
+    return zone
+
+
+def _write_timedelta(value: timedelta, writer: Writer, inside: set[int]) -> object:
+    return ext(codes.TIMEDELTA, _TIMEDELTA.pack(value.days, value.seconds, value.microseconds))
+
+
+def _read_timedelta(data: memoryview, loader: Loader) -> object:
+    return timedelta(*_TIMEDELTA.unpack(data))
+
+
+def _write_timezone(value: timezone, writer: Writer, inside: set[int]) -> object:
+    # What copy uses. Nothing else tells a name that was given from the one that is made of the offset.
+    offset, *name = cast("tuple[timedelta] | tuple[timedelta, str]", cast("Any", value).__getinitargs__())
+    packed = _TIMEDELTA.pack(offset.days, offset.seconds, offset.microseconds)
+    return ext(codes.TIMEZONE, packed + b"".join(b"=" + _bytes(given) for given in name))
+
+
+def _read_timezone(data: memoryview, loader: Loader) -> object:
+    offset = timedelta(*_TIMEDELTA.unpack_from(data))
+    name = _text(data[_TIMEDELTA.size :])
+    return timezone(offset, name[1:]) if name else timezone(offset)
+
+
+def _write_zone(value: ZoneInfo, writer: Writer, inside: set[int]) -> object:
+    try:
+        _zone(value.key)
+    except (Damaged, ValueError, OSError, TypeError) as error:  # a TypeError: from a file, without a key
+        raise Refused(f"the time zone {value.key!r} is not one of this machine's database") from error
+    return ext(codes.ZONE, value.key.encode())
+
+
+def _read_zone(data: memoryview, loader: Loader) -> object:
+    return _zone(str(data, "utf-8"))
+
+
+@lru_cache(maxsize=1024)
+def _zone(key: str) -> ZoneInfo:
+    # ZoneInfo(key) imports a module named after the key when no file is. So only names that exist get that far: those
+    # of a file, or, where the system has no database, those that the tzdata package lists.
+    if not _ZONE_KEY.fullmatch(key):
+        raise Damaged("no name of a time zone")
+    files = (os.path.join(root, *key.split("/")) for root in zoneinfo.TZPATH)
+    if not any(map(os.path.isfile, files)) and key not in _listed():
+        raise Damaged(f"the time zone {key!r} is not in this machine's database (pip install tzdata)")
+    return ZoneInfo(key)
+
+
+@lru_cache(maxsize=1)
+def _listed() -> frozenset[str]:
+    return frozenset(zoneinfo.available_timezones())
+
+
+# -- paths and addresses: an index of the class, and text
+
+_PATHS: Final = (PurePosixPath, PureWindowsPath, PosixPath, WindowsPath)
+_ADDRESSES: Final = (IPv4Address, IPv6Address, IPv4Network, IPv6Network, IPv4Interface, IPv6Interface)
+
+
+def _write_path(value: PurePath, writer: Writer, inside: set[int]) -> object:
+    return ext(codes.PATH, bytes((_PATHS.index(type(value)),)) + _bytes(str(value)))
+
+
+def _read_path(data: memoryview, loader: Loader) -> object:
+    return _PATHS[data[0]](_text(data[1:]))
+
+
+def _write_address(value: object, writer: Writer, inside: set[int]) -> object:
+    return ext(codes.IP, bytes((_ADDRESSES.index(type(value)),)) + _bytes(str(value)))
+
+
+def _read_address(data: memoryview, loader: Loader) -> object:
+    make: Callable[[str], object] = _ADDRESSES[data[0]]
+    return make(_text(data[1:]))
+
+
+# -- what a msgspec Struct has in a field that was not given
+
+
+def _write_unset(value: UnsetType, writer: Writer, inside: set[int]) -> object:
+    return ext(codes.UNSET, b"")
+
+
+def _read_unset(data: memoryview, loader: Loader) -> object:
+    return msgspec.UNSET
+
+
+WRITERS: Final[dict[type, Write]] = {
+    NoneType: _as_it_is,
+    bool: _as_it_is,
+    float: _as_it_is,
+    int: _as_it_is,
+    str: _as_it_is,
+    bytes: _as_it_is,
+    bytearray: _write_bytearray,
+    complex: _write_complex,
+    Decimal: _write_decimal,
+    Fraction: _write_fraction,
+    range: _write_range,
+    UUID: _write_uuid,
+    date: _write_date,
+    datetime: _write_datetime,
+    time: _write_time,
+    timedelta: _write_timedelta,
+    timezone: _write_timezone,
+    ZoneInfo: _write_zone,
+    **dict.fromkeys(_PATHS, _write_path),
+    **dict.fromkeys(_ADDRESSES, _write_address),
+    UnsetType: _write_unset,
+}
+
+CAREFUL: Final[dict[type, Write]] = {int: _write_int, str: _write_str, bytes: _write_bytes}
+"""For a value of which some int, str or bytes does not fit: finds it."""
+
+READERS: Final[dict[int, Read]] = {
+    codes.BIG_INT: _read_big_int,
+    codes.SURROGATES: _read_surrogates,
+    codes.BYTEARRAY: _read_bytearray,
+    codes.COMPLEX: _read_complex,
+    codes.DECIMAL: _read_decimal,
+    codes.FRACTION: _read_fraction,
+    codes.RANGE: _read_range,
+    codes.UUID: _read_uuid,
+    codes.DATE: _read_date,
+    codes.DATETIME: _read_datetime,
+    codes.TIME: _read_time,
+    codes.TIMEDELTA: _read_timedelta,
+    codes.TIMEZONE: _read_timezone,
+    codes.ZONE: _read_zone,
+    codes.PATH: _read_path,
+    codes.IP: _read_address,
+    codes.UNSET: _read_unset,
+}

@@ -1,0 +1,157 @@
+"""Every error that a saver raises on purpose, and the root of all errors of this distribution.
+
+`PregelError` stands here, in the lowest package, so that one `except PregelError` catches what the
+runtime and the savers raise alike.
+"""
+
+from __future__ import annotations
+
+
+class PregelError(Exception):
+    """The root of every deliberate error of `pregel_async` and `checkpoint_savers`."""
+
+
+class CheckpointError(PregelError):
+    """The root of what concerns stored threads."""
+
+
+class ThreadBusyError(CheckpointError):
+    """Another run owns the thread, or took it over from this one.
+
+    Attributes:
+        thread_id: the thread that was asked for.
+        holder: who holds the claim, in words (host, process, run), or None when it is unknown.
+        expires_at: when the holder's claim lapses, in unix seconds; None when it is unknown.
+        lost: True when this run had the claim and lost it: nothing of its last commit was stored.
+    """
+
+    def __init__(
+        self,
+        thread_id: str,
+        *,
+        holder: str | None = None,
+        expires_at: float | None = None,
+        lost: bool = False,
+    ) -> None:
+        self.thread_id = thread_id
+        self.holder = holder
+        self.expires_at = expires_at
+        self.lost = lost
+        by = f" by {holder}" if holder else ""
+        if lost:
+            text = (
+                f"thread {thread_id!r} was taken over{by}: this run's commit was refused and changed nothing. "
+                "Read the thread's state and start again from there."
+            )
+        else:
+            text = (
+                f"thread {thread_id!r} is in use{by}: nothing was run or stored. "
+                "Wait for that run to end, or pass on_conflict='wait'."
+            )
+        super().__init__(text)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_busy, (self.thread_id, self.holder, self.expires_at, self.lost))
+
+
+def _busy(thread_id: str, holder: str | None, expires_at: float | None, lost: bool) -> ThreadBusyError:
+    return ThreadBusyError(thread_id, holder=holder, expires_at=expires_at, lost=lost)
+
+
+class CorruptCheckpointError(CheckpointError, ValueError):
+    """Stored bytes are damaged, truncated, or were never written by a saver.
+
+    Attributes:
+        where: what was being read (a thread, a checkpoint, a channel, a file).
+        reason: what is wrong with it.
+    """
+
+    def __init__(self, where: str, reason: str) -> None:
+        self.where = where
+        self.reason = reason
+        super().__init__(f"{where}: {reason}. Restore it from a backup; nothing was changed.")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.where, self.reason))
+
+
+class UnknownTypeError(CorruptCheckpointError):
+    """A stored value names a type that the reading codec does not know (or its bytes are damaged).
+
+    Attributes:
+        tag: the name under which the type was stored.
+    """
+
+    def __init__(self, where: str, tag: str) -> None:
+        self.tag = tag
+        CheckpointError.__init__(
+            self,
+            f"{where}: a value of type {tag!r} is stored there, and no type is registered under that tag. "
+            "Register it: Codec().with_types(TheClass, tag=...).",
+        )
+        self.where = where
+        self.reason = f"unknown type tag {tag!r}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (UnknownTypeError, (self.where, self.tag))
+
+
+class UnsupportedFormatError(CheckpointError):
+    """The stored format is newer than this version of the package can read. It was neither read nor changed.
+
+    Attributes:
+        where: what was being read.
+        found: the format number found there.
+        supported: the newest format number that this version reads.
+    """
+
+    def __init__(self, where: str, found: int, supported: int) -> None:
+        self.where = where
+        self.found = found
+        self.supported = supported
+        super().__init__(
+            f"{where}: stored in format {found}, and this version reads up to format {supported}. "
+            "Upgrade pregel-async."
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (UnsupportedFormatError, (self.where, self.found, self.supported))
+
+
+class UnstorableValueError(CheckpointError, TypeError):
+    """A value cannot be stored; it was refused when it was written.
+
+    Attributes:
+        channel: the channel it was written to.
+        path: where inside the value, as Python would write it (`['user'][0].born`); empty for the value itself.
+        reason: why.
+    """
+
+    def __init__(self, channel: str, path: str, reason: str) -> None:
+        self.channel = channel
+        self.path = path
+        self.reason = reason
+        super().__init__(f"channel {channel!r}, at value{path}: {reason}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (UnstorableValueError, (self.channel, self.path, self.reason))
+
+
+class StorageError(CheckpointError):
+    """The database refused or failed; its own exception is the cause. The transaction was rolled back whole."""
+
+
+class StorageReadOnlyError(StorageError):
+    """The database cannot be written: it was opened read-only, or its file or folder is."""
+
+
+class StorageFullError(StorageError):
+    """The database or its disk is full."""
+
+
+class StorageLockedError(StorageError):
+    """Another process holds the database's lock for longer than the busy timeout."""
+
+
+class SaverClosedError(StorageError):
+    """The saver is not open: use it inside `async with`."""

@@ -1,0 +1,284 @@
+"""`InMemorySaver`: the same rows and bytes as any other saver, in dicts that end with the process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import merge
+from itertools import islice
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from .abc import PAGE, BaseCheckpointSaver
+from .codec import Codec
+from .errors import CorruptCheckpointError, StorageError, ThreadBusyError
+from .ledger import metadata_matches
+from .metadata import read_metadata, write_metadata
+from .owner import is_live
+from .records import Chain, CheckpointId, CheckpointRow, Claim, Commit, Header, Owner, TaskId, TaskRecord
+
+SLICE = 1024
+"""Rows that a listing looks at while it holds the lock."""
+
+
+class _Stored(msgspec.Struct, frozen=True, gc=False):
+    """A row, with its metadata as text: nobody outside has a reference into it."""
+
+    ns: str
+    checkpoint_id: CheckpointId
+    parent_id: CheckpointId | None
+    base_id: CheckpointId
+    step: int
+    metadata: str
+    frame: bytes
+
+    def row(self) -> CheckpointRow:
+        return CheckpointRow(
+            ns=self.ns,
+            checkpoint_id=self.checkpoint_id,
+            parent_id=self.parent_id,
+            base_id=self.base_id,
+            step=self.step,
+            metadata=read_metadata(self.metadata, f"checkpoint {self.checkpoint_id}"),
+            frame=self.frame,
+        )
+
+    def header(self, thread_id: str) -> Header:
+        return Header(
+            thread_id=thread_id,
+            ns=self.ns,
+            checkpoint_id=self.checkpoint_id,
+            parent_id=self.parent_id,
+            base_id=self.base_id,
+            step=self.step,
+            metadata=read_metadata(self.metadata, f"thread {thread_id!r}, checkpoint {self.checkpoint_id}"),
+        )
+
+
+class _Thread:
+    """All that is kept of one thread."""
+
+    __slots__ = ("chains", "epoch", "expires_at", "heads", "newest", "order", "owner", "records", "rows")
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.owner: Owner | None = None
+        self.expires_at = 0.0
+        self.newest: CheckpointId | None = None
+        self.heads: dict[str, CheckpointId] = {}
+        self.rows: dict[tuple[str, CheckpointId], _Stored] = {}
+        self.chains: dict[tuple[str, CheckpointId], list[CheckpointId]] = {}  # (ns, base) -> ids, sorted
+        self.order: list[tuple[CheckpointId, str]] = []  # sorted
+        self.records: dict[tuple[str, CheckpointId], dict[TaskId, TaskRecord]] = {}
+
+    def records_of(self, ns: str, checkpoint_id: CheckpointId) -> list[TaskRecord]:
+        found = self.records.get((ns, checkpoint_id), {})
+        return sorted(found.values(), key=lambda record: (record.index, record.task_id))
+
+
+class InMemorySaver(BaseCheckpointSaver):
+    """Keeps threads as long as the process lives. For tests, and for runs that need state but no durability.
+
+    It needs no opening; `async with InMemorySaver() as saver` works too, and changes nothing.
+
+    Its verbs never wait: a lock keeps threads of the process apart for the microseconds that a dict takes.
+    """
+
+    def __init__(self, *, codec: Codec | None = None, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(codec=codec, clock=clock)
+        self._lock = threading.Lock()
+        self._threads: dict[str, _Thread] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        pass
+
+    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
+        thread_id.encode()  # no database takes half a surrogate pair: a test with this saver should not either
+        with self._lock:
+            thread = self._threads.get(thread_id)
+            if thread is None:
+                thread = self._threads[thread_id] = _Thread()
+            holder = thread.owner
+            if holder is not None and holder != owner and is_live(holder, thread.expires_at, now=now):
+                raise ThreadBusyError(thread_id, holder=str(holder), expires_at=thread.expires_at)
+            thread.epoch += 1
+            thread.owner, thread.expires_at = owner, expires_at
+            return Claim(thread_id=thread_id, epoch=thread.epoch, owner=owner, newest=thread.newest)
+
+    async def renew(self, claim: Claim, *, expires_at: float) -> None:
+        with self._lock:
+            self._held(claim).expires_at = expires_at
+
+    async def commit(self, claim: Claim, commit: Commit) -> None:
+        rows = [_stored(row) for row in commit.rows]
+        with self._lock:
+            thread = self._held(claim)
+            if rows:
+                # All that can be wrong is found before the first change: so it is all or nothing.
+                ns = rows[-1].ns
+                if thread.heads.get(ns) != commit.expected_head:
+                    raise _lost(claim.thread_id, thread)
+                keys = {(row.ns, row.checkpoint_id) for row in rows}
+                if len(keys) < len(rows) or not keys.isdisjoint(thread.rows):
+                    raise StorageError(
+                        f"thread {claim.thread_id!r}: a checkpoint with one of these ids is stored already. "
+                        "Nothing was stored."
+                    )
+                for row in rows:
+                    self._insert(thread, row)
+                thread.heads[ns] = head = rows[-1].checkpoint_id
+                if thread.newest is None or head > thread.newest:
+                    thread.newest = head
+            for ns, checkpoint_id, task_id in commit.clears:
+                records = thread.records.get((ns, checkpoint_id))
+                if records is not None and records.pop(task_id, None) is not None and not records:
+                    del thread.records[ns, checkpoint_id]
+            _put(thread, commit.records)
+            thread.expires_at = commit.expires_at
+            if commit.releases:
+                self._release(claim.thread_id, thread)
+
+    async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
+        with self._lock:
+            thread = self._held(claim)
+            _put(thread, records)
+            thread.expires_at = expires_at
+
+    async def release(self, claim: Claim) -> None:
+        with self._lock:
+            thread = self._threads.get(claim.thread_id)
+            if thread is not None and thread.epoch == claim.epoch and thread.owner == claim.owner:
+                self._release(claim.thread_id, thread)
+
+    async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
+        with self._lock:
+            thread = self._threads.get(thread_id)
+            if thread is None or ns not in thread.heads:
+                return None
+            head = thread.heads[ns]
+            asked = thread.rows.get((ns, head if checkpoint_id is None else checkpoint_id))
+            if asked is None:
+                return None
+            ids = thread.chains[ns, asked.base_id]
+            stored = [thread.rows[ns, i] for i in ids[: bisect_left(ids, asked.checkpoint_id) + 1]]
+            records = thread.records_of(ns, asked.checkpoint_id)
+        if stored[0].checkpoint_id != asked.base_id:
+            raise CorruptCheckpointError(
+                f"thread {thread_id!r}, checkpoint {asked.checkpoint_id}",
+                f"the base of its chain, {asked.base_id}, is missing",
+            )
+        return Chain(rows=tuple(one.row() for one in stored), records=tuple(records), head=head)
+
+    async def segment(
+        self, thread_id: str, ns: str, base_id: CheckpointId
+    ) -> tuple[tuple[CheckpointRow, ...], tuple[TaskRecord, ...]]:
+        with self._lock:
+            thread = self._threads.get(thread_id)
+            ids = [] if thread is None else thread.chains.get((ns, base_id), [])
+            if thread is None or not ids:
+                return (), ()
+            stored = [thread.rows[ns, i] for i in ids]
+            records = [record for i in ids for record in thread.records_of(ns, i)]
+        return tuple(one.row() for one in stored), tuple(records)
+
+    async def scan(
+        self,
+        thread_id: str | None,
+        ns: str | None,
+        *,
+        before: CheckpointId | None = None,
+        limit: int = PAGE,
+        filter: Mapping[str, Any] | None = None,
+    ) -> tuple[Header, ...]:
+        found: list[Header] = []
+        position = None if before is None else (before, "", "")
+        while len(found) < limit:
+            size = SLICE if filter else limit - len(found)
+            with self._lock:
+                page = self._page(thread_id, ns, position, size)
+            for name, stored in page:
+                header = stored.header(name)
+                if metadata_matches(header.metadata, filter):
+                    found.append(header)
+                    if len(found) == limit:
+                        break
+                position = (header.checkpoint_id, name, header.ns)
+            if len(page) < size:
+                break
+        return tuple(found)
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        now = self.clock()
+        with self._lock:
+            thread = self._threads.get(thread_id)
+            if thread is None:
+                return
+            if thread.owner is not None and is_live(thread.owner, thread.expires_at, now=now):
+                raise ThreadBusyError(thread_id, holder=str(thread.owner), expires_at=thread.expires_at)
+            del self._threads[thread_id]
+
+    # ---- inside the lock -------------------------------------------------------------------------------------
+
+    def _held(self, claim: Claim) -> _Thread:
+        thread = self._threads.get(claim.thread_id)
+        if thread is None or thread.epoch != claim.epoch or thread.owner != claim.owner:
+            raise _lost(claim.thread_id, thread)
+        return thread
+
+    def _release(self, thread_id: str, thread: _Thread) -> None:
+        thread.owner = None
+        if thread.newest is None:
+            del self._threads[thread_id]
+
+    def _insert(self, thread: _Thread, row: _Stored) -> None:
+        thread.rows[row.ns, row.checkpoint_id] = row
+        insort(thread.chains.setdefault((row.ns, row.base_id), []), row.checkpoint_id)
+        insort(thread.order, (row.checkpoint_id, row.ns))
+
+    def _page(
+        self, thread_id: str | None, ns: str | None, before: tuple[str, str, str] | None, size: int
+    ) -> list[tuple[str, _Stored]]:
+        """Rows, newest first, after a position (checkpoint id, thread id, namespace)."""
+        names = self._threads if thread_id is None else [thread_id] if thread_id in self._threads else []
+
+        def of(name: str) -> Iterable[tuple[str, str, str]]:
+            order = self._threads[name].order
+            end = len(order)
+            if before is not None:
+                end = bisect_left(order, before[0], key=lambda entry: entry[0])
+                while end < len(order) and (order[end][0], name, order[end][1]) < before:
+                    end += 1
+            return ((order[i][0], name, order[i][1]) for i in range(end - 1, -1, -1))
+
+        newest_first = merge(*(of(name) for name in names), reverse=True)
+        wanted = (entry for entry in newest_first if ns is None or entry[2] == ns)
+        return [
+            (name, self._threads[name].rows[namespace, CheckpointId(checkpoint_id)])
+            for checkpoint_id, name, namespace in islice(wanted, size)
+        ]
+
+
+def _stored(row: CheckpointRow) -> _Stored:
+    return _Stored(
+        row.ns, row.checkpoint_id, row.parent_id, row.base_id, row.step, write_metadata(row.metadata), row.frame
+    )
+
+
+def _put(thread: _Thread, records: Iterable[TaskRecord]) -> None:
+    for record in records:
+        thread.records.setdefault((record.ns, record.checkpoint_id), {})[record.task_id] = record
+
+
+def _lost(thread_id: str, thread: _Thread | None) -> ThreadBusyError:
+    if thread is None or thread.owner is None:
+        return ThreadBusyError(thread_id, lost=True)
+    return ThreadBusyError(thread_id, holder=str(thread.owner), expires_at=thread.expires_at, lost=True)

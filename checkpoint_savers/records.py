@@ -1,0 +1,202 @@
+"""The records that pass through the savers' port: what a run claims, commits and records, and what is read back.
+
+A saver stores rows whose payload is a *frame*: opaque bytes, sealed by the codec with a format number, a length and
+a checksum. It needs to understand keys, heads and claims, and never a value.
+
+How a thread is laid out
+    Every namespace of a thread (`""` is the root graph's) is a tree of checkpoints, linked by `parent_id`; the
+    namespace's *head* is the tip of the branch that was last run or made. A checkpoint's row says what its superstep
+    changed. Its state is read from the rows of its *chain*: the ancestors since `base_id`, the nearest checkpoint whose
+    row holds everything. A base is its own base. `read` returns a chain with one range query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NewType, TypedDict
+
+import msgspec
+
+CheckpointId = NewType("CheckpointId", str)
+"""Unique; sorts, as a string, by creation, and is greater than its parent's."""
+
+TaskId = NewType("TaskId", str)
+"""Structural: the same work has the same id on every attempt, replay, resume and fork."""
+
+FORMAT = 1
+"""The number of the stored format that this version writes. Readers for all numbers up to it are kept."""
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """Who holds a claim: one run in one process.
+
+    Attributes:
+        host: the machine's name.
+        boot: an id that changes when the machine boots; "" where there is none.
+        pid: the process.
+        started: when the process started, as the system counts it, so that a reused pid is told apart.
+        run_id: the run; unique.
+    """
+
+    host: str
+    boot: str
+    pid: int
+    started: str
+    run_id: str
+
+    def __str__(self) -> str:
+        return f"run {self.run_id} of process {self.pid} on {self.host}"
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """The right to write one thread, as `BaseCheckpointSaver.claim` gave it.
+
+    Attributes:
+        thread_id: the thread.
+        epoch: greater by one than the claim before it. Every write compares it.
+        owner: who holds it.
+        newest: the greatest checkpoint id of the thread, of any namespace and branch; None on a new thread. The next
+            id must be greater.
+    """
+
+    thread_id: str
+    epoch: int
+    owner: Owner
+    newest: CheckpointId | None
+
+
+class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One checkpoint as it is stored.
+
+    Attributes:
+        ns: the namespace, "" for the root graph.
+        parent_id: the checkpoint it came from; None for the first.
+        base_id: where its chain starts; equal to `checkpoint_id` when this row holds everything.
+        step: the superstep's number: -1 for the first input, 0 for the hidden start.
+        metadata: what listings filter by: source, step, parents, run_id and the user's own scalars. JSON values.
+        frame: the payload, sealed.
+    """
+
+    ns: str
+    checkpoint_id: CheckpointId
+    parent_id: CheckpointId | None
+    base_id: CheckpointId
+    step: int
+    metadata: dict[str, Any]
+    frame: bytes
+
+
+RecordKind = Literal["result", "error", "interrupt"]
+
+
+class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one task of the superstep that follows a checkpoint.
+
+    One is kept per task: a later record of the same task replaces the earlier one (a result that of an error).
+
+    Attributes:
+        ns, checkpoint_id: the checkpoint on which the task was planned.
+        task_id: the task. The id `""` stands for the superstep itself (its fold failed).
+        index: the task's place in the plan. Records are read back in this order.
+        kind: what the frame holds.
+        frame: the payload, sealed.
+    """
+
+    ns: str
+    checkpoint_id: CheckpointId
+    task_id: TaskId
+    index: int
+    kind: RecordKind
+    frame: bytes
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """One transaction: the checkpoints that it adds, and what it expects to find.
+
+    Attributes:
+        rows: the new checkpoints, oldest first, all of one namespace; the last becomes the namespace's head.
+        expected_head: the namespace's head now; None when it has none.
+        records: records of tasks of the superstep that this commit closes, or of the one that it opens.
+        clears: keys of records that this commit makes void, as (ns, checkpoint_id, task_id).
+        expires_at: the claim's new expiry, in unix seconds.
+        releases: give the claim up in the same transaction.
+    """
+
+    rows: tuple[CheckpointRow, ...]
+    expected_head: CheckpointId | None
+    records: tuple[TaskRecord, ...] = ()
+    clears: tuple[tuple[str, CheckpointId, TaskId], ...] = ()
+    expires_at: float
+    releases: bool = False
+
+
+class Chain(msgspec.Struct, frozen=True, kw_only=True):
+    """What `read` returns.
+
+    Attributes:
+        rows: in the order of their ids: every row between the base and the asked checkpoint that has that base. The first
+            is the base, the last the asked one. Rows of other branches may lie between: follow `parent_id`.
+        records: those of the asked checkpoint, by index.
+        head: the namespace's head.
+    """
+
+    rows: tuple[CheckpointRow, ...]
+    records: tuple[TaskRecord, ...]
+    head: CheckpointId
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint without its payload, as `scan` lists it."""
+
+    thread_id: str
+    ns: str
+    checkpoint_id: CheckpointId
+    parent_id: CheckpointId | None
+    base_id: CheckpointId
+    step: int
+    metadata: dict[str, Any]
+
+
+class CheckpointMetadata(TypedDict, total=False):
+    """What is known about a checkpoint besides its state.
+
+    Keys: source (`input`, `loop`, `update`, `fork`), step, parents (namespace to checkpoint id, of the enclosing graphs),
+    run_id, and the caller's own scalar metadata.
+    """
+
+    source: Literal["input", "loop", "update", "fork"]
+    step: int
+    parents: dict[str, str]
+    run_id: str
+
+
+class Checkpoint(TypedDict):
+    """A thread's state at a superstep's boundary, decoded.
+
+    Keys: `v` the stored format's number; `id`; `ts` ISO 8601, UTC; `channel_values` of the channels that hold something;
+    `channel_versions`; `versions_seen` by node; `pending_sends` as (node, argument) in order.
+    """
+
+    v: int
+    id: CheckpointId
+    ts: str
+    channel_values: dict[str, Any]
+    channel_versions: dict[str, int]
+    versions_seen: dict[str, dict[str, int]]
+    pending_sends: list[Any]
+
+
+class CheckpointTuple(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint, and what belongs to it.
+
+    Attributes:
+        config: addresses this checkpoint: `{"configurable": {"thread_id", "checkpoint_ns", "checkpoint_id"}}`.
+        parent_config: addresses its parent; None for the first.
+        pending_writes: what tasks of the superstep after it have left, as (task id, channel, value).
+    """
+
+    config: Mapping[str, Any]
+    checkpoint: Checkpoint
+    metadata: CheckpointMetadata
+    parent_config: Mapping[str, Any] | None
+    pending_writes: tuple[tuple[TaskId, str, Any], ...]

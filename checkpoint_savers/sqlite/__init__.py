@@ -1,0 +1,7 @@
+"""A saver that keeps threads in one SQLite file, for any number of processes on one machine."""
+
+from __future__ import annotations
+
+from .saver import SqliteSaver
+
+__all__ = ["SqliteSaver"]

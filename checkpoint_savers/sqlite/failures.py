@@ -1,0 +1,69 @@
+"""What SQLite raises, said in this package's words."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from ..errors import (
+    CheckpointError,
+    CorruptCheckpointError,
+    StorageError,
+    StorageFullError,
+    StorageLockedError,
+    StorageReadOnlyError,
+)
+
+
+def translate(error: BaseException, path: str) -> BaseException:
+    """The error to raise for one that work on a database raised; an SQLite one becomes its cause.
+
+    Errors that are not SQLite's stay what they are.
+    """
+    if not isinstance(error, sqlite3.Error | sqlite3.Warning):
+        return error
+    said = _say(error, path)
+    said.__cause__ = error
+    return said
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether another connection holds a lock, so that trying again may help."""
+    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def is_read_only(error: sqlite3.Error) -> bool:
+    return _code(error) == sqlite3.SQLITE_READONLY
+
+
+def _code(error: BaseException) -> int:
+    """The primary result code; 0 for what the Python module raises by itself."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF
+
+
+def _say(error: sqlite3.Error | sqlite3.Warning, path: str) -> CheckpointError:
+    match _code(error):
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return StorageLockedError(
+                f"{path}: another connection holds the database's lock for longer than the busy timeout ({error}). "
+                "Nothing was stored. End what holds it, or pass a longer busy_timeout."
+            )
+        case sqlite3.SQLITE_READONLY:
+            return StorageReadOnlyError(
+                f"{path}: the database cannot be written ({error}). "
+                "It was opened read-only, or its file or folder does not allow writing."
+            )
+        case sqlite3.SQLITE_FULL:
+            return StorageFullError(f"{path}: the database or its disk is full ({error}). Nothing was stored; make room.")
+        case sqlite3.SQLITE_CORRUPT:
+            return CorruptCheckpointError(path, f"SQLite finds the file damaged ({error})")
+        case sqlite3.SQLITE_NOTADB:
+            return CorruptCheckpointError(path, "it is no SQLite database")
+        case 0 if "decode" in str(error):  # the module's own error for text that is not UTF-8 has no code
+            return CorruptCheckpointError(path, f"a stored text is damaged ({error})")
+        case sqlite3.SQLITE_CANTOPEN:
+            return StorageError(f"{path}: the file cannot be opened ({error}). Does its folder exist, and may it be read?")
+        case sqlite3.SQLITE_CONSTRAINT:
+            return StorageError(f"{path}: a row is stored there already, or cannot be ({error}). Nothing was stored.")
+        case _:
+            return StorageError(f"{path}: {type(error).__name__}: {error}. Nothing was stored.")

@@ -1,0 +1,1 @@
+"""The algorithm, as values in and values out. Open `superstep` first."""

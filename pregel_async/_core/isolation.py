@@ -1,0 +1,440 @@
+"""Who may change what: values inside a run are never changed in place; what leaves it can be, and nobody else notices.
+
+    own(value)       on the way in (an update, an input): a plain copy that no user code holds
+    isolate(value)   on the way out (a node's input, a chunk, a result): a copy made lazily, element by element
+
+A channel's value is *owned*: made of plain containers, and by convention never changed in place. To hand it out without
+copying all of it, `isolate` gives a real list, dict or set (a subclass that holds all elements, so that `isinstance`, `len`,
+`==`, json, msgspec and `match` see the whole value) whose containers are isolated one by one when Python code takes them.
+What is taken stays in the copy, so that it is the same object the next time.
+
+What counts as data, and is isolated at any depth: list, dict, set, deque, tuple and their subclasses, dataclasses,
+msgspec.Structs, pydantic models. Everything else is opaque and shared: instances of other classes, what C code takes out
+of a container by itself (a `heapq` function's elements, say), and the keys of dicts.
+
+`own` gives back the very objects that `isolate` had handed out where they were not changed: an unchanged element of a list
+keeps its identity through a node. Storage recognises by it what a list shares with its predecessor.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, NoneType
+from typing import Any, SupportsIndex, TypeVar, cast
+from uuid import UUID
+
+import msgspec
+
+from ..errors import InvalidUpdateError
+
+ATOMS: frozenset[type] = frozenset(
+    {
+        *(NoneType, bool, int, float, complex, str, bytes, range, type, frozenset, type(Ellipsis), type(NotImplemented)),
+        *(datetime, date, time, timedelta, timezone, Decimal, Fraction, UUID),
+        *(FunctionType, BuiltinFunctionType, MethodType, partial),
+    }
+)
+"""Types whose values cannot be changed in place, or are code."""
+
+_T = TypeVar("_T")
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+_Copier = Callable[[Any, Callable[[Any], Any]], Any]
+
+
+# ---- on the way out ----------------------------------------------------------------------------------------------
+
+
+def isolate(value: _T) -> _T:
+    """A copy of an owned value; its containers are copied when they are taken out of it."""
+    kind = type(value)
+    if kind in ATOMS:
+        return value
+    if kind is dict or kind is IsolatedDict:
+        return cast("_T", IsolatedDict.of(cast("dict[Any, Any]", value)))
+    if kind is list or kind is IsolatedList:
+        return cast("_T", IsolatedList.of(cast("list[Any]", value)))
+    copier = _copiers.get(kind) or _copier(kind)
+    return cast("_T", copier(value, isolate))
+
+
+class IsolatedDict(dict[_K, _V]):
+    """A dict whose values are isolated when they are taken out."""
+
+    __slots__ = ("_origin",)
+    _origin: dict[_K, _V]
+
+    @staticmethod
+    def of(origin: dict[_K, _V]) -> IsolatedDict[_K, _V]:
+        """Every key and value of `origin`; the values are isolated later."""
+        if type(origin) is dict:
+            made: IsolatedDict[_K, _V] = IsolatedDict(origin)
+            made._origin = origin
+            return made
+        made = IsolatedDict(dict.items(origin))
+        made._origin = getattr(origin, "_origin", origin)
+        return made
+
+    def __getitem__(self, key: _K) -> _V:
+        value = dict.__getitem__(self, key)
+        if type(value) in ATOMS:
+            return value
+        mine = _taken(value)
+        if mine is not value:
+            dict.__setitem__(self, key, mine)
+        return mine
+
+    def _take_all(self) -> None:
+        """Isolate every value now: somebody takes them all, through C code that asks no method of ours."""
+        for key, value in dict.items(self):
+            if type(value) not in ATOMS:
+                mine = _taken(value)
+                if mine is not value:
+                    dict.__setitem__(self, key, mine)  # the key exists: the size stays, iteration goes on
+
+    def get(self, key: Any, default: Any = None, /) -> Any:
+        return self[key] if key in self else default
+
+    def __iter__(self) -> Iterator[_K]:
+        # Not for its result: C code that merges dicts (`{**d}`, `dict(d)`, `f(**d)`) copies the values of a dict straight from
+        # memory unless `__iter__` is overridden, and asks `keys` and `__getitem__` then.
+        return dict.__iter__(self)
+
+    def values(self) -> Any:
+        self._take_all()
+        return dict.values(self)
+
+    def items(self) -> Any:
+        self._take_all()
+        return dict.items(self)
+
+    def pop(self, key: _K, *default: Any) -> Any:
+        return _taken(dict.pop(self, key, *default))
+
+    def popitem(self) -> tuple[_K, _V]:
+        key, value = dict.popitem(self)
+        return key, _taken(value)
+
+    def setdefault(self, key: Any, default: Any = None, /) -> Any:
+        if key in self:
+            return self[key]
+        dict.__setitem__(self, key, default)
+        return default
+
+    def copy(self) -> IsolatedDict[_K, _V]:
+        return IsolatedDict.of(self)
+
+    def __copy__(self) -> IsolatedDict[_K, _V]:
+        return IsolatedDict.of(self)
+
+    def __or__(self, other: Any) -> Any:
+        if not isinstance(other, dict):
+            return NotImplemented
+        made = IsolatedDict.of(self)
+        dict.update(made, other)
+        return made
+
+    def __ror__(self, other: Any) -> Any:
+        if not isinstance(other, dict):
+            return NotImplemented
+        self._take_all()
+        return {**other, **self}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[_K, _V]:
+        return {copy.deepcopy(key, memo): copy.deepcopy(value, memo) for key, value in dict.items(self)}
+
+    def __reduce_ex__(self, protocol: SupportsIndex, /) -> tuple[Any, ...]:
+        return (dict, (list(dict.items(self)),))
+
+
+class IsolatedList(list[_T]):
+    """A list whose elements are isolated when they are taken out."""
+
+    __slots__ = ("_origin",)
+    _origin: list[_T]
+
+    @staticmethod
+    def of(origin: list[_T]) -> IsolatedList[_T]:
+        """Every element of `origin`; they are isolated later."""
+        made: IsolatedList[_T] = IsolatedList()
+        made[0:0] = origin if type(origin) is list else list.__getitem__(origin, slice(None))
+        made._origin = origin if type(origin) is list else getattr(origin, "_origin", origin)
+        return made
+
+    def _derive(self, elements: list[_T]) -> IsolatedList[_T]:
+        made: IsolatedList[_T] = IsolatedList()
+        made[0:0] = elements
+        made._origin = self._origin
+        return made
+
+    def _take_all(self) -> None:
+        for index in range(len(self)):
+            self[index]
+
+    def __getitem__(self, index: Any) -> Any:
+        value = list.__getitem__(self, index)
+        kind = type(value)
+        if kind in ATOMS:
+            return value
+        if kind is list and isinstance(index, slice):
+            return self._derive(value)
+        mine = _taken(value)
+        if mine is not value:
+            list.__setitem__(self, index, mine)
+        return mine
+
+    def __iter__(self) -> Iterator[_T]:
+        index = 0
+        while index < len(self):
+            yield self[index]
+            index += 1
+
+    def __reversed__(self) -> Iterator[_T]:
+        for index in range(len(self) - 1, -1, -1):
+            yield self[index]
+
+    def pop(self, index: SupportsIndex = -1, /) -> _T:
+        return _taken(list.pop(self, index))
+
+    def copy(self) -> IsolatedList[_T]:
+        return IsolatedList.of(self)
+
+    def __copy__(self) -> IsolatedList[_T]:
+        return IsolatedList.of(self)
+
+    def __add__(self, other: Any) -> Any:
+        if not isinstance(other, list):
+            return NotImplemented
+        made = IsolatedList.of(self)
+        list.extend(made, other)
+        return made
+
+    def __radd__(self, other: Any) -> Any:
+        if not isinstance(other, list):
+            return NotImplemented
+        return [*other, *self]
+
+    def __mul__(self, times: SupportsIndex) -> list[_T]:
+        self._take_all()
+        return list.__mul__([*self], times)
+
+    __rmul__ = __mul__
+
+    def sort(self, *, key: Any = None, reverse: bool = False) -> None:
+        self._take_all()
+        list.sort(self, key=key, reverse=reverse)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> list[_T]:
+        return [copy.deepcopy(value, memo) for value in list.__getitem__(self, slice(None))]
+
+    def __reduce_ex__(self, protocol: SupportsIndex, /) -> tuple[Any, ...]:
+        return (list, (list.__getitem__(self, slice(None)),))
+
+
+def _taken(value: Any) -> Any:
+    """An element on its way out of an isolated container: itself when it already belongs to the copy."""
+    kind = type(value)
+    if kind in ATOMS or kind is IsolatedDict or kind is IsolatedList:
+        return value
+    return isolate(value)
+
+
+# ---- on the way in -----------------------------------------------------------------------------------------------
+
+
+def own(value: Any) -> Any:
+    """A copy of what user code gave, of plain containers, which that code does not hold.
+
+    Raises:
+        InvalidUpdateError: the value contains itself, or is nested deeper than Python's recursion allows.
+    """
+    kind = type(value)
+    if kind in ATOMS:
+        return value
+    try:
+        return _own(value)
+    except RecursionError:
+        raise InvalidUpdateError(
+            "a value contains itself, or is nested too deeply to be copied. Write a value without cycles."
+        ) from None
+
+
+def _own(value: Any) -> Any:
+    kind = type(value)
+    if kind in ATOMS:
+        return value
+    if kind is dict:
+        return {key: item if type(item) in ATOMS else _own(item) for key, item in value.items()}
+    if kind is list:
+        return [item if type(item) in ATOMS else _own(item) for item in value]
+    if kind is IsolatedDict:
+        return _own_isolated_dict(value)
+    if kind is IsolatedList:
+        return _own_isolated_list(value)
+    copier = _copiers.get(kind) or _copier(kind)
+    return copier(value, _own)
+
+
+def _own_isolated_dict(value: IsolatedDict[Any, Any]) -> dict[Any, Any]:
+    origin: dict[Any, Any] = getattr(value, "_origin", {})
+    made: dict[Any, Any] = {}
+    for key, item in dict.items(value):
+        # `is` and not `==`: True equals 1.
+        made[key] = item if type(item) in ATOMS or (key in origin and origin[key] is item) else _own(item)
+    same = len(made) == len(origin) and all(
+        left is right and made[left] is origin[right] for left, right in zip(made, origin, strict=True)
+    )
+    return origin if same else made
+
+
+def _own_isolated_list(value: IsolatedList[Any]) -> list[Any]:
+    origin: list[Any] = getattr(value, "_origin", [])
+    plain = list.__getitem__(value, slice(None))
+    known = set(map(id, origin))
+    made = [item if type(item) in ATOMS or id(item) in known else _own(item) for item in plain]
+    same = len(made) == len(origin) and all(left is right for left, right in zip(made, origin, strict=True))
+    return origin if same else made
+
+
+def own_fold(value: Any, *parts: Any) -> Any:
+    """`own` for what a reducer made of owned `parts`: their elements are kept as they are."""
+    kind = type(value)
+    if kind in ATOMS:
+        return value
+    if kind is not list and kind is not dict:
+        return own(value)
+    known: set[int] = set()
+    for part in parts:
+        if type(part) is list:
+            known.update(map(id, part))
+        elif type(part) is dict:
+            known.update(map(id, part.values()))
+    if kind is list:
+        return [item if type(item) in ATOMS or id(item) in known else own(item) for item in value]
+    return {key: item if type(item) in ATOMS or id(item) in known else own(item) for key, item in value.items()}
+
+
+# ---- other kinds of data -----------------------------------------------------------------------------------------
+
+_copiers: dict[type, _Copier] = {}  # a cache: what is put in depends on the type alone
+
+
+def _copier(kind: type) -> _Copier:
+    """How a type is copied, `each` being applied to what it contains. Looked up once per type."""
+    if kind in ATOMS or issubclass(kind, (Enum, type)):
+        found: _Copier = _shared
+    elif kind is tuple:
+        found = _copy_tuple
+    elif kind is set:
+        found = _copy_set
+    elif issubclass(kind, tuple):
+        found = _copy_named_tuple if hasattr(kind, "_make") else _shared
+    elif issubclass(kind, (dict, MappingProxyType)):
+        found = _copy_mapping if issubclass(kind, dict) else _shared
+    elif issubclass(kind, (list, deque)):
+        found = _copy_sequence
+    elif issubclass(kind, (set, bytearray)):
+        found = _copy_shallow
+    elif issubclass(kind, msgspec.Struct):
+        found = _copy_struct
+    elif dataclasses.is_dataclass(kind):
+        found = _copy_dataclass
+    elif hasattr(kind, "__pydantic_fields__") or hasattr(kind, "__pydantic_fields_set__"):
+        found = _copy_model
+    else:
+        found = _shared
+    _copiers[kind] = found
+    return found
+
+
+def _shared(value: Any, each: Callable[[Any], Any]) -> Any:
+    return value
+
+
+def _copy_shallow(value: Any, each: Callable[[Any], Any]) -> Any:
+    return copy.copy(value)
+
+
+def _copy_set(value: set[Any], each: Callable[[Any], Any]) -> set[Any]:
+    return set(value)
+
+
+def _copy_tuple(value: tuple[Any, ...], each: Callable[[Any], Any]) -> tuple[Any, ...]:
+    made = tuple([each(item) for item in value])
+    return value if _same(made, value) else made
+
+
+def _copy_named_tuple(value: Any, each: Callable[[Any], Any]) -> Any:
+    made = [each(item) for item in value]
+    return value if _same(made, value) else type(value)._make(made)
+
+
+def _copy_mapping(value: Any, each: Callable[[Any], Any]) -> Any:
+    made = copy.copy(value)
+    for key, item in dict.items(value):
+        mine = each(item)
+        if mine is not item:
+            dict.__setitem__(made, key, mine)
+    return made
+
+
+def _copy_sequence(value: Any, each: Callable[[Any], Any]) -> Any:
+    made = copy.copy(value)
+    for index, item in enumerate(value):
+        mine = each(item)
+        if mine is not item:
+            made[index] = mine
+    return made
+
+
+def _copy_struct(value: Any, each: Callable[[Any], Any]) -> Any:
+    fields = [(name, getattr(value, name)) for name in value.__struct_fields__]
+    changed = [(name, mine) for name, item in fields if (mine := each(item)) is not item]
+    if not changed and value.__struct_config__.frozen:
+        return value
+    made = copy.copy(value)
+    for name, mine in changed:
+        msgspec.structs.force_setattr(made, name, mine)
+    return made
+
+
+def _copy_dataclass(value: Any, each: Callable[[Any], Any]) -> Any:
+    changed: list[tuple[str, Any]] = []
+    for field in dataclasses.fields(value):
+        item = getattr(value, field.name, None)
+        mine = each(item)
+        if mine is not item:
+            changed.append((field.name, mine))
+    if not changed and type(value).__dataclass_params__.frozen:
+        return value
+    made = copy.copy(value)
+    for name, mine in changed:
+        object.__setattr__(made, name, mine)  # frozen ones too: the copy is nobody's yet
+    return made
+
+
+def _copy_model(value: Any, each: Callable[[Any], Any]) -> Any:
+    made = copy.copy(value)  # pydantic copies __dict__, the extras and the private attributes, one level deep
+    for names in (made.__dict__, getattr(made, "__pydantic_extra__", None) or {}):
+        for name, item in list(names.items()):
+            mine = each(item)
+            if mine is not item:
+                names[name] = mine
+    return made
+
+
+def _same(left: Iterable[Any], right: Iterable[Any]) -> bool:
+    return all(a is b for a, b in zip(left, right, strict=True))
+
+
+def changed_in_place(handed_out: Mapping[str, Any], owned: Mapping[str, Any]) -> list[str]:
+    """Keys of a node's input that the node changed in place. For the debug mode."""
+    return [key for key, value in owned.items() if key in handed_out and own(dict.get(handed_out, key)) != value]

@@ -1,0 +1,178 @@
+"""A compiled graph as data: nodes, channels, and the tables that planning needs. Nothing here runs."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from checkpoint_savers.ledger import SENDS
+
+from ..channels import BaseChannel, BinaryOperatorAggregate, Topic
+from ..errors import GraphValidationError
+from ..types import Send
+from .isolation import isolate, own, own_fold
+
+__all__ = ["PURE_REDUCERS", "SENDS", "Node", "Program", "Router", "Write", "build_program"]
+
+Write: TypeAlias = tuple[str, Any]
+"""A channel's name, and a value for it."""
+
+Flavour: TypeAlias = Literal["async", "sync", "inline"]
+"""How a callable is run: awaited, in a worker thread, or called in place because it never blocks."""
+
+
+class Router(msgspec.Struct, frozen=True, kw_only=True):
+    """A conditional edge: looks at the state after its node and says where to go.
+
+    Attributes:
+        name: the function's name; unique per node.
+        call: the function, given the state; sync ones run in place.
+        reads: the state keys that it sees.
+        whole: as in `Node`.
+        shape: makes the schema's object of what was read; None leaves the mapping.
+        route: turns what it returned into writes. Raises `InvalidUpdateError` for an unknown destination.
+    """
+
+    name: str
+    call: Callable[[Any], Any]
+    reads: tuple[str, ...]
+    whole: bool = False
+    shape: Callable[[dict[str, Any]], Any] | None
+    route: Callable[[Any], list[Write]]
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A node, compiled.
+
+    Attributes:
+        name: unique in the graph.
+        triggers: channels whose new versions make it run, sorted.
+        reads: the channel whose bare value it gets, or the channels of which it gets a mapping.
+        whole: True when `reads` covers all state keys, so that its input is a copy of the board's values.
+        shape: makes the schema's object of the mapping; None leaves the mapping.
+        call: the user's function.
+        flavour: how it is run.
+        writes: turns its result into writes. Raises `InvalidUpdateError` for a result that is no update.
+        edges: written after each finished run.
+        routers: asked after each finished run, in order.
+        hidden: not shown in streams, and not counted as a superstep.
+    """
+
+    name: str
+    triggers: tuple[str, ...]
+    reads: str | tuple[str, ...]
+    whole: bool = False
+    shape: Callable[[dict[str, Any]], Any] | None = None
+    call: Callable[[Any], Any]
+    flavour: Flavour
+    writes: Callable[[Any], list[Write]]
+    edges: tuple[Write, ...] = ()
+    routers: tuple[Router, ...] = ()
+    hidden: bool = False
+
+
+class Program(msgspec.Struct, frozen=True, kw_only=True):
+    """A compiled graph.
+
+    Attributes:
+        nodes: by name, sorted.
+        channels: an empty channel of each name.
+        keys: channels that hold state: what `Board.values` shows. The others only control.
+        initial: values that channels have before the first write (an empty list, say).
+        foreign: channels of the user's own classes: what they give is copied, as they may change it in place later.
+        triggered: channel -> names of the nodes that it triggers, sorted.
+        finishing: channels that react when nothing else is left to run, sorted.
+        inputs: the channel that takes the input as it is, or the channels that take a mapping's entries.
+        outputs: what a run returns and the stream shows: one channel bare, or several as a mapping.
+        read_input: turns a call's input into writes. Raises `InvalidInputError`.
+    """
+
+    name: str
+    nodes: dict[str, Node]
+    channels: dict[str, BaseChannel[Any, Any, Any]]
+    keys: frozenset[str]
+    initial: dict[str, Any]
+    foreign: frozenset[str]
+    triggered: dict[str, tuple[str, ...]]
+    finishing: tuple[str, ...]
+    inputs: str | tuple[str, ...]
+    outputs: str | tuple[str, ...]
+    read_input: Callable[[Any], list[Write]]
+
+
+def build_program(
+    *,
+    name: str,
+    nodes: Iterable[Node],
+    channels: Mapping[str, BaseChannel[Any, Any, Any]],
+    keys: Iterable[str],
+    inputs: str | tuple[str, ...],
+    outputs: str | tuple[str, ...],
+    read_input: Callable[[Any], list[Write]],
+) -> Program:
+    """Make the tables of nodes and channels that fit each other; whoever calls has validated them.
+
+    Channels are copied: a program shares none with its builder or with another program.
+    """
+    prepared = {channel: _prepare(channel, channels[channel]) for channel in sorted(channels)}
+    sends = prepared.get(SENDS)
+    if sends is None:
+        sends = prepared[SENDS] = Topic(Send)
+        sends.key = SENDS
+    if not isinstance(sends, Topic):
+        raise GraphValidationError(f"channel {SENDS!r} is reserved for pending sends")
+    by_name = {node.name: node for node in sorted(nodes, key=lambda node: node.name)}
+    state = frozenset(keys)
+    triggered: dict[str, list[str]] = {}
+    for node in by_name.values():
+        for trigger in node.triggers:
+            triggered.setdefault(trigger, []).append(node.name)
+    return Program(
+        name=name,
+        nodes={name: _widened(node, state) for name, node in by_name.items()},
+        channels=prepared,
+        keys=state,
+        initial={key: own(prepared[key].get()) for key in sorted(state) if prepared[key].is_available()},
+        foreign=frozenset(key for key in prepared if not type(prepared[key]).__module__.startswith(_BUILT_IN)),
+        triggered={channel: tuple(names) for channel, names in triggered.items()},
+        finishing=tuple(channel for channel, prototype in prepared.items() if prototype.finishes),
+        inputs=inputs,
+        outputs=outputs,
+        read_input=read_input,
+    )
+
+
+def _widened(node: Node, state: frozenset[str]) -> Node:
+    """The node, knowing whether it and its routers read all that there is."""
+    routers = tuple(msgspec.structs.replace(router, whole=state <= set(router.reads)) for router in node.routers)
+    whole = not isinstance(node.reads, str) and state <= set(node.reads)
+    return msgspec.structs.replace(node, whole=whole, routers=routers)
+
+
+PURE_REDUCERS: frozenset[Callable[[Any, Any], Any]] = frozenset(
+    (operator.add, operator.concat, operator.or_, operator.and_, operator.mul, operator.sub, min, max)
+)
+"""Reducers known to change neither argument and to keep nothing of them."""
+
+
+_BUILT_IN = BaseChannel.__module__.rpartition(".")[0] + "."
+
+
+def _prepare(name: str, channel: BaseChannel[Any, Any, Any]) -> BaseChannel[Any, Any, Any]:
+    made = channel.fresh()
+    made.key = name
+    if isinstance(made, BinaryOperatorAggregate) and made.op not in PURE_REDUCERS:
+        made.op = _guarded(made.op)
+    return made
+
+
+def _guarded(reducer: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A reducer that may change its first argument in place, and nobody notices."""
+
+    def fold(current: Any, update: Any) -> Any:
+        return own_fold(reducer(isolate(current), update), current, update)
+
+    return fold

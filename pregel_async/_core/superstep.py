@@ -1,0 +1,271 @@
+"""The algorithm: plan, execute, update, checkpoint.
+
+A graph runs in supersteps, after Pregel's bulk-synchronous model:
+
+    plan         which nodes have something new to look at, and which were sent something
+    execute      all of them at once, each on the board as it stands
+    update       fold what they wrote into the channels; that is the next board
+    checkpoint   make it durable
+
+and again, until nothing is left to run. The rules:
+
+1. What a superstep writes is invisible before the next.
+2. A board is a value to all but `update`, which alone makes the next one (and may reuse the one it was given).
+3. Channels are folded in channel-name order, and a channel's writes in plan order, never in completion order.
+4. A superstep is all or nothing.
+5. A recorded task never runs again.
+6. The next superstep starts only when this one is as durable as the run promised.
+7. Every task ends in exactly one outcome: finished, failed or cancelled.
+
+Nothing here knows an event loop, a clock or a database: `run` awaits one small port, and the rest are functions.
+
+Source: G. Malewicz et al., "Pregel: a system for large-scale graph processing", SIGMOD 2010; L. Valiant, "A bridging model
+for parallel computation", CACM 33(8), 1990.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from ..channels import MISSING
+from ..errors import GraphRecursionError, InvalidUpdateError, PregelError
+from .board import Board, Channel
+from .isolation import own
+from .program import SENDS, Program, Write
+from .task import Failed, Finished, Outcome, Task
+
+Scope = tuple[str, str]
+"""What task ids are made in: the thread's id (or the run's, when it has no thread), and the namespace."""
+
+
+class Port(Protocol):
+    """What the algorithm asks of the world."""
+
+    async def execute(self, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
+        """Run the tasks, each on the board as it is; return when all have ended, with their outcomes in the tasks' order.
+
+        A task with a recorded result is not run (rule 5). When one fails, the others are cancelled and awaited.
+        """
+        ...
+
+    async def checkpoint(self, board: Board, ran: Sequence[Task], upcoming: Sequence[Task]) -> None:
+        """Make a finished superstep durable; return when the next may start (rule 6)."""
+        ...
+
+    async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
+        """Record a superstep that failed. Its board was not changed, or is dropped."""
+        ...
+
+
+async def run(program: Program, board: Board, port: Port, *, scope: Scope, limit: int) -> Board:
+    """Run supersteps until nothing is left to run.
+
+    Args:
+        limit: how many supersteps may run; hidden ones do not count.
+
+    Raises:
+        GraphRecursionError: work was left after `limit` supersteps. All of them are stored.
+        BaseException: what a node, a router or a reducer raised; an `ExceptionGroup` in plan order when several nodes did.
+    """
+    left = limit
+    tasks = plan(program, board, scope)
+    while tasks:
+        left -= not tasks[0].node.hidden
+        if left < 0:
+            raise GraphRecursionError(limit, board.step, names_of(tasks))
+        outcomes = await port.execute(board, tasks)
+        try:
+            writes = collect(tasks, outcomes)
+            update(program, board, tasks, writes)
+        except BaseException as error:
+            await port.give_up(tasks, outcomes, error)
+            raise
+        upcoming = plan(program, board, scope)
+        await port.checkpoint(board, tasks, upcoming)
+        tasks = upcoming
+    return board
+
+
+# ---- plan --------------------------------------------------------------------------------------------------------
+
+
+def plan(program: Program, board: Board, scope: Scope) -> list[Task]:
+    """The tasks of the next superstep: triggered nodes by name, then sends by index. This is *plan order*.
+
+    A node is triggered by a channel that is available and newer than what the node saw of it when it ran last.
+    """
+    names: set[str] = set()
+    for channel in board.updated:
+        for name in program.triggered.get(channel, ()):
+            if board.versions[channel] > board.seen.get(channel, _NOTHING_SEEN).get(name, 0):
+                names.add(name)
+    step = board.step + 1
+    tasks = [Task(program.nodes[name], step, index, scope) for index, name in enumerate(sorted(names))]
+    sends = board.channels.get(SENDS)
+    if sends is not None and sends.is_available():
+        first = len(tasks)
+        tasks.extend(
+            Task(program.nodes[send.node], step, first + index, scope, index, send.arg)
+            for index, send in enumerate(sends.get())
+        )
+    return tasks
+
+
+_NOTHING_SEEN: dict[str, int] = {}
+
+
+def names_of(tasks: Iterable[Task]) -> tuple[str, ...]:
+    """The nodes of a plan as users see them: sends by index, then triggered nodes by name."""
+    listed = list(tasks)
+    return tuple(
+        [task.node.name for task in listed if task.send >= 0] + [task.node.name for task in listed if task.send < 0]
+    )
+
+
+# ---- execute -----------------------------------------------------------------------------------------------------
+
+
+def collect(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> list[list[Write]]:
+    """Every task's writes, in plan order; or the failure of the superstep, raised.
+
+    Raises:
+        BaseException: the error of the one task that failed, as it is; an `ExceptionGroup` in plan order of several. What
+            ends a process (`KeyboardInterrupt`, `SystemExit`) goes before everything else.
+    """
+    writes: list[list[Write]] = []
+    errors: list[BaseException] = []
+    for outcome in outcomes:
+        if isinstance(outcome, Finished):
+            writes.append(outcome.writes)
+        elif isinstance(outcome, Failed):
+            errors.append(outcome.error)
+    if not errors:
+        return writes
+    for error in errors:
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise error
+    if len(errors) == 1:
+        raise errors[0]
+    message = f"{len(errors)} of {len(tasks)} tasks of superstep {tasks[0].step} failed"
+    raise BaseExceptionGroup(message, errors)
+
+
+# ---- update ------------------------------------------------------------------------------------------------------
+
+
+def update(
+    program: Program, board: Board, tasks: Sequence[Task], writes: Sequence[Sequence[Write]], *, step: int | None = None
+) -> None:
+    """Fold what the tasks wrote into the board; that is the next board.
+
+    Without tasks the writes come from outside (a graph's input): channels that live for one superstep stay then.
+
+    Args:
+        tasks: those that ran, in plan order.
+        writes: theirs, in the same order; more of them than tasks when some come from outside.
+        step: the number of the superstep; the board's next by default.
+
+    Raises:
+        InvalidUpdateError: a channel refused its writes (two for a `LastValue`, say).
+        Exception: what a reducer raised, with a note. The board is not to be used any more then.
+    """
+    before, clock = board.clock, board.clock + 1
+    channels, versions = board.channels, board.versions
+    board.step = step = board.step + 1 if step is None else step
+    board.ran = tuple([task.node.name for task in tasks])
+    touched: set[str] = set()
+
+    # 1. What ran has seen its triggers, and used up those that are used up by it (before the writes: a barrier that
+    #    this superstep completes again starts from there).
+    for task in tasks:
+        name = task.node.name
+        for trigger in task.triggers:
+            version = versions.get(trigger)
+            if version is not None:
+                seen = board.seen.get(trigger)
+                if seen is None:
+                    board.seen[trigger] = {name: version}
+                else:
+                    seen[name] = version
+                channel = channels[trigger]
+                if channel.consumes and channel.consume():
+                    touched.add(trigger)
+
+    # 2. The writes: by channel, and within a channel in plan order.
+    by_channel: dict[str, list[Any]] = {}
+    for written in writes:
+        for name, value in written:
+            if name in by_channel:
+                by_channel[name].append(value)
+            else:
+                by_channel[name] = [value]
+    for name in sorted(by_channel):
+        if _fold(_channel(program, board, name), by_channel[name], step):
+            touched.add(name)
+
+    # 3. A superstep has passed: channels that nobody wrote may lose their value by that.
+    if tasks and board.fleeting:
+        for name in sorted(board.fleeting):
+            if name not in by_channel and channels[name].update(()):
+                touched.add(name)
+
+    # 4. The new versions. What was emptied has none.
+    board.clock = clock if touched else before
+    updated = [name for name in sorted(touched) if _settle(program, board, name, clock)]
+
+    # 5. Nothing left to run: what was put off until then is due.
+    if tasks and program.finishing and not any(name in program.triggered or name == SENDS for name in updated):
+        for name in program.finishing:
+            waiting = channels.get(name)
+            if waiting is not None and waiting.finish():
+                board.clock = clock
+                touched.add(name)
+                if _settle(program, board, name, clock):
+                    updated.append(name)
+
+    board.updated = updated
+    board.changed = sorted(touched)
+
+
+def _channel(program: Program, board: Board, name: str) -> Channel:
+    channel = board.channels.get(name)
+    if channel is None:
+        prototype = program.channels.get(name)
+        if prototype is None:
+            raise InvalidUpdateError(f"there is no channel {name!r} in graph {program.name!r}", channel=name)
+        channel = board.channels[name] = prototype.fresh()
+    return channel
+
+
+def _fold(channel: Channel, values: list[Any], step: int) -> bool:
+    try:
+        return channel.update(values)
+    except Exception as error:
+        where = f"channel {channel.key!r} in superstep {step}"
+        if not isinstance(error, PregelError):
+            where = f"the reducer of {where}"
+        error.add_note(f"raised while folding {len(values)} write(s): {where}. The superstep was not applied.")
+        raise
+
+
+def _settle(program: Program, board: Board, name: str, clock: int) -> bool:
+    """Give a changed channel its version, or take it away. Whether the channel can be read now."""
+    channel = board.channels[name]
+    if channel.is_available():
+        board.versions[name] = clock
+        if name in program.keys:
+            value = channel.get()
+            board.values[name] = own(value) if name in program.foreign else value
+        if channel.expires:
+            board.fleeting.add(name)
+        return True
+    if name in program.keys:
+        board.values.pop(name, None)
+    if channel.checkpoint() is not MISSING:  # a barrier that waits for more names
+        board.versions[name] = clock
+        return False
+    board.versions.pop(name, None)
+    board.seen.pop(name, None)
+    board.fleeting.discard(name)
+    return False

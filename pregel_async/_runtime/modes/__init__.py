@@ -1,0 +1,15 @@
+"""Stream modes: each a view of the run's log of events, one small file each.
+
+A mode overrides the methods of the events that it shows; an event that no mode in use overrides is never built.
+"""
+
+from __future__ import annotations
+
+from .mode import Mode, View
+from .updates import Updates
+from .values import Values
+
+MODES: dict[str, type[Mode]] = {mode.name: mode for mode in (Updates, Values)}
+"""By name, as `stream_mode` takes them."""
+
+__all__ = ["MODES", "Mode", "Updates", "Values", "View"]

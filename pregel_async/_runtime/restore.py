@@ -1,0 +1,69 @@
+"""From a stored state to a board, by the graph's code as it is now.
+
+What the code does not know any more is kept in storage and not shown; what it knows anew starts unwritten. What cannot be
+reconciled is refused before anything runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from checkpoint_savers.codec import Codec
+from checkpoint_savers.errors import UnknownTypeError
+from checkpoint_savers.ledger import SENDS, State
+
+from .._core.board import Board
+from .._core.fits import fits
+from .._core.program import Program
+from ..channels import LastValue
+from ..errors import GraphChangedError
+
+BRANCH = "branch:to:"
+"""How the channel begins that triggers one node of a `StateGraph`."""
+
+
+def restore(program: Program, state: State, step: int, codec: Codec, *, thread_id: str) -> Board:
+    """The board that was stored.
+
+    Raises:
+        GraphChangedError: a channel's kind or type has changed, or a task is pending of a node that is no more.
+        CorruptCheckpointError: a value cannot be decoded.
+    """
+    stored: dict[str, Any] = {}
+    for name, data in state.values.items():
+        channel = program.channels.get(name)
+        if channel is None:
+            if name.startswith(BRANCH):
+                node = name.removeprefix(BRANCH)
+                raise GraphChangedError(thread_id, node, f"a task of node {node!r} is pending, and there is no such node")
+            continue
+        if state.kinds.get(name) != channel.kind:
+            reason = f"channel {name!r} was a {state.kinds.get(name)} and is a {channel.kind}"
+            raise GraphChangedError(thread_id, name, reason)
+        try:
+            value = codec.decode(data, channel=name)
+        except UnknownTypeError as error:
+            error.add_note(f"channel {name!r} of thread {thread_id!r} holds it")
+            raise
+        if type(channel) is LastValue and not fits(channel.typ, value):
+            reason = f"channel {name!r} holds a {type(value).__name__}, which is no {_named(channel.typ)}"
+            raise GraphChangedError(thread_id, name, reason)
+        stored[name] = value
+    for send in stored.get(SENDS, ()):
+        if send.node not in program.nodes:
+            reason = f"a send to node {send.node!r} is pending, and there is no such node"
+            raise GraphChangedError(thread_id, send.node, reason)
+    return Board.restore(
+        program,
+        step=step,
+        clock=state.clock,
+        stored=stored,
+        versions=state.versions,
+        seen=state.seen,
+        ran=state.ran,
+        noticed=state.noticed,
+    )
+
+
+def _named(hint: Any) -> str:
+    return getattr(hint, "__name__", None) or str(hint)

@@ -1,0 +1,455 @@
+"""A run's hold on its thread: claim it, load it, commit each superstep, give it up.
+
+One superstep is one transaction. Every write compares the claim's epoch and the head in the database, so that a run whose
+thread was taken over changes nothing any more and says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Literal
+
+import anyio
+
+from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.codec import Codec
+from checkpoint_savers.errors import CheckpointError, StorageError, ThreadBusyError, UnstorableValueError
+from checkpoint_savers.ledger import Entry, Ledger, Reader, TaskEntry, read_record, write_record
+from checkpoint_savers.owner import this_process
+from checkpoint_savers.records import (
+    CheckpointId,
+    CheckpointRow,
+    Claim,
+    Commit,
+    Owner,
+    TaskId,
+    TaskRecord,
+)
+
+from .._core.board import Board
+from .._core.program import Program, Write
+from .._core.task import Failed, Finished, Outcome, Task
+from ..channels import MISSING
+from ..errors import CheckpointNotFoundError
+from ..types import OnConflict
+from .restore import restore
+from .world import World, checkpoint_id
+
+CLAIM_SECONDS = 30.0
+"""How long a claim lasts after the last commit or heartbeat, when its process cannot be seen to be gone."""
+
+SUPERSTEP = TaskId("")
+"""The task id under which a failure of the superstep itself is recorded."""
+
+
+class Thread:
+    """One namespace of a claimed thread, as its run writes it.
+
+    Attributes:
+        thread_id: the thread.
+        board: what was loaded; None when the thread held nothing.
+    """
+
+    def __init__(
+        self,
+        saver: BaseCheckpointSaver,
+        codec: Codec,
+        world: World,
+        program: Program,
+        claim: Claim,
+        *,
+        ns: str,
+        metadata: dict[str, Any],
+    ) -> None:
+        self.thread_id = claim.thread_id
+        self.board: Board | None = None
+        self._saver = saver
+        self._codec = codec
+        self._world = world
+        self._program = program
+        self._claim = claim
+        self._ns = ns
+        self._metadata = metadata
+        self._newest = claim.newest
+        self._head: CheckpointId | None = None
+        self._ledger = Ledger.start(ns)
+        self._waiting: list[CheckpointRow] = []  # rows that go with the next transaction
+        self._records: dict[TaskId, TaskEntry] = {}  # of the open superstep, as they are stored
+        self._batch: _Batch | None = None
+        self._held = True
+
+    # ---- claiming and loading ------------------------------------------------------------------------------------
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def claimed(
+        cls,
+        saver: BaseCheckpointSaver,
+        codec: Codec,
+        world: World,
+        program: Program,
+        *,
+        thread_id: str,
+        ns: str,
+        at: CheckpointId | None,
+        run_id: str,
+        metadata: dict[str, Any],
+        on_conflict: OnConflict,
+    ) -> AsyncIterator[Thread]:
+        """Hold a thread for one run, and load it.
+
+        Args:
+            at: the checkpoint to go on from; None for the head.
+
+        Raises:
+            ThreadBusyError: another run owns it, and `on_conflict` is "reject".
+            CheckpointNotFoundError, GraphChangedError, CorruptCheckpointError, StorageError: nothing was changed.
+        """
+        claim = await _claim(saver, world, thread_id, run_id, on_conflict)
+        thread = cls(saver, codec, world, program, claim, ns=ns, metadata=metadata)
+        try:
+            await thread._load(at)
+            yield thread
+        finally:
+            with anyio.CancelScope(shield=True):
+                await thread._release()
+
+    async def _load(self, at: CheckpointId | None) -> None:
+        chain = await self._saver.read(self.thread_id, self._ns, at)
+        if chain is None:
+            if at is not None:
+                raise CheckpointNotFoundError(self.thread_id, at)
+            return
+        self._head = chain.head
+        row = chain.rows[-1]
+        reader = Reader(self.thread_id, self._ns, chain.rows)
+        self.board = restore(
+            self._program, reader.state(row.checkpoint_id), row.step, self._codec, thread_id=self.thread_id
+        )
+        self._ledger = Ledger.resume(reader, row.checkpoint_id)
+        if row.checkpoint_id == chain.head:
+            # An older checkpoint is deliberately run again from there: what was recorded after it stays with its branch.
+            self._records = {record.task_id: read_record(record, self.thread_id) for record in chain.records}
+
+    async def keep(self) -> None:
+        """Renew the claim from time to time, until cancelled, so that a long superstep does not lose it."""
+        while True:
+            await anyio.sleep(CLAIM_SECONDS / 3)
+            try:
+                await self._saver.renew(self._claim, expires_at=self._expiry())
+            except ThreadBusyError:
+                return  # lost: the next commit is refused, and says so
+            except StorageError:
+                continue  # the next commit meets it too, if it lasts
+
+    async def _release(self) -> None:
+        if self._held:
+            self._held = False
+            await self._saver.release(self._claim)
+
+    def _expiry(self) -> float:
+        return self._world.now() + CLAIM_SECONDS
+
+    # ---- what earlier runs recorded --------------------------------------------------------------------------------
+
+    def result_of(self, task: Task) -> Finished | None:
+        """The recorded result of a task that need not run again."""
+        entry = self._records.get(task.id) if self._records else None
+        if entry is None or not entry.routed or entry.error is not None:
+            return None
+        return Finished(self._decoded(entry), replayed=True)
+
+    def writes_of(self, task: Task) -> list[Write] | None:
+        """The recorded writes of a task of which only the routers are left to run."""
+        entry = self._records.get(task.id) if self._records else None
+        if entry is None or entry.routed:
+            return None
+        return self._decoded(entry)
+
+    def _decoded(self, entry: TaskEntry) -> list[Write]:
+        return [(channel, self._codec.decode(data, channel=channel)) for channel, data in entry.writes]
+
+    # ---- writing -----------------------------------------------------------------------------------------------------
+
+    async def commit(
+        self,
+        board: Board,
+        ran: Sequence[Task],
+        outcomes: Sequence[Outcome],
+        upcoming: Sequence[Task],
+        *,
+        source: Literal["input", "loop"] = "loop",
+    ) -> None:
+        """Store a finished superstep: one transaction. The claim is given up in it when nothing is left to run.
+
+        With `source="input"` the tasks are those that the new input discards; the failures recorded of them stay in history.
+        A superstep that no code of the user's follows before the next commit (the input, before the hidden start) waits and is
+        stored with that commit.
+
+        Raises:
+            ThreadBusyError: with `lost=True`.
+            UnstorableValueError: with a note that names the tasks that wrote it; they are recorded as failed.
+            StorageError: it was rolled back whole.
+        """
+        try:
+            entry = self._entry(board, ran, outcomes)
+        except UnstorableValueError as error:
+            if source == "loop":  # of an input that is refused nothing is stored
+                await self._refuse(error, ran, outcomes)
+            raise
+        clears = [
+            (self._ns, self._ledger.tip, task_id)
+            for task_id, record in self._records.items()
+            if source == "loop" and self._ledger.tip is not None and (record.error is not None or not record.routed)
+        ]
+        self._records = {}
+        self._newest = checkpoint_id(self._world, self._newest)
+        parents: dict[str, str] = {}
+        metadata = {**self._metadata, "source": source, "step": board.step, "parents": parents}
+        row = self._ledger.append(entry, checkpoint_id=self._newest, step=board.step, metadata=metadata)
+        self._waiting.append(row)
+        if upcoming and all(task.node.hidden for task in upcoming):
+            return
+        await self._transact(clears=tuple(clears), releases=not upcoming)
+
+    def _entry(self, board: Board, ran: Sequence[Task], outcomes: Sequence[Outcome]) -> Entry:
+        """What the superstep changed, encoded."""
+        before, encode = self._ledger.state, self._codec.encode
+        values: dict[str, bytes] = {}
+        kinds: dict[str, str] = {}
+        emptied: list[str] = []
+        for name in board.changed:
+            channel = board.channels[name]
+            if not channel.tracked:
+                continue
+            stored = channel.checkpoint()
+            if stored is not MISSING:
+                values[name] = encode(stored, channel=name)
+                if name not in before.kinds:
+                    kinds[name] = channel.kind
+            elif name in before.values:
+                emptied.append(name)
+        seen: dict[str, dict[str, int]] = {}
+        for task in ran:
+            for trigger in task.triggers:
+                version = board.seen.get(trigger, {}).get(task.node.name)
+                if version is not None and board.channels[trigger].tracked:
+                    seen.setdefault(trigger, {})[task.node.name] = version
+        results = {
+            task.id: tuple(self._shown(board, name, value) for name, value in outcome.writes if name in self._program.keys)
+            for task, outcome in zip(ran, outcomes, strict=True)
+            if isinstance(outcome, Finished) and not task.node.hidden and task.id not in self._records
+        }
+        return Entry(
+            full=False,
+            ts=self._world.now(),
+            clock=board.clock,
+            values=values,
+            emptied=tuple(emptied),
+            kinds=kinds,
+            versions={},
+            seen=seen,
+            ran=board.ran,
+            noticed=board.noticed,
+            results=results,
+        )
+
+    def _shown(self, board: Board, name: str, value: Any) -> tuple[str, bytes | None]:
+        """A write as history shows it: None where the channel's new value is the very same object."""
+        same = board.values.get(name, MISSING) is value
+        return name, None if same else self._codec.encode(value, channel=name)
+
+    async def _refuse(self, error: UnstorableValueError, ran: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
+        """Record the tasks that wrote a value which cannot be stored as failed."""
+        refused: list[Outcome] = []
+        for task, outcome in zip(ran, outcomes, strict=True):
+            if isinstance(outcome, Finished) and any(name == error.channel for name, _ in outcome.writes):
+                error.add_note(f"written by node {task.node.name!r}, superstep {task.step}, task {task.id}")
+                refused.append(Failed(error))
+            else:
+                refused.append(outcome)
+        await self.give_up(ran, refused, error)
+
+    async def record(self, task: Task, writes: list[Write], *, routed: bool) -> None:
+        """Store what a task wrote. Tasks that finish while a transaction is under way share the next one."""
+        encode = self._codec.encode
+        try:
+            data = tuple([(channel, encode(value, channel=channel)) for channel, value in writes])
+        except UnstorableValueError as error:
+            error.add_note(f"written by node {task.node.name!r}, superstep {task.step}, task {task.id}")
+            raise
+        entry = TaskEntry(name=task.node.name, writes=data, routed=routed)
+        batch = self._batch
+        if batch is not None:
+            batch.entries.append((task, entry))
+            await batch.wait()
+            return
+        batch = self._batch = _Batch()
+        batch.entries.append((task, entry))
+        with anyio.CancelScope(shield=True):
+            while batch.entries:
+                # Those that come while this one is being stored gather in the next; this task stores it for them.
+                self._batch = following = _Batch()
+                try:
+                    await self._store(batch.entries)
+                except BaseException as error:
+                    self._batch = None
+                    batch.done(error)
+                    following.done(error)
+                    raise
+                batch.done(None)
+                batch = following
+            self._batch = None
+
+    async def _store(self, entries: Sequence[tuple[Task, TaskEntry]]) -> None:
+        records = [self._task_record(task.id, task.index, entry) for task, entry in entries]
+        if self._waiting:
+            await self._transact(records=tuple(records))
+        else:
+            await self._saver.record(self._claim, records, expires_at=self._expiry())
+        for task, entry in entries:
+            self._records[task.id] = entry
+
+    async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
+        """Record a superstep that failed: what finished and is not recorded yet, and what failed, in one transaction.
+
+        If storing that fails too, the superstep's own error is still the one that is raised; the other becomes its note.
+        """
+        if isinstance(error, CheckpointError) and not isinstance(error, UnstorableValueError):
+            return
+        entries: list[tuple[Task, TaskEntry]] = []
+        for task, outcome in zip(tasks, outcomes, strict=True):
+            if isinstance(outcome, Failed):
+                writes = () if outcome.writes is None else self._encoded(outcome.writes)
+                failed = self._failure(task.node.name, outcome.error, writes, routed=outcome.writes is None)
+                entries.append((task, failed))
+            elif isinstance(outcome, Finished) and not outcome.replayed and task.id not in self._records:
+                written = self._encoded(outcome.writes)
+                if written is not None:
+                    entries.append((task, TaskEntry(name=task.node.name, writes=written)))
+        records = [self._task_record(task.id, task.index, entry) for task, entry in entries]
+        if not any(isinstance(outcome, Failed) for outcome in outcomes):
+            folding = self._failure("", error, (), routed=True)
+            records.append(self._task_record(SUPERSTEP, -1, folding))
+        try:
+            with anyio.CancelScope(shield=True):
+                if self._waiting:
+                    await self._transact(records=tuple(records))
+                else:
+                    await self._saver.record(self._claim, records, expires_at=self._expiry())
+        except CheckpointError as second:
+            error.add_note(f"and the failure could not be recorded: {type(second).__name__}: {second}")
+
+    def _encoded(self, writes: list[Write]) -> tuple[tuple[str, bytes], ...] | None:
+        try:
+            return tuple([(channel, self._codec.encode(value, channel=channel)) for channel, value in writes])
+        except UnstorableValueError:
+            return None  # it would be refused by the commit too: the task runs again
+
+    def _failure(
+        self, name: str, error: BaseException, writes: tuple[tuple[str, bytes], ...] | None, *, routed: bool
+    ) -> TaskEntry:
+        kind = type(error)
+        named = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        told = (named, str(error), self._world.now())
+        return TaskEntry(name=name, writes=writes or (), routed=routed or writes is None, error=told)
+
+    def _task_record(self, task_id: TaskId, index: int, entry: TaskEntry) -> TaskRecord:
+        at = self._ledger.tip
+        assert at is not None  # a superstep always follows a checkpoint
+        return TaskRecord(
+            ns=self._ns,
+            checkpoint_id=at,
+            task_id=task_id,
+            index=index,
+            kind="error" if entry.error is not None else "result",
+            frame=write_record(entry),
+        )
+
+    async def _transact(
+        self,
+        *,
+        records: tuple[TaskRecord, ...] = (),
+        clears: tuple[tuple[str, CheckpointId, TaskId], ...] = (),
+        releases: bool = False,
+    ) -> None:
+        rows = tuple(self._waiting)
+        commit = Commit(
+            rows=rows,
+            expected_head=self._head,
+            records=records,
+            clears=clears,
+            expires_at=self._expiry(),
+            releases=releases,
+        )
+        await self._saver.commit(self._claim, commit)
+        self._waiting.clear()
+        self._head = rows[-1].checkpoint_id
+        if releases:
+            self._held = False
+
+
+class _Batch:
+    """Records that are stored in one transaction, and the tasks that wait for it."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[Task, TaskEntry]] = []
+        self._event: anyio.Event | None = None
+        self._error: BaseException | None = None
+
+    async def wait(self) -> None:
+        """Wait until it is durable. Raises what storing it raised."""
+        if self._event is None:
+            self._event = anyio.Event()
+        await self._event.wait()
+        if self._error is not None:
+            raise self._error
+
+    def done(self, error: BaseException | None) -> None:
+        self._error = error
+        if self._event is not None:
+            self._event.set()
+
+
+async def _claim(
+    saver: BaseCheckpointSaver, world: World, thread_id: str, run_id: str, on_conflict: OnConflict
+) -> Claim:
+    owner = this_process(run_id)
+    pause = 0.02
+    while True:
+        try:
+            return await _claim_once(saver, world, thread_id, owner)
+        except ThreadBusyError:
+            if on_conflict == "reject":
+                raise
+        await anyio.sleep(pause * (0.5 + world.jitter()))
+        pause = min(pause * 1.5, 1.0)
+
+
+async def _claim_once(saver: BaseCheckpointSaver, world: World, thread_id: str, owner: Owner) -> Claim:
+    """Claim in a task of its own, so that a cancelled run learns whether it had the thread already, and gives it back."""
+    claim: Claim | None = None
+    failure: Exception | None = None
+
+    async def take() -> None:
+        nonlocal claim, failure
+        now = world.now()
+        with anyio.CancelScope(shield=True):
+            try:
+                claim = await saver.claim(thread_id, owner, now=now, expires_at=now + CLAIM_SECONDS)
+            except Exception as error:
+                failure = error
+
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(take)
+    except BaseException:
+        if claim is not None:
+            with anyio.CancelScope(shield=True):
+                await saver.release(claim)
+        raise
+    if failure is not None:
+        raise failure
+    assert claim is not None
+    return claim

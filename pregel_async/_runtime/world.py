@@ -1,0 +1,71 @@
+"""The one port for clock, ids and randomness. Whatever differs between two runs of the same work comes through here."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from typing import Protocol
+from uuid import uuid4
+
+from checkpoint_savers.records import CheckpointId
+
+
+class World(Protocol):
+    """What a run asks for that is not in its graph, input and thread."""
+
+    def now(self) -> float:
+        """Unix seconds."""
+        ...
+
+    def new_id(self) -> str:
+        """A unique id (of a run)."""
+        ...
+
+    def entropy(self) -> int:
+        """62 random bits for a checkpoint's id."""
+        ...
+
+    def jitter(self) -> float:
+        """A random number from 0 to 1."""
+        ...
+
+
+class SystemWorld:
+    """The real clock, and the operating system's randomness."""
+
+    def now(self) -> float:
+        return time.time()
+
+    def new_id(self) -> str:
+        return str(uuid4())
+
+    def entropy(self) -> int:
+        return int.from_bytes(os.urandom(8), "big") >> 2
+
+    def jitter(self) -> float:
+        return random.random()
+
+
+_COUNTED_BITS = 60  # 48 of milliseconds and 12 of their fraction
+
+
+def checkpoint_id(world: World, after: CheckpointId | None) -> CheckpointId:
+    """A new id, greater than `after` even when the clock went back.
+
+    A UUID of version 7: 48 bits of milliseconds, 12 of their fraction, the rest random; so it sorts by creation, as a string
+    too. If the clock is not past `after`, the id counts on from there.
+
+    Source: RFC 9562, 5.7 and 6.2 (method 3).
+    """
+    ticks = int(world.now() * 4_096_000)  # 1/4096 ms
+    if after is not None:
+        ticks = max(ticks, _ticks_of(after) + 1)
+    ticks &= (1 << _COUNTED_BITS) - 1
+    number = (ticks >> 12) << 80 | 0x7 << 76 | (ticks & 0xFFF) << 64 | 0b10 << 62 | world.entropy()
+    text = f"{number:032x}"
+    return CheckpointId(f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}")
+
+
+def _ticks_of(given: CheckpointId) -> int:
+    return int(given[:8] + given[9:13] + given[15:18], 16)

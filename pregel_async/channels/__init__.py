@@ -1,0 +1,27 @@
+"""Values with a fold: what a superstep's writes of one name become."""
+
+from __future__ import annotations
+
+from .abc import MISSING, BaseChannel, Missing
+from .any_value import AnyValue
+from .barrier import NamedBarrierValue, NamedBarrierValueAfterFinish
+from .ephemeral import EphemeralValue
+from .last_value import LastValue, LastValueAfterFinish
+from .reduced import BinaryOperatorAggregate
+from .topic import Topic
+from .untracked import UntrackedValue
+
+__all__ = [
+    "MISSING",
+    "AnyValue",
+    "BaseChannel",
+    "BinaryOperatorAggregate",
+    "EphemeralValue",
+    "LastValue",
+    "LastValueAfterFinish",
+    "Missing",
+    "NamedBarrierValue",
+    "NamedBarrierValueAfterFinish",
+    "Topic",
+    "UntrackedValue",
+]

@@ -1,0 +1,31 @@
+"""A channel for writers that all bring the same value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, overload
+
+from .abc import Value
+from .single import SingleValue
+
+
+class AnyValue(SingleValue[Value]):
+    """The last of a superstep's values, which are taken to be equal. A superstep without a write clears it."""
+
+    __slots__ = ()
+
+    kind = "AnyValue"
+    expires = True
+
+    @overload
+    def __init__(self, typ: type[Value], key: str = "") -> None: ...
+    @overload
+    def __init__(self: AnyValue[Any], typ: object = Any, key: str = "") -> None: ...
+    def __init__(self, typ: object = Any, key: str = "") -> None:
+        super().__init__(typ, key)
+
+    def update(self, values: Sequence[Value]) -> bool:
+        if not values:
+            return self._clear()
+        self._value = values[-1]
+        return True

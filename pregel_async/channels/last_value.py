@@ -1,0 +1,110 @@
+"""Channels that keep the last value written, until it is written again or its node has run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self, overload
+
+from ..errors import EmptyChannelError
+from .abc import MISSING, BaseChannel, Missing, Value
+from .single import SingleValue, too_many
+
+
+class LastValue(SingleValue[Value]):
+    """The value written last. One write in a superstep is allowed, because several would leave it to chance which one
+    stays.
+
+    What a state key without a reducer becomes.
+    """
+
+    __slots__ = ()
+
+    kind = "LastValue"
+    expires = False
+
+    @overload
+    def __init__(self, typ: type[Value], key: str = "") -> None: ...
+    @overload
+    def __init__(self: LastValue[Any], typ: object = Any, key: str = "") -> None: ...
+    def __init__(self, typ: object = Any, key: str = "") -> None:
+        super().__init__(typ, key)
+
+    def update(self, values: Sequence[Value]) -> bool:
+        if len(values) > 1:
+            raise too_many(self, len(values))
+        if not values:
+            return False
+        self._value = values[0]
+        return True
+
+
+class LastValueAfterFinish(BaseChannel[Value, Value, tuple[Value, bool]]):
+    """The value written last, hidden until the run is about to end, and gone once its node has run.
+
+    What triggers a deferred node. Several writes in a superstep are allowed and the last stays: several edges may lead
+    to one deferred node. A write after `finish` hides the value again, until the next one.
+    """
+
+    __slots__ = ("_finished", "_value")
+
+    kind = "LastValueAfterFinish"
+    expires = False
+
+    _value: Value | Missing
+    _finished: bool
+
+    @overload
+    def __init__(self, typ: type[Value], key: str = "") -> None: ...
+    @overload
+    def __init__(self: LastValueAfterFinish[Any], typ: object = Any, key: str = "") -> None: ...
+    def __init__(self, typ: object = Any, key: str = "") -> None:
+        super().__init__(typ, key)
+        self._value = MISSING
+        self._finished = False
+
+    def get(self) -> Value:
+        value = self._value
+        if value is MISSING or not self._finished:
+            raise EmptyChannelError(self.key)
+        return value
+
+    def is_available(self) -> bool:
+        return self._finished
+
+    def update(self, values: Sequence[Value]) -> bool:
+        if not values:
+            return False
+        self._value = values[-1]
+        self._finished = False
+        return True
+
+    def consume(self) -> bool:
+        if not self._finished:
+            return False
+        self._value = MISSING
+        self._finished = False
+        return True
+
+    def finish(self) -> bool:
+        if self._finished or self._value is MISSING:
+            return False
+        self._finished = True
+        return True
+
+    def checkpoint(self) -> tuple[Value, bool] | Missing:
+        return MISSING if self._value is MISSING else (self._value, self._finished)
+
+    def from_checkpoint(self, stored: tuple[Value, bool] | Missing) -> Self:
+        twin = self.fresh()
+        if stored is not MISSING:
+            twin._value, twin._finished = stored
+        return twin
+
+    def fresh(self) -> Self:
+        twin = self._blank()
+        twin._value = MISSING
+        twin._finished = False
+        return twin
+
+    def copy(self) -> Self:
+        return self.from_checkpoint(self.checkpoint())

@@ -1,0 +1,305 @@
+"""The laws that every channel keeps, as tests to inherit for a channel class of your own.
+
+    from hypothesis import strategies as st
+    from pregel_async.channels.laws import ChannelLaws
+
+    class TestHighest(ChannelLaws):
+        def make(self):
+            return Highest(int)
+
+        def updates(self):
+            return st.integers()
+
+pytest finds the laws in the subclass. They need hypothesis, and nothing but this module imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, TypeAlias
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ..errors import EmptyChannelError
+from .abc import MISSING, BaseChannel
+
+__all__ = ["ChannelLaws"]
+
+Channel: TypeAlias = BaseChannel[Any, Any, Any]
+
+
+@dataclass(frozen=True)
+class Write:
+    """A superstep's `update`; without values, that of a superstep that brought none."""
+
+    values: Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Consume:
+    """A call of `consume`."""
+
+
+@dataclass(frozen=True)
+class Finish:
+    """A call of `finish`."""
+
+
+Operation: TypeAlias = Write | Consume | Finish
+
+
+def law(test: Callable[[Any, st.DataObject], None]) -> Callable[[Any], None]:
+    """Run a test on many examples. Other subclasses run the same test, which hypothesis would take for a mistake."""
+    run: Callable[[Any], None] = given(data=st.data())(test)
+    return settings(deadline=None, suppress_health_check=[HealthCheck.differing_executors])(run)
+
+
+class ChannelLaws:
+    """What the runtime takes for granted of a channel. A subclass says which channel, and what is written to it.
+
+    Attributes:
+        folds: True if a superstep with two writes does what two supersteps with one write each do.
+        commutes: True if the order of a superstep's writes does not matter.
+    """
+
+    folds: ClassVar[bool] = False
+    commutes: ClassVar[bool] = False
+
+    def make(self) -> Channel:
+        """The channel as it would be declared: new, and the same for each call."""
+        raise NotImplementedError
+
+    def updates(self) -> st.SearchStrategy[Any]:
+        """What one write may bring, wrong values included. They can be deep-copied, and equal their copies."""
+        raise NotImplementedError
+
+    # ---- the laws ----
+
+    @law
+    def test_fresh_is_empty(self, data: st.DataObject) -> None:
+        """`fresh()` holds nothing, whatever its source holds, and is declared like it."""
+        channel = self._reached(data)
+        fresh = channel.fresh()
+        _declared_alike(fresh, channel)
+        assert fresh.checkpoint() is MISSING, f"{fresh!r} was never written and stores {fresh.checkpoint()!r}"
+        _behave_alike(fresh, self._declared(), self._history(data))
+
+    @law
+    def test_round_trip(self, data: st.DataObject) -> None:
+        """What is restored from a checkpoint is as what was stored, from then on; as new, if it is not tracked."""
+        channel, source = self._reached(data), self._reached(data)
+        before = look(source)
+        twin = source.from_checkpoint(deepcopy(channel.checkpoint()))
+        _declared_alike(twin, channel)
+        _behave_alike(twin, channel if channel.tracked else self._declared(), self._history(data))
+        assert look(source) == before, f"{source!r} was changed by its own from_checkpoint()"
+
+    @law
+    def test_copy_is_independent(self, data: st.DataObject) -> None:
+        """A copy is as its original, and neither sees what happens to the other."""
+        channel = self._reached(data)
+        changed, kept = channel.copy(), channel.copy()
+        _declared_alike(changed, channel)
+        before = look(channel)
+        for operation in self._history(data):
+            act(changed, operation)
+            assert look(channel) == before, f"{channel!r} was changed by {operation} on its copy"
+        _behave_alike(channel.copy(), channel, self._history(data))
+        assert look(kept) == before, f"a copy was changed by what happened to {channel!r}"
+
+    @law
+    def test_flags_tell_the_truth(self, data: st.DataObject) -> None:
+        """What `expires`, `consumes` and `finishes` rule out does nothing; what is not `tracked` is not stored."""
+        channel = self._reached(data)
+        assert channel.kind, "a stored value needs the name of its form"
+        before = look(channel)
+        spared: list[Operation] = []
+        spared += [] if channel.expires else [Write(())]
+        spared += [] if channel.consumes else [Consume()]
+        spared += [] if channel.finishes else [Finish()]
+        for operation in spared:
+            assert act(channel, operation) is False, f"{channel!r} changes with {operation}, against its flags"
+            assert look(channel) == before, f"{channel!r} changes with {operation}, against its flags"
+        assert channel.tracked or channel.checkpoint() is MISSING, f"{channel!r} is not tracked and stores something"
+
+    @law
+    def test_returned_bool_tells_the_truth(self, data: st.DataObject) -> None:
+        """False: nothing can be seen to differ. True without a write: something can."""
+        channel = self._reached(data)
+        operation = data.draw(self._operations)
+        before = look(channel)
+        outcome = act(channel, operation)
+        if outcome is False:
+            assert look(channel) == before, f"{channel!r} changed with {operation} and returned False"
+        elif outcome is True and not (isinstance(operation, Write) and operation.values):
+            assert look(channel) != before, f"{channel!r} did not change with {operation} and returned True"
+
+    @law
+    def test_refused_update_changes_nothing(self, data: st.DataObject) -> None:
+        """An update that raises leaves the channel as it was."""
+        channel = self._reached(data)
+        before = channel.copy()
+        outcome = act(channel, data.draw(self._writes))
+        if not isinstance(outcome, bool):
+            _behave_alike(channel, before, self._history(data))
+
+    @law
+    def test_missing_means_nothing_is_held(self, data: st.DataObject) -> None:
+        """A channel that stores `MISSING`, because it was cleared or never written, is as new."""
+        channel = self._reached(data)
+        if channel.tracked and channel.checkpoint() is MISSING:
+            _behave_alike(channel, self._declared(), self._history(data))
+
+    @law
+    def test_get_raises_if_and_only_if_unavailable(self, data: st.DataObject) -> None:
+        """`is_available` says whether `get` returns, and what it raises otherwise names the channel."""
+        channel = self._reached(data)
+        named: str | None = None
+        try:
+            channel.get()
+            returns = True
+        except EmptyChannelError as error:
+            returns, named = False, error.channel
+        assert returns is channel.is_available(), (
+            f"{channel!r}: is_available() is {channel.is_available()}; get() differs"
+        )
+        assert returns or named == channel.key, f"the error names {named!r} and not {channel.key!r}"
+
+    @law
+    def test_order_of_writes(self, data: st.DataObject) -> None:
+        """The same writes do the same; in another order too, if the channel commutes."""
+        channel = self._reached(data)
+        other = channel.copy()
+        values = data.draw(self._several)
+        again = data.draw(st.permutations(values)) if self.commutes else values
+        outcomes = act(channel, Write(values)), act(other, Write(tuple(again)))
+        assert outcomes[0] == outcomes[1], f"{channel!r} answers {values} and {again} with {outcomes}"
+        _behave_alike(channel, other, self._history(data))
+
+    @law
+    def test_writes_fold_from_the_left(self, data: st.DataObject) -> None:
+        """For a channel that folds: a superstep's writes do what the same writes in one superstep each do."""
+        if not self.folds:
+            return
+        channel = self._reached(data)
+        other = channel.copy()
+        values = data.draw(self._several)
+        together = act(channel, Write(values))
+        singly = [act(other, Write([value])) for value in values]
+        if isinstance(together, bool):
+            assert together == any(singly), f"{channel!r} returned {together} for {values}, and {singly} one by one"
+            _behave_alike(channel, other, self._history(data))
+        else:
+            assert together in singly, f"{channel!r} refuses {values} and accepts each of them"
+
+    @law
+    def test_values_are_replaced_and_not_changed(self, data: st.DataObject) -> None:
+        """What a channel was given or has handed out stays as it is."""
+        channel = self._declared()
+        known: list[tuple[object, object]] = []
+        for operation in self._history(data):
+            if isinstance(operation, Write):
+                known += [(value, deepcopy(value)) for value in operation.values]
+            act(channel, operation)
+            for value, copied in known:
+                assert value == copied, f"{channel!r} changed {copied!r} in place with {operation}"
+            if channel.is_available():
+                known.append((value := channel.get(), deepcopy(value)))
+            known.append((stored := channel.checkpoint(), deepcopy(stored)))
+
+    # ---- how examples are drawn ----
+
+    def _declared(self) -> Channel:
+        channel = self.make()
+        channel.key = "a key"
+        return channel
+
+    def _reached(self, data: st.DataObject) -> Channel:
+        """The channel after anything that can happen to it."""
+        channel = self._declared()
+        for operation in self._history(data):
+            act(channel, operation)
+        return channel
+
+    def _history(self, data: st.DataObject) -> list[Operation]:
+        return data.draw(self._histories)
+
+    # Made once per test: to make a strategy costs more than to draw from it.
+
+    @cached_property
+    def _several(self) -> st.SearchStrategy[list[Any]]:
+        return st.lists(self.updates(), min_size=1, max_size=3)
+
+    @cached_property
+    def _writes(self) -> st.SearchStrategy[Write]:
+        return st.builds(Write, self._several | self._several.map(tuple))
+
+    @cached_property
+    def _operations(self) -> st.SearchStrategy[Operation]:
+        return self._writes | st.sampled_from([Write(()), Consume(), Finish()])
+
+    @cached_property
+    def _histories(self) -> st.SearchStrategy[list[Operation]]:
+        return st.lists(self._operations, max_size=6)
+
+
+# ---- how channels are compared -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What can be seen of a channel at one moment; `MISSING` where there is nothing."""
+
+    value: object
+    stored: object
+
+
+def look(channel: Channel) -> Seen:
+    """What can be seen now, as a copy that stays as it is."""
+    try:
+        value = channel.get()
+    except EmptyChannelError:
+        value = MISSING
+    return Seen(deepcopy(value), deepcopy(channel.checkpoint()))
+
+
+def act(channel: Channel, operation: Operation) -> bool | type[Exception]:
+    """Do it. Returns what the channel returned, or the type of what its `update` raised."""
+    match operation:
+        case Write(values):
+            try:
+                changed = channel.update(values)
+            except Exception as error:  # a user's reducer may raise anything
+                return type(error)
+        case Consume():
+            changed = channel.consume()
+        case Finish():
+            changed = channel.finish()
+    assert isinstance(changed, bool), f"{channel!r} returned {changed!r} for {operation}, which is no bool"
+    return changed
+
+
+def _declared_alike(twin: Channel, channel: Channel) -> None:
+    for name, one, other in (
+        ("class", type(twin), type(channel)),
+        ("key", twin.key, channel.key),
+        ("typ", twin.typ, channel.typ),
+        ("kind", twin.kind, channel.kind),
+        ("expires", twin.expires, channel.expires),
+    ):
+        assert one == other, f"{twin!r} was made from {channel!r} and has another {name}: {one!r}, not {other!r}"
+    assert twin is not channel, f"{channel!r} returned itself"
+    assert twin.same_declaration(channel), f"{twin!r} was made from {channel!r} and is declared in another way"
+
+
+def _behave_alike(one: Channel, other: Channel, history: Iterable[Operation]) -> None:
+    """They show, store and answer the same, now and through a history."""
+    assert look(one) == look(other), f"{one!r} and {other!r} differ: {look(one)} and {look(other)}"
+    for operation in history:
+        outcomes = act(one, operation), act(other, operation)
+        assert outcomes[0] == outcomes[1], f"{one!r} and {other!r} answer {operation} with {outcomes}"
+        assert look(one) == look(other), f"they differ after {operation}: {look(one)} and {look(other)}"

@@ -1,0 +1,144 @@
+"""A channel whose writes are merged by a reducer."""
+
+from __future__ import annotations
+
+import collections.abc
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Annotated, Any, NotRequired, Required, Self, cast, get_args, get_origin, overload
+
+from ..errors import EmptyChannelError
+from .abc import MISSING, BaseChannel, Missing, Value
+from .fold import left_fold
+
+
+class BinaryOperatorAggregate(BaseChannel[Value, Value, Value]):
+    """The left fold of all writes: `op(op(start, first), second)`, and so on from superstep to superstep.
+
+    A type that can be made without arguments is where the fold starts (an empty list, 0), and what is shown before the
+    first write; nothing is held or stored until then. With any other type there is no value before the first write,
+    which then becomes the value as it is.
+
+    What `Annotated[list[str], operator.add]` becomes.
+
+    Attributes:
+        op: the reducer. It is given the value and one write, and returns the new value. One that changes its first
+            argument in place changes what `get` handed out before; the runtime gives it a copy to change, and so must
+            others who call.
+    """
+
+    __slots__ = ("_start", "_value", "op")
+
+    kind = "BinaryOperatorAggregate"
+    expires = False
+
+    op: Callable[[Value, Value], Value]
+    _start: Callable[[], Value] | None
+    # MISSING until the first write: what `_start` makes is not held, and is made anew for each reader.
+    _value: Value | Missing
+
+    @overload
+    def __init__(self, typ: type[Value], op: Callable[[Any, Any], Any]) -> None: ...
+    @overload
+    def __init__(self: BinaryOperatorAggregate[Any], typ: object, op: Callable[[Any, Any], Any]) -> None: ...
+    def __init__(self, typ: object, op: Callable[[Value, Value], Value]) -> None:
+        super().__init__(typ)
+        self.op = op
+        self._start = _maker(typ)
+        self._value = MISSING
+
+    def get(self) -> Value:
+        value = self._value
+        if value is not MISSING:
+            return value
+        if self._start is None:
+            raise EmptyChannelError(self.key)
+        return self._start()
+
+    def is_available(self) -> bool:
+        return self._value is not MISSING or self._start is not None
+
+    def update(self, values: Sequence[Value]) -> bool:
+        if not values:
+            return False
+        value = self._value
+        if value is MISSING:
+            if self._start is None:
+                value, values = values[0], values[1:]
+            else:
+                value = self._start()
+        # Assigned when the whole fold is done: a reducer that raises leaves the channel as it was.
+        self._value = left_fold(self.op, value, values)
+        return True
+
+    def checkpoint(self) -> Value | Missing:
+        return self._value
+
+    def from_checkpoint(self, stored: Value | Missing) -> Self:
+        twin = self.fresh()
+        twin._value = stored
+        return twin
+
+    def fresh(self) -> Self:
+        twin = self._blank()
+        twin.op = self.op
+        twin._start = self._start
+        twin._value = MISSING
+        return twin
+
+    def copy(self) -> Self:
+        twin = self.fresh()
+        twin._value = self._value
+        return twin
+
+    def same_declaration(self, other: BaseChannel[Any, Any, Any]) -> bool:
+        return (
+            super().same_declaration(other)
+            and isinstance(other, BinaryOperatorAggregate)
+            and self._start is other._start
+            and _same_reducer(self.op, cast("Callable[..., Any]", other.op))
+        )
+
+
+_CONCRETE: dict[object, type] = {
+    collections.abc.Sequence: list,
+    collections.abc.MutableSequence: list,
+    collections.abc.Set: set,
+    collections.abc.MutableSet: set,
+    collections.abc.Mapping: dict,
+    collections.abc.MutableMapping: dict,
+}
+
+
+def _maker(typ: object) -> Callable[[], Any] | None:
+    """What makes an empty value of an annotated type, or None if the type has none."""
+    try:
+        bare = _bare(typ)
+        maker = _CONCRETE.get(bare, bare)
+        if not isinstance(maker, type) or maker is object:  # an object() is no value to start a fold with
+            return None
+        maker()
+    except Exception:  # whatever a constructor or a lazy alias raises, no value comes of it
+        return None
+    return maker
+
+
+def _bare(typ: object) -> object:
+    """The class behind an annotation: `list` for `Annotated[Sequence[str], ...]`, for example."""
+    while True:
+        origin = get_origin(typ)
+        if origin in (Annotated, Required, NotRequired):
+            typ = get_args(typ)[0]
+        elif origin is not None:
+            typ = origin
+        elif hasattr(type(typ), "__value__"):  # `type Names = list[str]`; its class has no name on Python 3.11
+            typ = cast("Any", typ).__value__
+        else:
+            return typ
+
+
+def _same_reducer(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    """Whether two reducers surely do the same: one object, equal methods, or equal partials of the same function."""
+    if isinstance(one, partial) and isinstance(other, partial):
+        return _same_reducer(one.func, other.func) and one.args == other.args and one.keywords == other.keywords
+    return one is other or bool(one == other)

@@ -1,0 +1,79 @@
+"""A channel that collects what many writers bring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self, cast, overload
+
+from ..errors import EmptyChannelError
+from .abc import MISSING, BaseChannel, Missing, Value
+
+
+class Topic(BaseChannel[Sequence[Value], Value | list[Value], list[Value]]):
+    """All values of a superstep, in the order written. A list that is written counts as its elements, one level deep.
+
+    Attributes:
+        typ: the type of one value.
+        accumulate: False forgets the values of a superstep in the next one; True keeps them all.
+    """
+
+    __slots__ = ("_values", "accumulate", "expires")
+
+    kind = "Topic"
+
+    accumulate: bool
+    _values: list[Value]
+
+    @overload
+    def __init__(self, typ: type[Value], accumulate: bool = False) -> None: ...
+    @overload
+    def __init__(self: Topic[Any], typ: object = Any, accumulate: bool = False) -> None: ...
+    def __init__(self, typ: object = Any, accumulate: bool = False) -> None:
+        super().__init__(typ)
+        self.accumulate = accumulate
+        self.expires = not accumulate
+        self._values = []
+
+    def get(self) -> Sequence[Value]:
+        if not self._values:
+            raise EmptyChannelError(self.key)
+        return self._values
+
+    def is_available(self) -> bool:
+        return bool(self._values)
+
+    def update(self, values: Sequence[Value | list[Value]]) -> bool:
+        before = self._values
+        # A new list, not the old one extended: the old one was handed out.
+        flat: list[Value] = before.copy() if self.accumulate else []
+        for value in values:
+            if isinstance(value, list):
+                flat.extend(cast("list[Value]", value))
+            else:
+                flat.append(value)
+        self._values = flat
+        return len(flat) > len(before) if self.accumulate else bool(flat or before)
+
+    def checkpoint(self) -> list[Value] | Missing:
+        return self._values or MISSING
+
+    def from_checkpoint(self, stored: list[Value] | Missing) -> Self:
+        twin = self.fresh()
+        if stored is not MISSING:
+            twin._values = stored
+        return twin
+
+    def fresh(self) -> Self:
+        twin = self._blank()
+        twin.accumulate = self.accumulate
+        twin.expires = self.expires
+        twin._values = []
+        return twin
+
+    def copy(self) -> Self:
+        twin = self.fresh()
+        twin._values = self._values
+        return twin
+
+    def same_declaration(self, other: BaseChannel[Any, Any, Any]) -> bool:
+        return super().same_declaration(other) and isinstance(other, Topic) and self.accumulate == other.accumulate

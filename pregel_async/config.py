@@ -1,0 +1,118 @@
+"""Configs: what a caller says about one call, checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from checkpoint_savers.records import CheckpointId
+
+from ._runtime.run import Settings
+from .errors import ConfigError
+from .types import Config, OnConflict, RunnableConfig
+
+DEFAULT_RECURSION_LIMIT = 10_007
+
+_TOP = frozenset(RunnableConfig.__annotations__)
+_ADDRESS = frozenset(("thread_id", "checkpoint_id", "checkpoint_ns"))
+_SCALARS = (str, int, float, bool)
+
+
+def merge_configs(*configs: Config | None) -> RunnableConfig:
+    """One config of several: later ones win; `configurable` and `metadata` are merged by key, `tags` are joined.
+
+    Raises:
+        ConfigError: a key that is not known, a known key in the wrong place, or a value of the wrong type.
+    """
+    merged: dict[str, Any] = {}
+    for config in configs:
+        if config is None:
+            continue
+        checked = _checked(config)
+        for key, value in checked.items():
+            if key in ("configurable", "metadata"):
+                merged[key] = {**merged.get(key, {}), **cast("Mapping[str, Any]", value)}
+            elif key == "tags":
+                merged[key] = [*merged.get(key, []), *cast("list[str]", value)]
+            else:
+                merged[key] = value
+    return cast("RunnableConfig", merged)
+
+
+def _checked(config: Config) -> Mapping[str, Any]:
+    if isinstance(config, str):
+        config = {"configurable": {"thread_id": config}}
+    if not isinstance(config, Mapping):
+        raise ConfigError(f"a config is a mapping or a thread id, and this is a {type(config).__name__}")
+    for key in config:
+        if key in _ADDRESS:
+            raise ConfigError(f"{key!r} belongs under 'configurable': {{'configurable': {{{key!r}: ...}}}}")
+        if key not in _TOP:
+            raise ConfigError(
+                f"unknown config key {key!r}; known are {', '.join(sorted(_TOP))}. Keys of your own go under 'configurable'."
+            )
+    configurable = config.get("configurable") or {}
+    if not isinstance(configurable, Mapping):
+        raise ConfigError("config['configurable'] is a mapping")
+    for key in configurable:
+        if key in _TOP:
+            raise ConfigError(f"{key!r} belongs at the top of the config, not under 'configurable'")
+    for key, kind in (("metadata", Mapping), ("tags", list), ("run_id", str), ("run_name", str)):
+        if config.get(key) is not None and not isinstance(config[key], kind):
+            raise ConfigError(f"config[{key!r}] is a {kind.__name__}, not a {type(config[key]).__name__}")
+    return {key: value for key, value in config.items() if value is not None or key == "max_concurrency"}
+
+
+def _count(config: Mapping[str, Any], key: str) -> int | None:
+    value = config.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"config[{key!r}] is a whole number of at least 1, not {value!r}")
+    return value
+
+
+def address_of(config: Mapping[str, Any]) -> tuple[str | None, str, CheckpointId | None]:
+    """Thread, namespace and checkpoint that a merged config names."""
+    configurable = config.get("configurable", {})
+    thread_id = configurable.get("thread_id")
+    if thread_id is not None:
+        thread_id = str(thread_id)
+        if not thread_id:
+            raise ConfigError("thread_id is empty")
+    ns, checkpoint_id = configurable.get("checkpoint_ns", ""), configurable.get("checkpoint_id")
+    if not isinstance(ns, str) or not (checkpoint_id is None or isinstance(checkpoint_id, str)):
+        raise ConfigError("checkpoint_ns and checkpoint_id are strings")
+    return thread_id, ns, None if checkpoint_id is None else CheckpointId(checkpoint_id)
+
+
+def settings_of(config: RunnableConfig, *, stored: bool, on_conflict: OnConflict) -> Settings:
+    """A call's settings.
+
+    Args:
+        stored: the graph has a checkpointer, so that a thread is needed.
+    """
+    if on_conflict not in ("reject", "wait"):
+        raise ConfigError(f"on_conflict is 'reject' or 'wait', not {on_conflict!r}")
+    thread_id, ns, checkpoint_id = address_of(config)
+    if stored and thread_id is None:
+        raise ConfigError(
+            "the graph has a checkpointer, so a run needs a thread: pass {'configurable': {'thread_id': ...}}, "
+            "or the thread's id as config"
+        )
+    if ns:
+        raise ConfigError("checkpoint_ns addresses a subgraph's state; a run starts at the root")
+    own = {key: value for key, value in config.get("configurable", {}).items() if key not in _ADDRESS}
+    shown = {**own, **config.get("metadata", {})}
+    return Settings(
+        thread_id=thread_id,
+        ns=ns,
+        at=checkpoint_id,
+        run_id=config.get("run_id"),
+        limit=_count(config, "recursion_limit") or DEFAULT_RECURSION_LIMIT,
+        max_concurrency=_count(config, "max_concurrency"),
+        on_conflict=on_conflict,
+        metadata={
+            key: value for key, value in shown.items() if type(value) in _SCALARS and not str(key).startswith("__")
+        },
+    )

@@ -1,0 +1,183 @@
+"""Every error that the runtime raises on purpose, and the savers' errors that pass through it.
+
+All derive from `PregelError`. An exception that a node raised itself is never wrapped: it gets a note that names node,
+superstep and task. Several that failed in one superstep come as an `ExceptionGroup` in plan order.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from checkpoint_savers.errors import (
+    CheckpointError,
+    CorruptCheckpointError,
+    PregelError,
+    SaverClosedError,
+    StorageError,
+    StorageFullError,
+    StorageLockedError,
+    StorageReadOnlyError,
+    ThreadBusyError,
+    UnknownTypeError,
+    UnstorableValueError,
+    UnsupportedFormatError,
+)
+
+__all__ = [
+    "CheckpointError",
+    "CheckpointNotFoundError",
+    "ConfigError",
+    "CorruptCheckpointError",
+    "EmptyChannelError",
+    "EmptyInputError",
+    "ErrorCode",
+    "GraphChangedError",
+    "GraphRecursionError",
+    "GraphValidationError",
+    "InvalidInputError",
+    "InvalidUpdateError",
+    "NodeCancelledError",
+    "PregelError",
+    "SaverClosedError",
+    "StorageError",
+    "StorageFullError",
+    "StorageLockedError",
+    "StorageReadOnlyError",
+    "ThreadBusyError",
+    "UnknownTypeError",
+    "UnstorableValueError",
+    "UnsupportedFormatError",
+]
+
+
+class ErrorCode(Enum):
+    """Names for the errors that people look up."""
+
+    GRAPH_RECURSION_LIMIT = "GRAPH_RECURSION_LIMIT"
+    INVALID_CONCURRENT_GRAPH_UPDATE = "INVALID_CONCURRENT_GRAPH_UPDATE"
+    INVALID_GRAPH_NODE_RETURN_VALUE = "INVALID_GRAPH_NODE_RETURN_VALUE"
+
+
+# ---- building ----------------------------------------------------------------------------------------------------
+
+
+class GraphValidationError(PregelError, ValueError):
+    """The graph as it was built cannot run: an unknown name, a missing entry, a duplicate, a reserved word."""
+
+
+# ---- calling -----------------------------------------------------------------------------------------------------
+
+
+class ConfigError(PregelError, ValueError):
+    """A config or an argument of a call is wrong; nothing was run or stored."""
+
+
+class InvalidInputError(PregelError, TypeError):
+    """The input does not fit the graph's input schema; nothing was run or stored."""
+
+
+class EmptyInputError(PregelError):
+    """There is nothing to run: no input was given, and nothing is stored to go on from."""
+
+
+class CheckpointNotFoundError(PregelError, LookupError):
+    """The config names a checkpoint that the thread does not have.
+
+    Attributes:
+        thread_id, checkpoint_id: what was asked for.
+    """
+
+    def __init__(self, thread_id: str, checkpoint_id: str) -> None:
+        self.thread_id = thread_id
+        self.checkpoint_id = checkpoint_id
+        super().__init__(
+            f"thread {thread_id!r} has no checkpoint {checkpoint_id!r}. aget_state_history() lists those that it has."
+        )
+
+
+class GraphChangedError(PregelError):
+    """What is stored of the thread does not fit the graph's code as it is now; nothing was run or changed.
+
+    Attributes:
+        thread_id: the thread.
+        name: the channel or node that does not fit.
+    """
+
+    def __init__(self, thread_id: str, name: str, reason: str) -> None:
+        self.thread_id = thread_id
+        self.name = name
+        super().__init__(
+            f"thread {thread_id!r} was stored by another version of this graph: {reason}. "
+            "Finish the thread with the old code, start a new thread, or change the graph so that it fits."
+        )
+
+
+# ---- running -----------------------------------------------------------------------------------------------------
+
+
+class EmptyChannelError(PregelError):
+    """A channel was read that holds nothing.
+
+    Attributes:
+        channel: its name.
+    """
+
+    def __init__(self, channel: str = "") -> None:
+        self.channel = channel
+        super().__init__(f"channel {channel!r} holds nothing: it was never written, or has been cleared")
+
+
+class InvalidUpdateError(PregelError):
+    """A write that its channel or graph cannot take. The superstep was not applied.
+
+    Attributes:
+        channel: the channel, where there is one.
+        node: the node whose write it was, where it is known.
+        code: an `ErrorCode`, where there is one.
+    """
+
+    def __init__(
+        self, message: str, *, channel: str | None = None, node: str | None = None, code: ErrorCode | None = None
+    ) -> None:
+        self.channel = channel
+        self.node = node
+        self.code = code
+        super().__init__(message)
+
+
+class GraphRecursionError(PregelError, RecursionError):
+    """The run reached its limit of supersteps with work left. The thread can be resumed.
+
+    Attributes:
+        limit: how many supersteps the run was allowed.
+        step: the number of the last superstep that ran.
+        pending: names of the nodes that would have run next.
+        code: `ErrorCode.GRAPH_RECURSION_LIMIT`.
+    """
+
+    code = ErrorCode.GRAPH_RECURSION_LIMIT
+
+    def __init__(self, limit: int, step: int, pending: tuple[str, ...]) -> None:
+        self.limit = limit
+        self.step = step
+        self.pending = pending
+        shown = ", ".join(repr(name) for name in pending[:5]) + (", ..." if len(pending) > 5 else "")
+        super().__init__(
+            f"the run reached its limit of {limit} supersteps (at step {step}) and {shown} would run next. "
+            "Check that the loop ends, raise recursion_limit in the config, or call again with input None to go on."
+        )
+
+
+class NodeCancelledError(PregelError):
+    """A node ended with the event loop's cancellation error although nobody had cancelled the run.
+
+    Attributes:
+        node: the node.
+    """
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        super().__init__(
+            f"node {node!r} raised a cancellation of its own: something it awaited was cancelled and it let that "
+            "through. Catch it in the node, or raise another exception."
+        )

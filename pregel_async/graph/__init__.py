@@ -1,0 +1,5 @@
+"""The graph face: nodes and edges over a shared state, lowered to channels."""
+
+from .builder import CompiledStateGraph, StateGraph
+
+__all__ = ["CompiledStateGraph", "StateGraph"]

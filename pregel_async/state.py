@@ -1,0 +1,131 @@
+"""Reading a thread's state: from what is stored to the snapshots that users get."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, cast
+
+from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.codec import Codec
+from checkpoint_savers.ledger import Reader, TaskEntry, read_record, timestamp
+from checkpoint_savers.records import CheckpointId, CheckpointMetadata, CheckpointRow, TaskRecord
+
+from ._core import superstep
+from ._core.ids import PUSH
+from ._core.program import Program, Write
+from ._core.task import Task
+from ._runtime.modes.updates import as_update
+from ._runtime.restore import restore
+from ._runtime.thread import SUPERSTEP
+from .errors import CheckpointNotFoundError
+from .types import PregelTask, RunnableConfig, StateSnapshot, TaskFailure
+
+Place = tuple[Reader, CheckpointRow]
+"""A stored checkpoint, and what can restore its state."""
+
+
+class StateReader:
+    """Reads threads as one graph understands them."""
+
+    def __init__(self, program: Program, saver: BaseCheckpointSaver, codec: Codec) -> None:
+        self._program = program
+        self._saver = saver
+        self._codec = codec
+
+    async def latest(self, thread_id: str, ns: str, at: CheckpointId | None) -> StateSnapshot:
+        """The state at a checkpoint, or at the head; an empty snapshot for a thread with nothing stored.
+
+        Raises:
+            CheckpointNotFoundError: there is no such checkpoint.
+        """
+        chain = await self._saver.read(thread_id, ns, at)
+        if chain is None:
+            if at is not None:
+                raise CheckpointNotFoundError(thread_id, at)
+            nothing: Any = {} if not isinstance(self._program.outputs, str) else None
+            return StateSnapshot(values=nothing, next=(), config=_config(thread_id, ns, None))
+        row = chain.rows[-1]
+        child = None if row.checkpoint_id == chain.head else await self._child_of(thread_id, ns, row.checkpoint_id)
+        return self._snapshot((Reader(thread_id, ns, chain.rows), row), chain.records, child)
+
+    async def history(
+        self,
+        thread_id: str,
+        ns: str,
+        at: CheckpointId | None,
+        *,
+        filter: Mapping[str, Any] | None,
+        before: CheckpointId | None,
+        limit: int | None,
+    ) -> AsyncIterator[StateSnapshot]:
+        """Snapshots, newest first."""
+        children: dict[CheckpointId, Place] = {}  # the newest child of each
+        async for header, reader, records in self._saver.walk(thread_id, ns, before=before, limit=limit, filter=filter):
+            row = reader.rows[header.checkpoint_id]
+            if row.parent_id is not None:
+                children.setdefault(row.parent_id, (reader, row))
+            child = children.pop(row.checkpoint_id, None)
+            if at is None or at == row.checkpoint_id:
+                yield self._snapshot((reader, row), records, child)
+
+    async def _child_of(self, thread_id: str, ns: str, at: CheckpointId) -> Place | None:
+        """The newest checkpoint that was made from this one."""
+        async for header, reader, _ in self._saver.walk(thread_id, ns):
+            if header.parent_id == at:
+                return reader, reader.rows[header.checkpoint_id]
+            if header.checkpoint_id <= at:
+                break
+        return None
+
+    def _snapshot(self, place: Place, records: Sequence[TaskRecord], child: Place | None) -> StateSnapshot:
+        reader, row = place
+        program, thread_id = self._program, reader.thread_id
+        state = reader.state(row.checkpoint_id)
+        board = restore(program, state, row.step, self._codec, thread_id=thread_id)
+        tasks = superstep.plan(program, board, (thread_id, row.ns))
+        entries = {record.task_id: read_record(record, thread_id) for record in records}
+        shown = [self._task(task, entries.get(task.id), child) for task in tasks]
+        # A superstep that has been closed shows all its tasks; one that is open, those that have yet to run.
+        left = [task for task, view in zip(tasks, shown, strict=True) if child is not None or view.result is None]
+        whole = entries.get(SUPERSTEP)
+        return StateSnapshot(
+            values=board.show(program.outputs),
+            next=superstep.names_of(left),
+            config=_config(thread_id, row.ns, row.checkpoint_id),
+            metadata=cast("CheckpointMetadata", row.metadata),
+            created_at=timestamp(state.ts),
+            parent_config=None if row.parent_id is None else _config(thread_id, row.ns, row.parent_id),
+            tasks=tuple(sorted(shown, key=lambda view: view.path[0] != PUSH)),  # sends first
+            error=None if whole is None or whole.error is None else TaskFailure(*whole.error),
+        )
+
+    def _task(self, task: Task, entry: TaskEntry | None, child: Place | None) -> PregelTask:
+        """A planned task, with what is recorded of it: by itself, or by the checkpoint that closed its superstep."""
+        error = None if entry is None or entry.error is None else TaskFailure(*entry.error)
+        writes: list[Write] | None = None
+        if entry is not None and error is None and entry.routed:
+            writes = [(name, self._codec.decode(data, channel=name)) for name, data in entry.writes]
+        elif entry is None and child is not None:
+            writes = self._closed_writes(task, child)
+        result = None
+        if writes is not None:
+            update = as_update(writes, self._program.outputs)
+            result = {} if update is None and not isinstance(self._program.outputs, str) else update
+        return PregelTask(id=task.id, name=task.node.name, path=task.path, error=error, result=result)
+
+    def _closed_writes(self, task: Task, child: Place) -> list[Write] | None:
+        reader, row = child
+        written = reader.entry(row.checkpoint_id).results.get(task.id)
+        if written is None:
+            return None
+        values = reader.state(row.checkpoint_id).values
+        return [
+            (name, self._codec.decode(values[name] if data is None else data, channel=name)) for name, data in written
+        ]
+
+
+def _config(thread_id: str, ns: str, checkpoint_id: CheckpointId | None) -> RunnableConfig:
+    known: dict[str, Any] = {"thread_id": thread_id, "checkpoint_ns": ns}
+    if checkpoint_id is not None:
+        known["checkpoint_id"] = checkpoint_id
+    return {"configurable": known}

@@ -1,0 +1,140 @@
+"""Barriers: what edges from several nodes wait for."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import pytest
+from pregel_async.channels import MISSING, NamedBarrierValue, NamedBarrierValueAfterFinish
+from pregel_async.errors import EmptyChannelError, GraphValidationError, InvalidUpdateError
+
+
+def barrier() -> NamedBarrierValue[str]:
+    return NamedBarrierValue(str, {"a", "b", "c"})
+
+
+def test_opens_when_all_names_were_seen() -> None:
+    """In one superstep or in several; its value is None."""
+    channel = barrier()
+    assert channel.update(["b"])
+    with pytest.raises(EmptyChannelError):
+        channel.get()
+    assert not channel.update([])
+    assert channel.update(["c", "a"])
+    assert channel.is_available()
+    assert channel.get() is None  # type: ignore[func-returns-value]  # None is the value, and the promise
+
+
+def test_the_same_name_twice_changes_nothing() -> None:
+    """Peer semantics S-14."""
+    channel = barrier()
+    assert channel.update(["a", "a"])
+    assert not channel.update(["a"])
+    assert not channel.is_available()
+
+
+@pytest.mark.parametrize("unknown", ["d", ["a"], None])
+def test_an_unknown_name_is_refused(unknown: Any) -> None:
+    """Peer semantics S-14; the error names the channel, the name and those that it waits for, and nothing was taken."""
+    channel = barrier()
+    channel.key = "join:a+b+c:d"
+    with pytest.raises(InvalidUpdateError, match=r"'join:a\+b\+c:d' was written .*'a', 'b', 'c'") as caught:
+        channel.update(["a", unknown])
+    assert caught.value.channel == "join:a+b+c:d"
+    assert repr(unknown) in str(caught.value)
+    assert channel.checkpoint() is MISSING
+
+
+def test_consume_starts_anew_only_when_complete() -> None:
+    """Peer semantics S-12: what it waits for comes again in a loop; half of it is not lost to another trigger's run."""
+    channel = barrier()
+    channel.update(["a", "b"])
+    assert not channel.consume()
+    assert channel.checkpoint() == ["a", "b"]
+    channel.update(["c"])
+    assert channel.consume()
+    assert not channel.is_available()
+    assert channel.checkpoint() is MISSING
+    channel.update(["a", "b", "c"])
+    assert channel.is_available()
+
+
+def test_partly_seen_names_are_stored_in_order() -> None:
+    """A barrier that waits holds something: the names seen, sorted, whatever the order of the writes or of a set."""
+    channel = barrier()
+    channel.update(["c"])
+    channel.update(["a"])
+    assert channel.checkpoint() == ["a", "c"]
+    twin = channel.from_checkpoint(channel.checkpoint())
+    twin.update(["b"])
+    assert twin.is_available()
+    assert not channel.is_available()
+
+
+def test_names_of_any_hashable_kind() -> None:
+    """Those that Python does not order are ordered by how they print."""
+
+    class Side(Enum):
+        RIGHT = 1
+        LEFT = 2
+
+    channel = NamedBarrierValue(Side, {Side.RIGHT, Side.LEFT})
+    channel.update([Side.RIGHT, Side.LEFT])
+    assert channel.checkpoint() == [Side.LEFT, Side.RIGHT]
+
+
+def test_a_name_that_code_no_longer_has_is_not_waited_for() -> None:
+    """Restored into a barrier with fewer names, it opens with these."""
+    channel = NamedBarrierValue(str, ["a", "b"]).from_checkpoint(["a", "gone"])
+    assert channel.checkpoint() == ["a"]
+    channel.update(["b"])
+    assert channel.is_available()
+    late = NamedBarrierValueAfterFinish(str, ["a"]).from_checkpoint((["gone"], False))
+    assert late.checkpoint() is MISSING
+
+
+def test_needs_a_name() -> None:
+    """A barrier that waits for nothing cannot be made."""
+    with pytest.raises(GraphValidationError, match="without names"):
+        NamedBarrierValue(str, [])
+
+
+class TestAfterFinish:
+    def make(self) -> NamedBarrierValueAfterFinish[str]:
+        return NamedBarrierValueAfterFinish(str, {"a", "b"})
+
+    def test_opens_at_the_end(self) -> None:
+        """All names and `finish` are needed; names alone are not enough, nor is the end."""
+        channel = self.make()
+        channel.update(["a"])
+        assert not channel.finish()
+        channel.update(["b"])
+        assert not channel.is_available()
+        assert not channel.consume()
+        assert channel.finish()
+        assert not channel.finish()
+        assert channel.is_available()
+        assert channel.get() is None  # type: ignore[func-returns-value]  # None is the value, and the promise
+
+    def test_consume_starts_anew(self) -> None:
+        """The next time needs all names and another end."""
+        channel = self.make()
+        channel.update(["a", "b"])
+        channel.finish()
+        assert channel.consume()
+        assert channel.checkpoint() is MISSING
+        channel.update(["a", "b"])
+        assert not channel.is_available()
+        assert channel.finish()
+
+    def test_stores_names_and_end(self) -> None:
+        """A run that stopped between the end and the deferred node goes on with the node."""
+        channel = self.make()
+        channel.update(["b"])
+        assert channel.checkpoint() == (["b"], False)
+        channel.update(["a"])
+        channel.finish()
+        assert channel.checkpoint() == (["a", "b"], True)
+        assert channel.from_checkpoint(channel.checkpoint()).is_available()
+        assert not channel.fresh().is_available()
