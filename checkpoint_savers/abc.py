@@ -60,8 +60,8 @@ class BaseCheckpointSaver(ABC):
     async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
         """Take the thread for one run: compare-and-set of epoch + 1, owner and expiry.
 
-        A claim that another owner holds is live unless it has been released, `now` is at or past its expiry, or its process
-        on this host is gone (`owner.is_gone`).
+        A claim that another owner holds is live unless it has been released, `now` is at or past its expiry, or its
+        process on this host is gone (`owner.is_gone`).
 
         Raises:
             ThreadBusyError: another claim is live; nothing was changed.
@@ -89,7 +89,8 @@ class BaseCheckpointSaver(ABC):
 
     @abstractmethod
     async def release(self, claim: Claim) -> None:
-        """Give the claim up. Does nothing when it is no longer held. A thread that holds no checkpoint leaves no trace."""
+        """Give the claim up. Does nothing when it is no longer held. A thread that holds no checkpoint leaves no
+        trace."""
 
     # ---- reading: rows ---------------------------------------------------------------------------------------
 
@@ -101,7 +102,8 @@ class BaseCheckpointSaver(ABC):
     async def segment(
         self, thread_id: str, ns: str, base_id: CheckpointId
     ) -> tuple[tuple[CheckpointRow, ...], tuple[TaskRecord, ...]]:
-        """All rows that have this base, in the order of their ids, and all their records, by checkpoint id and index."""
+        """All rows that have this base, in the order of their ids, and all their records, by checkpoint id and
+        index."""
 
     @abstractmethod
     async def scan(
@@ -131,8 +133,11 @@ class BaseCheckpointSaver(ABC):
 
     # ---- reading: what users call ----------------------------------------------------------------------------
 
-    async def aget_tuple(self, config: Mapping[str, Any] | str, *, codec: Codec | None = None) -> CheckpointTuple | None:
-        """The checkpoint that `config` addresses: by its `checkpoint_id`, else the namespace's head; None if there is none.
+    async def aget_tuple(
+        self, config: Mapping[str, Any] | str, *, codec: Codec | None = None
+    ) -> CheckpointTuple | None:
+        """The checkpoint that `config` addresses: by its `checkpoint_id`, else the namespace's head; None if there is
+        none.
 
         Args:
             config: `{"configurable": {"thread_id": ..., "checkpoint_ns": "", "checkpoint_id": ...}}`, or a thread id.
@@ -226,9 +231,7 @@ def address(config: Mapping[str, Any] | str) -> tuple[str | None, str | None, Ch
     return None if thread_id is None else str(thread_id), ns, checkpoint_id
 
 
-def _tuple(
-    reader: Reader, row: CheckpointRow, records: Sequence[TaskRecord], codec: Codec
-) -> CheckpointTuple:
+def _tuple(reader: Reader, row: CheckpointRow, records: Sequence[TaskRecord], codec: Codec) -> CheckpointTuple:
     state = reader.state(row.checkpoint_id)
     checkpoint: Checkpoint = state.decode(row.checkpoint_id, codec)
     writes = [

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import anyio
 import anyio.lowlevel
 
+
 class Waiter(NamedTuple):
     """Somebody who waits in `until`. To be given to `tell` once, from any thread.
 

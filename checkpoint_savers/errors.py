@@ -110,8 +110,7 @@ class UnsupportedFormatError(CheckpointError):
         self.found = found
         self.supported = supported
         super().__init__(
-            f"{where}: stored in format {found}, and this version reads up to format {supported}. "
-            "Upgrade pregel-async."
+            f"{where}: stored in format {found}, and this version reads up to format {supported}. Upgrade pregel-async."
         )
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -4,13 +4,14 @@
     row = ledger.append(entry, ...)          writing: an entry becomes a row
     state = reader.state(checkpoint_id)      reading: rows become a state
 
-An `Entry` says what one superstep changed. `State.apply(entry)` is the only way from one state to the next, on both sides:
-what a run holds and what is read back are made by the same code. An entry that replaces everything (`full`) starts a new
-chain; one is written when the entries since the last have outgrown it. So a read costs at most about twice the state, and
-storage about twice what was written.
+An `Entry` says what one superstep changed. `State.apply(entry)` is the only way from one state to the next, on both
+sides: what a run holds and what is read back are made by the same code. An entry that replaces everything (`full`)
+    starts a new
+chain; one is written when the entries since the last have outgrown it. So a read costs at most about twice the state,
+and storage about twice what was written.
 
-Values stay encoded here. Each is encoded by itself, so that a value nobody can decode any more (a removed key of a removed
-class) is carried along untouched.
+Values stay encoded here. Each is encoded by itself, so that a value nobody can decode any more (a removed key of a
+removed class) is carried along untouched.
 """
 
 from __future__ import annotations
@@ -271,8 +272,11 @@ class Ledger:
         state = reader.state(checkpoint_id).copy()
         return cls(reader.ns, state, reader.rows[checkpoint_id], *reader.chain_bytes(checkpoint_id))
 
-    def append(self, entry: Entry, *, checkpoint_id: CheckpointId, step: int, metadata: dict[str, Any]) -> CheckpointRow:
-        """The row of the next checkpoint. It is stored when a commit with it returns; if that fails, drop this ledger."""
+    def append(
+        self, entry: Entry, *, checkpoint_id: CheckpointId, step: int, metadata: dict[str, Any]
+    ) -> CheckpointRow:
+        """The row of the next checkpoint. It is stored when a commit with it returns; if that fails, drop this
+        ledger."""
         self.state.apply(entry)
         frame = b"" if self._base is None else seal(_encode(entry))
         if self._base is None or self._chain_bytes + len(frame) > max(self._base_bytes, SMALL):

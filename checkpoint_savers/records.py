@@ -134,8 +134,8 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
     """What `read` returns.
 
     Attributes:
-        rows: in the order of their ids: every row between the base and the asked checkpoint that has that base. The first
-            is the base, the last the asked one. Rows of other branches may lie between: follow `parent_id`.
+        rows: in the order of their ids: every row between the base and the asked checkpoint that has that base. The
+            first is the base, the last the asked one. Rows of other branches may lie between: follow `parent_id`.
         records: those of the asked checkpoint, by index.
         head: the namespace's head.
     """
@@ -160,7 +160,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 class CheckpointMetadata(TypedDict, total=False):
     """What is known about a checkpoint besides its state.
 
-    Keys: source (`input`, `loop`, `update`, `fork`), step, parents (namespace to checkpoint id, of the enclosing graphs),
+    Keys: source (`input`, `loop`, `update`, `fork`), step, parents (namespace to checkpoint id, of the enclosing
+        graphs),
     run_id, and the caller's own scalar metadata.
     """
 
@@ -173,7 +174,8 @@ class CheckpointMetadata(TypedDict, total=False):
 class Checkpoint(TypedDict):
     """A thread's state at a superstep's boundary, decoded.
 
-    Keys: `v` the stored format's number; `id`; `ts` ISO 8601, UTC; `channel_values` of the channels that hold something;
+    Keys: `v` the stored format's number; `id`; `ts` ISO 8601, UTC; `channel_values` of the channels that hold
+        something;
     `channel_versions`; `versions_seen` by node; `pending_sends` as (node, argument) in order.
     """
 

@@ -11,7 +11,6 @@ import anyio
 from checkpoint_savers.abc import BaseCheckpointSaver, address
 from checkpoint_savers.codec import Codec
 
-
 from ._core.program import SENDS, Program, Write, build_program
 from ._runtime.log import Log, Sink
 from ._runtime.modes import MODES, View
@@ -20,10 +19,11 @@ from ._runtime.stream import GraphStream
 from ._runtime.world import SystemWorld, World
 from .channels import BaseChannel
 from .config import address_of, merge_configs, settings_of
+from .drawing import Drawing, Edge, drawing
 from .errors import ConfigError, GraphValidationError, InvalidInputError
 from .node import NodeBuilder, PregelNode, compile_node
 from .state import StateReader
-from .types import END, Config, Names, OnConflict, RunnableConfig, Send, StateSnapshot, StreamMode
+from .types import END, START, Config, Names, OnConflict, RunnableConfig, Send, StateSnapshot, StreamMode
 
 __all__ = ["Pregel", "PregelProtocol"]
 
@@ -65,16 +65,18 @@ class Graph(Generic[InputT, OutputT]):
         stream_channels: str | tuple[str, ...],
         stream_mode: StreamMode,
         world: World | None,
+        debug: bool,
     ) -> None:
         if checkpointer is not None and not isinstance(checkpointer, BaseCheckpointSaver):
             kind = type(cast("object", checkpointer)).__name__
             raise GraphValidationError(
-                f"a checkpointer is a BaseCheckpointSaver, not a {kind}. A saver that is an async context manager is entered "
-                "first: async with SqliteSaver.from_conn_string(path) as saver"
+                f"a checkpointer is a BaseCheckpointSaver, not a {kind}. A saver that is an async context manager is "
+                "entered first: async with SqliteSaver.from_conn_string(path) as saver"
             )
         self.name = program.name
         self.checkpointer = checkpointer
         self.stream_mode: StreamMode = stream_mode
+        self._debug = debug
         self._program = program
         self._codec = codec
         self._stream_channels = stream_channels
@@ -136,9 +138,10 @@ class Graph(Generic[InputT, OutputT]):
             The output channels' values at the end: those that hold something.
 
         Raises:
-            PregelError: see `pregel_async.errors`: a bad input or config, a busy thread, failing storage, the step limit.
-            Exception: what a node raised, with a note that names it; an `ExceptionGroup` in plan order when several nodes of
-                one superstep did. The thread can be resumed.
+            PregelError: see `pregel_async.errors`: a bad input or config, a busy thread, failing storage, the step
+                limit.
+            Exception: what a node raised, with a note that names it; an `ExceptionGroup` in plan order when several
+                nodes of one superstep did. The thread can be resumed.
         """
         settings = self._settings(config, on_conflict)
         shown = self._shown(output_keys, self._program.outputs)
@@ -165,8 +168,8 @@ class Graph(Generic[InputT, OutputT]):
         """Run, and show what happens while it does.
 
         Args:
-            stream_mode: "updates" (each task's update as it finishes), "values" (the state after each superstep), or several,
-                which labels each chunk: `(mode, payload)`.
+            stream_mode: "updates" (each task's update as it finishes), "values" (the state after each superstep), or
+                several, which labels each chunk: `(mode, payload)`.
             output_keys: the channels to show, instead of all state keys.
 
         The other arguments and the errors are those of `ainvoke`. A bad config raises here, all else while reading.
@@ -205,7 +208,9 @@ class Graph(Generic[InputT, OutputT]):
         else:
             configs = list(config)
         if len(configs) != len(inputs):
-            raise ConfigError(f"abatch got {len(inputs)} inputs and {len(configs)} configs: pass one config, or one for each")
+            raise ConfigError(
+                f"abatch got {len(inputs)} inputs and {len(configs)} configs: pass one config, or one for each"
+            )
         done: dict[int, OutputT | BaseException] = {}
         places = iter(range(len(inputs)))
 
@@ -237,7 +242,7 @@ class Graph(Generic[InputT, OutputT]):
 
     def _settings(self, config: Config | None, on_conflict: OnConflict) -> Settings:
         merged = merge_configs(self._config, config)
-        return settings_of(merged, stored=self.checkpointer is not None, on_conflict=on_conflict)
+        return settings_of(merged, stored=self.checkpointer is not None, on_conflict=on_conflict, debug=self._debug)
 
     def _shown(self, keys: Names | None, default: str | tuple[str, ...]) -> str | tuple[str, ...]:
         if keys is None:
@@ -287,7 +292,9 @@ class Graph(Generic[InputT, OutputT]):
             raise ConfigError("the graph has no checkpointer, so nothing is stored: compile it with one")
         thread_id, ns, at = address_of(merge_configs(self._config, config))
         if thread_id is None:
-            raise ConfigError("the config has no thread_id: pass {'configurable': {'thread_id': ...}}, or the thread's id")
+            raise ConfigError(
+                "the config has no thread_id: pass {'configurable': {'thread_id': ...}}, or the thread's id"
+            )
         return StateReader(self._program, self.checkpointer, self._codec), (thread_id, ns, at)
 
 
@@ -314,6 +321,7 @@ class Pregel(Graph[Any, Any]):
         name: for messages and drawings.
         blocking: False promises that the nodes' plain functions never block, so that they run on the event loop.
         unknown_keys: "ignore" drops input keys that are no input channels, instead of refusing them.
+        debug: warn (`InPlaceChangeWarning`) when a node changes its input in place.
         world: clock, ids and randomness.
 
     Raises:
@@ -333,6 +341,7 @@ class Pregel(Graph[Any, Any]):
         stream_mode: StreamMode = "values",
         blocking: bool = True,
         unknown_keys: str = "error",
+        debug: bool = False,
         world: World | None = None,
     ) -> None:
         built = {key: node.build() if isinstance(node, NodeBuilder) else node for key, node in nodes.items()}
@@ -359,7 +368,23 @@ class Pregel(Graph[Any, Any]):
             stream_channels=shown,
             stream_mode=stream_mode,
             world=world,
+            debug=debug,
         )
+        self._drawn = _draw(built, program)
+
+    def get_graph(self) -> Drawing:
+        """Nodes and edges, to be drawn: an edge is a channel that one node writes and another is triggered by."""
+        return self._drawn
+
+
+def _draw(nodes: Mapping[str, PregelNode], program: Program) -> Drawing:
+    edges = [Edge(source=START, target=name) for c in _each(program.inputs) for name in program.triggered.get(c, ())]
+    for name, node in nodes.items():
+        for entry in node.writers:
+            edges += [Edge(source=name, target=end) for end in program.triggered.get(entry.channel, ())]
+            if entry.channel in _each(program.outputs):
+                edges.append(Edge(source=name, target=END))
+    return drawing(list(nodes), edges)
 
 
 def codec_for(saver: BaseCheckpointSaver, hints: Sequence[Any]) -> Codec:
@@ -383,7 +408,9 @@ def _input_reader(inputs: str | tuple[str, ...], *, ignore: bool) -> Any:
             raise InvalidInputError(f"the input is a mapping of {', '.join(inputs)}, not a {type(given).__name__}")
         unknown = [key for key in given if key not in inputs]
         if unknown and not ignore:
-            raise InvalidInputError(f"the input has {unknown[0]!r}, and the graph's input channels are {', '.join(inputs)}")
+            raise InvalidInputError(
+                f"the input has {unknown[0]!r}, and the graph's input channels are {', '.join(inputs)}"
+            )
         return [(key, given[key]) for key in inputs if key in given]
 
     return read
@@ -399,13 +426,11 @@ def _validate(
     if not nodes:
         raise GraphValidationError("the graph has no nodes")
     for name in (*nodes, *channels):
-        if not name or not isinstance(name, str) or name == END or (name.startswith("__pregel_") and name != SENDS):
+        if not name or name == END or (name.startswith("__pregel_") and name != SENDS):
             raise GraphValidationError(f"the name {name!r} is reserved")
     used = [(f"node {name!r} subscribes to", channel) for name, node in nodes.items() for channel in node.triggers]
     used += [(f"node {name!r} reads", channel) for name, node in nodes.items() for channel in node.read_channels]
-    used += [
-        (f"node {name!r} writes to", entry.channel) for name, node in nodes.items() for entry in node.writers
-    ]
+    used += [(f"node {name!r} writes to", entry.channel) for name, node in nodes.items() for entry in node.writers]
     used += [("the input is", channel) for channel in _each(inputs)]
     used += [("the output is", channel) for channel in _each(outputs)] + [("the stream shows", c) for c in _each(shown)]
     for what, channel in used:
@@ -415,6 +440,6 @@ def _validate(
             raise GraphValidationError(f"{what} {SENDS!r}, which is reserved: return a Send from a router instead")
     triggers = {trigger for node in nodes.values() for trigger in node.triggers}
     if not triggers.intersection(_each(inputs)):
-        raise GraphValidationError(f"no node subscribes to an input channel ({', '.join(_each(inputs))}): nothing would run")
-
-
+        raise GraphValidationError(
+            f"no node subscribes to an input channel ({', '.join(_each(inputs))}): nothing would run"
+        )

@@ -39,17 +39,19 @@ def merge_configs(*configs: Config | None) -> RunnableConfig:
     return cast("RunnableConfig", merged)
 
 
-def _checked(config: Config) -> Mapping[str, Any]:
-    if isinstance(config, str):
-        config = {"configurable": {"thread_id": config}}
-    if not isinstance(config, Mapping):
-        raise ConfigError(f"a config is a mapping or a thread id, and this is a {type(config).__name__}")
+def _checked(given: Config) -> Mapping[str, Any]:
+    if isinstance(given, str):
+        given = {"configurable": {"thread_id": given}}
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"a config is a mapping or a thread id, and this is a {type(given).__name__}")
+    config = cast("Mapping[str, Any]", given)
     for key in config:
         if key in _ADDRESS:
             raise ConfigError(f"{key!r} belongs under 'configurable': {{'configurable': {{{key!r}: ...}}}}")
         if key not in _TOP:
             raise ConfigError(
-                f"unknown config key {key!r}; known are {', '.join(sorted(_TOP))}. Keys of your own go under 'configurable'."
+                f"unknown config key {key!r}; known are {', '.join(sorted(_TOP))}. "
+                "Keys of your own go under 'configurable'."
             )
     configurable = config.get("configurable") or {}
     if not isinstance(configurable, Mapping):
@@ -86,11 +88,12 @@ def address_of(config: Mapping[str, Any]) -> tuple[str | None, str, CheckpointId
     return thread_id, ns, None if checkpoint_id is None else CheckpointId(checkpoint_id)
 
 
-def settings_of(config: RunnableConfig, *, stored: bool, on_conflict: OnConflict) -> Settings:
+def settings_of(config: RunnableConfig, *, stored: bool, on_conflict: OnConflict, debug: bool) -> Settings:
     """A call's settings.
 
     Args:
         stored: the graph has a checkpointer, so that a thread is needed.
+        debug: warn when a node changes its input in place.
     """
     if on_conflict not in ("reject", "wait"):
         raise ConfigError(f"on_conflict is 'reject' or 'wait', not {on_conflict!r}")
@@ -115,4 +118,5 @@ def settings_of(config: RunnableConfig, *, stored: bool, on_conflict: OnConflict
         metadata={
             key: value for key, value in shown.items() if type(value) in _SCALARS and not str(key).startswith("__")
         },
+        debug=debug,
     )

@@ -53,10 +53,14 @@ class Drawing(msgspec.Struct, frozen=True, kw_only=True):
 def drawing(nodes: list[str], edges: list[Edge], deferred: frozenset[str] = frozenset()) -> Drawing:
     """Nodes by name between start and end; each edge once."""
     ends = {name for edge in edges for name in (edge.source, edge.target)}
-    shown = [START] * (START in ends) + sorted(name for name in nodes if name not in (START, END)) + [END] * (END in ends)
+    shown = (
+        [START] * (START in ends) + sorted(name for name in nodes if name not in (START, END)) + [END] * (END in ends)
+    )
     place = {name: index for index, name in enumerate(shown)}
     once = dict.fromkeys(edges)
-    ordered = sorted(once, key=lambda edge: (place[edge.source], place[edge.target], edge.conditional, edge.label or ""))
+    ordered = sorted(
+        once, key=lambda edge: (place[edge.source], place[edge.target], edge.conditional, edge.label or "")
+    )
     return Drawing(nodes=tuple(shown), edges=tuple(ordered), deferred=deferred)
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "GraphChangedError",
     "GraphRecursionError",
     "GraphValidationError",
+    "InPlaceChangeWarning",
     "InvalidInputError",
     "InvalidUpdateError",
     "NodeCancelledError",
@@ -56,6 +57,10 @@ class ErrorCode(Enum):
     GRAPH_RECURSION_LIMIT = "GRAPH_RECURSION_LIMIT"
     INVALID_CONCURRENT_GRAPH_UPDATE = "INVALID_CONCURRENT_GRAPH_UPDATE"
     INVALID_GRAPH_NODE_RETURN_VALUE = "INVALID_GRAPH_NODE_RETURN_VALUE"
+
+
+class InPlaceChangeWarning(UserWarning):
+    """A node changed its input in place, which nobody sees (debug mode only)."""
 
 
 # ---- building ----------------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ class PregelNode(msgspec.Struct, frozen=True, kw_only=True):
 class NodeBuilder:
     """Describes a node, step by step.
 
-        NodeBuilder().subscribe_only("a").do(double).write_to("b")
+    NodeBuilder().subscribe_only("a").do(double).write_to("b")
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,9 @@ class NodeBuilder:
 
     def _require_mapping(self, what: str, channels: Sequence[str]) -> None:
         if self._only is not None:
-            raise GraphValidationError(f"cannot {what} {', '.join(channels)}: the node subscribes only to {self._only!r}")
+            raise GraphValidationError(
+                f"cannot {what} {', '.join(channels)}: the node subscribes only to {self._only!r}"
+            )
 
     def do(self, action: Callable[[Any], Any]) -> Self:
         """What to run, a function or a coroutine function. Called again, the next gets the result of the one before."""
@@ -125,7 +127,8 @@ class NodeBuilder:
         return self
 
     def write_to(self, *channels: str | ChannelWriteEntry, **named: Any) -> Self:
-        """Write the result to channels; `name=function` writes what the function makes of it, `name=constant` the constant."""
+        """Write the result to channels; `name=function` writes what it makes of the result, `name=constant` the
+        constant."""
         for channel in channels:
             self._writes.append(ChannelWriteEntry(channel) if isinstance(channel, str) else channel)
         for channel, value in named.items():

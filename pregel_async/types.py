@@ -39,8 +39,8 @@ OnConflict: TypeAlias = Literal["reject", "wait"]
 class Send(msgspec.Struct, frozen=True, order=False):
     """One extra run of a node in the next superstep, with an input of its own.
 
-    Returned by a router (alone or in a list), as often as needed: each is a task. The argument is handed to the node as it is,
-    isolated like any input; it is not merged with the state.
+    Returned by a router (alone or in a list), as often as needed: each is a task. The argument is handed to the node as
+    it is, isolated like any input; it is not merged with the state.
 
     Attributes:
         node: the node to run.

@@ -56,10 +56,10 @@ class StructShape(Shape):
 
     __slots__ = ("_make", "_names")
 
-    def __init__(self, cls: type[Struct]) -> None:
+    def __init__(self, cls: type[Struct], make: Callable[..., Struct]) -> None:
         names, defaults = cls.__struct_fields__, cls.__struct_defaults__
         super().__init__(cls, Rest.of(cls, names))
-        self._make = _maker(cls)
+        self._make = make
         required = len(names) - len(defaults)
         self._names = dict.fromkeys(names[:required]) | {
             name: _struct_default(default) for name, default in zip(names[required:], defaults, strict=True)
@@ -105,6 +105,17 @@ def _maker(cls: type[Struct]) -> Callable[..., Struct]:
         return value
 
     return make
+
+
+def struct_shape(cls: type[Struct]) -> StructShape | None:
+    """None for Struct itself, and for classes that cannot be made without running their code."""
+    if cls is Struct:
+        return None
+    try:
+        make = _maker(cls)
+    except Exception:  # an __init_subclass__ that wants arguments, or refuses
+        return None
+    return StructShape(cls, make)
 
 
 def _nothing(self: object) -> None:

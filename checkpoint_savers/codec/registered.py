@@ -13,7 +13,7 @@ from msgspec import Struct
 from ..errors import CheckpointError
 from . import codes
 from .annotations import has
-from .fielded import DataclassShape, ModelShape, NamedTupleShape, StructShape
+from .fielded import DataclassShape, ModelShape, NamedTupleShape, struct_shape
 from .reading import Damaged
 from .shape import HEAP_TYPE, Rest, Shape, mapping
 from .writing import Refused, Writer, enter, ext, pack
@@ -81,7 +81,7 @@ def shape_of(cls: type[object], *, explicitly: bool) -> Shape | None:
     if isinstance(cls, EnumType):
         return _enum_shape(cls)
     if issubclass(cls, Struct):
-        return None if cls is Struct else StructShape(cls)
+        return struct_shape(cls)
     if has(cls, "__pydantic_fields_set__"):
         return ModelShape(cls)
     if has(cls, "__dataclass_fields__"):
@@ -224,6 +224,8 @@ def explain(cls: type[object]) -> str:
     name = full_name(cls)
     if issubclass(cls, BaseException):
         return f"{name} is an exception, which is no value: store its text"
+    if cls.__module__ == "builtins":  # a function, a class, a generator, a bare object: nobody has a function for those
+        return f"a value of type {cls.__name__} cannot be stored: keep it out of the state, in the run's context"
     if shape_of(cls, explicitly=True) is not None:
         return f"{name} is not registered. Register it: Codec().with_types({cls.__name__}, tag=...)"
     return (

@@ -19,9 +19,14 @@ def translate(error: BaseException, path: str) -> BaseException:
 
     Errors that are not SQLite's stay what they are.
     """
-    if not isinstance(error, sqlite3.Error | sqlite3.Warning):
+    said: CheckpointError
+    if isinstance(error, sqlite3.Error | sqlite3.Warning):
+        said = _say(error, path)
+    elif isinstance(error, UnicodeDecodeError):
+        # SQLite's message quotes the damaged file, and the module cannot read its message.
+        said = CorruptCheckpointError(path, f"SQLite finds the file damaged ({error})")
+    else:
         return error
-    said = _say(error, path)
     said.__cause__ = error
     return said
 

@@ -260,7 +260,7 @@ class Worker:
                 except sqlite3.Error:
                     raise
                 except BaseException as error:
-                    job.error = error
+                    job.error = translate(error, self._name)
                     cursor.execute("ROLLBACK TO job")
                 cursor.execute("RELEASE job")
             cursor.execute("COMMIT")

@@ -1,8 +1,8 @@
 """The board: every channel's value and version at one superstep's boundary, and what the nodes have seen of them.
 
 A value to everybody but `superstep.update`, which makes the next one, of the same object. It is sparse: a channel that
-holds nothing has no version, and what was seen of it is forgotten. That loses nothing, as a channel that is written again
-gets a version above all others; and so a board, and a checkpoint, is as large as what it holds, not as the graph.
+holds nothing has no version, and what was seen of it is forgotten. That loses nothing, as a channel that is written
+again gets a version above all others; and so a board, and a checkpoint, is as large as what it holds, not as the graph.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ class Board:
         return isolate(channel.get())
 
     def show(self, names: str | tuple[str, ...]) -> Any:
-        """What a run returns: one channel's value (None when it holds nothing), or a mapping of those that hold something."""
+        """What a run returns: one channel's value (None when it holds nothing), or a mapping of those that hold
+        something."""
         if isinstance(names, str):
             try:
                 return self.read(names)

@@ -1,6 +1,7 @@
 """Whether a value plainly is not what an annotation says.
 
-Deliberately lax: it answers False only where nobody could call the value an instance. What is inside containers, and whatever
+Deliberately lax: it answers False only where nobody could call the value an instance. What is inside containers, and
+    whatever
 needs a validator, is the business of the schema's own class.
 """
 
@@ -35,6 +36,10 @@ def fits(hint: Any, value: Any) -> bool:
         return True
     if getattr(kind, "_is_protocol", False):
         return True
-    if hasattr(kind, "__pydantic_fields__") or hasattr(kind, "__struct_fields__") or hasattr(kind, "__dataclass_fields__"):
+    if (
+        hasattr(kind, "__pydantic_fields__")
+        or hasattr(kind, "__struct_fields__")
+        or hasattr(kind, "__dataclass_fields__")
+    ):
         return isinstance(value, (kind, dict))  # a mapping that the schema's class may make into one
     return isinstance(value, kind)

@@ -1,8 +1,8 @@
 """Ids of tasks: made of where the work stands in the graph and in time, and of nothing else.
 
 The same work has the same id on every attempt, replay, resume and fork, and after the thread was moved to another
-database, because neither a checkpoint's id nor a clock goes into it. The thread's id does, so that an id can serve as an
-idempotency key towards a service that many threads call.
+database, because neither a checkpoint's id nor a clock goes into it. The thread's id does, so that an id can serve as
+an idempotency key towards a service that many threads call.
 """
 
 from __future__ import annotations

@@ -4,50 +4,31 @@
     isolate(value)   on the way out (a node's input, a chunk, a result): a copy made lazily, element by element
 
 A channel's value is *owned*: made of plain containers, and by convention never changed in place. To hand it out without
-copying all of it, `isolate` gives a real list, dict or set (a subclass that holds all elements, so that `isinstance`, `len`,
-`==`, json, msgspec and `match` see the whole value) whose containers are isolated one by one when Python code takes them.
-What is taken stays in the copy, so that it is the same object the next time.
+copying all of it, `isolate` gives a real list, dict or set (a subclass that holds all elements, so that `isinstance`,
+`len`, `==`, json, msgspec and `match` see the whole value) whose containers are isolated one by one when Python code
+takes them. What is taken stays in the copy, so that it is the same object the next time.
 
 What counts as data, and is isolated at any depth: list, dict, set, deque, tuple and their subclasses, dataclasses,
-msgspec.Structs, pydantic models. Everything else is opaque and shared: instances of other classes, what C code takes out
-of a container by itself (a `heapq` function's elements, say), and the keys of dicts.
+msgspec.Structs, pydantic models. Everything else is opaque and shared: instances of other classes, what C code takes
+out of a container by itself (a `heapq` function's elements, say), and the keys of dicts.
 
-`own` gives back the very objects that `isolate` had handed out where they were not changed: an unchanged element of a list
+`own` gives back the very objects that `isolate` had handed out where they were not changed: an unchanged element of a
+    list
 keeps its identity through a node. Storage recognises by it what a list shares with its predecessor.
 """
 
 from __future__ import annotations
 
 import copy
-import dataclasses
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import date, datetime, time, timedelta, timezone
-from decimal import Decimal
-from enum import Enum
-from fractions import Fraction
-from functools import partial
-from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, NoneType
+from collections.abc import Iterator
 from typing import Any, SupportsIndex, TypeVar, cast
-from uuid import UUID
-
-import msgspec
 
 from ..errors import InvalidUpdateError
-
-ATOMS: frozenset[type] = frozenset(
-    {
-        *(NoneType, bool, int, float, complex, str, bytes, range, type, frozenset, type(Ellipsis), type(NotImplemented)),
-        *(datetime, date, time, timedelta, timezone, Decimal, Fraction, UUID),
-        *(FunctionType, BuiltinFunctionType, MethodType, partial),
-    }
-)
-"""Types whose values cannot be changed in place, or are code."""
+from .copying import ATOMS, copier_of
 
 _T = TypeVar("_T")
 _K = TypeVar("_K")
 _V = TypeVar("_V")
-_Copier = Callable[[Any, Callable[[Any], Any]], Any]
 
 
 # ---- on the way out ----------------------------------------------------------------------------------------------
@@ -62,8 +43,7 @@ def isolate(value: _T) -> _T:
         return cast("_T", IsolatedDict.of(cast("dict[Any, Any]", value)))
     if kind is list or kind is IsolatedList:
         return cast("_T", IsolatedList.of(cast("list[Any]", value)))
-    copier = _copiers.get(kind) or _copier(kind)
-    return cast("_T", copier(value, isolate))
+    return cast("_T", copier_of(kind)(value, isolate))
 
 
 class IsolatedDict(dict[_K, _V]):
@@ -84,10 +64,10 @@ class IsolatedDict(dict[_K, _V]):
         return made
 
     def __getitem__(self, key: _K) -> _V:
-        value = dict.__getitem__(self, key)
+        value: _V = dict.__getitem__(self, key)
         if type(value) in ATOMS:
             return value
-        mine = _taken(value)
+        mine: _V = _taken(value)
         if mine is not value:
             dict.__setitem__(self, key, mine)
         return mine
@@ -104,8 +84,8 @@ class IsolatedDict(dict[_K, _V]):
         return self[key] if key in self else default
 
     def __iter__(self) -> Iterator[_K]:
-        # Not for its result: C code that merges dicts (`{**d}`, `dict(d)`, `f(**d)`) copies the values of a dict straight from
-        # memory unless `__iter__` is overridden, and asks `keys` and `__getitem__` then.
+        # Not for its result: C code that merges dicts (`{**d}`, `dict(d)`, `f(**d)`) copies the values of a dict
+        # straight from memory unless `__iter__` is overridden, and asks `keys` and `__getitem__` then.
         return dict.__iter__(self)
 
     def values(self) -> Any:
@@ -201,7 +181,7 @@ class IsolatedList(list[_T]):
         for index in range(len(self) - 1, -1, -1):
             yield self[index]
 
-    def pop(self, index: SupportsIndex = -1, /) -> _T:
+    def pop(self, index: SupportsIndex = -1, /) -> Any:
         return _taken(list.pop(self, index))
 
     def copy(self) -> IsolatedList[_T]:
@@ -279,8 +259,7 @@ def _own(value: Any) -> Any:
         return _own_isolated_dict(value)
     if kind is IsolatedList:
         return _own_isolated_list(value)
-    copier = _copiers.get(kind) or _copier(kind)
-    return copier(value, _own)
+    return copier_of(kind)(value, _own)
 
 
 def _own_isolated_dict(value: IsolatedDict[Any, Any]) -> dict[Any, Any]:
@@ -320,121 +299,3 @@ def own_fold(value: Any, *parts: Any) -> Any:
     if kind is list:
         return [item if type(item) in ATOMS or id(item) in known else own(item) for item in value]
     return {key: item if type(item) in ATOMS or id(item) in known else own(item) for key, item in value.items()}
-
-
-# ---- other kinds of data -----------------------------------------------------------------------------------------
-
-_copiers: dict[type, _Copier] = {}  # a cache: what is put in depends on the type alone
-
-
-def _copier(kind: type) -> _Copier:
-    """How a type is copied, `each` being applied to what it contains. Looked up once per type."""
-    if kind in ATOMS or issubclass(kind, (Enum, type)):
-        found: _Copier = _shared
-    elif kind is tuple:
-        found = _copy_tuple
-    elif kind is set:
-        found = _copy_set
-    elif issubclass(kind, tuple):
-        found = _copy_named_tuple if hasattr(kind, "_make") else _shared
-    elif issubclass(kind, (dict, MappingProxyType)):
-        found = _copy_mapping if issubclass(kind, dict) else _shared
-    elif issubclass(kind, (list, deque)):
-        found = _copy_sequence
-    elif issubclass(kind, (set, bytearray)):
-        found = _copy_shallow
-    elif issubclass(kind, msgspec.Struct):
-        found = _copy_struct
-    elif dataclasses.is_dataclass(kind):
-        found = _copy_dataclass
-    elif hasattr(kind, "__pydantic_fields__") or hasattr(kind, "__pydantic_fields_set__"):
-        found = _copy_model
-    else:
-        found = _shared
-    _copiers[kind] = found
-    return found
-
-
-def _shared(value: Any, each: Callable[[Any], Any]) -> Any:
-    return value
-
-
-def _copy_shallow(value: Any, each: Callable[[Any], Any]) -> Any:
-    return copy.copy(value)
-
-
-def _copy_set(value: set[Any], each: Callable[[Any], Any]) -> set[Any]:
-    return set(value)
-
-
-def _copy_tuple(value: tuple[Any, ...], each: Callable[[Any], Any]) -> tuple[Any, ...]:
-    made = tuple([each(item) for item in value])
-    return value if _same(made, value) else made
-
-
-def _copy_named_tuple(value: Any, each: Callable[[Any], Any]) -> Any:
-    made = [each(item) for item in value]
-    return value if _same(made, value) else type(value)._make(made)
-
-
-def _copy_mapping(value: Any, each: Callable[[Any], Any]) -> Any:
-    made = copy.copy(value)
-    for key, item in dict.items(value):
-        mine = each(item)
-        if mine is not item:
-            dict.__setitem__(made, key, mine)
-    return made
-
-
-def _copy_sequence(value: Any, each: Callable[[Any], Any]) -> Any:
-    made = copy.copy(value)
-    for index, item in enumerate(value):
-        mine = each(item)
-        if mine is not item:
-            made[index] = mine
-    return made
-
-
-def _copy_struct(value: Any, each: Callable[[Any], Any]) -> Any:
-    fields = [(name, getattr(value, name)) for name in value.__struct_fields__]
-    changed = [(name, mine) for name, item in fields if (mine := each(item)) is not item]
-    if not changed and value.__struct_config__.frozen:
-        return value
-    made = copy.copy(value)
-    for name, mine in changed:
-        msgspec.structs.force_setattr(made, name, mine)
-    return made
-
-
-def _copy_dataclass(value: Any, each: Callable[[Any], Any]) -> Any:
-    changed: list[tuple[str, Any]] = []
-    for field in dataclasses.fields(value):
-        item = getattr(value, field.name, None)
-        mine = each(item)
-        if mine is not item:
-            changed.append((field.name, mine))
-    if not changed and type(value).__dataclass_params__.frozen:
-        return value
-    made = copy.copy(value)
-    for name, mine in changed:
-        object.__setattr__(made, name, mine)  # frozen ones too: the copy is nobody's yet
-    return made
-
-
-def _copy_model(value: Any, each: Callable[[Any], Any]) -> Any:
-    made = copy.copy(value)  # pydantic copies __dict__, the extras and the private attributes, one level deep
-    for names in (made.__dict__, getattr(made, "__pydantic_extra__", None) or {}):
-        for name, item in list(names.items()):
-            mine = each(item)
-            if mine is not item:
-                names[name] = mine
-    return made
-
-
-def _same(left: Iterable[Any], right: Iterable[Any]) -> bool:
-    return all(a is b for a, b in zip(left, right, strict=True))
-
-
-def changed_in_place(handed_out: Mapping[str, Any], owned: Mapping[str, Any]) -> list[str]:
-    """Keys of a node's input that the node changed in place. For the debug mode."""
-    return [key for key, value in owned.items() if key in handed_out and own(dict.get(handed_out, key)) != value]

@@ -19,8 +19,8 @@ and again, until nothing is left to run. The rules:
 
 Nothing here knows an event loop, a clock or a database: `run` awaits one small port, and the rest are functions.
 
-Source: G. Malewicz et al., "Pregel: a system for large-scale graph processing", SIGMOD 2010; L. Valiant, "A bridging model
-for parallel computation", CACM 33(8), 1990.
+Source: G. Malewicz et al., "Pregel: a system for large-scale graph processing", SIGMOD 2010; L. Valiant, "A bridging
+model for parallel computation", CACM 33(8), 1990.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Port(Protocol):
     """What the algorithm asks of the world."""
 
     async def execute(self, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
-        """Run the tasks, each on the board as it is; return when all have ended, with their outcomes in the tasks' order.
+        """Run the tasks, each on the board as it is; return when all have ended, with their outcomes in the tasks'
+        order.
 
         A task with a recorded result is not run (rule 5). When one fails, the others are cancelled and awaited.
         """
@@ -66,7 +67,8 @@ async def run(program: Program, board: Board, port: Port, *, scope: Scope, limit
 
     Raises:
         GraphRecursionError: work was left after `limit` supersteps. All of them are stored.
-        BaseException: what a node, a router or a reducer raised; an `ExceptionGroup` in plan order when several nodes did.
+        BaseException: what a node, a router or a reducer raised; an `ExceptionGroup` in plan order when several nodes
+            did.
     """
     left = limit
     tasks = plan(program, board, scope)
@@ -130,8 +132,8 @@ def collect(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> list[list[Wri
     """Every task's writes, in plan order; or the failure of the superstep, raised.
 
     Raises:
-        BaseException: the error of the one task that failed, as it is; an `ExceptionGroup` in plan order of several. What
-            ends a process (`KeyboardInterrupt`, `SystemExit`) goes before everything else.
+        BaseException: the error of the one task that failed, as it is; an `ExceptionGroup` in plan order of several.
+            What ends a process (`KeyboardInterrupt`, `SystemExit`) goes before everything else.
     """
     writes: list[list[Write]] = []
     errors: list[BaseException] = []

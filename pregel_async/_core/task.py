@@ -25,7 +25,9 @@ class Task:
 
     __slots__ = ("_id", "_scope", "arg", "index", "node", "send", "step")
 
-    def __init__(self, node: Node, step: int, index: int, scope: tuple[str, str], send: int = -1, arg: Any = None) -> None:
+    def __init__(
+        self, node: Node, step: int, index: int, scope: tuple[str, str], send: int = -1, arg: Any = None
+    ) -> None:
         self.node = node
         self.step = step
         self.index = index

@@ -13,10 +13,12 @@ import anyio
 import anyio.to_thread
 
 from .._core.board import Board
-from .._core.isolation import ATOMS, isolate, own
+from .._core.copying import ATOMS
+from .._core.isolation import isolate, own
 from .._core.program import Node, Program, Write
 from .._core.task import Failed, Finished, Task
 from ..errors import NodeCancelledError, UnstorableValueError
+from .inplace import watch
 
 _T = TypeVar("_T")
 
@@ -25,14 +27,16 @@ Recorder = Callable[[Task, list[Write]], Awaitable[None]]
 
 
 async def attempt(
-    program: Program, board: Board, task: Task, given: list[Write] | None, record: Recorder | None
+    program: Program, board: Board, task: Task, given: list[Write] | None, record: Recorder | None, *, debug: bool
 ) -> Finished | Failed:
     """Run a task. Its own failures become an outcome; a cancellation from outside goes through.
 
     Args:
         given: the node's own writes, when they were recorded by an earlier run whose router failed: only routers run.
-        record: stores the node's writes before an async router is asked. It may take long, and what the node did must not be
-            done again if the process dies meanwhile. A sync router answers at once, and needs no transaction of its own.
+        record: stores the node's writes before an async router is asked. It may take long, and what the node did must
+            not be done again if the process dies meanwhile. A sync router answers at once, and needs no transaction of
+            its own.
+        debug: warn when the node changes its input in place.
     """
     node = task.node
     writes = given
@@ -40,7 +44,10 @@ async def attempt(
     try:
         if writes is None:
             value = board.input_of(node) if task.send < 0 else isolate(task.arg)
+            compare = watch(task, value) if debug else None
             result = await _call(node, value)
+            if compare is not None:
+                compare()
             writes = [(name, item if type(item) in ATOMS else own(item)) for name, item in node.writes(result)]
         everything = [*writes, *node.edges]
         for router in node.routers:

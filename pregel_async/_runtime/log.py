@@ -17,7 +17,8 @@ class Log:
     """Feeds a sink with what the modes make of each event.
 
     Attributes:
-        on_resumed, on_finished, on_updated: what to call with an event; None when no mode shows it, so that it costs nothing.
+        on_resumed, on_finished, on_updated: what to call with an event; None when no mode shows it, so that it costs
+            nothing.
 
     Args:
         modes: names of modes.

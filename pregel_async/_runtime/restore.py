@@ -1,7 +1,7 @@
 """From a stored state to a board, by the graph's code as it is now.
 
-What the code does not know any more is kept in storage and not shown; what it knows anew starts unwritten. What cannot be
-reconciled is refused before anything runs.
+What the code does not know any more is kept in storage and not shown; what it knows anew starts unwritten. What cannot
+be reconciled is refused before anything runs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def restore(program: Program, state: State, step: int, codec: Codec, *, thread_i
         if channel is None:
             if name.startswith(BRANCH):
                 node = name.removeprefix(BRANCH)
-                raise GraphChangedError(thread_id, node, f"a task of node {node!r} is pending, and there is no such node")
+                raise GraphChangedError(
+                    thread_id, node, f"a task of node {node!r} is pending, and there is no such node"
+                )
             continue
         if state.kinds.get(name) != channel.kind:
             reason = f"channel {name!r} was a {state.kinds.get(name)} and is a {channel.kind}"

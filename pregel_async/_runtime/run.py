@@ -37,6 +37,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         max_concurrency: how many tasks run at once; None for all.
         on_conflict: what to do when another run owns the thread.
         metadata: stored with each checkpoint.
+        debug: warn when a node changes its input in place.
     """
 
     thread_id: str | None
@@ -47,6 +48,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_concurrency: int | None
     on_conflict: OnConflict
     metadata: dict[str, Any]
+    debug: bool
 
 
 async def run(
@@ -71,11 +73,12 @@ async def run(
     if saver is None or codec is None or settings.thread_id is None:
         if writes is None:
             raise EmptyInputError(f"no input for graph {program.name!r}, and no thread to go on with: pass an input")
-        this = _Run(program, settings, log, None, (run_id, settings.ns))
+        this = _Run(program, settings, log, None, (settings.thread_id or run_id, settings.ns))
         return await this.go(await this.begin(None, writes))
     if writes is None and await saver.read(settings.thread_id, settings.ns, settings.at) is None:
         raise EmptyInputError(
-            f"no input for graph {program.name!r}, and nothing is stored of thread {settings.thread_id!r}: pass an input"
+            f"no input for graph {program.name!r}, and nothing is stored of thread {settings.thread_id!r}: "
+            "pass an input"
         )
     async with Thread.claimed(
         saver,
@@ -124,7 +127,13 @@ class _Run:
         self._scope = scope
         self._thread = thread
         self._log = log
-        self._runner = Runner(program, thread, None if log is None else log.on_finished, settings.max_concurrency)
+        self._runner = Runner(
+            program,
+            thread,
+            None if log is None else log.on_finished,
+            settings.max_concurrency,
+            debug=settings.debug,
+        )
         self._outcomes: Sequence[Outcome] = ()
 
     async def begin(self, stored: Board | None, writes: list[Write] | None) -> Board:

@@ -46,6 +46,7 @@ class Runner:
         storage: None when the run has no thread.
         finished: told of each task as it finishes, once its result is as durable as promised; None when nobody listens.
         max_concurrency: how many tasks run at once; None for all.
+        debug: warn when a node changes its input in place.
     """
 
     def __init__(
@@ -54,11 +55,14 @@ class Runner:
         storage: Ledger | None,
         finished: Callable[[Task, Finished], Awaitable[None]] | None,
         max_concurrency: int | None,
+        *,
+        debug: bool,
     ) -> None:
         self._program = program
         self.storage = storage
         self.finished = finished
         self.max_concurrency = max_concurrency
+        self._debug = debug
         self._turn = _turn()
         self._record: Recorder | None = None if storage is None else self._record_unrouted
 
@@ -75,11 +79,11 @@ class Runner:
     async def attempt(self, board: Board, task: Task) -> Finished | Failed:
         storage = self.storage
         if storage is None:
-            return await attempt(self._program, board, task, None, None)
+            return await attempt(self._program, board, task, None, None, debug=self._debug)
         recorded = storage.result_of(task)
         if recorded is not None:
             return recorded
-        return await attempt(self._program, board, task, storage.writes_of(task), self._record)
+        return await attempt(self._program, board, task, storage.writes_of(task), self._record, debug=self._debug)
 
     async def _record_unrouted(self, task: Task, writes: list[Write]) -> None:
         assert self.storage is not None

@@ -1,8 +1,9 @@
 """A stream: what a reader holds while a run goes on in a task of its own.
 
-The run is started here and nowhere else, and the stream owns it: it ends before `aclose()`, the end of `async with`, or the
-last `__anext__` returns. Reader and run share a pipe of bounded capacity. The stream itself is held by the reader alone, so that
-Python drops it with the reader's last reference; the run is cancelled then.
+The run is started here and nowhere else, and the stream owns it: it ends before `aclose()`, the end of `async with`, or
+    the
+last `__anext__` returns. Reader and run share a pipe of bounded capacity. The stream itself is held by the reader
+alone, so that Python drops it with the reader's last reference; the run is cancelled then.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class GraphStream(Generic[T]):
             async for chunk in chunks:
                 ...
 
-    The run starts with the first read, or on entering. When the run fails, its exception follows the last chunk. When the
-    stream is closed, or a read is cancelled, the run is cancelled, and has ended and cleaned up before control returns. A
-    stream that is only dropped is cancelled too, but ends a little later, and warns.
+    The run starts with the first read, or on entering. When the run fails, its exception follows the last chunk. When
+    the stream is closed, or a read is cancelled, the run is cancelled, and has ended and cleaned up before control
+    returns. A stream that is only dropped is cancelled too, but ends a little later, and warns.
     """
 
     def __init__(self, work: Work) -> None:
@@ -87,8 +88,8 @@ class GraphStream(Generic[T]):
         pipe = getattr(self, "_pipe", None)
         if pipe is not None and pipe.started and not pipe.ended:
             warnings.warn(
-                "a graph's stream was dropped before its end: its run is being cancelled. Use 'async with graph.astream(...) "
-                "as chunks', or call aclose().",
+                "a graph's stream was dropped before its end: its run is being cancelled. "
+                "Use 'async with graph.astream(...) as chunks', or call aclose().",
                 ResourceWarning,
                 stacklevel=2,
                 source=self,
@@ -134,8 +135,8 @@ class _Pipe:
             with self._scope:
                 await self._work(self._put)
         except BaseException as error:
-            # It goes to the reader, who raises it. A cancellation that came from outside the stream does so on asyncio; trio's
-            # must not cross tasks, and reaches the reader by its own.
+            # It goes to the reader, who raises it. A cancellation that came from outside the stream does so on asyncio;
+            # trio's must not cross tasks, and reaches the reader by its own.
             if on_asyncio() or not isinstance(error, anyio.get_cancelled_exc_class()):
                 self._failure = error
         finally:

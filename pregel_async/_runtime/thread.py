@@ -1,13 +1,13 @@
 """A run's hold on its thread: claim it, load it, commit each superstep, give it up.
 
-One superstep is one transaction. Every write compares the claim's epoch and the head in the database, so that a run whose
-thread was taken over changes nothing any more and says so.
+One superstep is one transaction. Every write compares the claim's epoch and the head in the database, so that a run
+whose thread was taken over changes nothing any more and says so.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Literal
 
 import anyio
@@ -96,7 +96,7 @@ class Thread:
         run_id: str,
         metadata: dict[str, Any],
         on_conflict: OnConflict,
-    ) -> AsyncIterator[Thread]:
+    ) -> AsyncGenerator[Thread, None]:
         """Hold a thread for one run, and load it.
 
         Args:
@@ -111,9 +111,13 @@ class Thread:
         try:
             await thread._load(at)
             yield thread
-        finally:
-            with anyio.CancelScope(shield=True):
+        except BaseException as error:
+            try:
                 await thread._release()
+            except CheckpointError as second:
+                error.add_note(f"and its thread could not be given up: {type(second).__name__}: {second}")
+            raise
+        await thread._release()
 
     async def _load(self, at: CheckpointId | None) -> None:
         chain = await self._saver.read(self.thread_id, self._ns, at)
@@ -129,7 +133,8 @@ class Thread:
         )
         self._ledger = Ledger.resume(reader, row.checkpoint_id)
         if row.checkpoint_id == chain.head:
-            # An older checkpoint is deliberately run again from there: what was recorded after it stays with its branch.
+            # An older checkpoint is deliberately run again from there: what was recorded after it stays with its
+            # branch.
             self._records = {record.task_id: read_record(record, self.thread_id) for record in chain.records}
 
     async def keep(self) -> None:
@@ -146,7 +151,8 @@ class Thread:
     async def _release(self) -> None:
         if self._held:
             self._held = False
-            await self._saver.release(self._claim)
+            with anyio.CancelScope(shield=True):
+                await self._saver.release(self._claim)
 
     def _expiry(self) -> float:
         return self._world.now() + CLAIM_SECONDS
@@ -183,9 +189,9 @@ class Thread:
     ) -> None:
         """Store a finished superstep: one transaction. The claim is given up in it when nothing is left to run.
 
-        With `source="input"` the tasks are those that the new input discards; the failures recorded of them stay in history.
-        A superstep that no code of the user's follows before the next commit (the input, before the hidden start) waits and is
-        stored with that commit.
+        With `source="input"` the tasks are those that the new input discards; the failures recorded of them stay in
+        history. A superstep that no code of the user's follows before the next commit (the input, before the hidden
+        start) waits and is stored with that commit.
 
         Raises:
             ThreadBusyError: with `lost=True`.
@@ -236,8 +242,10 @@ class Thread:
                 version = board.seen.get(trigger, {}).get(task.node.name)
                 if version is not None and board.channels[trigger].tracked:
                     seen.setdefault(trigger, {})[task.node.name] = version
-        results = {
-            task.id: tuple(self._shown(board, name, value) for name, value in outcome.writes if name in self._program.keys)
+        results: dict[str, tuple[tuple[str, bytes | None], ...]] = {
+            task.id: tuple(
+                self._shown(board, name, value) for name, value in outcome.writes if name in self._program.keys
+            )
             for task, outcome in zip(ran, outcomes, strict=True)
             if isinstance(outcome, Finished) and not task.node.hidden and task.id not in self._records
         }
@@ -314,7 +322,8 @@ class Thread:
     async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
         """Record a superstep that failed: what finished and is not recorded yet, and what failed, in one transaction.
 
-        If storing that fails too, the superstep's own error is still the one that is raised; the other becomes its note.
+        If storing that fails too, the superstep's own error is still the one that is raised; the other becomes its
+        note.
         """
         if isinstance(error, CheckpointError) and not isinstance(error, UnstorableValueError):
             return
@@ -428,7 +437,8 @@ async def _claim(
 
 
 async def _claim_once(saver: BaseCheckpointSaver, world: World, thread_id: str, owner: Owner) -> Claim:
-    """Claim in a task of its own, so that a cancelled run learns whether it had the thread already, and gives it back."""
+    """Claim in a task of its own, so that a cancelled run learns whether it had the thread already, and gives it
+    back."""
     claim: Claim | None = None
     failure: Exception | None = None
 

@@ -269,16 +269,13 @@ def look(channel: Channel) -> Seen:
 
 def act(channel: Channel, operation: Operation) -> bool | type[Exception]:
     """Do it. Returns what the channel returned, or the type of what its `update` raised."""
-    match operation:
-        case Write(values):
-            try:
-                changed = channel.update(values)
-            except Exception as error:  # a user's reducer may raise anything
-                return type(error)
-        case Consume():
-            changed = channel.consume()
-        case Finish():
-            changed = channel.finish()
+    if isinstance(operation, Write):
+        try:
+            changed = channel.update(operation.values)
+        except Exception as error:  # a user's reducer may raise anything
+            return type(error)
+    else:
+        changed = channel.consume() if isinstance(operation, Consume) else channel.finish()
     assert isinstance(changed, bool), f"{channel!r} returned {changed!r} for {operation}, which is no bool"
     return changed
 

@@ -123,7 +123,7 @@ def _maker(typ: object) -> Callable[[], Any] | None:
     return maker
 
 
-def _bare(typ: object) -> object:
+def _bare(typ: Any) -> object:
     """The class behind an annotation: `list` for `Annotated[Sequence[str], ...]`, for example."""
     while True:
         origin = get_origin(typ)
@@ -131,8 +131,8 @@ def _bare(typ: object) -> object:
             typ = get_args(typ)[0]
         elif origin is not None:
             typ = origin
-        elif hasattr(type(typ), "__value__"):  # `type Names = list[str]`; its class has no name on Python 3.11
-            typ = cast("Any", typ).__value__
+        elif hasattr(typ, "__value__"):  # `type Names = list[str]`; the class of that has no name on Python 3.11
+            typ = typ.__value__
         else:
             return typ
 

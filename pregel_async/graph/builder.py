@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     OutputT = TypeVar("OutputT", default=StateT)
     MappingT = TypeVar("MappingT", bound=Mapping[str, object])
     NodeInputT = TypeVar("NodeInputT")
+    S = TypeVar("S")  # as StateT, InputT and OutputT, where the arguments decide which they are
+    In = TypeVar("In")
+    Out = TypeVar("Out")
 else:
     from typing import TypeVar
 
@@ -73,8 +76,8 @@ class BranchSpec(msgspec.Struct, frozen=True, kw_only=True):
 class StateGraph(Generic[StateT, InputT, OutputT]):
     """Builds a graph whose nodes share a state.
 
-    Each key of the state schema is a channel. A plain key holds the last value written; `Annotated[T, reducer]` folds each
-    update into the value with `reducer(current, update)`; `Annotated[T, channel]` is that channel.
+    Each key of the state schema is a channel. A plain key holds the last value written; `Annotated[T, reducer]` folds
+    each update into the value with `reducer(current, update)`; `Annotated[T, channel]` is that channel.
 
     Args:
         state_schema: a TypedDict, dataclass, msgspec.Struct or pydantic model.
@@ -91,18 +94,14 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             return types.GenericAlias(cls, item)
 
     @overload
-    def __init__(self: StateGraph[StateT, StateT, StateT], state_schema: type[StateT]) -> None: ...
+    def __init__(self: StateGraph[S, S, S], state_schema: type[S]) -> None: ...
+    @overload
+    def __init__(self: StateGraph[S, In, S], state_schema: type[S], *, input_schema: type[In]) -> None: ...
+    @overload
+    def __init__(self: StateGraph[S, S, Out], state_schema: type[S], *, output_schema: type[Out]) -> None: ...
     @overload
     def __init__(
-        self: StateGraph[StateT, InputT, StateT], state_schema: type[StateT], *, input_schema: type[InputT]
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: StateGraph[StateT, StateT, OutputT], state_schema: type[StateT], *, output_schema: type[OutputT]
-    ) -> None: ...
-    @overload
-    def __init__(
-        self, state_schema: type[StateT], *, input_schema: type[InputT], output_schema: type[OutputT]
+        self: StateGraph[S, In, Out], state_schema: type[S], *, input_schema: type[In], output_schema: type[Out]
     ) -> None: ...
     def __init__(
         self, state_schema: type[Any], *, input_schema: type[Any] | None = None, output_schema: type[Any] | None = None
@@ -165,8 +164,8 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             action: the function. It returns a mapping of the keys to update, an instance of a schema, or None.
             defer: run it only when nothing else is left to run.
             metadata: your own.
-            input_schema: what the function gets; by default what its first parameter's annotation says, else the state. Keys
-                that the state does not have become channels, private to those nodes that name them.
+            input_schema: what the function gets; by default what its first parameter's annotation says, else the state.
+                Keys that the state does not have become channels, private to those nodes that name them.
         """
         if isinstance(node, str):
             name = node
@@ -190,9 +189,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         self.nodes[name] = NodeSpec(call=action, input=schema, defer=defer, metadata=dict(metadata or {}))
         return self
 
-    def add_sequence(
-        self, nodes: Sequence[Callable[[Any], object] | tuple[str, Callable[[Any], object]]]
-    ) -> Self:
+    def add_sequence(self, nodes: Sequence[Callable[[Any], object] | tuple[str, Callable[[Any], object]]]) -> Self:
         """Add nodes that run one after the other: functions, or pairs of a name and a function."""
         if not nodes:
             raise GraphValidationError("add_sequence takes at least one node")
@@ -233,8 +230,8 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         """When `source` has run, ask `path` where to go.
 
         Args:
-            path: a function, or a coroutine function, of the state as `source` has just changed it. It returns a node's name,
-                END, a `Send`, or a list of these.
+            path: a function, or a coroutine function, of the state as `source` has just changed it. It returns a node's
+                name, END, a `Send`, or a list of these.
             path_map: what it may return -> the node that is meant; or the names that it may return. A return annotation
                 `Literal["a", "b"]` says the same. Without either it may name any node.
         """
@@ -276,13 +273,14 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
     # ---- compiling -----------------------------------------------------------------------------------------------
 
     @overload
-    def compile(
+    def compile(  # type: ignore[overload-overlap]  # a TypedDict is what a run returns; of other schemas, their fields
         self: StateGraph[StateT, InputT, MappingT],
         checkpointer: BaseCheckpointSaver | None = None,
         *,
         name: str | None = None,
         blocking: bool = True,
         unknown_keys: UnknownKeys = "error",
+        debug: bool = False,
         world: World | None = None,
     ) -> CompiledStateGraph[StateT, InputT, MappingT]: ...
     @overload
@@ -293,6 +291,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         name: str | None = None,
         blocking: bool = True,
         unknown_keys: UnknownKeys = "error",
+        debug: bool = False,
         world: World | None = None,
     ) -> CompiledStateGraph[StateT, InputT, dict[str, Any]]: ...
     def compile(
@@ -302,6 +301,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         name: str | None = None,
         blocking: bool = True,
         unknown_keys: UnknownKeys = "error",
+        debug: bool = False,
         world: World | None = None,
     ) -> CompiledStateGraph[Any, Any, Any]:
         """Check the graph and make it runnable. The builder is left as it is, and may be changed and compiled again.
@@ -309,9 +309,10 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         Args:
             checkpointer: where threads are stored; None runs without.
             name: for messages and drawings.
-            blocking: False promises that the nodes' plain functions never block: they run on the event loop then, and not in
-                worker threads.
+            blocking: False promises that the nodes' plain functions never block: they run on the event loop then, and
+                not in worker threads.
             unknown_keys: "ignore" drops keys of inputs and updates that no schema knows, instead of refusing them.
+            debug: warn (`InPlaceChangeWarning`) when a node changes its input in place.
             world: clock, ids and randomness; the system's by default.
 
         Raises:
@@ -328,17 +329,16 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             blocking=blocking,
             ignore_unknown=unknown_keys == "ignore",
             world=world,
+            debug=debug,
         )
 
     def _annotated_schema(self, call: Callable[..., Any], role: str) -> Schema:
         """The schema that the first parameter's annotation names; the state's when it names none."""
-        target = call if inspect.isroutine(call) or inspect.isclass(call) else getattr(call, "__call__", call)  # noqa: B004
         try:
-            hints = get_type_hints(target)
             first = next(iter(inspect.signature(call).parameters), None)
-        except (NameError, TypeError, ValueError):
+        except (TypeError, ValueError):
             return self.state_schema
-        kind = hints.get(first) if first is not None else None
+        kind = None if first is None else hints_of(call).get(first)
         if kind is None or kind is self.state_schema.type or not is_schema(kind):
             return self.state_schema
         for known in (self.input_schema, self.output_schema):
@@ -380,6 +380,15 @@ def draw(builder: StateGraph[Any, Any, Any]) -> Drawing:
     return drawing(list(builder.nodes), edges, deferred)
 
 
+def hints_of(call: Callable[..., Any]) -> dict[str, Any]:
+    """A callable's annotations; none when they cannot be resolved (they name something local, say)."""
+    target = call if inspect.isroutine(call) or inspect.isclass(call) else getattr(call, "__call__", call)  # noqa: B004  # an instance's
+    try:
+        return get_type_hints(getattr(call, "func", target), include_extras=True)
+    except (NameError, TypeError):
+        return {}
+
+
 def _name_of(call: Any) -> str:
     named = getattr(call, "func", call)  # functools.partial
     return getattr(named, "__name__", None) or type(named).__name__
@@ -399,11 +408,6 @@ def _check_action(name: str, call: Any) -> None:
 
 
 def _literal_return(path: Callable[..., Any]) -> tuple[Any, ...] | None:
-    target = path if inspect.isroutine(path) else getattr(path, "__call__", path)  # noqa: B004
-    try:
-        hint = get_type_hints(target).get("return")
-    except (NameError, TypeError):
-        return None
     found: list[Any] = []
 
     def look(at: Any) -> None:
@@ -413,5 +417,5 @@ def _literal_return(path: Callable[..., Any]) -> tuple[Any, ...] | None:
             for inner in get_args(at):
                 look(inner)
 
-    look(hint)
+    look(hints_of(path).get("return"))
     return tuple(found) or None

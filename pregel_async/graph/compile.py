@@ -1,10 +1,10 @@
 """Lowering: a builder's nodes and edges become channels, and nodes that write to them.
 
-    a state key k               a channel k
-    the input                   a channel `__start__`, read by a hidden node of that name, which writes it to the keys
-    an edge a -> b              a's node writes to channel `branch:to:b`, which triggers b
-    edges [a, b] -> c           both write their name to a barrier `join:a+b:c`, which triggers c when it is complete
-    a conditional edge          a router of the node, whose answer becomes writes to `branch:to:...`, or sends
+a state key k               a channel k
+the input                   a channel `__start__`, read by a hidden node of that name, which writes it to the keys
+an edge a -> b              a's node writes to channel `branch:to:b`, which triggers b
+edges [a, b] -> c           both write their name to a barrier `join:a+b:c`, which triggers c when it is complete
+a conditional edge          a router of the node, whose answer becomes writes to `branch:to:...`, or sends
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..compiled import codec_for
 from ..errors import ErrorCode, GraphValidationError, InvalidUpdateError
 from ..node import flavour_of
 from ..types import END, START, Send
-from .builder import BranchSpec, CompiledStateGraph, StateGraph, draw
+from .builder import BranchSpec, CompiledStateGraph, StateGraph, draw, hints_of
 from .schema import Channel, Schema, as_mapping, input_reader
 
 Builder = StateGraph[Any, Any, Any]
@@ -41,6 +41,7 @@ def compile_program(
     blocking: bool,
     ignore_unknown: bool,
     world: World | None,
+    debug: bool,
 ) -> CompiledStateGraph[Any, Any, Any]:
     """The runnable graph. The builder is only read."""
     _validate(builder)
@@ -93,7 +94,10 @@ def compile_program(
     if isinstance(checkpointer, BaseCheckpointSaver):
         schemas = [builder.state_schema, builder.input_schema, builder.output_schema]
         schemas += [spec.input for spec in builder.nodes.values()]
-        codec = codec_for(checkpointer, [*(s.type for s in schemas), *(hint for s in schemas for hint in s.hints.values())])
+        hints: list[Any] = [schema.type for schema in schemas]
+        hints += [hint for schema in schemas for hint in schema.hints.values()]
+        hints += [hint for spec in builder.nodes.values() for hint in hints_of(spec.call).values()]
+        codec = codec_for(checkpointer, hints)
     return CompiledStateGraph(
         builder,
         draw(builder),
@@ -103,6 +107,7 @@ def compile_program(
         stream_channels=builder.state_schema.keys,
         stream_mode="updates",
         world=world,
+        debug=debug,
     )
 
 
@@ -148,9 +153,7 @@ def _join(starts: Sequence[str], end: str) -> str:
 def _edges(builder: Builder, source: str) -> tuple[Write, ...]:
     """What a node writes when it has run, whatever it returned."""
     branches = [(BRANCH + end, None) for start, end in builder.edges if start == source and end != END]
-    joins = [
-        (_join(starts, end), source) for starts, end in builder.waiting_edges if source in starts and end != END
-    ]
+    joins = [(_join(starts, end), source) for starts, end in builder.waiting_edges if source in starts and end != END]
     return tuple(sorted(branches) + sorted(joins))
 
 
@@ -178,7 +181,8 @@ def _route(builder: Builder, source: str, name: str, branch: BranchSpec) -> Call
         writes: list[Write] = []
         for said in answer if isinstance(answer, (list, tuple)) else (answer,):
             if isinstance(said, Send):
-                _check_send(said, nodes, lambda why, said=said: refuse(said, why))
+                if said.node not in nodes:
+                    raise refuse(said, _unknown(said))
                 writes.append((SENDS, said))
                 continue
             end = said
@@ -197,9 +201,8 @@ def _route(builder: Builder, source: str, name: str, branch: BranchSpec) -> Call
     return route
 
 
-def _check_send(send: Send, nodes: frozenset[str], refuse: Callable[[str], InvalidUpdateError]) -> None:
-    if send.node not in nodes:
-        raise refuse("nothing can be sent to END" if send.node == END else f"there is no node {send.node!r}")
+def _unknown(send: Send) -> str:
+    return "nothing can be sent to END" if send.node == END else f"there is no node {send.node!r}"
 
 
 def _update_reader(
@@ -213,7 +216,8 @@ def _update_reader(
         if result is None:
             return []
         if isinstance(result, Send):
-            _check_send(result, nodes, lambda why: InvalidUpdateError(f"node {node!r} returned {result!r}: {why}", node=node))
+            if result.node not in nodes:
+                raise InvalidUpdateError(f"node {node!r} returned {result!r}: {_unknown(result)}", node=node)
             return [(SENDS, result)]
         update: Mapping[str, Any] | None = result if isinstance(result, dict) else None
         if update is None:
@@ -232,7 +236,7 @@ def _update_reader(
         raise InvalidUpdateError(
             f"node {node!r} updates {unknown!r}, and no schema has that key; known are {', '.join(keys)}. "
             "compile(unknown_keys='ignore') drops such keys.",
-            channel=unknown if isinstance(unknown, str) else None,
+            channel=str(unknown),
             node=node,
         )
 

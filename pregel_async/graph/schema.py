@@ -61,13 +61,15 @@ def read_schema(kind: Any, role: str) -> Schema:
     """
     if not is_schema(kind):
         raise GraphValidationError(
-            f"the {role} is a TypedDict, a dataclass, a msgspec.Struct or a pydantic model, and {kind!r} is none of them"
+            f"the {role} is a TypedDict, a dataclass, a msgspec.Struct or a pydantic model, "
+            f"and {kind!r} is none of them"
         )
     try:
         hints = get_type_hints(kind, include_extras=True)
     except NameError as error:
         raise GraphValidationError(
-            f"an annotation of {kind.__qualname__} cannot be resolved ({error}). Define what it names at the top of its module."
+            f"an annotation of {kind.__qualname__} cannot be resolved ({error}). "
+            "Define what it names at the top of its module."
         ) from error
     names = _field_names(kind)
     hints = {name: _bare(hints[name]) for name in (hints if names is None else names) if name in hints}
@@ -81,7 +83,8 @@ def read_schema(kind: Any, role: str) -> Schema:
 
 
 def merge_channels(channels: dict[str, Channel], more: Schema) -> None:
-    """Add a schema's channels to a graph's. A plain declaration takes nothing away from one with a reducer or a channel.
+    """Add a schema's channels to a graph's. A plain declaration takes nothing away from one with a reducer or a
+    channel.
 
     Raises:
         GraphValidationError: one key is declared with two different channels.
@@ -92,8 +95,8 @@ def merge_channels(channels: dict[str, Channel], more: Schema) -> None:
             channels[name] = channel
         elif type(channel) is not LastValue and not known.same_declaration(channel):
             raise GraphValidationError(
-                f"key {name!r} is declared twice, as {type(known).__name__} and differently in {more.type.__qualname__}: "
-                "give it one reducer or channel"
+                f"key {name!r} is declared twice, as {type(known).__name__} and differently in "
+                f"{more.type.__qualname__}: give it one reducer or channel"
             )
 
 
@@ -118,7 +121,8 @@ def input_reader(schema: Schema, channel: str, *, ignore_unknown: bool) -> Calla
                 )
             if type(schema.channels[key]) is LastValue and not fits(schema.hints[key], value):
                 raise InvalidInputError(
-                    f"input {key!r} is a {type(value).__name__}, and {schema.type.__qualname__} says {schema.hints[key]!r}"
+                    f"input {key!r} is a {type(value).__name__}, and {schema.type.__qualname__} says "
+                    f"{schema.hints[key]!r}"
                 )
             kept[key] = value
         return [(channel, kept)]
@@ -162,8 +166,7 @@ def _channel(kind: Any, name: str, hint: Any) -> Channel:
     base = _bare(base)
     for mark in marks:
         if isinstance(mark, BaseChannel):
-            given = mark.fresh()
-            return given
+            return mark.fresh()
         if isinstance(mark, type) and issubclass(mark, BaseChannel):
             return mark(base)
     last = marks[-1]
@@ -171,7 +174,8 @@ def _channel(kind: Any, name: str, hint: Any) -> Channel:
         return LastValue(base)
     if not _takes_two(last):
         raise GraphValidationError(
-            f"the reducer of {kind.__qualname__}.{name} takes two arguments, the current value and the update: {last!r} does not"
+            f"the reducer of {kind.__qualname__}.{name} takes two arguments, the current value and the update, "
+            f"and {last!r} does not"
         )
     return BinaryOperatorAggregate(base, last)
 
@@ -206,10 +210,11 @@ def _shape(kind: Any) -> Callable[[dict[str, Any]], Any] | None:
             return kind(**{aliases.get(name, name): own(value) for name, value in dict.items(values)})
 
         return validated
+    make: Callable[..., Any] = kind
     if dataclasses.is_dataclass(kind):
         taken = {field.name for field in dataclasses.fields(kind) if field.init}
-        return lambda values: kind(**{name: values[name] for name in values if name in taken})
-    return lambda values: kind(**{name: values[name] for name in values})
+        return lambda values: make(**{name: values[name] for name in values if name in taken})
+    return lambda values: make(**{name: values[name] for name in values})
 
 
 _NO_DEFAULT = object()

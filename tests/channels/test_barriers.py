@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Any
 
 import pytest
+
 from pregel_async.channels import MISSING, NamedBarrierValue, NamedBarrierValueAfterFinish
 from pregel_async.errors import EmptyChannelError, GraphValidationError, InvalidUpdateError
 

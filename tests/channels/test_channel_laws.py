@@ -8,6 +8,7 @@ from copy import deepcopy
 from typing import Any, Self
 
 from hypothesis import strategies as st
+
 from pregel_async.channels import (
     MISSING,
     AnyValue,

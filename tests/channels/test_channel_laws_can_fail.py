@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 
 import pytest
 from hypothesis import strategies as st
+
 from pregel_async.channels import (
     MISSING,
     AnyValue,

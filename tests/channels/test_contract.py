@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import pytest
+
 from pregel_async import channels
 from pregel_async.channels import (
     MISSING,

@@ -13,12 +13,17 @@ from functools import partial
 from typing import Annotated, Any, Generic, NewType, NotRequired, Required, TypedDict, TypeVar
 
 import pytest
+from typing_extensions import TypeAliasType
+
 from pregel_async.channels import MISSING, BaseChannel, BinaryOperatorAggregate, LastValue
 from pregel_async.errors import EmptyChannelError
 
 operator: Any = _operator  # typeshed leaves its parameters without types
 
 T = TypeVar("T")
+Names = TypeAliasType("Names", list[str])
+Again = TypeAliasType("Again", Names)
+Pairs = TypeAliasType("Pairs", dict[str, T], type_params=(T,))
 
 
 @dataclass
@@ -126,6 +131,13 @@ def test_an_alias_is_what_it_stands_for() -> None:
     assert BinaryOperatorAggregate(scope["Names"], operator.add).get() == []
     assert BinaryOperatorAggregate(scope["Pairs"][int], operator.or_).get() == {}
     assert not BinaryOperatorAggregate(scope["Lost"], operator.add).is_available()
+
+
+def test_an_alias_before_the_type_statement_too() -> None:
+    """As typing_extensions has them for Python 3.11, also for one of an alias and for one with parameters."""
+    assert BinaryOperatorAggregate(Names, operator.add).get() == []
+    assert BinaryOperatorAggregate(Again, operator.add).get() == []
+    assert BinaryOperatorAggregate(Pairs[int], operator.or_).get() == {}
 
 
 def test_folds_from_the_left() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from pregel_async.channels import (
     MISSING,
     AnyValue,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from pregel_async.channels import MISSING, Topic
 from pregel_async.errors import EmptyChannelError
 

@@ -1,0 +1,56 @@
+"""The suite that every saver passes, one module per promise. Run it on a saver of your own:
+
+    import pytest
+    from checkpoint_savers.conformance import SaverConformance
+
+    class TestMySaver(SaverConformance):
+        @pytest.fixture
+        def open_saver(self, tmp_path):
+            return lambda: MySaver(tmp_path / "store")     # an async context manager that gives the saver
+
+It needs pytest, and anyio, which brings the plugin that runs the checks: on asyncio and on trio if that is installed, or on
+what a fixture `anyio_backend` of yours says.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+# Before the modules are imported: else a failed check of somebody's own saver would say no more than "AssertionError".
+pytest.register_assert_rewrite(
+    *(
+        f"{__name__}.{module}"
+        for module in (
+            "deleting",
+            "listing",
+            "p3_atomic",
+            "p4_durable",
+            "p5_records",
+            "p6_one_writer",
+            "p7_cancellation",
+            "p11_bytes",
+            "p13_both_loops",
+            "reading",
+            "suite",
+        )
+    )
+)
+
+from .deleting import Deleting  # noqa: E402
+from .listing import Listing  # noqa: E402
+from .p3_atomic import Atomic  # noqa: E402
+from .p4_durable import Durable  # noqa: E402
+from .p5_records import Records  # noqa: E402
+from .p6_one_writer import OneWriter  # noqa: E402
+from .p7_cancellation import Cancellation  # noqa: E402
+from .p11_bytes import Bytes  # noqa: E402
+from .p13_both_loops import BothLoops  # noqa: E402
+from .reading import Reading  # noqa: E402
+
+__all__ = ["SaverConformance"]
+
+
+class SaverConformance(
+    Atomic, Durable, Records, OneWriter, Cancellation, Bytes, BothLoops, Reading, Listing, Deleting
+):
+    """All of it. Override the fixture `open_saver`."""

@@ -1,0 +1,210 @@
+"""What the checks share: the fixtures, and short ways to make rows and claims."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import cache, partial
+from importlib.util import find_spec
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+import pytest
+
+from ..abc import BaseCheckpointSaver
+from ..owner import this_process
+from ..records import (
+    Chain,
+    CheckpointId,
+    CheckpointRow,
+    Claim,
+    Commit,
+    Header,
+    Owner,
+    RecordKind,
+    TaskId,
+    TaskRecord,
+)
+
+OpenSaver = Callable[[], AbstractAsyncContextManager[BaseCheckpointSaver]]
+
+NOW = 4_000_000_000.0
+"""The checks' time, in unix seconds. In the year 2096: a claim that is live then is so by any real clock."""
+
+LATER = NOW + 30.0
+"""When the checks' claims expire."""
+
+
+class Suite:
+    """The fixtures of all checks."""
+
+    pytestmark = pytest.mark.anyio
+
+    @pytest.fixture
+    def open_saver(self) -> OpenSaver:
+        """A function that opens a saver, as an async context manager. Every call within one test opens the same storage."""
+        raise NotImplementedError("override the fixture open_saver")
+
+    @pytest.fixture
+    async def saver(self, open_saver: OpenSaver) -> AsyncIterator[BaseCheckpointSaver]:
+        async with open_saver() as saver:
+            yield saver
+
+    @pytest.fixture
+    def gone(self) -> Owner:
+        """A run in a process of this machine that has been killed."""
+        return _killed()
+
+
+@cache
+def _killed() -> Owner:
+    """Made once: it stays dead."""
+    code = (
+        "import msgspec, sys; from checkpoint_savers.owner import this_process; "
+        "sys.stdout.buffer.write(msgspec.json.encode(this_process('run-gone')) + b'\\n'); "
+        "sys.stdout.flush(); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        owner = msgspec.json.decode(process.stdout.readline(), type=Owner)
+        process.kill()
+    return owner
+
+
+def here(run: str) -> Owner:
+    """A run in this process."""
+    return this_process(run)
+
+
+def elsewhere(run: str) -> Owner:
+    """A run on another machine, about which nothing can be known."""
+    return Owner(host=f"not-{socket.gethostname()}", boot="", pid=1, started="", run_id=run)
+
+
+def cid(number: int) -> CheckpointId:
+    """Checkpoint ids in order."""
+    return CheckpointId(f"{number:06d}-checkpoint")
+
+
+def row(
+    number: int,
+    parent: int | None = None,
+    *,
+    base: int | None = None,
+    ns: str = "",
+    metadata: dict[str, Any] | None = None,
+    frame: bytes | None = None,
+) -> CheckpointRow:
+    """A checkpoint; without `base`, one that holds everything."""
+    return CheckpointRow(
+        ns=ns,
+        checkpoint_id=cid(number),
+        parent_id=None if parent is None else cid(parent),
+        base_id=cid(number if base is None else base),
+        step=number - 1,
+        metadata={"source": "loop", "step": number - 1} if metadata is None else metadata,
+        frame=f"frame {ns} {number}".encode() if frame is None else frame,
+    )
+
+
+def record(
+    number: int, task: str, index: int = 0, kind: RecordKind = "result", *, ns: str = "", frame: bytes = b"record"
+) -> TaskRecord:
+    """A record of a task planned on a checkpoint."""
+    return TaskRecord(ns=ns, checkpoint_id=cid(number), task_id=TaskId(task), index=index, kind=kind, frame=frame)
+
+
+def commit(
+    *rows: CheckpointRow,
+    head: int | None = None,
+    records: Sequence[TaskRecord] = (),
+    clears: Sequence[TaskRecord] = (),
+    releases: bool = False,
+    expires_at: float = LATER,
+) -> Commit:
+    """A commit that expects checkpoint `head` to be the head."""
+    return Commit(
+        rows=rows,
+        expected_head=None if head is None else cid(head),
+        records=tuple(records),
+        clears=tuple((one.ns, one.checkpoint_id, one.task_id) for one in clears),
+        expires_at=expires_at,
+        releases=releases,
+    )
+
+
+async def take(saver: BaseCheckpointSaver, thread: str = "t", run: str = "run-1") -> Claim:
+    """A live claim."""
+    return await saver.claim(thread, here(run), now=NOW, expires_at=LATER)
+
+
+async def written(saver: BaseCheckpointSaver, *rows: CheckpointRow, thread: str = "t") -> None:
+    """A thread in which rows have been stored, one commit each, and nobody's claim."""
+    claim = await take(saver, thread, "run-setup")
+    heads: dict[str, int] = {}
+    for one in rows:
+        number = one.step + 1
+        await saver.commit(claim, commit(one, head=heads.get(one.ns)))
+        heads[one.ns] = number
+    await saver.release(claim)
+
+
+async def head_of(saver: BaseCheckpointSaver, thread: str = "t", ns: str = "") -> CheckpointId | None:
+    chain = await saver.read(thread, ns)
+    return None if chain is None else chain.head
+
+
+async def everything(
+    saver: BaseCheckpointSaver,
+) -> tuple[tuple[Header, ...], list[Chain | None], list[tuple[tuple[CheckpointRow, ...], tuple[TaskRecord, ...]]]]:
+    """All that can be read."""
+    headers = await saver.scan(None, None, limit=10_000)
+    spaces = sorted({(one.thread_id, one.ns) for one in headers})
+    bases = sorted({(one.thread_id, one.ns, one.base_id) for one in headers})
+    return headers, [await saver.read(*space) for space in spaces], [await saver.segment(*base) for base in bases]
+
+
+def loops() -> tuple[str, ...]:
+    """The event loops that are installed."""
+    return ("asyncio", "trio") if find_spec("trio") else ("asyncio",)
+
+
+async def in_threads(*works: Callable[[], Awaitable[None]]) -> None:
+    """Run each in an OS thread with an event loop of its own, asyncio and trio in turn; all at once."""
+    errors: list[BaseException] = []
+    gate = threading.Barrier(len(works))
+
+    def run(work: Callable[[], Awaitable[None]], backend: str) -> None:
+        async def main() -> None:
+            gate.wait()
+            await work()
+
+        try:
+            anyio.run(main, backend=backend)
+        except BaseException as error:
+            gate.abort()
+            errors.append(error)
+
+    def run_all() -> None:
+        kinds = loops()
+        threads = [
+            threading.Thread(target=run, args=(work, kinds[number % len(kinds)])) for number, work in enumerate(works)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    await anyio.to_thread.run_sync(run_all)
+    if errors:
+        raise BaseExceptionGroup("in threads", errors)
+
+
+def repeated(work: Callable[[int], Awaitable[None]], times: int) -> list[Callable[[], Awaitable[None]]]:
+    return [partial(work, number) for number in range(times)]

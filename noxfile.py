@@ -1,0 +1,115 @@
+"""How people work here: `nox -s lint types contracts tests`, and the longer sessions by name."""
+
+from __future__ import annotations
+
+import os
+
+import nox
+
+nox.options.sessions = ["lint", "types", "contracts", "tests"]
+nox.options.default_venv_backend = "venv"
+
+PYPROJECT = nox.project.load_toml("pyproject.toml")
+CODE = ("pregel_async", "checkpoint_savers", "tests", "examples", "noxfile.py")
+
+
+def install(session: nox.Session, *groups: str) -> None:
+    """The package as users get it, editable, with the tools of some groups."""
+    session.install("-q", "--upgrade", "pip")
+    session.install("-q", "-e", ".[cli,trio]", *nox.project.dependency_groups(PYPROJECT, *groups))
+
+
+def pytest(session: nox.Session, *args: str, **env: str) -> None:
+    session.run("python", "-m", "pytest", *args, *session.posargs, env=env)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """ruff: rules and format."""
+    session.install("-q", *nox.project.dependency_groups(PYPROJECT, "lint"))
+    session.run("ruff", "check", "--quiet", *CODE)
+    session.run("ruff", "format", "--check", "--quiet", *CODE)
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """mypy and pyright, both strict."""
+    install(session, "test", "types")
+    session.run("mypy")
+    session.run("pyright")
+
+
+@nox.session
+def contracts(session: nox.Session) -> None:
+    """The layers: who may import whom."""
+    install(session, "test")
+    session.run("lint-imports", "--verbose" if session.posargs else "--no-cache")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """The whole suite, on this Python."""
+    install(session, "test", "types")
+    pytest(session, "-n", "auto", "-q")
+
+
+@nox.session(python=["3.11", "3.12", "3.13"])
+def pythons(session: nox.Session) -> None:
+    """The whole suite, on every Python that is supported and installed."""
+    install(session, "test", "types")
+    pytest(session, "-n", "auto", "-q")
+
+
+@nox.session
+def savers(session: nox.Session) -> None:
+    """The conformance suite and all other tests of the savers."""
+    install(session, "test")
+    pytest(session, "-n", "auto", "-q", "tests/savers")
+
+
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """A million damaged frames (PREGEL_FUZZ says another number)."""
+    install(session, "test")
+    pytest(session, "-q", "tests/savers/test_fuzz.py", PREGEL_FUZZ=os.environ.get("PREGEL_FUZZ", "1000000"))
+
+
+@nox.session
+def kills(session: nox.Session) -> None:
+    """Two thousand kills of real processes (PREGEL_KILLS says another number)."""
+    install(session, "test")
+    count = os.environ.get("PREGEL_KILLS", "2000")
+    pytest(session, "-n", "auto", "-q", "tests/durability/test_kills.py", PREGEL_KILLS=count)
+
+
+@nox.session
+def coverage(session: nox.Session) -> None:
+    """Branch coverage: all of the algorithm, the channels and the codec; the rest is told."""
+    install(session, "test", "types", "coverage")
+    session.run("coverage", "erase")
+    session.run("coverage", "run", "-m", "pytest", "-q", "tests/core", "tests/channels", "tests/savers", "tests/face")
+    session.run("coverage", "combine", "--quiet")
+    held = "pregel_async/_core/*,pregel_async/channels/*,checkpoint_savers/codec/*"
+    session.run("coverage", "report", "--include", held, "--fail-under", "100")
+    session.run("coverage", "report")
+
+
+@nox.session
+def examples(session: nox.Session) -> None:
+    """Every example, and every block of README."""
+    install(session, "test")
+    pytest(session, "-n", "auto", "-q", "tests/test_examples.py")
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """The main job: audit the standard library of this Python, durably."""
+    session.install("-q", "-e", ".[cli]")
+    session.run("pregel-async", "run", "examples.code_audit.graph:graph", "--thread", "demo", "--db", "demo.db")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Side by side with LangGraph and the bare limit; arguments go to tests/bench/run.py."""
+    session.install("-q", "-e", ".[trio]", "uvloop", "langgraph", "langgraph-checkpoint-sqlite")
+    session.run("python", "tests/bench/run.py", *session.posargs)

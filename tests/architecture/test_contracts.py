@@ -1,0 +1,87 @@
+"""The house's rules, as tests: layers, public names, what an import loads, what a file says about itself."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("pregel_async", "checkpoint_savers")
+MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+HEAVY = ("aiosqlite", "sqlite3", "trio", "typer", "rich", "pydantic", "pytest", "hypothesis", "msgspec.json_schema")
+
+
+def names(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_the_import_contracts_are_kept() -> None:
+    """Layers import only downwards, and the algorithm knows no event loop, clock, randomness or log."""
+    ran = subprocess.run(
+        [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_importing_the_runtime_loads_no_driver_and_no_tool() -> None:
+    """`import pregel_async` loads anyio and msgspec; drivers, the command line and event loops are loaded when used."""
+    code = "import sys, json, pregel_async, checkpoint_savers; print(json.dumps(sorted(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    loaded = set(json.loads(ran.stdout))
+    assert {"anyio", "msgspec"} <= loaded
+    assert loaded.isdisjoint(HEAVY)
+    assert not any(name.startswith("pregel_async.cli") or name.startswith("checkpoint_savers.sqlite") for name in loaded)
+
+
+def test_the_savers_alone_do_not_load_the_runtime() -> None:
+    """checkpoint_savers stands by itself."""
+    code = "import sys, checkpoint_savers; sys.exit(any(name.startswith('pregel_async') for name in sys.modules))"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize(
+    "name", ["pregel_async", "pregel_async.channels", "pregel_async.errors", "pregel_async.types", "checkpoint_savers"]
+)
+def test_public_names_are_sorted_and_real(name: str) -> None:
+    """`__all__` is sorted, every name in it exists, and every public name that the module holds is in it."""
+    module = importlib.import_module(name)
+    assert list(module.__all__) == sorted(module.__all__, key=lambda n: (not n.isupper(), not n[0].isupper(), n)) or list(
+        module.__all__
+    ) == sorted(module.__all__)
+    for public in module.__all__:
+        assert getattr(module, public) is not None
+
+
+@pytest.mark.parametrize("path", MODULES, ids=names)
+def test_every_module_says_what_it_is(path: Path) -> None:
+    """The first docstring line states the module's one idea."""
+    text = ast.get_docstring(ast.parse(path.read_text("utf-8")))
+    assert text, f"{names(path)} has no docstring"
+    assert text.splitlines()[0].rstrip().endswith((".", ":", "?")), names(path)
+
+
+def test_the_algorithm_reads_in_one_file() -> None:
+    """The file a newcomer opens first starts with the four words, and stays short."""
+    path = ROOT / "pregel_async/_core/superstep.py"
+    source = path.read_text("utf-8")
+    text = ast.get_docstring(ast.parse(source))
+    assert text is not None and text.splitlines()[0] == "The algorithm: plan, execute, update, checkpoint."
+    assert len(source.splitlines()) < 400
+    functions = [node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    assert [name for name in functions if name in ("run", "plan", "collect", "update")] == ["run", "plan", "collect", "update"]
+
+
+def test_nothing_is_left_for_later() -> None:
+    """No note to do something later stands in the packages, and every exemption gives its reason."""
+    for path in MODULES:
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+            assert "TODO" not in line and "FIXME" not in line, f"{names(path)}:{number}"
+            for mark in ("# type: ignore", "# pyright: ignore", "# noqa", "# pragma: no cover"):
+                if mark in line:
+                    assert "  # " in line.split(mark, 1)[1], f"{names(path)}:{number}: {mark} needs its reason beside it"

@@ -1,0 +1,347 @@
+"""P7, P13: whoever waits for another thread waits until it is done, on every loop, however often it is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from checkpoint_savers.bridge import DriverThread, Waiter, tell, until
+
+anyio_only = pytest.mark.anyio
+
+
+class Work:
+    """Something that another thread does, and ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.begun = False
+        self.ended = False
+        self.waiter: Waiter | None = None
+
+    def start(self, waiter: Waiter) -> None:
+        self.begun = True
+        self.waiter = waiter
+
+    def end(self) -> None:
+        def run() -> None:
+            self.ended = True
+            assert self.waiter is not None
+            tell([self.waiter])
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+
+
+async def turns(number: int = 5) -> None:
+    for _ in range(number):
+        await anyio.lowlevel.checkpoint()
+
+
+@anyio_only
+async def test_until() -> None:
+    """It returns when it is told, from whichever thread."""
+    work = Work()
+    async with anyio.create_task_group() as group:
+        group.start_soon(until, work.start)
+        await turns()
+        assert work.begun
+        work.end()
+
+
+@anyio_only
+async def test_told_at_once() -> None:
+    """Told before it waits, by its own thread even, it does not wait."""
+    await until(lambda waiter: tell([waiter]))
+
+
+@anyio_only
+async def test_what_start_raises() -> None:
+    """P7: then nothing was begun, and there is nothing to wait for."""
+
+    def start(waiter: Waiter) -> None:
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        await until(start)
+
+
+@anyio_only
+async def test_many_wait() -> None:
+    """Waiters are woken together, each once."""
+    works = [Work() for _ in range(100)]
+    async with anyio.create_task_group() as group:
+        for work in works:
+            group.start_soon(until, work.start)
+        await turns()
+        tell([work.waiter for work in works if work.waiter is not None])
+
+
+@anyio_only
+async def test_a_cancelled_scope_waits() -> None:
+    """P7: cancelled by a scope, it ends when the other side has, and then the cancellation goes on."""
+    work = Work()
+    after = False
+
+    async def wait() -> None:
+        nonlocal after
+        try:
+            await until(work.start)
+        finally:
+            assert work.ended
+        after = True
+
+    async with anyio.create_task_group() as outer:
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait)
+            await turns()
+
+            async def end_later() -> None:
+                await turns()
+                assert not work.ended
+                work.end()
+
+            outer.start_soon(end_later)
+            group.cancel_scope.cancel()
+    assert work.ended
+    assert not after, "the cancellation was lost"
+
+
+@anyio_only
+async def test_a_scope_that_was_cancelled_before() -> None:
+    """P7: then nothing is begun."""
+    work = Work()
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await until(work.start)
+    assert scope.cancelled_caught
+    assert not work.begun
+
+
+@anyio_only
+async def test_a_shield() -> None:
+    """P7: under a shield of its caller it works where all is cancelled, and is not cancelled."""
+    work = Work()
+    done = False
+    async with anyio.create_task_group() as group:
+
+        async def wait() -> None:
+            nonlocal done
+            with anyio.CancelScope(shield=True):
+                await until(work.start)
+                done = True
+
+        group.start_soon(wait)
+        await turns()
+        group.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await turns()
+            work.end()
+    assert done
+
+
+@anyio_only
+class TestNative:
+    """asyncio's own ways of cancelling."""
+
+    @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+    def anyio_backend(self, request: pytest.FixtureRequest) -> object:
+        return "asyncio", {"use_uvloop": request.param}
+
+    @pytest.mark.parametrize("times", [1, 2, 7])
+    async def test_cancelled_again_and_again(self, times: int) -> None:
+        """P7: `Task.cancel()`, any number of times, ends the wait no earlier; none is lost or added."""
+        work = Work()
+        counts: list[int] = []
+
+        async def wait() -> None:
+            try:
+                await until(work.start)
+            finally:
+                task = asyncio.current_task()
+                assert task is not None
+                counts.append(task.cancelling())
+
+        task = asyncio.ensure_future(wait())
+        await turns()
+        for number in range(times):
+            task.cancel(f"number {number}")
+            await turns()
+            assert not task.done()
+        work.end()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await task
+        assert task.cancelled()
+        assert counts == [times]
+        assert caught.value.args in ((f"number {times - 1}",), ())  # 3.11 and later keep the text, uvloop may not
+
+    async def test_a_timeout(self) -> None:
+        """P7: `asyncio.timeout` knows its own cancellation again."""
+        work = Work()
+        deadline = asyncio.get_running_loop().time()
+
+        async def end_later() -> None:
+            await turns(20)
+            work.end()
+
+        ender = asyncio.ensure_future(end_later())
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await until(work.start)
+        task = asyncio.current_task()
+        assert task is not None and task.cancelling() == 0
+        assert work.ended
+        await ender
+
+    async def test_a_task_group(self) -> None:
+        """P7: `asyncio.TaskGroup` waits for it when a sibling fails."""
+        work = Work()
+
+        async def end_later() -> None:
+            await turns(20)
+            work.end()
+
+        async def fail() -> None:
+            await turns()
+            enders.append(asyncio.ensure_future(end_later()))
+            raise LookupError
+
+        enders: list[asyncio.Future[None]] = []
+
+        with pytest.raises(ExceptionGroup) as caught:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(until(work.start))
+                group.create_task(fail())
+        assert caught.group_contains(LookupError)
+        assert work.ended
+        await enders[0]
+
+    async def test_a_scope_does_not_spin(self) -> None:
+        """P7: a cancelled scope cancels its task in every turn of the loop until it gives in; the wait keeps it from that."""
+        work = Work()
+        seen: list[int] = []
+
+        async def wait() -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            with anyio.CancelScope() as scope:
+                asyncio.get_running_loop().call_soon(scope.cancel)
+                try:
+                    await until(work.start)
+                finally:
+                    seen.append(task.cancelling())
+            assert task.cancelling() == 0
+
+        task = asyncio.ensure_future(wait())
+        await turns(50)
+        work.end()
+        await task
+        assert seen[0] <= 2
+
+    async def test_a_native_one_after_a_scopes(self) -> None:
+        """P7: both cancelled: the scope may swallow its own, and not the task's."""
+        work = Work()
+        after = False
+
+        async def wait() -> None:
+            nonlocal after
+            with anyio.CancelScope() as scope:
+                asyncio.get_running_loop().call_soon(scope.cancel)
+                await until(work.start)
+            await turns()
+            after = True
+
+        task = asyncio.ensure_future(wait())
+        await turns()
+        task.cancel()
+        await turns()
+        work.end()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not after
+
+    async def test_told_and_cancelled_in_one_turn(self) -> None:
+        """P7: told already, and cancelled before it could go on: cancelled."""
+        work = Work()
+        task = asyncio.ensure_future(until(work.start))
+        await turns()
+        work.end()
+        await asyncio.sleep(0)  # now it has been told, and is to run in the next turn
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+def test_a_loop_that_was_closed() -> None:
+    """P13: a loop that is closed under a waiting task harms nobody else."""
+    work, other = Work(), Work()
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(until(work.start))
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    loop.close()
+
+    async def main() -> None:
+        second = asyncio.ensure_future(until(other.start))
+        await turns()
+        assert work.waiter is not None and other.waiter is not None
+        tell([work.waiter, other.waiter])
+        await second
+
+    asyncio.run(main())
+    loop.set_exception_handler(lambda loop, context: None)  # asyncio logs the task that was left
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+def test_ctrl_c_on_trio() -> None:
+    """P7, P13: Ctrl-C goes through a shield on trio; here it waits too, and then comes."""
+    trio = pytest.importorskip("trio")
+    work = Work()
+
+    def start(waiter: Waiter) -> None:
+        work.start(waiter)
+
+        def run() -> None:
+            signal.raise_signal(signal.SIGINT)
+            work.end()
+
+        threading.Thread(target=run).start()
+
+    async def main() -> None:
+        try:
+            await until(start)
+        finally:
+            assert work.ended
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)
+    assert work.ended
+
+
+@anyio_only
+async def test_a_drivers_thread() -> None:
+    """P13: it runs one coroutine on asyncio, whatever loop its caller has, and is gone when `join` returns."""
+    go = threading.Event()
+    where: list[str] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop()
+        where.append(threading.current_thread().name)
+        assert threading.current_thread().daemon
+        go.wait()
+
+    driver = DriverThread("a driver", main)
+    driver.start()
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(driver.join)
+        await turns()
+        go.set()
+    await driver.join()
+    assert where == ["a driver"]
+    assert "a driver" not in {thread.name for thread in threading.enumerate()}

@@ -1,0 +1,93 @@
+"""Frames: whole, or an error that says what is wrong with them (P11)."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpoint_savers import errors
+from checkpoint_savers.codec import seal, unseal
+from checkpoint_savers.records import FORMAT
+
+BODY = b"\x93\x01\xa5hello\xc0"
+FRAME = seal(BODY)
+
+
+def sealed(number: int, body: bytes, magic: bytes = b"\xc1P") -> bytes:
+    """A frame of any format, with the right length and checksum."""
+    start = struct.pack(">2sBQ", magic, number, len(body))
+    return start + zlib.crc32(start + body).to_bytes(4, "big") + body
+
+
+def refused(frame: bytes | memoryview) -> errors.CorruptCheckpointError:
+    with pytest.raises(errors.CorruptCheckpointError) as caught:
+        unseal(frame, "thread 't'")
+    assert type(caught.value) is errors.CorruptCheckpointError
+    assert caught.value.where == "thread 't'"
+    return caught.value
+
+
+@given(st.binary(max_size=300))
+def test_a_frame_gives_its_body_back(body: bytes) -> None:
+    assert bytes(unseal(seal(body), "here")) == body
+
+
+def test_a_frame_may_be_any_view_of_bytes() -> None:
+    for view in (memoryview(FRAME), memoryview(bytearray(FRAME)), memoryview(b"x" + FRAME + b"x")[1:-1]):
+        assert bytes(unseal(view, "here")) == BODY
+
+
+def test_the_layout_of_format_1_is_forever() -> None:
+    assert FORMAT == 1
+    golden = bytes.fromhex("c1500100000000000000095fdc04d79301a568656c6c6fc0")
+    assert golden == FRAME == sealed(1, BODY)
+    assert bytes(unseal(golden, "here")) == BODY
+
+
+@pytest.mark.parametrize("body", [b"", BODY, bytes(range(256))], ids=["empty", "short", "long"])
+def test_every_single_bit_flip_is_found(body: bytes) -> None:
+    frame = seal(body)
+    for bit in range(len(frame) * 8):
+        damaged = bytearray(frame)
+        damaged[bit // 8] ^= 1 << bit % 8
+        refused(bytes(damaged))
+
+
+def test_every_truncation_is_found() -> None:
+    for length in range(len(FRAME)):
+        refused(FRAME[:length])
+        refused(FRAME[len(FRAME) - length :])
+
+
+def test_bytes_after_the_end_are_found() -> None:
+    assert "announces 9 bytes, and 10 follow" in str(refused(FRAME + b"\0"))
+    refused(FRAME + FRAME)
+
+
+def test_what_never_was_a_frame_is_found() -> None:
+    for foreign in (b"", b"\0" * 100, b"SQLite format 3\0" * 4, b'{"v": 1, "id": "x"}', BODY, sealed(1, BODY, b"PK")):
+        refused(foreign)
+    for no_bytes in ("a text column", 7, None):
+        refused(no_bytes)  # type: ignore[arg-type]
+
+
+def test_a_newer_format_is_neither_read_nor_called_damaged() -> None:
+    for number in (FORMAT + 1, 255):
+        with pytest.raises(errors.UnsupportedFormatError, match=f"format {number}.*Upgrade") as caught:
+            unseal(sealed(number, b"whatever comes then"), "thread 't'")
+        error = caught.value
+        assert (error.where, error.found, error.supported) == ("thread 't'", number, FORMAT)
+
+
+def test_a_format_that_never_was_is_damage() -> None:
+    refused(sealed(0, BODY))
+
+
+def test_a_damaged_format_number_is_damage() -> None:
+    """It must not look like a frame from the future."""
+    for number in set(range(256)) - {FORMAT}:
+        refused(FRAME[:2] + bytes((number,)) + FRAME[3:])

@@ -1,0 +1,357 @@
+"""SqliteSaver and its file: whose it is, whether it may be written, whether it is whole (P4, P11)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpoint_savers import (
+    CorruptCheckpointError,
+    SqliteSaver,
+    StorageError,
+    StorageReadOnlyError,
+    UnsupportedFormatError,
+)
+from checkpoint_savers.conformance.suite import (
+    LATER,
+    cid,
+    commit,
+    everything,
+    head_of,
+    here,
+    record,
+    row,
+    take,
+    written,
+)
+from checkpoint_savers.sqlite.schema import APPLICATION_ID, VERSION
+from checkpoint_savers.sqlite.worker import Job
+
+pytestmark = pytest.mark.anyio
+
+ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+async def pragma(saver: SqliteSaver, name: str) -> Any:
+    assert saver._worker is not None
+    return await saver._worker.run(Job(lambda db: db.execute(f"PRAGMA {name}").fetchone()[0], writes=False))
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.iterdir()}
+
+
+def saver_threads() -> list[str]:
+    return [one.name for one in threading.enumerate() if "SqliteSaver" in one.name or "_connection_worker" in one.name]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "threads.db"
+
+
+async def make(path: Path, *, records: bool = False) -> None:
+    async with SqliteSaver.from_conn_string(path) as saver:
+        await written(saver, row(1), row(2, 1, base=1), row(3, ns="child"))
+        if records:
+            claim = await take(saver)
+            await saver.record(claim, [record(2, "a")], expires_at=LATER)
+
+
+@pytest.mark.parametrize(("synchronous", "level"), [("FULL", 2), ("NORMAL", 1)])
+async def test_the_settings_that_durability_rests_on(path: Path, synchronous: Any, level: int) -> None:
+    """P4: what `synchronous` asks for is what SQLite does; FULL is the default."""
+    async with SqliteSaver.from_conn_string(path, synchronous=synchronous) as saver:
+        assert await pragma(saver, "synchronous") == level
+        assert await pragma(saver, "journal_mode") == "wal"
+    async with SqliteSaver.from_conn_string(path) as saver:
+        assert await pragma(saver, "synchronous") == 2
+
+
+async def test_what_is_asked_for_wrongly(path: Path) -> None:
+    """Before any file is touched."""
+    with pytest.raises(ValueError, match="synchronous"):
+        SqliteSaver.from_conn_string(path, synchronous="OFF")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="busy_timeout"):
+        SqliteSaver.from_conn_string(path, busy_timeout=-1)
+    with pytest.raises(ValueError, match="busy_timeout"):
+        SqliteSaver.from_conn_string(path, busy_timeout=float("nan"))
+    assert not path.exists()
+
+
+async def test_ways_to_name_a_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path, a text, a URI; `:memory:`; an odd name."""
+    await make(path)
+    for name in (path, str(path), f"file:{path}", f"file:{path}?mode=rw"):
+        async with SqliteSaver.from_conn_string(name) as saver:
+            assert await head_of(saver) == cid(2)
+    async with SqliteSaver.from_conn_string(":memory:") as saver:
+        await written(saver, row(1))
+        assert await head_of(saver) == cid(1)
+    odd = path.with_name("odd name; ?mode=ro #%41.db")
+    await make(odd)
+    assert odd.exists()
+    monkeypatch.chdir(path.parent)
+    async with SqliteSaver.from_conn_string("file:threads.db?mode=ro") as saver:
+        assert await head_of(saver) == cid(2)
+
+
+async def test_the_header_says_whose_file_it_is(path: Path) -> None:
+    """P11: application_id and user_version, where `file` and others look."""
+    await make(path)
+    header = path.read_bytes()[:100]
+    assert header[68:72] == APPLICATION_ID.to_bytes(4, "big") == b"PREG"
+    assert int.from_bytes(header[60:64], "big") == VERSION
+
+
+async def test_an_empty_file(path: Path) -> None:
+    """A file of no bytes is a new one."""
+    path.touch()
+    await make(path)
+    async with SqliteSaver.from_conn_string(path) as saver:
+        assert await head_of(saver) == cid(2)
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["CREATE TABLE theirs (a)"],
+        ["PRAGMA application_id = 252006674"],
+        ["PRAGMA application_id = 252006674", "CREATE TABLE theirs (a)", "PRAGMA user_version = 1"],
+        ["PRAGMA user_version = 3"],
+        ["CREATE VIEW theirs AS SELECT 1"],
+        ["CREATE TABLE threads (thread_id)", "CREATE TABLE checkpoints (a)"],
+    ],
+    ids=" ".join,
+)
+async def test_a_foreign_database(path: Path, statements: list[str]) -> None:
+    """P11: another program's file is refused and left as it is, not even switched to WAL."""
+    with sqlite3.connect(path) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+    before = contents(path.parent)
+    with pytest.raises(CorruptCheckpointError, match="another program"):
+        async with SqliteSaver.from_conn_string(path):
+            pass
+    assert contents(path.parent) == before
+    assert not saver_threads()
+
+
+async def test_a_newer_version(path: Path) -> None:
+    """P11: a file of a later version of this package is neither read nor changed."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE something_new (a)")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+    connection.close()
+    before = contents(path.parent)
+    for name in (path, f"file:{path}?mode=ro"):
+        with pytest.raises(UnsupportedFormatError) as caught:
+            async with SqliteSaver.from_conn_string(name):
+                pass
+        assert (caught.value.found, caught.value.supported) == (VERSION + 1, VERSION)
+    assert contents(path.parent) == before
+    assert not saver_threads()
+
+
+async def test_parts_are_missing(path: Path) -> None:
+    """P11: a file of ours without one of its tables or its index is damaged, and nothing is made up for it."""
+    await make(path)
+    for statement in ("DROP INDEX checkpoints_by_id", "DROP TABLE heads"):
+        with sqlite3.connect(path) as connection:
+            connection.execute(statement)
+        connection.close()
+        before = path.read_bytes()
+        with pytest.raises(CorruptCheckpointError, match=statement.split()[-1]):
+            async with SqliteSaver.from_conn_string(path):
+                pass
+        assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"no database\n" * 100, b"\x00" * 4096, b"SQLite format 3\x00", os.urandom(5000)])
+async def test_no_database_at_all(path: Path, content: bytes) -> None:
+    """P11: with SQLite's own error as the cause."""
+    path.write_bytes(content)
+    with pytest.raises(CorruptCheckpointError) as caught:
+        async with SqliteSaver.from_conn_string(path):
+            pass
+    assert isinstance(caught.value.__cause__, sqlite3.DatabaseError)
+    assert path.read_bytes() == content
+    assert not saver_threads()
+
+
+async def test_no_way_to_open(tmp_path: Path) -> None:
+    """A folder that is not there, a folder in a file's place: StorageError with its cause, and nothing left running."""
+    for name in (tmp_path / "nowhere" / "x.db", tmp_path, f"file:{tmp_path}/missing.db?mode=ro"):
+        with pytest.raises(StorageError) as caught:
+            async with SqliteSaver.from_conn_string(name):
+                pass
+        assert isinstance(caught.value.__cause__, sqlite3.OperationalError)
+        assert str(name) in str(caught.value)
+        assert not saver_threads()
+    with pytest.raises(ValueError, match="null"):
+        async with SqliteSaver.from_conn_string("a\x00b"):
+            pass
+    assert not saver_threads()
+
+
+async def test_read_only(path: Path) -> None:
+    """Opened with mode=ro, a good file is read, and every writing verb raises StorageReadOnlyError."""
+    async with SqliteSaver.from_conn_string(path) as saver:
+        claim = await take(saver)
+        await saver.commit(claim, commit(row(1), records=[record(1, "a")]))
+        before = await everything(saver)
+    async with SqliteSaver.from_conn_string(f"file:{path}?mode=ro") as saver:
+        assert await everything(saver) == before
+        for attempt in (
+            saver.claim("t", here("run-2"), now=LATER, expires_at=LATER),
+            saver.claim("new", here("run-2"), now=LATER, expires_at=LATER),
+            saver.renew(claim, expires_at=LATER),
+            saver.commit(claim, commit(row(2, 1), head=1)),
+            saver.record(claim, [record(1, "b")], expires_at=LATER),
+            saver.release(claim),
+            saver.adelete_thread("u"),
+        ):
+            with pytest.raises(StorageReadOnlyError) as caught:
+                await attempt
+            assert isinstance(caught.value.__cause__, sqlite3.OperationalError)
+        assert await everything(saver) == before
+    async with SqliteSaver.from_conn_string(path) as saver:
+        assert await everything(saver) == before
+
+
+async def test_read_only_and_empty(path: Path) -> None:
+    """There is nothing to read, and nothing can be set up."""
+    path.touch()
+    with pytest.raises(StorageReadOnlyError) as caught:
+        async with SqliteSaver.from_conn_string(f"file:{path}?mode=ro"):
+            pass
+    assert isinstance(caught.value.__cause__, sqlite3.OperationalError)
+    assert path.read_bytes() == b""
+    assert not saver_threads()
+
+
+DAMAGE = {
+    "metadata that are no JSON": "UPDATE checkpoints SET metadata = '{'",
+    "metadata that are no object": "UPDATE checkpoints SET metadata = '[1]'",
+    "metadata that are deep": f"UPDATE checkpoints SET metadata = '{'[' * 100_000}'",
+    "text that is not UTF-8": "UPDATE checkpoints SET parent_id = CAST(x'fffe' AS TEXT)",
+    "an id that is not UTF-8": "UPDATE checkpoints SET checkpoint_id = CAST(x'fffe' AS TEXT) WHERE step = 1",
+    "a base that is gone": "DELETE FROM checkpoints WHERE base_id = checkpoint_id",
+    "a base that is another": "UPDATE checkpoints SET base_id = 'x'",
+    "a head that is gone": "DELETE FROM checkpoints WHERE step = 1",
+    "a record of no kind": "UPDATE records SET kind = 'other'",
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+async def test_damaged_rows(path: Path, name: str) -> None:
+    """P11: rows that no saver has written give CorruptCheckpointError when they are read, and no other error."""
+    await make(path, records=True)
+    with sqlite3.connect(path) as connection:
+        connection.execute(DAMAGE[name])
+    connection.close()
+    async with SqliteSaver.from_conn_string(path) as saver:
+        with pytest.raises(CorruptCheckpointError):
+            await saver.read("t")
+        for attempt in (saver.segment("t", "", cid(1)), saver.scan("t", None), saver.scan(None, None)):
+            try:
+                await attempt
+            except CorruptCheckpointError:
+                pass
+
+
+@pytest.mark.parametrize("value", ["'{'", "'{}'", "'[]'", "CAST(x'ff' AS TEXT)", "'{\"host\": 1}'"])
+async def test_a_damaged_owner(path: Path, value: str) -> None:
+    """P11, P6: a claim whose owner cannot be read is not taken for given up."""
+    await make(path, records=True)
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"UPDATE threads SET owner = {value}")
+    connection.close()
+    async with SqliteSaver.from_conn_string(path) as saver:
+        with pytest.raises(CorruptCheckpointError):
+            await take(saver, run="run-2")
+        with pytest.raises(CorruptCheckpointError):
+            await saver.adelete_thread("t")
+
+
+async def test_a_damaged_file(path: Path) -> None:
+    """P11: whatever bytes of the file are hit, it reads as it was, or it is corrupt: never another error.
+
+    The saver does not see a frame's own bytes: those the codec checks.
+    """
+    await make(path, records=True)
+    whole = path.read_bytes()
+    rng = random.Random(7)
+    raised = 0
+    for number in range(150):
+        data = bytearray(whole)
+        if number % 3 == 0:
+            start = rng.randrange(len(data))
+            data[start : start + 200] = rng.randbytes(200)
+        elif number % 3 == 1:
+            for _ in range(20):
+                data[rng.randrange(len(data))] = rng.randrange(256)
+        else:
+            del data[rng.randrange(len(data)) :]
+        target = path.with_name(f"damaged-{number}.db")
+        target.write_bytes(data)
+        try:
+            async with SqliteSaver.from_conn_string(target, busy_timeout=0) as saver:
+                await everything(saver)
+                await saver.adelete_thread("other")
+        except (CorruptCheckpointError, UnsupportedFormatError):
+            raised += 1
+        assert not saver_threads()
+    assert raised > 50
+
+
+RACE = """if True:
+    import anyio, sys
+    from checkpoint_savers import SqliteSaver
+    from checkpoint_savers.conformance.suite import commit, row, take
+
+    async def main():
+        async with SqliteSaver.from_conn_string(sys.argv[1], busy_timeout=60) as saver:
+            claim = await take(saver, sys.argv[2])
+            await saver.commit(claim, commit(row(1), releases=True))
+
+    print("ready", flush=True)
+    sys.stdin.readline()
+    anyio.run(main)
+"""
+
+
+async def test_eight_processes_open_one_new_file(path: Path) -> None:
+    """P13: at the same moment; one of them sets it up, and each stores its thread."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", RACE, str(path), f"t{number}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=ENV,
+        )
+        for number in range(8)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == b"ready"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+    for process in processes:
+        process.communicate()
+    assert [process.returncode for process in processes] == [0] * 8
+    async with SqliteSaver.from_conn_string(path) as saver:
+        assert [one.thread_id for one in await saver.scan(None, None)] == [f"t{number}" for number in range(7, -1, -1)]
