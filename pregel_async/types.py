@@ -29,8 +29,9 @@ START: Final = "__start__"
 END: Final = "__end__"
 """The virtual node after the last: an edge to it ends that path."""
 
-StreamMode: TypeAlias = Literal["values", "updates"]
-"""What a stream shows: the state after each superstep, or each task's update as it finishes."""
+StreamMode: TypeAlias = Literal["values", "updates", "tasks"]
+"""What a stream shows: the state after each superstep, each task's update as it finishes, or each task when it is
+planned and when it has ended."""
 
 OnConflict: TypeAlias = Literal["reject", "wait"]
 """What a run does when another owns its thread: raise `ThreadBusyError`, or wait until it is given up or lapses."""

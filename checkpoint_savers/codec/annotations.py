@@ -38,9 +38,14 @@ def classes(hints: Iterable[object]) -> Iterator[type]:
 def fields(cls: type) -> Iterable[object]:
     """The annotations of a class's fields, as far as they resolve; none for a class not defined by its fields."""
     if has(cls, "__pydantic_fields_set__"):
-        return [field.annotation for field in model_fields(cls).values()]
+        # Both: pydantic knows the arguments of a generic model, and has not resolved what was defined after the class.
+        return [*(field.annotation for field in model_fields(cls).values()), *_hints(cls)]
     if not is_typed_dict(cls) and not any(has(cls, name) for name in _MADE_OF_FIELDS):
         return ()
+    return _hints(cls)
+
+
+def _hints(cls: type) -> Iterable[object]:
     try:
         return list(typing.get_type_hints(cls).values())
     except Exception:  # a NameError, or whatever the module's own expressions raise; it spoils all fields for one

@@ -218,9 +218,9 @@ class _Draft:
 def default_tag(cls: type) -> str:
     """`module.qualname`. A script's classes have the tag that they would have if it were imported."""
     module = cls.__module__
-    if module in ("__main__", "__mp_main__"):  # the second is the first in a process that multiprocessing has started
+    if module in ("__main__", "__mp_main__"):  # the second is the first, in a process that multiprocessing has started
         main = sys.modules.get(module)
         spec = getattr(main, "__spec__", None)
         file: str | None = getattr(main, "__file__", None)
-        module = spec.name if spec else PurePath(file).stem if file else module
+        module = spec.name if spec else PurePath(file).stem if file and file[0] != "<" else module
     return f"{module}.{cls.__qualname__}"

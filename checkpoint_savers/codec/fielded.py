@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
+from copy import deepcopy
 from typing import Any, Final, cast
 
 import msgspec
@@ -144,13 +145,14 @@ class NamedTupleShape(Shape):
 class ModelShape(Shape):
     """A pydantic v2 model, told by its attributes: this package does not depend on pydantic."""
 
-    __slots__ = ("_keeps_extra", "_names", "_private")
+    __slots__ = ("_is_root", "_keeps_extra", "_names", "_private")
 
     def __init__(self, cls: type) -> None:
         super().__init__(cls)
         self._names = {name: _model_default(field) for name, field in model_fields(cls).items()}
         private: Mapping[str, Any] = self.cls.__private_attributes__
-        self._private: dict[str, Default] = {name: attribute.get_default for name, attribute in private.items()}
+        self._private = {name: _private_default(attribute) for name, attribute in private.items()}
+        self._is_root: bool = self.cls.__pydantic_root_model__  # has no slots for what it cannot have
         self._keeps_extra: bool = self.cls.model_config.get("extra") == "allow"
 
     def take(self, value: Any, writer: Writer, inside: set[int]) -> object:
@@ -171,13 +173,13 @@ class ModelShape(Shape):
         put = object.__setattr__
         put(value, "__dict__", {**filled(self.cls, self._names, {**more, **mapping(fields)})})
         more = {name: part for name, part in more.items() if name not in self._names and self._keeps_extra}
-        put(value, "__pydantic_extra__", more if self._keeps_extra else None)
+        if not self._is_root:
+            put(value, "__pydantic_extra__", more if self._keeps_extra else None)
         put(value, "__pydantic_fields_set__", {name for name in _names(given) if name in self._names or name in more})
         hidden = {name: part for name, part in mapping(private).items() if name in self._private}
-        for name, default in self._private.items():
-            if name not in hidden and type(part := default()).__name__ != "PydanticUndefinedType":
-                hidden[name] = part
-        put(value, "__pydantic_private__", hidden if self._private else None)
+        hidden |= {n: default() for n, default in self._private.items() if n not in hidden and default is not None}
+        if self._private or not self._is_root:
+            put(value, "__pydantic_private__", hidden if self._private else None)
         return value
 
 
@@ -188,7 +190,20 @@ def _names(given: object) -> list[str]:
 
 
 def _model_default(field: Any) -> Default | None:
-    # A default that is computed from other fields needs pydantic's validation: for us there is none.
-    if field.is_required() or getattr(field, "default_factory_takes_validated_data", False):
+    if field.is_required() or _needs_other_fields(field):
         return None
     return lambda: field.get_default(call_default_factory=True)
+
+
+def _private_default(attribute: Any) -> Default | None:
+    # Not its own get_default, whose arguments differ between versions of pydantic.
+    if attribute.default_factory is not None:
+        return None if _needs_other_fields(attribute) else attribute.default_factory
+    if type(attribute.default).__name__ == "PydanticUndefinedType":
+        return None
+    return lambda: deepcopy(attribute.default)
+
+
+def _needs_other_fields(field: Any) -> bool:
+    """Whether the default is computed in the course of a validation, which there is none of here."""
+    return bool(getattr(field, "default_factory_takes_validated_data", False))

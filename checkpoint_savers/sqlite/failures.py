@@ -64,6 +64,9 @@ def _say(error: sqlite3.Error | sqlite3.Warning, path: str) -> CheckpointError:
             return CorruptCheckpointError(path, f"SQLite finds the file damaged ({error})")
         case sqlite3.SQLITE_NOTADB:
             return CorruptCheckpointError(path, "it is no SQLite database")
+        case sqlite3.SQLITE_ERROR:
+            # "no such column" and the like. Statements are constant, and right for every file that a saver has made.
+            return CorruptCheckpointError(path, f"its tables are not as a saver made them ({error})")
         case 0 if "decode" in str(error):  # the module's own error for text that is not UTF-8 has no code
             return CorruptCheckpointError(path, f"a stored text is damaged ({error})")
         case sqlite3.SQLITE_CANTOPEN:

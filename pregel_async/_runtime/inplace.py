@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from .._core.isolation import own
+from .._core.isolation import IsolatedDict, IsolatedList, own
 from .._core.task import Task
 from ..errors import InPlaceChangeWarning
-
 
 _ABSENT = object()
 
@@ -25,13 +24,12 @@ def watch(task: Task, value: Any) -> Callable[[], None]:
 
     def compare() -> None:
         after = _parts(value)
-        # `own` gives back the very objects that were handed out where nothing was changed in them.
         keys = {**before, **after}
-        changed = [key for key in keys if before.get(key, _ABSENT) is not after.get(key, _ABSENT)]
+        changed = [key for key in keys if not _same(before.get(key, _ABSENT), after.get(key, _ABSENT))]
         for key in changed:
             warnings.warn(
-                f"node {task.node.name!r} changed {key!r} of its input in place (superstep {task.step}, task {task.id}). "
-                "Nobody sees that change: return it as an update.",
+                f"node {task.node.name!r} changed {key!r} of its input in place (superstep {task.step}, "
+                f"task {task.id}). Nobody sees that change: return it as an update.",
                 InPlaceChangeWarning,
                 stacklevel=2,
             )
@@ -39,12 +37,22 @@ def watch(task: Task, value: Any) -> Callable[[], None]:
     return compare
 
 
+def _same(before: Any, after: Any) -> bool:
+    # `own` gives back the very object that was handed out where nothing was changed in it; sets and the like are
+    # copies.
+    return before is after or bool(type(before) is type(after) and before == after)
+
+
 def _parts(value: Any) -> dict[Any, Any]:
-    if isinstance(value, Mapping):
-        return {key: own(item) for key, item in dict.items(value)} if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return {key: _owned(item) for key, item in dict.items(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: own(getattr(value, field.name, None)) for field in dataclasses.fields(value)}
     names = getattr(value, "__struct_fields__", None)
     if names is not None:
         return {name: own(getattr(value, name)) for name in names}
     return {"the value": own(value)} if isinstance(value, list) else {}
+
+
+def _owned(item: Any) -> Any:
+    return own(item) if isinstance(item, (IsolatedDict, IsolatedList)) else item

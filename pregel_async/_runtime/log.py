@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from .._core.board import Board
-from .._core.task import Finished, Task
+from .._core.task import Failed, Finished, Outcome, Task
 from .modes import MODES, Mode, View
 
 Sink = Callable[[Any], Awaitable[None]]
@@ -17,8 +17,8 @@ class Log:
     """Feeds a sink with what the modes make of each event.
 
     Attributes:
-        on_resumed, on_finished, on_updated: what to call with an event; None when no mode shows it, so that it costs
-            nothing.
+        on_resumed, on_planned, on_finished, on_failed, on_updated: what to call with an event; None when no mode shows
+            it, so that it costs nothing.
 
     Args:
         modes: names of modes.
@@ -26,11 +26,13 @@ class Log:
     """
 
     def __init__(self, modes: Sequence[str], view: View, sink: Sink, *, labelled: bool) -> None:
-        self._modes = [MODES[name](view) for name in modes]
+        self._modes = [mode(view) for name, mode in MODES.items() if name in modes]
         self._sink = sink
         self._labelled = labelled
         self.on_resumed = self._resumed if self._shows("resumed") else None
+        self.on_planned = self._planned if self._shows("planned") else None
         self.on_finished = self._finished if self._shows("finished") else None
+        self.on_failed = self._failed if self._shows("failed") else None
         self.on_updated = self._updated if self._shows("updated") else None
 
     def _shows(self, event: str) -> bool:
@@ -41,10 +43,22 @@ class Log:
             for payload in mode.resumed(board):
                 await self._sink((mode.name, payload) if self._labelled else payload)
 
+    async def _planned(self, board: Board, tasks: Sequence[Task]) -> None:
+        for mode in self._modes:
+            for payload in mode.planned(board, tasks):
+                await self._sink((mode.name, payload) if self._labelled else payload)
+
     async def _finished(self, task: Task, outcome: Finished) -> None:
         for mode in self._modes:
             for payload in mode.finished(task, outcome):
                 await self._sink((mode.name, payload) if self._labelled else payload)
+
+    async def _failed(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
+        for task, outcome in zip(tasks, outcomes, strict=True):
+            if isinstance(outcome, Failed):
+                for mode in self._modes:
+                    for payload in mode.failed(task, outcome):
+                        await self._sink((mode.name, payload) if self._labelled else payload)
 
     async def _updated(self, board: Board) -> None:
         for mode in self._modes:

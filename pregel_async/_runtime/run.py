@@ -161,6 +161,8 @@ class _Run:
     # ---- superstep.Port ----------------------------------------------------------------------------------------------
 
     async def execute(self, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
+        if self._log is not None and self._log.on_planned is not None:
+            await self._log.on_planned(board, tasks)
         self._outcomes = outcomes = await self._runner.execute(board, tasks)
         return outcomes
 
@@ -173,3 +175,5 @@ class _Run:
     async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
         if self._thread is not None:
             await self._thread.give_up(tasks, outcomes, error)
+        if self._log is not None and self._log.on_failed is not None:
+            await self._log.on_failed(tasks, outcomes)

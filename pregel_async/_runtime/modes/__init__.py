@@ -6,10 +6,11 @@ A mode overrides the methods of the events that it shows; an event that no mode 
 from __future__ import annotations
 
 from .mode import Mode, View
+from .tasks import Tasks
 from .updates import Updates
 from .values import Values
 
-MODES: dict[str, type[Mode]] = {mode.name: mode for mode in (Updates, Values)}
-"""By name, as `stream_mode` takes them."""
+MODES: dict[str, type[Mode]] = {mode.name: mode for mode in (Updates, Values, Tasks)}
+"""By name, as `stream_mode` takes them; in the order in which they show one event."""
 
-__all__ = ["MODES", "Mode", "Updates", "Values", "View"]
+__all__ = ["MODES", "Mode", "Tasks", "Updates", "Values", "View"]

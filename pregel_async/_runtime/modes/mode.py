@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import msgspec
 
 from ..._core.board import Board
 from ..._core.program import Program
-from ..._core.task import Finished, Task
+from ..._core.task import Failed, Finished, Task
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,8 +42,16 @@ class Mode:
         """The run goes on from a stored board, without new input."""
         return ()
 
+    def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[Any]:
+        """A superstep begins: these tasks are its own, and none of them has run yet."""
+        return ()
+
     def finished(self, task: Task, outcome: Finished) -> Iterable[Any]:
         """A task has finished; its result is as durable as the run promised. In the order in which they finish."""
+        return ()
+
+    def failed(self, task: Task, outcome: Failed) -> Iterable[Any]:
+        """A task has failed, and that is recorded; the superstep ends with its error. In plan order."""
         return ()
 
     def updated(self, board: Board) -> Iterable[Any]:

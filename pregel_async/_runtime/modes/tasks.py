@@ -1,0 +1,59 @@
+"""`tasks`: each task twice, when it is planned and when it has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+from ..._core.board import Board
+from ..._core.ids import PUSH
+from ..._core.isolation import isolate
+from ..._core.program import Write
+from ..._core.task import Failed, Finished, Task
+from .mode import Mode
+from .updates import as_update
+
+
+class Tasks(Mode):
+    """`{"id", "name", "input", "triggers"}` of every task of a superstep before any of them runs, and
+    `{"id", "name", "error", "result", "interrupts"}` of each that has run, as it ends.
+
+    A task whose result was recorded earlier is planned and does not run, so that its second event never comes; its
+    `updates` chunk does. `error` is the live exception.
+    """
+
+    name: ClassVar[str] = "tasks"
+
+    def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[Any]:
+        for task in tasks:
+            if not task.node.hidden:
+                yield {
+                    "id": task.id,
+                    "name": task.node.name,
+                    "input": _input_of(board, task),
+                    "triggers": task.triggers if task.send < 0 else (PUSH,),
+                }
+
+    def finished(self, task: Task, outcome: Finished) -> Iterable[Any]:
+        if not (task.node.hidden or outcome.replayed):
+            yield self._ended(task, outcome.writes, None)
+
+    def failed(self, task: Task, outcome: Failed) -> Iterable[Any]:
+        if not task.node.hidden:
+            yield self._ended(task, outcome.writes or (), outcome.error)
+
+    def _ended(self, task: Task, writes: Sequence[Write], error: BaseException | None) -> dict[str, Any]:
+        shown = self.view.shown
+        update = as_update(writes, shown)
+        result = {} if update is None and not isinstance(shown, str) else update
+        return {"id": task.id, "name": task.node.name, "error": error, "result": result, "interrupts": []}
+
+
+def _input_of(board: Board, task: Task) -> Any:
+    """What the node will get; None when that cannot be made (the task then fails with the reason)."""
+    if task.send >= 0:
+        return isolate(task.arg)
+    try:
+        return board.input_of(task.node)
+    except Exception:  # an empty channel, or whatever the user's schema raises
+        return None
