@@ -1,16 +1,17 @@
 """Waiting, on any event loop, for something that another thread does, and never leaving before it is done.
 
-A driver such as aiosqlite belongs to asyncio, and to one loop. A saver serves every loop of the process, so the driver gets
-a thread with a loop of its own (`DriverThread`), and callers hand work to it and wait here (`until`). This is the one
-place that knows how to wait on asyncio and how on trio.
+A driver such as aiosqlite belongs to asyncio, and to one loop. A saver serves every loop of the process, so the
+driver gets a thread with a loop of its own (`DriverThread`), and callers hand work to it and wait here (`until`).
+This is the one place that knows how to wait on asyncio and how on trio.
 
-Cancelling the waiting task does not end its wait: what was handed over cannot be taken back, and whoever is told "cancelled"
-must be able to rely on nothing being written any more. The cancellation goes on afterwards.
+Cancelling the waiting task does not end its wait: what was handed over cannot be taken back, and whoever is told
+"cancelled" must be able to rely on nothing being written any more. The cancellation goes on afterwards.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import threading
@@ -40,10 +41,8 @@ def tell(waiters: Sequence[Waiter]) -> None:
     for waiter in waiters:
         by_loop.setdefault(waiter.post, []).append(waiter.arrived)
     for post, arrived in by_loop.items():
-        try:
+        with contextlib.suppress(RuntimeError):  # the loop was closed under its tasks: nobody is left to be told
             post(_call_all, arrived)
-        except RuntimeError:  # the loop was closed under its waiting tasks: nobody is left to be told
-            pass
 
 
 def _call_all(functions: list[Callable[[], object]]) -> None:
@@ -54,8 +53,8 @@ def _call_all(functions: list[Callable[[], object]]) -> None:
 async def until(start: Callable[[Waiter], None]) -> None:
     """Call `start(waiter)`, and return when `tell` has been called with the waiter.
 
-    Whatever cancels the caller meanwhile, natively or by a cancel scope, any number of times, is raised after that. A caller
-    that is in a cancelled scope already never gets to `start`. What `start` raises goes to the caller.
+    Whatever cancels the caller meanwhile, natively or by a cancel scope, any number of times, is raised after that.
+    A caller that is in a cancelled scope already never gets to `start`. What `start` raises goes to the caller.
     """
     trio = sys.modules.get("trio")
     if trio is not None and trio.lowlevel.in_trio_task():
@@ -83,10 +82,10 @@ async def _until_on_asyncio(start: Callable[[Waiter], None]) -> None:
         cancelled = first
     else:
         return
-    # The shield stops anyio, which cancels the task in every turn of the loop until it gives in. It has no hold over
-    # `Task.cancel()`: those end the await, and it starts again. Nothing is uncancelled, so `Task.cancelling()` counts right
-    # for `asyncio.timeout` and task groups. The last one is raised: a native one must not be mistaken for a scope's, which
-    # swallows its own.
+    # The shield stops anyio, which cancels the task in every turn of the loop until it gives in. It has no hold
+    # over `Task.cancel()`: those end the await, and it starts again. Nothing is uncancelled, so `Task.cancelling()`
+    # counts right for `asyncio.timeout` and task groups. The last one is raised: a native one must not be mistaken
+    # for a scope's, which swallows its own.
     with anyio.CancelScope(shield=True):
         while not over:
             waiter = loop.create_future()

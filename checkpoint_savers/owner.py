@@ -37,8 +37,8 @@ def this_process(run_id: str) -> Owner:
 def is_gone(owner: Owner) -> bool:
     """Whether the owner's process has certainly ended.
 
-    True on the owner's own host, when it has booted since, when no process has its pid, when another has, or when it is a zombie.
-    False in all other cases: another host, another pid namespace, a platform that does not tell.
+    True on the owner's own host, when it has booted since, when no process has its pid, when another has, or when
+    it is a zombie. False in all other cases: another host, another pid namespace, a platform that does not tell.
     """
     if owner.host != socket.gethostname():
         return False
@@ -74,8 +74,8 @@ def _process(pid: int) -> _Process | None:
             text = file.read()
     except OSError:
         return None
-    # The second field is the command's name in parentheses, which may itself hold spaces and parentheses: count from its
-    # end, where field 3 (the state) follows.
+    # The second field is the command's name in parentheses, which may itself hold spaces and parentheses: count
+    # from its end, where field 3 (the state) follows.
     fields = text[text.rfind(b")") + 2 :].split()
     if len(fields) < 20:
         return None

@@ -74,6 +74,15 @@ def _count(config: Mapping[str, Any], key: str) -> int | None:
     return value
 
 
+def _text(value: str, what: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"{what} {value!r} is no text that can be stored: it holds half of a surrogate pair"
+        ) from None
+
+
 def address_of(config: Mapping[str, Any]) -> tuple[str | None, str, CheckpointId | None]:
     """Thread, namespace and checkpoint that a merged config names."""
     configurable = config.get("configurable", {})
@@ -82,9 +91,12 @@ def address_of(config: Mapping[str, Any]) -> tuple[str | None, str, CheckpointId
         thread_id = str(thread_id)
         if not thread_id:
             raise ConfigError("thread_id is empty")
+        _text(thread_id, "thread_id")
     ns, checkpoint_id = configurable.get("checkpoint_ns", ""), configurable.get("checkpoint_id")
     if not isinstance(ns, str) or not (checkpoint_id is None or isinstance(checkpoint_id, str)):
         raise ConfigError("checkpoint_ns and checkpoint_id are strings")
+    _text(ns, "checkpoint_ns")
+    _text(checkpoint_id or "", "checkpoint_id")
     return thread_id, ns, None if checkpoint_id is None else CheckpointId(checkpoint_id)
 
 
@@ -106,7 +118,9 @@ def settings_of(config: RunnableConfig, *, stored: bool, on_conflict: OnConflict
     if ns:
         raise ConfigError("checkpoint_ns addresses a subgraph's state; a run starts at the root")
     own = {key: value for key, value in config.get("configurable", {}).items() if key not in _ADDRESS}
-    shown = {**own, **config.get("metadata", {})}
+    shown: dict[str, Any] = {**own, **config.get("metadata", {}), "run_id": config.get("run_id") or ""}
+    for key, value in shown.items():
+        _text(f"{key}: {value}" if isinstance(value, str) else str(key), "metadata or a configurable")
     return Settings(
         thread_id=thread_id,
         ns=ns,

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any, Final, Self
 
-import anyio.to_thread
 import msgspec
 
 from ._core.program import Flavour, Node, Write
+from ._runtime.worker import in_thread
 from .errors import GraphValidationError
 
 __all__ = ["PASSTHROUGH", "ChannelWriteEntry", "NodeBuilder", "PregelNode", "flavour_of"]
@@ -206,7 +206,7 @@ def _sequence(steps: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
     async def sequence(value: Any) -> Any:
         for step in steps:
             if flavour_of(step, blocking=True) == "sync":
-                value = await anyio.to_thread.run_sync(step, value)
+                value = await in_thread(step, value)
             else:
                 value = step(value)
             if isawaitable(value):

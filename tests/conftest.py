@@ -1,7 +1,7 @@
 """One fixture for all event loops: `anyio_backend`.
 
-`asyncio` and `trio` by default. A folder whose promises depend on the event loop itself (tests/runtime) overrides the fixture
-with `ALL_LOOPS`; `--loops=all` does so everywhere.
+asyncio and trio by default, and all of `ALL_LOOPS` in tests/runtime, whose promises are about the event loop itself;
+`--loops=all` uses all of them everywhere.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ import sys
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("many", max_examples=3000, deadline=None)  # --hypothesis-profile=many, for a long look
 
 
 def _eager_loop() -> asyncio.AbstractEventLoop:
@@ -20,8 +23,8 @@ def _eager_loop() -> asyncio.AbstractEventLoop:
 
 
 FEW_LOOPS: list[Any] = [
-    pytest.param(("asyncio", {"debug": False}), id="asyncio"),
-    pytest.param(("trio", {"restrict_keyboard_interrupt_to_checkpoints": True}), id="trio"),
+    pytest.param(("asyncio", {}), id="asyncio"),
+    pytest.param(("trio", {}), id="trio"),
 ]
 
 ALL_LOOPS: list[Any] = [
@@ -37,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give `anyio_backend` its parameters: the folder's `LOOPS`, or all of them with `--loops=all`."""
+    """Give `anyio_backend` its parameters: those of the folder, or all of them with `--loops=all`."""
     if "anyio_backend" in metafunc.fixturenames:
         everywhere = metafunc.config.getoption("--loops") == "all"
         here = "/tests/runtime/" in metafunc.module.__file__.replace("\\", "/")

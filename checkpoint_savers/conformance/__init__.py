@@ -8,8 +8,8 @@
         def open_saver(self, tmp_path):
             return lambda: MySaver(tmp_path / "store")     # an async context manager that gives the saver
 
-It needs pytest, and anyio, which brings the plugin that runs the checks: on asyncio and on trio if that is installed, or on
-what a fixture `anyio_backend` of yours says.
+It needs pytest, and anyio, which brings the plugin that runs the checks: on asyncio and on trio if that is
+installed, or on what a fixture `anyio_backend` of yours says.
 """
 
 from __future__ import annotations
@@ -50,7 +50,5 @@ from .reading import Reading  # noqa: E402
 __all__ = ["SaverConformance"]
 
 
-class SaverConformance(
-    Atomic, Durable, Records, OneWriter, Cancellation, Bytes, BothLoops, Reading, Listing, Deleting
-):
+class SaverConformance(Atomic, Durable, Records, OneWriter, Cancellation, Bytes, BothLoops, Reading, Listing, Deleting):
     """All of it. Override the fixture `open_saver`."""

@@ -38,7 +38,7 @@ HOSTILE = (
     "0",
     "x" * 2000,
 )
-"""Texts that have gone wrong somewhere: quotes, patterns, paths, NUL, two spellings of one letter, the ends of Unicode."""
+"""Texts that have gone wrong somewhere: quotes, patterns, paths, NUL, two spellings of a letter, Unicode's ends."""
 
 
 def noise(size: int) -> bytes:

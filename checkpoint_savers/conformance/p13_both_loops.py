@@ -41,9 +41,7 @@ class BothLoops(Suite):
                     continue
                 head = await head_of(saver)
                 last = 0 if head is None else int(head.split("-")[0])
-                await saver.commit(
-                    claim, commit(row(last + 1, last or None, base=1), head=last or None, releases=True)
-                )
+                await saver.commit(claim, commit(row(last + 1, last or None, base=1), head=last or None, releases=True))
                 return
 
         await in_threads(*repeated(run, THREADS))

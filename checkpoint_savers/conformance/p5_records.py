@@ -1,4 +1,4 @@
-"""P5: what is recorded never runs again, so a record is there when `record` returns, and stays until it is replaced or void."""
+"""P5: what is recorded never runs again: a record is there when `record` returns, until it is replaced or void."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Cancellation(Suite):
             await saver.commit(claim, commit(row(4, head), head=head))
 
     async def test_a_commit_of_a_cancelled_task(self, saver: BaseCheckpointSaver, anyio_backend_name: str) -> None:
-        """P7: the same by asyncio's own `Task.cancel()`, once and again; and the task does end as cancelled, if it is."""
+        """P7: the same by asyncio's own `Task.cancel()`, once and again; and the task does end as cancelled."""
         if anyio_backend_name != "asyncio":
             pytest.skip("trio knows scopes only")
         for turns in range(TURNS):
@@ -44,7 +44,7 @@ class Cancellation(Suite):
                 thread = f"t{turns}{again}"
                 claim = await take(saver, thread)
                 await saver.commit(claim, commit(row(1), records=[record(1, "a")]))
-                task = asyncio.ensure_future(
+                task = asyncio.ensure_future(  # noqa: TID251  # what is cancelled here is a task of asyncio's own
                     saver.commit(
                         claim,
                         commit(row(2, 1), row(3, 2), head=1, records=[record(3, "b")], clears=[record(1, "a")]),
@@ -75,7 +75,7 @@ class Cancellation(Suite):
         assert await saver.read(thread) == chain
 
     async def test_a_cancelled_claim_is_nobodys(self, saver: BaseCheckpointSaver) -> None:
-        """P7, P6: a claim whose run never heard of it is given up again: the next run need not wait for it to expire."""
+        """P7, P6: a claim whose run never heard of it is given up again; the next run need not wait."""
         for turns in range(TURNS):
             claims: list[object] = []
 

@@ -49,8 +49,9 @@ class Reading(Suite):
             assert chain.head == cid(5), "the namespace's head, whichever checkpoint was asked for"
 
     async def test_branches(self, saver: BaseCheckpointSaver) -> None:
-        """P2, P5: a fork shares its ancestors; rows of other branches with the same base may lie between; the head is the
-        branch that was run last."""
+        """P2, P5: a fork shares its ancestors, and rows of other branches may lie between; the head is the tip of the
+        branch that was run last.
+        """
         await written(saver, row(1), row(2, 1, base=1), row(3, 2, base=1), row(4, 2, base=1), row(5, 3, base=1))
         chain = await saver.read("t")
         assert chain is not None and numbers(chain.rows) == [1, 2, 3, 4, 5] and chain.head == cid(5)

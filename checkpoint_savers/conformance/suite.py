@@ -48,7 +48,7 @@ class Suite:
 
     @pytest.fixture
     def open_saver(self) -> OpenSaver:
-        """A function that opens a saver, as an async context manager. Every call within one test opens the same storage."""
+        """A function that opens a saver, as an async context manager; within one test always on the same storage."""
         raise NotImplementedError("override the fixture open_saver")
 
     @pytest.fixture

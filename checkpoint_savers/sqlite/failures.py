@@ -59,7 +59,9 @@ def _say(error: sqlite3.Error | sqlite3.Warning, path: str) -> CheckpointError:
                 "It was opened read-only, or its file or folder does not allow writing."
             )
         case sqlite3.SQLITE_FULL:
-            return StorageFullError(f"{path}: the database or its disk is full ({error}). Nothing was stored; make room.")
+            return StorageFullError(
+                f"{path}: the database or its disk is full ({error}). Nothing was stored; make room."
+            )
         case sqlite3.SQLITE_CORRUPT:
             return CorruptCheckpointError(path, f"SQLite finds the file damaged ({error})")
         case sqlite3.SQLITE_NOTADB:
@@ -70,7 +72,9 @@ def _say(error: sqlite3.Error | sqlite3.Warning, path: str) -> CheckpointError:
         case 0 if "decode" in str(error):  # the module's own error for text that is not UTF-8 has no code
             return CorruptCheckpointError(path, f"a stored text is damaged ({error})")
         case sqlite3.SQLITE_CANTOPEN:
-            return StorageError(f"{path}: the file cannot be opened ({error}). Does its folder exist, and may it be read?")
+            return StorageError(
+                f"{path}: the file cannot be opened ({error}). Does its folder exist, and may it be read?"
+            )
         case sqlite3.SQLITE_CONSTRAINT:
             return StorageError(f"{path}: a row is stored there already, or cannot be ({error}). Nothing was stored.")
         case _:

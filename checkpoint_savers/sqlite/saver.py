@@ -34,8 +34,8 @@ class SqliteSaver(BaseCheckpointSaver):
         async with SqliteSaver.from_conn_string("runs.db") as saver:
             ...
 
-    What a commit survives: with `synchronous="FULL"`, a power loss; with `"NORMAL"`, a crash of the process, while a power
-    loss may take the last commits (never part of one). SQLite's WAL mode is used, which needs a local disk.
+    What a commit survives: with `synchronous="FULL"`, a power loss; with `"NORMAL"`, a crash of the process, while
+    a power loss may take the last commits (never part of one). SQLite's WAL mode is used, which needs a local disk.
 
     Args:
         path: a file, which is made if it is missing; `":memory:"`; or an SQLite URI (`file:runs.db?mode=ro`).
@@ -60,7 +60,7 @@ class SqliteSaver(BaseCheckpointSaver):
         if not busy_timeout >= 0:
             raise ValueError(f"busy_timeout is seconds, 0 or more, not {busy_timeout!r}")
         self.path = os.fspath(path)
-        self.synchronous = synchronous
+        self.synchronous: Literal["FULL", "NORMAL"] = synchronous
         self.busy_timeout = busy_timeout
         self._worker: Worker | None = None
 
@@ -108,7 +108,7 @@ class SqliteSaver(BaseCheckpointSaver):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Finish what was begun, and close. From any thread and event loop, which need not be those it was opened on."""
+        """Finish what was begun, and close: on any thread and event loop, not just those it was opened on."""
         worker, self._worker = self._worker, None
         if worker is not None:
             with anyio.CancelScope(shield=True):  # else a cancelled scope would not even begin to close
@@ -137,8 +137,8 @@ class SqliteSaver(BaseCheckpointSaver):
         try:
             return await self._worker.run(job)
         except BaseException:
-            # Cancelled, and the claim may have been taken all the same. Its run will never hear of it, and would leave the
-            # thread busy until it expires.
+            # Cancelled, and the claim may have been taken all the same. Its run will never hear of it, and would
+            # leave the thread busy until it expires.
             if job.value is not None:
                 with anyio.CancelScope(shield=True), contextlib.suppress(StorageError):
                     await self.release(job.value)
@@ -184,8 +184,9 @@ class SqliteSaver(BaseCheckpointSaver):
         limit: int = PAGE,
         filter: Mapping[str, Any] | None = None,
     ) -> tuple[Header, ...]:
-        # The filter is applied here and not in SQL: by the one definition that all savers share (SQL has other ideas of when
-        # a bool equals a number, of floats, and of NUL), and no text of a filter can ever become text of a query.
+        # The filter is applied here and not in SQL: by the one definition that all savers share (SQL has other
+        # ideas of when a bool equals a number, of floats, and of NUL), and no text of a filter can ever become text
+        # of a query.
         found: list[Header] = []
         position = None if before is None else (before, "", "")
         while len(found) < limit:

@@ -20,9 +20,9 @@ VERSION = 1
 NAMES = frozenset({"threads", "heads", "checkpoints", "checkpoints_by_id", "records"})
 """What a file of ours has. What else it has is somebody else's business."""
 
-# Checkpoints are clustered by chain: one range is what a read wants, and what a listing shares. The index is the way from an
-# id to its chain, and lists a thread by age; it holds the whole key, so that it answers alone. In a table WITHOUT ROWID the
-# payload stands last, so that a scan of the rest never touches its overflow pages.
+# Checkpoints are clustered by chain: one range is what a read wants, and what a listing shares. The index is the
+# way from an id to its chain, and lists a thread by age; it holds the whole key, so that it answers alone. In a
+# table WITHOUT ROWID the payload stands last, so that a scan of the rest never touches its overflow pages.
 SCHEMA = (
     """
     CREATE TABLE threads (

@@ -1,7 +1,7 @@
 """The verbs as transactions: what each does between BEGIN and COMMIT.
 
-Functions of a cursor, which run in the connection's thread. Statements are constant texts, which SQLite compiles once; every
-value is bound.
+Functions of a cursor, which run in the connection's thread. Statements are constant texts, which SQLite compiles
+once; every value is bound.
 """
 
 from __future__ import annotations
@@ -41,12 +41,11 @@ _ADD_CHECKPOINT = (
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _PUT_RECORD = (
-    "INSERT OR REPLACE INTO records (thread_id, ns, checkpoint_id, task_id, idx, kind, frame) VALUES (?, ?, ?, ?, ?, ?, ?)"
+    "INSERT OR REPLACE INTO records (thread_id, ns, checkpoint_id, task_id, idx, kind, frame) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
 _CLEAR_RECORD = "DELETE FROM records WHERE thread_id = ? AND ns = ? AND checkpoint_id = ? AND task_id = ?"
-_DELETE = tuple(
-    f"DELETE FROM {table} WHERE thread_id = ?" for table in ("records", "checkpoints", "heads", "threads")
-)
+_DELETE = tuple(f"DELETE FROM {table} WHERE thread_id = ?" for table in ("records", "checkpoints", "heads", "threads"))
 _HEAD_AND_BASE = (
     "SELECT h.checkpoint_id, (SELECT c.base_id FROM checkpoints AS c WHERE c.thread_id = h.thread_id "
     "AND c.checkpoint_id = ifnull(?3, h.checkpoint_id) AND c.ns = h.ns) "
@@ -70,7 +69,8 @@ _SEGMENT_RECORDS = (
     "WHERE c.thread_id = ? AND c.ns = ? AND c.base_id = ? ORDER BY r.checkpoint_id, r.idx, r.task_id"
 )
 _PAGE_OF_THREAD = (
-    "SELECT thread_id, ns, checkpoint_id, parent_id, base_id, step, metadata FROM checkpoints INDEXED BY checkpoints_by_id "
+    "SELECT thread_id, ns, checkpoint_id, parent_id, base_id, step, metadata "
+    "FROM checkpoints INDEXED BY checkpoints_by_id "
     "WHERE thread_id = ?1 AND (checkpoint_id, ns) < (?2, ?4) AND (?5 IS NULL OR ns = ?5) "
     "ORDER BY checkpoint_id DESC, ns DESC LIMIT ?6"
 )
@@ -229,7 +229,8 @@ def _lost(db: sqlite3.Cursor, thread_id: str) -> ThreadBusyError:
     return ThreadBusyError(thread_id, holder=str(holder), expires_at=until, lost=True)
 
 
-# ---- from what is stored to records. A database is not typed as Python is, and a damaged one holds anything ------------
+# ---- from what is stored to records. A database is not typed as Python is, and a damaged one holds anything
+# ------------
 
 
 def _thread(row: Any, thread_id: str) -> tuple[int, Owner | None, float, CheckpointId | None]:

@@ -4,19 +4,20 @@
     value = await worker.run(job)        from any loop of any thread
     await worker.close()
 
-aiosqlite is entered with one call, which serves jobs until the end, from a loop that lives as long as the connection.
-Calling it once per transaction, from the callers' loops, would be as fast, but it answers every call on the loop that made
-it, and when that loop has been closed, the answer's RuntimeError ends aiosqlite's thread, and all other callers wait for ever.
-From one call of long duration there is nothing that a caller's loop could break; it serves trio in the same way; and jobs
-that pile up while a commit waits for the disk can share the next one.
+aiosqlite is entered with one call, which serves jobs until the end, from a loop that lives as long as the
+connection. Calling it once per transaction, from the callers' loops, would be as fast, but it answers every call on
+the loop that made it, and when that loop has been closed, the answer's RuntimeError ends aiosqlite's thread, and
+all other callers wait for ever. From one call of long duration there is nothing that a caller's loop could break;
+it serves trio in the same way; and jobs that pile up while a commit waits for the disk can share the next one.
 
-Jobs of one batch: readers first, since in WAL mode nobody holds them up; then the writers in one transaction, each inside a
-savepoint. A job that fails takes back only its own. When the shared transaction fails (the disk is full), it is rolled back
-and each job gets a transaction of its own, so that each is told what became of it.
+Jobs of one batch: readers first, since in WAL mode nobody holds them up; then the writers in one transaction, each
+inside a savepoint. A job that fails takes back only its own. When the shared transaction fails (the disk is full),
+it is rolled back and each job gets a transaction of its own, so that each is told what became of it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sqlite3
 import threading
@@ -173,7 +174,8 @@ class Worker:
         finally:
             self._open = False
             if self._thread is not None:
-                # aiosqlite's thread answers its last call after it has failed to connect, on a loop that has to be there.
+                # aiosqlite's thread answers its last call after it has failed to connect, on a loop that has to be
+                # there.
                 self._thread.join()
             self._refuse_rest()
             self._tell_opener()
@@ -274,8 +276,8 @@ class Worker:
     def _begin(self, cursor: sqlite3.Cursor, sql: str) -> None:
         """Begin, waiting for locks.
 
-        SQLite waits by itself, except where it sees that waiting alone could be for ever, or while another process opens or
-        recovers the file; then it says busy at once.
+        SQLite waits by itself, except where it sees that waiting alone could be for ever, or while another process
+        opens or recovers the file; then it says busy at once.
         """
         began = time.monotonic()
         if cursor.connection.in_transaction:  # a rollback that failed, too
@@ -302,7 +304,5 @@ def _tell(jobs: list[Job[Any]]) -> None:
 
 def _roll_back(cursor: sqlite3.Cursor) -> None:
     if cursor.connection.in_transaction:
-        try:
+        with contextlib.suppress(sqlite3.Error):  # `_begin` tries again; the error that led here is the one to tell
             cursor.execute("ROLLBACK")
-        except sqlite3.Error:  # `_begin` tries again; the error that led here is the one to tell
-            pass

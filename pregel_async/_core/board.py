@@ -61,6 +61,9 @@ class Board:
         self.fleeting: set[str] = set()
         self.ran: tuple[str, ...] = ()
         self.noticed = 0
+        for name in program.restless:
+            self.channels[name] = program.channels[name].fresh()
+            self.fleeting.add(name)
 
     @classmethod
     def restore(

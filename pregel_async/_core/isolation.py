@@ -20,7 +20,7 @@ keeps its identity through a node. Storage recognises by it what a list shares w
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, SupportsIndex, TypeVar, cast
 
 from ..errors import InvalidUpdateError
@@ -47,27 +47,38 @@ def isolate(value: _T) -> _T:
 
 
 class IsolatedDict(dict[_K, _V]):
-    """A dict whose values are isolated when they are taken out."""
+    """A dict whose values are isolated when they are taken out; those that its holder put in are the holder's."""
 
-    __slots__ = ("_origin",)
-    _origin: dict[_K, _V]
+    __slots__ = ("_known", "_mixed", "_origin")
+    _origin: dict[_K, _V]  # what it was made of
+    _mixed: bool  # its holder has put something in
+    _known: set[int] | None  # ids of the origin's values, once they are needed
 
     @staticmethod
     def of(origin: dict[_K, _V]) -> IsolatedDict[_K, _V]:
         """Every key and value of `origin`; the values are isolated later."""
-        if type(origin) is dict:
-            made: IsolatedDict[_K, _V] = IsolatedDict(origin)
-            made._origin = origin
-            return made
-        made = IsolatedDict(dict.items(origin))
-        made._origin = getattr(origin, "_origin", origin)
+        made: IsolatedDict[_K, _V] = IsolatedDict(origin if type(origin) is dict else dict.items(origin))
+        made._origin, made._mixed, made._known = origin, False, None
+        if type(origin) is IsolatedDict:
+            made._origin, made._mixed = origin._origin, True
         return made
+
+    def _take(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in ATOMS or kind is IsolatedDict or kind is IsolatedList:
+            return value
+        if self._mixed:
+            if self._known is None:
+                self._known = set(map(id, self._origin.values()))
+            if id(value) not in self._known:
+                return value
+        return isolate(value)
 
     def __getitem__(self, key: _K) -> _V:
         value: _V = dict.__getitem__(self, key)
         if type(value) in ATOMS:
             return value
-        mine: _V = _taken(value)
+        mine: _V = self._take(value)
         if mine is not value:
             dict.__setitem__(self, key, mine)
         return mine
@@ -76,7 +87,7 @@ class IsolatedDict(dict[_K, _V]):
         """Isolate every value now: somebody takes them all, through C code that asks no method of ours."""
         for key, value in dict.items(self):
             if type(value) not in ATOMS:
-                mine = _taken(value)
+                mine = self._take(value)
                 if mine is not value:
                     dict.__setitem__(self, key, mine)  # the key exists: the size stays, iteration goes on
 
@@ -97,17 +108,25 @@ class IsolatedDict(dict[_K, _V]):
         return dict.items(self)
 
     def pop(self, key: _K, *default: Any) -> Any:
-        return _taken(dict.pop(self, key, *default))
+        return self._take(dict.pop(self, key, *default)) if key in self else dict.pop(self, key, *default)
 
     def popitem(self) -> tuple[_K, _V]:
         key, value = dict.popitem(self)
-        return key, _taken(value)
+        return key, self._take(value)
+
+    def __setitem__(self, key: _K, value: _V) -> None:
+        self._mixed = True
+        dict.__setitem__(self, key, value)
 
     def setdefault(self, key: Any, default: Any = None, /) -> Any:
         if key in self:
             return self[key]
-        dict.__setitem__(self, key, default)
+        self[key] = default
         return default
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        self._mixed = True
+        dict.update(self, *args, **kwargs)
 
     def copy(self) -> IsolatedDict[_K, _V]:
         return IsolatedDict.of(self)
@@ -119,14 +138,17 @@ class IsolatedDict(dict[_K, _V]):
         if not isinstance(other, dict):
             return NotImplemented
         made = IsolatedDict.of(self)
-        dict.update(made, other)
+        made.update(other)
         return made
 
     def __ror__(self, other: Any) -> Any:
         if not isinstance(other, dict):
             return NotImplemented
-        self._take_all()
         return {**other, **self}
+
+    def __ior__(self, other: Any) -> IsolatedDict[_K, _V]:  # type: ignore[override]  # dict's is overloaded
+        self.update(other)
+        return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> dict[_K, _V]:
         return {copy.deepcopy(key, memo): copy.deepcopy(value, memo) for key, value in dict.items(self)}
@@ -136,24 +158,38 @@ class IsolatedDict(dict[_K, _V]):
 
 
 class IsolatedList(list[_T]):
-    """A list whose elements are isolated when they are taken out."""
+    """A list whose elements are isolated when they are taken out; those that its holder put in are the holder's."""
 
-    __slots__ = ("_origin",)
+    __slots__ = ("_known", "_mixed", "_origin")
     _origin: list[_T]
+    _mixed: bool
+    _known: set[int] | None
 
     @staticmethod
     def of(origin: list[_T]) -> IsolatedList[_T]:
         """Every element of `origin`; they are isolated later."""
-        made: IsolatedList[_T] = IsolatedList()
-        made[0:0] = origin if type(origin) is list else list.__getitem__(origin, slice(None))
-        made._origin = origin if type(origin) is list else getattr(origin, "_origin", origin)
+        if type(origin) is IsolatedList:
+            return origin._derive(list.__getitem__(origin, slice(None)))
+        made: IsolatedList[_T] = IsolatedList(origin)
+        made._origin, made._mixed, made._known = origin, False, None
         return made
 
     def _derive(self, elements: list[_T]) -> IsolatedList[_T]:
-        made: IsolatedList[_T] = IsolatedList()
-        made[0:0] = elements
-        made._origin = self._origin
+        """Another list, of some of the elements as they stand in this one."""
+        made: IsolatedList[_T] = IsolatedList(elements)
+        made._origin, made._mixed, made._known = self._origin, self._mixed, self._known
         return made
+
+    def _take(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in ATOMS or kind is IsolatedDict or kind is IsolatedList:
+            return value
+        if self._mixed:
+            if self._known is None:
+                self._known = set(map(id, self._origin))
+            if id(value) not in self._known:
+                return value
+        return isolate(value)
 
     def _take_all(self) -> None:
         for index in range(len(self)):
@@ -166,7 +202,7 @@ class IsolatedList(list[_T]):
             return value
         if kind is list and isinstance(index, slice):
             return self._derive(value)
-        mine = _taken(value)
+        mine = self._take(value)
         if mine is not value:
             list.__setitem__(self, index, mine)
         return mine
@@ -182,7 +218,23 @@ class IsolatedList(list[_T]):
             yield self[index]
 
     def pop(self, index: SupportsIndex = -1, /) -> Any:
-        return _taken(list.pop(self, index))
+        return self._take(list.pop(self, index))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._mixed = True
+        list.__setitem__(self, index, value)
+
+    def append(self, value: _T, /) -> None:
+        self._mixed = True
+        list.append(self, value)
+
+    def extend(self, values: Iterable[_T], /) -> None:
+        self._mixed = True
+        list.extend(self, values)
+
+    def insert(self, index: SupportsIndex, value: _T, /) -> None:
+        self._mixed = True
+        list.insert(self, index, value)
 
     def copy(self) -> IsolatedList[_T]:
         return IsolatedList.of(self)
@@ -194,7 +246,7 @@ class IsolatedList(list[_T]):
         if not isinstance(other, list):
             return NotImplemented
         made = IsolatedList.of(self)
-        list.extend(made, other)
+        made.extend(other)
         return made
 
     def __radd__(self, other: Any) -> Any:
@@ -202,11 +254,19 @@ class IsolatedList(list[_T]):
             return NotImplemented
         return [*other, *self]
 
+    def __iadd__(self, other: Any) -> IsolatedList[_T]:  # type: ignore[override]  # list's returns Self
+        self.extend(other)
+        return self
+
     def __mul__(self, times: SupportsIndex) -> list[_T]:
-        self._take_all()
         return list.__mul__([*self], times)
 
     __rmul__ = __mul__
+
+    def __imul__(self, times: SupportsIndex) -> IsolatedList[_T]:
+        self._take_all()
+        list.__imul__(self, times)
+        return self
 
     def sort(self, *, key: Any = None, reverse: bool = False) -> None:
         self._take_all()
@@ -217,14 +277,6 @@ class IsolatedList(list[_T]):
 
     def __reduce_ex__(self, protocol: SupportsIndex, /) -> tuple[Any, ...]:
         return (list, (list.__getitem__(self, slice(None)),))
-
-
-def _taken(value: Any) -> Any:
-    """An element on its way out of an isolated container: itself when it already belongs to the copy."""
-    kind = type(value)
-    if kind in ATOMS or kind is IsolatedDict or kind is IsolatedList:
-        return value
-    return isolate(value)
 
 
 # ---- on the way in -----------------------------------------------------------------------------------------------

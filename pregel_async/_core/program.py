@@ -82,6 +82,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         channels: an empty channel of each name.
         keys: channels that hold state: what `Board.values` shows. The others only control.
         initial: values that channels have before the first write (an empty list, say).
+        restless: channels that are available before the first write, and may change in a superstep without one.
         foreign: channels of the user's own classes: what they give is copied, as they may change it in place later.
         triggered: channel -> names of the nodes that it triggers, sorted.
         finishing: channels that react when nothing else is left to run, sorted.
@@ -95,6 +96,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     channels: dict[str, BaseChannel[Any, Any, Any]]
     keys: frozenset[str]
     initial: dict[str, Any]
+    restless: tuple[str, ...]
     foreign: frozenset[str]
     triggered: dict[str, tuple[str, ...]]
     finishing: tuple[str, ...]
@@ -136,6 +138,7 @@ def build_program(
         channels=prepared,
         keys=state,
         initial={key: own(prepared[key].get()) for key in sorted(state) if prepared[key].is_available()},
+        restless=tuple(key for key in prepared if prepared[key].expires and prepared[key].is_available()),
         foreign=frozenset(key for key in prepared if not type(prepared[key]).__module__.startswith(_BUILT_IN)),
         triggered={channel: tuple(names) for channel, names in triggered.items()},
         finishing=tuple(channel for channel, prototype in prepared.items() if prototype.finishes),

@@ -29,11 +29,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from ..channels import MISSING
-from ..errors import GraphRecursionError, InvalidUpdateError, PregelError
+from ..errors import GraphRecursionError, InvalidUpdateError, NodeCancelledError, PregelError
 from .board import Board, Channel
 from .isolation import own
 from .program import SENDS, Program, Write
-from .task import Failed, Finished, Outcome, Task
+from .task import Cancelled, Failed, Finished, Outcome, Task
 
 Scope = tuple[str, str]
 """What task ids are made in: the thread's id (or the run's, when it has no thread), and the namespace."""
@@ -143,6 +143,9 @@ def collect(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> list[list[Wri
         elif isinstance(outcome, Failed):
             errors.append(outcome.error)
     if not errors:
+        for task, outcome in zip(tasks, outcomes, strict=True):
+            if isinstance(outcome, Cancelled):  # rule 4: without it the superstep is not whole
+                raise NodeCancelledError(task.node.name)
         return writes
     for error in errors:
         if isinstance(error, (KeyboardInterrupt, SystemExit)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context, copy_context
@@ -10,7 +11,6 @@ from inspect import isawaitable
 from typing import Any, TypeVar
 
 import anyio
-import anyio.to_thread
 
 from .._core.board import Board
 from .._core.copying import ATOMS
@@ -19,6 +19,8 @@ from .._core.program import Node, Program, Write
 from .._core.task import Failed, Finished, Task
 from ..errors import NodeCancelledError, UnstorableValueError
 from .inplace import watch
+from .loops import on_asyncio
+from .worker import in_thread
 
 _T = TypeVar("_T")
 
@@ -27,7 +29,14 @@ Recorder = Callable[[Task, list[Write]], Awaitable[None]]
 
 
 async def attempt(
-    program: Program, board: Board, task: Task, given: list[Write] | None, record: Recorder | None, *, debug: bool
+    program: Program,
+    board: Board,
+    task: Task,
+    given: list[Write] | None,
+    record: Recorder | None,
+    *,
+    in_place: bool,
+    debug: bool,
 ) -> Finished | Failed:
     """Run a task. Its own failures become an outcome; a cancellation from outside goes through.
 
@@ -36,6 +45,7 @@ async def attempt(
         record: stores the node's writes before an async router is asked. It may take long, and what the node did must
             not be done again if the process dies meanwhile. A sync router answers at once, and needs no transaction of
             its own.
+        in_place: the running task is that of the run, and not one of the task's own.
         debug: warn when the node changes its input in place.
     """
     node = task.node
@@ -64,7 +74,7 @@ async def attempt(
     except GeneratorExit:
         raise
     except anyio.get_cancelled_exc_class() as error:
-        if _cancelled_from_outside():
+        if _cancelled_from_outside(in_place=in_place):
             raise
         failure = NodeCancelledError(node.name)
         failure.__cause__ = error
@@ -82,7 +92,7 @@ async def _call(node: Node, value: Any) -> Any:
         result = copy_context().run(node.call, value)
     else:
         # Cancelling waits for the thread: nothing that the graph started outlives the run.
-        result = await anyio.to_thread.run_sync(node.call, value)
+        result = await in_thread(node.call, value)
     return await in_own_context(result) if isawaitable(result) else result
 
 
@@ -120,24 +130,19 @@ async def _as_coroutine(awaitable: Awaitable[_T]) -> _T:
     return await awaitable
 
 
-def _cancelled_from_outside() -> bool:
-    """Whether somebody asked for the cancellation that has just been caught, or the node made it up.
+def _cancelled_from_outside(*, in_place: bool) -> bool:
+    """Whether the cancellation that has just been caught is the run's, or the node's own affair.
 
-    On trio nobody can make one up.
+    The run's comes from a cancel scope; to a task that runs in place it may come natively too. On trio nobody can make
+    one up. (A node that runs in place and cancels the current task cancels its caller, and that is what happens.)
     """
-    if anyio.current_effective_deadline() == float("-inf"):
+    if anyio.current_effective_deadline() == float("-inf") or not on_asyncio():
         return True
-    return not on_asyncio() or (task := asyncio.current_task()) is None or task.cancelling() > 0
-
-
-def on_asyncio() -> bool:
-    """Whether the running task is one of asyncio's."""
-    try:
-        return asyncio.current_task() is not None
-    except RuntimeError:
-        return False
+    task = asyncio.current_task()
+    return in_place and task is not None and task.cancelling() > 0
 
 
 def _placed(error: BaseException, task: Task) -> BaseException:
-    error.add_note(f"in node {task.node.name!r}, superstep {task.step}, task {task.id}")
+    with contextlib.suppress(Exception):  # an exception of the user's may refuse attributes; it is raised as it is then
+        error.add_note(f"in node {task.node.name!r}, superstep {task.step}, task {task.id}")
     return error

@@ -17,7 +17,7 @@ from .._core.board import Board
 from .._core.isolation import own
 from .._core.program import Program, Write
 from .._core.task import Cancelled, Outcome, Task
-from ..errors import EmptyInputError
+from ..errors import CheckpointNotFoundError, EmptyInputError
 from ..types import OnConflict
 from .log import Log
 from .runner import Runner
@@ -76,6 +76,8 @@ async def run(
         this = _Run(program, settings, log, None, (settings.thread_id or run_id, settings.ns))
         return await this.go(await this.begin(None, writes))
     if writes is None and await saver.read(settings.thread_id, settings.ns, settings.at) is None:
+        if settings.at is not None:
+            raise CheckpointNotFoundError(settings.thread_id, settings.at)
         raise EmptyInputError(
             f"no input for graph {program.name!r}, and nothing is stored of thread {settings.thread_id!r}: "
             "pass an input"
@@ -88,7 +90,6 @@ async def run(
         thread_id=settings.thread_id,
         ns=settings.ns,
         at=settings.at,
-        run_id=run_id,
         metadata={**settings.metadata, "run_id": run_id},
         on_conflict=settings.on_conflict,
     ) as thread:
@@ -143,6 +144,8 @@ class _Run:
         """
         if writes is None:
             assert stored is not None
+            if self._thread is not None:
+                self._thread.branch_off(stored)
             if self._log is not None and self._log.on_resumed is not None:
                 await self._log.on_resumed(stored)
             return stored

@@ -8,19 +8,17 @@ Several tasks run in a task group. A single one is awaited in place, which is a 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from functools import partial
 from typing import Protocol
 
 import anyio
-import anyio.lowlevel
 
 from .._core.board import Board
 from .._core.program import Program, Write
 from .._core.task import Cancelled, Failed, Finished, Outcome, Task
 from ..errors import UnstorableValueError
-from .attempt import Recorder, attempt, on_asyncio
+from .attempt import Recorder, attempt
+from .loops import native_cancellations, turn
 
 
 class Ledger(Protocol):
@@ -63,27 +61,35 @@ class Runner:
         self.finished = finished
         self.max_concurrency = max_concurrency
         self._debug = debug
-        self._turn = _turn()
+        self._turn = turn()
+        self._cancellations = native_cancellations()
+        self._cancelled_before = self._cancellations()
         self._record: Recorder | None = None if storage is None else self._record_unrouted
 
     async def execute(self, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
         """Run the tasks on the board as it is. See `superstep.Port.execute`."""
         await self._turn()
         if len(tasks) == 1:
-            outcome = await self.attempt(board, tasks[0])
+            outcome = await self.attempt(board, tasks[0], in_place=True)
+            if self._cancellations() > self._cancelled_before:
+                # The node has swallowed its caller's cancellation. A group would end here with it, whatever the task
+                # did.
+                raise anyio.get_cancelled_exc_class()
             if self.finished is not None and isinstance(outcome, Finished):
                 await self.finished(tasks[0], outcome)
             return (outcome,)
         return await _Group(self, board, tasks).execute()
 
-    async def attempt(self, board: Board, task: Task) -> Finished | Failed:
+    async def attempt(self, board: Board, task: Task, *, in_place: bool) -> Finished | Failed:
         storage = self.storage
         if storage is None:
-            return await attempt(self._program, board, task, None, None, debug=self._debug)
+            return await attempt(self._program, board, task, None, None, in_place=in_place, debug=self._debug)
         recorded = storage.result_of(task)
         if recorded is not None:
             return recorded
-        return await attempt(self._program, board, task, storage.writes_of(task), self._record, debug=self._debug)
+        return await attempt(
+            self._program, board, task, storage.writes_of(task), self._record, in_place=in_place, debug=self._debug
+        )
 
     async def _record_unrouted(self, task: Task, writes: list[Write]) -> None:
         assert self.storage is not None
@@ -125,7 +131,7 @@ class _Group:
         """Run one task, and keep what became of it. Nothing but a cancellation leaves here."""
         runner, task = self._runner, self._tasks[place]
         try:
-            outcome = await runner.attempt(self._board, task)
+            outcome = await runner.attempt(self._board, task, in_place=False)
             self._outcomes[place] = outcome
             self._open -= 1
             if isinstance(outcome, Failed):
@@ -149,8 +155,3 @@ class _Group:
     def _stop(self) -> None:
         assert self._scope is not None
         self._scope.cancel()
-
-
-def _turn() -> Callable[[], Awaitable[None]]:
-    """How to give the event loop its turn. asyncio's own way where it runs: the neutral one looks it up every time."""
-    return partial(asyncio.sleep, 0) if on_asyncio() else anyio.lowlevel.checkpoint

@@ -18,8 +18,8 @@ from typing import Any, Generic, TypeVar
 
 import anyio
 
-from .attempt import on_asyncio
 from .log import Sink
+from .loops import on_asyncio, wait_out
 
 T = TypeVar("T")
 
@@ -147,7 +147,8 @@ class _Pipe:
 
     async def _put(self, chunk: Any) -> None:
         while len(self.chunks) >= CAPACITY:
-            self._emptied = anyio.Event()
+            if self._emptied is None:  # one for all tasks that wait
+                self._emptied = anyio.Event()
             await self._emptied.wait()
         self.chunks.append(chunk)
         if self._filled is not None:
@@ -195,16 +196,3 @@ class _Pipe:
             self._call_soon(self._scope.cancel)
         except RuntimeError:
             return  # the loop is closed, and its tasks with it
-
-
-async def wait_out(event: anyio.Event) -> None:
-    """Wait for an event even when cancelled meanwhile, by a scope or natively; the cancellation goes on afterwards."""
-    cancelled: BaseException | None = None
-    with anyio.CancelScope(shield=True):
-        while not event.is_set():
-            try:
-                await event.wait()
-            except asyncio.CancelledError as error:  # asyncio's own: a scope's stop at the shield
-                cancelled = error
-    if cancelled is not None:
-        raise cancelled

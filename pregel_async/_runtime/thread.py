@@ -7,7 +7,7 @@ whose thread was taken over changes nothing any more and says so.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Any, Literal
 
 import anyio
@@ -93,7 +93,6 @@ class Thread:
         thread_id: str,
         ns: str,
         at: CheckpointId | None,
-        run_id: str,
         metadata: dict[str, Any],
         on_conflict: OnConflict,
     ) -> AsyncGenerator[Thread, None]:
@@ -106,7 +105,8 @@ class Thread:
             ThreadBusyError: another run owns it, and `on_conflict` is "reject".
             CheckpointNotFoundError, GraphChangedError, CorruptCheckpointError, StorageError: nothing was changed.
         """
-        claim = await _claim(saver, world, thread_id, run_id, on_conflict)
+        # The caller may have chosen the run's id, and may choose it twice: what tells owners apart is made here.
+        claim = await _claim(saver, world, thread_id, world.new_id(), on_conflict)
         thread = cls(saver, codec, world, program, claim, ns=ns, metadata=metadata)
         try:
             await thread._load(at)
@@ -136,6 +136,28 @@ class Thread:
             # An older checkpoint is deliberately run again from there: what was recorded after it stays with its
             # branch.
             self._records = {record.task_id: read_record(record, self.thread_id) for record in chain.records}
+
+    def branch_off(self, board: Board) -> None:
+        """Go on from an older checkpoint on a branch of its own, which starts with a copy of that checkpoint.
+
+        So what is recorded from here on stands under another checkpoint than what the other branch recorded.
+        """
+        if self._ledger.tip != self._head:
+            before = self._ledger.state
+            entry = Entry(
+                full=False,
+                ts=self._world.now(),
+                clock=board.clock,
+                values={},
+                emptied=(),
+                kinds={},
+                versions={},
+                seen={},
+                ran=before.ran,
+                noticed=before.noticed,
+                results={},
+            )
+            self._append(entry, board.step, "fork")
 
     async def keep(self) -> None:
         """Renew the claim from time to time, until cancelled, so that a long superstep does not lose it."""
@@ -210,14 +232,17 @@ class Thread:
             if source == "loop" and self._ledger.tip is not None and (record.error is not None or not record.routed)
         ]
         self._records = {}
-        self._newest = checkpoint_id(self._world, self._newest)
-        parents: dict[str, str] = {}
-        metadata = {**self._metadata, "source": source, "step": board.step, "parents": parents}
-        row = self._ledger.append(entry, checkpoint_id=self._newest, step=board.step, metadata=metadata)
-        self._waiting.append(row)
+        self._append(entry, board.step, source)
         if upcoming and all(task.node.hidden for task in upcoming):
             return
         await self._transact(clears=tuple(clears), releases=not upcoming)
+
+    def _append(self, entry: Entry, step: int, source: Literal["input", "loop", "fork"]) -> None:
+        self._newest = checkpoint_id(self._world, self._newest)
+        parents: dict[str, str] = {}
+        metadata = {**self._metadata, "source": source, "step": step, "parents": parents}
+        row = self._ledger.append(entry, checkpoint_id=self._newest, step=step, metadata=metadata)
+        self._waiting.append(row)
 
     def _entry(self, board: Board, ran: Sequence[Task], outcomes: Sequence[Outcome]) -> Entry:
         """What the superstep changed, encoded."""
@@ -243,11 +268,9 @@ class Thread:
                 if version is not None and board.channels[trigger].tracked:
                     seen.setdefault(trigger, {})[task.node.name] = version
         results: dict[str, tuple[tuple[str, bytes | None], ...]] = {
-            task.id: tuple(
-                self._shown(board, name, value) for name, value in outcome.writes if name in self._program.keys
-            )
+            task.id: tuple(self._shown(board, outcome.writes))
             for task, outcome in zip(ran, outcomes, strict=True)
-            if isinstance(outcome, Finished) and not task.node.hidden and task.id not in self._records
+            if isinstance(outcome, Finished) and not task.node.hidden and not self._has_result(task.id)
         }
         return Entry(
             full=False,
@@ -263,16 +286,22 @@ class Thread:
             results=results,
         )
 
-    def _shown(self, board: Board, name: str, value: Any) -> tuple[str, bytes | None]:
-        """A write as history shows it: None where the channel's new value is the very same object."""
-        same = board.values.get(name, MISSING) is value
-        return name, None if same else self._codec.encode(value, channel=name)
+    def _shown(self, board: Board, writes: list[Write]) -> Iterator[tuple[str, bytes | None]]:
+        """A task's update as history shows it: None where the channel's new value is the very same object."""
+        for name, value in self._tracked(writes):
+            if name in self._program.keys:
+                same = board.values.get(name, MISSING) is value
+                yield name, None if same else self._codec.encode(value, channel=name)
 
     async def _refuse(self, error: UnstorableValueError, ran: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
-        """Record the tasks that wrote a value which cannot be stored as failed."""
+        """Record the tasks that wrote a value which cannot be stored as failed; the others keep their results."""
         refused: list[Outcome] = []
         for task, outcome in zip(ran, outcomes, strict=True):
-            if isinstance(outcome, Finished) and any(name == error.channel for name, _ in outcome.writes):
+            if (
+                isinstance(outcome, Finished)
+                and not self._has_result(task.id)
+                and self._encoded(outcome.writes) is None
+            ):
                 error.add_note(f"written by node {task.node.name!r}, superstep {task.step}, task {task.id}")
                 refused.append(Failed(error))
             else:
@@ -283,7 +312,7 @@ class Thread:
         """Store what a task wrote. Tasks that finish while a transaction is under way share the next one."""
         encode = self._codec.encode
         try:
-            data = tuple([(channel, encode(value, channel=channel)) for channel, value in writes])
+            data = tuple([(name, encode(value, channel=name)) for name, value in self._tracked(writes)])
         except UnstorableValueError as error:
             error.add_note(f"written by node {task.node.name!r}, superstep {task.step}, task {task.id}")
             raise
@@ -333,7 +362,7 @@ class Thread:
                 writes = () if outcome.writes is None else self._encoded(outcome.writes)
                 failed = self._failure(task.node.name, outcome.error, writes, routed=outcome.writes is None)
                 entries.append((task, failed))
-            elif isinstance(outcome, Finished) and not outcome.replayed and task.id not in self._records:
+            elif isinstance(outcome, Finished) and not self._has_result(task.id):
                 written = self._encoded(outcome.writes)
                 if written is not None:
                     entries.append((task, TaskEntry(name=task.node.name, writes=written)))
@@ -350,9 +379,18 @@ class Thread:
         except CheckpointError as second:
             error.add_note(f"and the failure could not be recorded: {type(second).__name__}: {second}")
 
+    def _tracked(self, writes: list[Write]) -> list[Write]:
+        """Without what goes to channels that are never stored."""
+        channels = self._program.channels
+        return [write for write in writes if channels[write[0]].tracked]
+
+    def _has_result(self, task_id: TaskId) -> bool:
+        entry = self._records.get(task_id)
+        return entry is not None and entry.routed and entry.error is None
+
     def _encoded(self, writes: list[Write]) -> tuple[tuple[str, bytes], ...] | None:
         try:
-            return tuple([(channel, self._codec.encode(value, channel=channel)) for channel, value in writes])
+            return tuple([(name, self._codec.encode(value, channel=name)) for name, value in self._tracked(writes)])
         except UnstorableValueError:
             return None  # it would be refused by the commit too: the task runs again
 
@@ -361,7 +399,7 @@ class Thread:
     ) -> TaskEntry:
         kind = type(error)
         named = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-        told = (named, str(error), self._world.now())
+        told = (named, _message(error), self._world.now())
         return TaskEntry(name=name, writes=writes or (), routed=routed or writes is None, error=told)
 
     def _task_record(self, task_id: TaskId, index: int, entry: TaskEntry) -> TaskRecord:
@@ -399,6 +437,15 @@ class Thread:
             self._held = False
 
 
+def _message(error: BaseException) -> str:
+    """An exception's text, whatever it takes: some cannot be printed, or hold what is no text (half of a surrogate)."""
+    try:
+        text = str(error)
+    except Exception as second:
+        text = f"(its message cannot be had: {type(second).__name__})"
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 class _Batch:
     """Records that are stored in one transaction, and the tasks that wait for it."""
 
@@ -422,9 +469,9 @@ class _Batch:
 
 
 async def _claim(
-    saver: BaseCheckpointSaver, world: World, thread_id: str, run_id: str, on_conflict: OnConflict
+    saver: BaseCheckpointSaver, world: World, thread_id: str, owner_id: str, on_conflict: OnConflict
 ) -> Claim:
-    owner = this_process(run_id)
+    owner = this_process(owner_id)
     pause = 0.02
     while True:
         try:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypedDict
 import pytest
 
 from checkpoint_savers import InMemorySaver
-from pregel_async import START, NodeBuilder, Pregel, Send, StateGraph
+from pregel_async import START, NodeBuilder, Pregel, Send, StateGraph, StreamMode
 from pregel_async.channels import LastValue
 from pregel_async.compiled import Graph
 
@@ -93,7 +93,8 @@ async def test_an_end_says_what_the_task_wrote() -> None:
 async def test_an_end_follows_the_update_of_the_same_task() -> None:
     """S-64, in whatever order the modes were named."""
     graph = squares(square).compile()
-    for modes in (["updates", "tasks"], ["tasks", "updates"]):
+    orders: list[list[StreamMode]] = [["updates", "tasks"], ["tasks", "updates"]]
+    for modes in orders:
         chunks = [chunk async for chunk in graph.astream({"count": 1}, stream_mode=modes)]
         shown = [(mode, chunk.get("name", next(iter(chunk)))) for mode, chunk in chunks]
         assert shown[:3] == [("tasks", "begin"), ("updates", "begin"), ("tasks", "begin")]

@@ -145,13 +145,16 @@ async def test_a_shield() -> None:
     assert done
 
 
+@pytest.fixture
+def on_asyncio(anyio_backend_name: str) -> None:
+    if anyio_backend_name != "asyncio":
+        pytest.skip("about asyncio's own ways")
+
+
 @anyio_only
+@pytest.mark.usefixtures("on_asyncio")
 class TestNative:
     """asyncio's own ways of cancelling."""
-
-    @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
-    def anyio_backend(self, request: pytest.FixtureRequest) -> object:
-        return "asyncio", {"use_uvloop": request.param}
 
     @pytest.mark.parametrize("times", [1, 2, 7])
     async def test_cancelled_again_and_again(self, times: int) -> None:
@@ -222,7 +225,7 @@ class TestNative:
         await enders[0]
 
     async def test_a_scope_does_not_spin(self) -> None:
-        """P7: a cancelled scope cancels its task in every turn of the loop until it gives in; the wait keeps it from that."""
+        """P7: a cancelled scope cancels in every turn of the loop until its task gives in; not here."""
         work = Work()
         seen: list[int] = []
 

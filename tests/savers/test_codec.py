@@ -23,10 +23,10 @@ import uuid
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import InitVar, dataclass, field
-from datetime import UTC, datetime, time, timedelta, timezone, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
-from ipaddress import ip_interface, ip_network
+from ipaddress import ip_address, ip_interface, ip_network
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, NewType, Optional, TypedDict, TypeVar, Union
 from unittest.mock import patch
@@ -1235,7 +1235,63 @@ def golden_name() -> Name:
 
 
 GOLDEN: list[tuple[object, str]] = [
-    # GOLDEN HERE
+    (
+        {"a": [None, True, -1, 2**64 - 1, 0.5, "ä", b"x"], 2: {}},
+        "82a16197c0c3ffcfffffffffffffffffcb3fe0000000000000a2c3a4c401780280",
+    ),
+    ([2**64, -(2**63) - 1], "92c70901010000000000000000c70901ff7fffffffffffffff"),
+    ("\ud800", "c70302eda080"),
+    (bytearray(b"ab"), "d5036162"),
+    (1.5 - 2j, "d8043ff8000000000000c000000000000000"),
+    (Decimal("-1.50"), "c705052d312e3530"),
+    (Decimal("sNaN"), "d605734e614e"),
+    (Fraction(-3, 2**65), "c70e0692fdc70901020000000000000000"),
+    (range(1, 2**65, 3), "c70f079301c7090102000000000000000003"),
+    (uuid.UUID(int=7), "d80800000000000000000000000000000007"),
+    (uuid.UUID(int=7, is_safe=uuid.SafeUUID.unsafe), "c7110800000000000000000000000000000007ff"),
+    (date(2024, 2, 29), "d60907e8021d"),
+    (datetime(2024, 2, 29, 23, 59, 58, 999999), "c70c0a07e8021d173b3a000f423f00"),
+    (datetime(2024, 2, 29, tzinfo=UTC), "c70d0a07e8021d0000000000000000c0"),
+    (
+        datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")),
+        "c71c0a07e80a1b021e000000000001c70d0e4575726f70652f4265726c696e",
+    ),
+    (
+        time(1, 2, 3, 4, tzinfo=timezone(timedelta(hours=-3), "x"), fold=1),
+        "c7190b0102030000000401c70e0dffffffff00012750000000003d78",
+    ),
+    (timedelta(-1, 1, 1), "c70c0cffffffff0000000100000001"),
+    (timezone(timedelta(seconds=1)), "c70c0d000000000000000100000000"),
+    (ZoneInfo("Asia/Tokyo"), "c70a0e417369612f546f6b796f"),
+    ([PurePosixPath("a/b"), PureWindowsPath("c:/d")], "92d60f00612f62c7050f01633a5c64"),
+    (
+        [ip_address("1.2.3.4"), ip_interface("::1/8"), ip_network("10.0.0.0/8")],
+        "93d71000312e322e332e34c70610053a3a312f38c70b100231302e302e302e302f38",
+    ),
+    (msgspec.UNSET, "c70011"),
+    ((1, ("x",)), "d7209201c7032091a178"),
+    ({3, "b", None}, "c705219303a162c0"),
+    (frozenset({(1,)}), "c7052291d5209101"),
+    ({(1, 2): "x", None: []}, "c70b2394c70320920102a178c090"),
+    (deque([1, 2], 3), "d62493030102"),
+    (OrderedDict(b=1, a=2), "c7072594a16201a16102"),
+    (Counter("aab"), "c7072694a16102a16201"),
+    (slice(1, None, 2), "d6279301c002"),
+    (Level.HIGH, "c70c0092a56c6576656ca448494748"),
+    (Perm.R | Perm.W, "c7070092a47065726d03"),
+    (Point(1), "c7160092a5706f696e7482a17801a179cb3fe0000000000000"),
+    (Plain(1, ["x"]), "d80092a5706c61696e82a16101a16291a178"),
+    (Cell(1), "c7120092a463656c6c83a16101a16290a163c70011"),
+    (
+        Model(name="n"),
+        "c72e0092a56d6f64656c9483a46e616d65a16ea473697a6501a5696e6e6572c091a46e616d658081a75f736563726574"
+        "05",
+    ),
+    (Open(name="n", more=1), "c7220092a46f70656e9481a46e616d65a16e92a46d6f7265a46e616d6581a46d6f72650180"),
+    (Amount(3), "c7090092a6616d6f756e7403"),
+    (golden_name(), "c7120093a46e616d65a16e81a66f726967696ea16f"),
+    (stack(), "c7280093a5737461636b9201c706209202d521910381a56c6162656cc70c0092a56c6576656ca448494748"),
+    (Opaque(5), "c7090092a66f706171756505"),
 ]
 
 

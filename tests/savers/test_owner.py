@@ -27,9 +27,7 @@ CODE = (
 @contextmanager
 def process(executable: str = sys.executable) -> Iterator[tuple[subprocess.Popen[bytes], Owner]]:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(
-        [executable, "-c", CODE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
-    ) as started:
+    with subprocess.Popen([executable, "-c", CODE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as started:
         assert started.stdout is not None
         try:
             yield started, msgspec.json.decode(started.stdout.readline(), type=Owner)
@@ -130,7 +128,9 @@ def test_after_fork() -> None:
             os._exit(0 if good else 1)
         raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     """
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
 
 
 def test_live() -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import random
 import sqlite3
-import subprocess
-import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlite_tools import execute, saver_threads
 
 from checkpoint_savers import (
     CorruptCheckpointError,
@@ -34,24 +33,16 @@ from checkpoint_savers.conformance.suite import (
     written,
 )
 from checkpoint_savers.sqlite.schema import APPLICATION_ID, VERSION
-from checkpoint_savers.sqlite.worker import Job
 
 pytestmark = pytest.mark.anyio
 
-ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-
 
 async def pragma(saver: SqliteSaver, name: str) -> Any:
-    assert saver._worker is not None
-    return await saver._worker.run(Job(lambda db: db.execute(f"PRAGMA {name}").fetchone()[0], writes=False))
+    return await execute(saver, lambda db: db.execute(f"PRAGMA {name}").fetchone()[0])
 
 
 def contents(folder: Path) -> dict[str, str]:
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.iterdir()}
-
-
-def saver_threads() -> list[str]:
-    return [one.name for one in threading.enumerate() if "SqliteSaver" in one.name or "_connection_worker" in one.name]
 
 
 @pytest.fixture
@@ -265,10 +256,8 @@ async def test_damaged_rows(path: Path, name: str) -> None:
         with pytest.raises(CorruptCheckpointError):
             await saver.read("t")
         for attempt in (saver.segment("t", "", cid(1)), saver.scan("t", None), saver.scan(None, None)):
-            try:
+            with contextlib.suppress(CorruptCheckpointError):
                 await attempt
-            except CorruptCheckpointError:
-                pass
 
 
 @pytest.mark.parametrize("value", ["'{'", "'{}'", "'[]'", "CAST(x'ff' AS TEXT)", "'{\"host\": 1}'"])
@@ -314,44 +303,3 @@ async def test_a_damaged_file(path: Path) -> None:
             raised += 1
         assert not saver_threads()
     assert raised > 50
-
-
-RACE = """if True:
-    import anyio, sys
-    from checkpoint_savers import SqliteSaver
-    from checkpoint_savers.conformance.suite import commit, row, take
-
-    async def main():
-        async with SqliteSaver.from_conn_string(sys.argv[1], busy_timeout=60) as saver:
-            claim = await take(saver, sys.argv[2])
-            await saver.commit(claim, commit(row(1), releases=True))
-
-    print("ready", flush=True)
-    sys.stdin.readline()
-    anyio.run(main)
-"""
-
-
-async def test_eight_processes_open_one_new_file(path: Path) -> None:
-    """P13: at the same moment; one of them sets it up, and each stores its thread."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", RACE, str(path), f"t{number}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=ENV,
-        )
-        for number in range(8)
-    ]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline().strip() == b"ready"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write(b"\n")
-        process.stdin.flush()
-    for process in processes:
-        process.communicate()
-    assert [process.returncode for process in processes] == [0] * 8
-    async with SqliteSaver.from_conn_string(path) as saver:
-        assert [one.thread_id for one in await saver.scan(None, None)] == [f"t{number}" for number in range(7, -1, -1)]

@@ -1,0 +1,49 @@
+"""What differs between the event loops, in one place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import anyio
+import anyio.lowlevel
+
+
+def on_asyncio() -> bool:
+    """Whether the running task is one of asyncio's."""
+    try:
+        return asyncio.current_task() is not None
+    except RuntimeError:
+        return False
+
+
+def turn() -> Callable[[], Awaitable[None]]:
+    """How to give the event loop its turn. asyncio's own way where it runs: the neutral one looks it up every time."""
+    return partial(asyncio.sleep, 0) if on_asyncio() else anyio.lowlevel.checkpoint
+
+
+def native_cancellations() -> Callable[[], int]:
+    """How often the running task has been cancelled by asyncio's own `Task.cancel()`; never on trio, which has none.
+
+    A scope's cancellation is told again and again. One of these is told once, and a node may have swallowed it.
+    """
+    task = asyncio.current_task() if on_asyncio() else None
+    return _never if task is None else task.cancelling
+
+
+def _never() -> int:
+    return 0
+
+
+async def wait_out(event: anyio.Event) -> None:
+    """Wait for an event even when cancelled meanwhile, by a scope or natively; a native one goes on afterwards."""
+    cancelled: BaseException | None = None
+    with anyio.CancelScope(shield=True):
+        while not event.is_set():
+            try:
+                await event.wait()
+            except asyncio.CancelledError as error:  # asyncio's own: a scope's stop at the shield
+                cancelled = error
+    if cancelled is not None:
+        raise cancelled

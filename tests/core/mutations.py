@@ -1,0 +1,475 @@
+"""Values of every kind that counts as data, and random programs that change them in place.
+
+A program runs on two values at once: on what `isolate` handed out, and on a deep copy, which is what a node believes it has.
+Each instruction picks something that was obtained so far and does to it what Python code does: takes, stores, sorts, unpacks.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+import pydantic
+from hypothesis import strategies as st
+
+from pregel_async._core.isolation import IsolatedDict, IsolatedList
+
+# ---- kinds of data -----------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Point:
+    x: Any = None
+    y: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    x: Any = None
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    x: Any = None
+
+
+class Record(msgspec.Struct):
+    x: Any = None
+    y: Any = None
+
+
+class FrozenRecord(msgspec.Struct, frozen=True):
+    x: Any = None
+
+
+class Model(pydantic.BaseModel):
+    x: Any = None
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+OldPair = namedtuple("OldPair", "left right")  # noqa: PYI024
+
+
+class Names(list[Any]):
+    """A list of the user's own."""
+
+
+class Table(dict[Any, Any]):
+    """A dict of the user's own."""
+
+
+atoms: st.SearchStrategy[Any] = st.one_of(
+    st.sampled_from([None, True, False, 0, 1, -1, 1.0, 2.5, "", "a", b"", b"x"]),
+    st.integers(-3, 3),
+    st.text("ab", max_size=2),
+)
+keys: st.SearchStrategy[Any] = st.one_of(st.sampled_from(["a", "b", "c"]), st.sampled_from([0, 1, True, None, (1, "t")]))
+
+
+def _more(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(keys, inner, max_size=4),
+        plain_more(inner),
+        st.frozensets(st.integers(0, 3), max_size=2),
+        st.sets(st.integers(0, 5), max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.lists(inner, max_size=3).map(deque),
+        st.lists(inner, max_size=3).map(Names),
+        st.dictionaries(keys, inner, max_size=3).map(Table),
+        st.dictionaries(keys, inner, max_size=3).map(OrderedDict),
+        st.dictionaries(keys, inner, max_size=3).map(lambda given: defaultdict(list, given)),
+        st.dictionaries(keys, st.integers(0, 3), max_size=3).map(Counter),
+        st.binary(max_size=3).map(bytearray),
+        st.builds(Point, inner, inner),
+        st.builds(Frozen, inner),
+        st.builds(Slotted, inner),
+        st.builds(Record, inner, inner),
+        st.builds(FrozenRecord, inner),
+        st.builds(Model, x=inner),
+        st.builds(Pair, inner, inner),
+        st.builds(OldPair, inner, inner),
+    )
+
+
+def plain_more(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(st.lists(inner, max_size=4), st.dictionaries(keys, inner, max_size=4))
+
+
+values = st.recursive(atoms, _more, max_leaves=12)
+"""Any data."""
+
+plain_values = st.recursive(atoms, plain_more, max_leaves=12)
+"""Lists and dicts only, as json has them."""
+
+states = st.dictionaries(st.sampled_from("abcd"), values, min_size=1, max_size=4)
+plain_states = st.dictionaries(st.sampled_from("abcd"), plain_values, min_size=1, max_size=4)
+
+
+def shape(value: Any) -> Any:
+    """A value as types and parts, so that True and 1, a list and a tuple, or two classes never compare equal."""
+    kind: Any = type(value)
+    kind = {IsolatedDict: dict, IsolatedList: list}.get(kind, kind)
+    if isinstance(value, dict):
+        return kind, [(shape(key), shape(item)) for key, item in dict.items(value)]
+    if isinstance(value, list):
+        return kind, [shape(item) for item in list.__getitem__(value, slice(None))]
+    if isinstance(value, (tuple, deque)):
+        return kind, [shape(item) for item in value]
+    if isinstance(value, (set, frozenset, bytearray)):
+        return kind, sorted(value)
+    fields = fields_of(value)
+    return (kind, [(name, shape(getattr(value, name))) for name in fields]) if fields else (kind, value)
+
+
+def fields_of(value: Any) -> list[str]:
+    if isinstance(value, (Point, Frozen, Slotted)):
+        return [field.name for field in dataclasses.fields(value)]
+    if isinstance(value, (Record, FrozenRecord)):
+        return list(value.__struct_fields__)
+    return ["x"] if isinstance(value, Model) else []
+
+
+def parts(value: Any) -> Iterator[Any]:
+    """The value and everything in it, in a fixed order, without asking any method that isolates."""
+    yield value
+    if isinstance(value, dict):
+        for item in dict.values(value):
+            yield from parts(item)
+    elif isinstance(value, list):
+        for item in list.__getitem__(value, slice(None)):
+            yield from parts(item)
+    elif isinstance(value, (tuple, deque)):
+        for item in value:
+            yield from parts(item)
+    for name in fields_of(value):
+        yield from parts(getattr(value, name))
+
+
+def changeable(value: Any) -> bool:
+    """Whether anything about a value can be changed in place, at any depth."""
+    if isinstance(value, (Frozen, FrozenRecord)):
+        return changeable(value.x)
+    if isinstance(value, tuple):
+        return any(map(changeable, value))
+    return isinstance(value, (dict, list, set, deque, bytearray, Point, Slotted, Record, Model))
+
+
+# ---- programs ----------------------------------------------------------------------------------------------------
+
+Instruction = tuple[int, int, int, int]
+"""What to take in hand, what to do with it, where, and with what; each modulo what there is."""
+
+instructions: st.SearchStrategy[list[Instruction]] = st.lists(
+    st.tuples(st.integers(0, 30), st.integers(0, 60), st.integers(0, 4), st.integers(0, 24)), max_size=14
+)
+
+Action = Callable[[Any, int, Any], Any]
+"""Given what is in hand, a place and a value; what it returns was obtained by it, one by one if it is a list of `Got`."""
+
+
+class Got(list[Any]):
+    """Several things obtained at once."""
+
+
+def _key(held: dict[Any, Any], place: int) -> Any:
+    return list(dict.keys(held))[place % len(held)] if held else "missing"
+
+
+def _in_place(call: Callable[..., Any]) -> Action:
+    def action(held: Any, place: int, value: Any) -> Any:
+        call(held, place, value)
+
+    return action
+
+
+def _star(held: Any, place: int, value: Any) -> Any:
+    first, *rest = held
+    return Got([first, rest, *rest])
+
+
+def _match_dict(held: Any, place: int, value: Any) -> Any:
+    match held:
+        case {"a": found, **rest}:
+            return Got([found, rest, *rest.values()])
+        case dict():
+            return "no a"
+    raise AssertionError("not matched as a dict")
+
+
+def _match_list(held: Any, place: int, value: Any) -> Any:
+    match held:
+        case [one, *rest]:
+            return Got([one, *rest])
+        case []:
+            return "empty"
+    raise AssertionError("not matched as a list")
+
+
+def _while_growing(held: Any, place: int, value: Any) -> Any:
+    """Iterate and append what is met, as worklists do."""
+    got = Got()
+    for item in held:
+        got.append(item)
+        if len(held) < 6:
+            held.append(item)
+    return got
+
+
+def _set_slice(held: Any, place: int, value: Any) -> None:
+    held[place % (len(held) + 1) :] = [value]
+
+
+def _del_slice(held: Any, place: int, value: Any) -> None:
+    del held[place % (len(held) + 1) :]
+
+
+def _ior(held: Any, place: int, value: Any) -> None:
+    held |= {"or": value}
+
+
+def _iadd(held: Any, place: int, value: Any) -> None:
+    held += [value]
+
+
+def _imul(held: Any, place: int, value: Any) -> None:
+    if len(held) < 5:
+        held *= 2
+
+
+def _by_keywords(held: dict[str, Any]) -> Any:
+    return dict(**held) if all(isinstance(key, str) for key in held) else {**held}
+
+
+def _itself(held: Any, place: int, value: Any) -> Any:
+    def give(*args: Any) -> Any:
+        return args
+
+    return Got(give(*held))
+
+
+def _assigned(held: Any, place: int, value: Any) -> Any:
+    mine: list[Any] = [0]
+    mine[:] = held
+    return mine
+
+
+DICT: list[Action] = [
+    lambda d, p, v: d[_key(d, p)],
+    lambda d, p, v: d.get(_key(d, p)),
+    lambda d, p, v: d.get("missing", v),
+    lambda d, p, v: d.pop(_key(d, p)),
+    lambda d, p, v: d.pop("missing", v),
+    lambda d, p, v: d.popitem()[1],
+    lambda d, p, v: d.setdefault(_key(d, p), v),
+    lambda d, p, v: d.setdefault("fresh", v),
+    lambda d, p, v: Got(d.values()),
+    lambda d, p, v: Got(item for _, item in d.items()),
+    lambda d, p, v: Got(d[key] for key in d),
+    lambda d, p, v: Got(d[key] for key in reversed(d)),
+    lambda d, p, v: Got(reversed(d.values())),
+    lambda d, p, v: d.copy(),
+    lambda d, p, v: copy.copy(d),
+    lambda d, p, v: copy.deepcopy(d),
+    lambda d, p, v: dict(d),
+    lambda d, p, v: {**d},
+    lambda d, p, v: _by_keywords(d),
+    lambda d, p, v: d | {"or": v},
+    lambda d, p, v: {"or": v} | d,
+    lambda d, p, v: {key: item for key, item in d.items()},
+    lambda d, p, v: max(d.items(), key=lambda pair: str(pair[0]), default=None),
+    lambda d, p, v: sorted(d.items(), key=lambda pair: str(pair[0])),
+    lambda d, p, v: (len(d), "a" in d, list(d), bool(d), d == {}),
+    _match_dict,
+    _in_place(lambda d, p, v: d.__setitem__(_key(d, p), v)),
+    _in_place(lambda d, p, v: d.__setitem__("fresh", v)),
+    _in_place(lambda d, p, v: d.__delitem__(_key(d, p))),
+    _in_place(lambda d, p, v: d.update({"fresh": v})),
+    _in_place(lambda d, p, v: d.update(fresh=v)),
+    _in_place(lambda d, p, v: d.clear()),
+    _in_place(_ior),
+]
+LIST: list[Action] = [
+    lambda x, p, v: x[p % len(x)],
+    lambda x, p, v: x[-1],
+    lambda x, p, v: x[p % (len(x) + 1) :],
+    lambda x, p, v: Got(x[:p]),
+    lambda x, p, v: x[::-1],
+    lambda x, p, v: x.pop(),
+    lambda x, p, v: x.pop(p % len(x)),
+    lambda x, p, v: Got(x),
+    lambda x, p, v: Got(reversed(x)),
+    lambda x, p, v: Got(item for _, item in enumerate(x)),
+    lambda x, p, v: Got(item for item, _ in zip(x, range(9), strict=False)),
+    lambda x, p, v: Got(map(lambda item: item, x)),
+    lambda x, p, v: sorted(x, key=repr),
+    lambda x, p, v: min(x, key=repr),
+    lambda x, p, v: x.copy(),
+    lambda x, p, v: copy.copy(x),
+    lambda x, p, v: copy.deepcopy(x),
+    lambda x, p, v: list(x),
+    lambda x, p, v: tuple(x),
+    lambda x, p, v: [*x],
+    lambda x, p, v: x + [v],
+    lambda x, p, v: [v] + x,
+    lambda x, p, v: x * 2 if len(x) < 4 else None,
+    lambda x, p, v: 2 * x if len(x) < 4 else None,
+    lambda x, p, v: sum([x], [v]),
+    lambda x, p, v: (len(x), x == [], x.count(1), 1 in x, bool(x)),
+    _star,
+    _itself,
+    _assigned,
+    _match_list,
+    _while_growing,
+    _in_place(lambda x, p, v: x.__setitem__(p % len(x), v)),
+    _in_place(lambda x, p, v: x.append(v)),
+    _in_place(lambda x, p, v: x.extend([v, 1])),
+    _in_place(lambda x, p, v: x.extend(x) if len(x) < 4 else None),
+    _in_place(lambda x, p, v: x.insert(p, v)),
+    _in_place(lambda x, p, v: x.__delitem__(p % len(x))),
+    _in_place(lambda x, p, v: x.remove(x[p % len(x)])),
+    _in_place(lambda x, p, v: x.sort(key=repr)),
+    _in_place(lambda x, p, v: x.reverse()),
+    _in_place(lambda x, p, v: x.clear()),
+    _in_place(_set_slice),
+    _in_place(_del_slice),
+    _in_place(_iadd),
+    _in_place(_imul),
+]
+DEQUE: list[Action] = [
+    lambda x, p, v: x[p % len(x)],
+    lambda x, p, v: x.pop(),
+    lambda x, p, v: x.popleft(),
+    lambda x, p, v: Got(x),
+    lambda x, p, v: x.copy(),
+    lambda x, p, v: list(x),
+    _in_place(lambda x, p, v: x.append(v)),
+    _in_place(lambda x, p, v: x.appendleft(v)),
+    _in_place(lambda x, p, v: x.rotate(1)),
+    _in_place(lambda x, p, v: x.__setitem__(p % len(x), v)),
+]
+SET: list[Action] = [
+    lambda x, p, v: x | {p},
+    lambda x, p, v: x.copy(),
+    lambda x, p, v: sorted(x),
+    _in_place(lambda x, p, v: x.add(p)),
+    _in_place(lambda x, p, v: x.discard(p)),
+    _in_place(lambda x, p, v: x.update({p, 9})),
+    _in_place(lambda x, p, v: x.clear()),
+]
+BYTES: list[Action] = [
+    lambda x, p, v: bytes(x),
+    _in_place(lambda x, p, v: x.append(p)),
+    _in_place(lambda x, p, v: x.clear()),
+]
+TUPLE: list[Action] = [
+    lambda x, p, v: x[p % len(x)],
+    lambda x, p, v: Got(x),
+    lambda x, p, v: x[1:],
+    lambda x, p, v: list(x),
+    lambda x, p, v: x + (v,),
+]
+OBJECT: list[Action] = [
+    lambda x, p, v: x.x,
+    lambda x, p, v: getattr(x, fields_of(x)[p % len(fields_of(x))]),
+    lambda x, p, v: copy.copy(x),
+    lambda x, p, v: copy.deepcopy(x),
+    _in_place(lambda x, p, v: setattr(x, "x", v)),
+    _in_place(lambda x, p, v: setattr(x, fields_of(x)[p % len(fields_of(x))], v)),
+]
+
+
+def actions_on(held: Any) -> list[Action]:
+    if isinstance(held, dict):
+        return DICT
+    if isinstance(held, list):
+        return LIST
+    if isinstance(held, deque):
+        return DEQUE
+    if isinstance(held, set):
+        return SET
+    if isinstance(held, bytearray):
+        return BYTES
+    return TUPLE if isinstance(held, tuple) else OBJECT
+
+
+FRESH: list[Callable[[], Any]] = [
+    lambda: 1,
+    lambda: True,
+    lambda: "new",
+    lambda: [],
+    lambda: {},
+    lambda: {"a": [1], "f": {}},
+    lambda: [[2]],
+    lambda: {7},
+    lambda: Point([3]),
+    lambda: Record({"r": 4}),
+    lambda: ([5],),
+    lambda: deque([[6]]),
+]
+
+
+class Twins:
+    """Two values that a program is run on, step by step, and what it obtained from each."""
+
+    def __init__(self, subject: Any, model: Any) -> None:
+        self.subject = [subject]
+        self.model = [model]
+
+    def run(self, program: list[Instruction], *, compare: bool) -> None:
+        """Run a program on both. With `compare`, each step must give the same on both sides."""
+        for hand, action, place, value in program:
+            at = hand % len(self.model)
+            choices = actions_on(self.model[at])
+            if not compare and type(self.subject[at]) is not type(self.model[at]):
+                choices = actions_on(self.subject[at])
+            do = choices[action % len(choices)]
+            subject_value, model_value = self._values(value, at)
+            mine = _attempt(do, self.subject[at], place, subject_value)
+            theirs = _attempt(do, self.model[at], place, model_value)
+            if compare:
+                self._check(mine, theirs)
+            self._keep(mine, theirs)
+
+    def _values(self, value: int, at: int) -> tuple[Any, Any]:
+        """What an instruction stores: something new, which it also keeps, or something obtained earlier."""
+        if value < len(FRESH):
+            mine, theirs = FRESH[value](), FRESH[value]()
+            self._keep(mine, theirs)
+            return mine, theirs
+        other = value % len(self.model)
+        into = self.model[at]
+        if any(part is into for part in parts(self.model[other])) or any(
+            part is self.subject[at] for part in parts(self.subject[other])
+        ):
+            return 0, 0  # a value that contains itself cannot be written anyway
+        return self.subject[other], self.model[other]
+
+    def _keep(self, mine: Any, theirs: Any) -> None:
+        both = list(zip(mine, theirs, strict=False)) if isinstance(theirs, Got) and isinstance(mine, Got) else [(mine, theirs)]
+        for subject, model in both:
+            if changeable(model) and changeable(subject) and len(self.model) < 30:
+                self.subject.append(subject)
+                self.model.append(model)
+
+    def _check(self, mine: Any, theirs: Any) -> None:
+        assert shape(mine) == shape(theirs)
+
+    def check_all(self) -> None:
+        for subject, model in zip(self.subject, self.model, strict=True):
+            assert shape(subject) == shape(model)
+
+
+def _attempt(do: Action, held: Any, place: int, value: Any) -> Any:
+    try:
+        return do(held, place, value)
+    except (LookupError, TypeError, AttributeError, ValueError, ZeroDivisionError) as error:
+        return type(error)

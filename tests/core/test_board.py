@@ -1,0 +1,301 @@
+"""The board: sparse, a value, and the same after it was stored and read back."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from scripted import SCOPE, Script, begin, drive, node, plan, program, run, write
+
+from pregel_async._core import superstep
+from pregel_async._core.board import Board
+from pregel_async._core.program import SENDS, Program, Router
+from pregel_async.channels import (
+    MISSING,
+    AnyValue,
+    BinaryOperatorAggregate,
+    EphemeralValue,
+    LastValue,
+    LastValueAfterFinish,
+    NamedBarrierValue,
+    NamedBarrierValueAfterFinish,
+    Topic,
+    UntrackedValue,
+)
+from pregel_async.errors import EmptyChannelError
+from pregel_async.types import Send
+
+# ---- sparse ------------------------------------------------------------------------------------------------------
+
+
+def test_only_what_holds_something_has_a_version() -> None:
+    """P10, `board`: a channel that holds nothing has no version, and what was seen of it is forgotten."""
+    graph = program(
+        node("a", "e", lambda seen: {"x": 1}), node("b", "x"), e=EphemeralValue(), x=LastValue(), never=LastValue()
+    )
+    board = begin(graph, {"e": 1})
+    assert board.versions == {"e": 1}
+    write(graph, board, ("x", 1), by=plan(graph, board))
+    assert (board.versions, board.seen) == ({"x": 2}, {})
+    assert set(board.channels) == {"e", "x"}, "channels that were never written are not made"
+
+
+def test_versions_rise_even_for_a_channel_that_was_forgotten() -> None:
+    """`board`: a channel that is written again gets a version above all others: forgetting what was seen loses nothing."""
+    ran: list[int] = []
+    graph = program(
+        node("a", "e", lambda seen: ran.append(seen["e"]) or ({"e": seen["e"] + 1} if seen["e"] < 5 else None)),
+        e=EphemeralValue(),
+    )
+    script = run(graph, {"e": 0})
+    assert ran == [0, 1, 2, 3, 4, 5]
+    assert [step.versions.get("e") for step in script.steps] == [2, 3, 4, 5, 6, None]
+
+
+def test_a_board_is_as_large_as_what_it_holds() -> None:
+    """P10: neither versions nor what was seen grow with the number of nodes, or of supersteps."""
+    length = 60
+    nodes = [node(f"n{index}", f"c{index}", sends=[f"c{index + 1}"]) for index in range(length)]
+    graph = program(*nodes, keys=(), **{f"c{index}": EphemeralValue() for index in range(length + 1)})
+    script = run(graph, {"c0": 1})
+    assert max(len(step.versions) for step in script.steps) == 1
+    assert max(len(step.seen) for step in script.steps) == 0
+
+
+# ---- reading -----------------------------------------------------------------------------------------------------
+
+
+def everything() -> Program:
+    return program(
+        node("a", "x"),
+        x=LastValue(),
+        y=LastValue(),
+        r=BinaryOperatorAggregate(list, operator.add),
+        u=BinaryOperatorAggregate(int | str, operator.add),
+        t=Topic(),
+        b=NamedBarrierValue(str, {"a"}),
+    )
+
+
+def test_input_has_the_available_channels_only() -> None:
+    """S-15: never-written keys are absent; a reducer with a constructible type is always there."""
+    graph = everything()
+    board = begin(graph, {"x": 1})
+    assert board.input_of(node("n", "x", reads=tuple("xyrutb"))) == {"x": 1, "r": []}
+
+
+def test_input_after_writes() -> None:
+    """S-15: what was written is there; a complete barrier shows None."""
+    graph = everything()
+    board = begin(graph, {"x": 1, "y": None, "r": [1], "u": "a", "t": [1, 2], "b": "a"})
+    assert board.input_of(node("n", "x", reads=tuple("xyrutb"))) == {
+        "x": 1,
+        "y": None,
+        "r": [1],
+        "u": "a",
+        "t": [1, 2],
+        "b": None,
+    }
+
+
+def test_input_of_a_node_that_reads_some_keys() -> None:
+    """Seed 001, PregelNode: a node gets the channels that it reads, and no other."""
+    graph = everything()
+    board = begin(graph, {"x": 1, "y": 2})
+    assert board.input_of(node("n", "x", reads=("y", "r"))) == {"y": 2, "r": []}
+
+
+def test_input_of_a_node_that_reads_one_channel_bare() -> None:
+    """Seed 003: `subscribe_only` gives the bare value; None is a value."""
+    graph = everything()
+    board = begin(graph, {"x": None})
+    assert board.input_of(node("n", "x", reads="x")) is None
+    with pytest.raises(EmptyChannelError, match="'y'"):
+        board.input_of(node("n", "x", reads="y"))
+
+
+def test_keys_that_are_no_state_are_read_when_named() -> None:
+    """Seed 001: control channels hold no state, and a node that names one reads it all the same."""
+    graph = program(node("a", "x"), x=LastValue(), c=EphemeralValue(), keys="x")
+    board = begin(graph, {"x": 1, "c": [2]})
+    assert board.values == {"x": 1}
+    assert board.input_of(node("n", "x", reads=("x", "c"))) == {"x": 1, "c": [2]}
+
+
+def test_show() -> None:
+    """Seed 001, termination: one output channel is shown bare (None when empty), several as a mapping of what there is."""
+    graph = everything()
+    board = begin(graph, {"x": 1})
+    assert board.show("x") == 1
+    assert board.show("y") is None
+    assert board.show(("x", "y", "r")) == {"x": 1, "r": []}
+
+
+def test_every_read_is_isolated() -> None:
+    """P1: what a reader of the board changes in place reaches no channel and no other reader."""
+    graph = program(node("a", "x"), x=LastValue(), c=EphemeralValue(), keys="x")
+    board = begin(graph, {"x": {"deep": [1]}, "c": {"deep": [1]}})
+    readers: list[Callable[[], Any]] = [
+        lambda: board.read("x"),
+        lambda: board.read("c"),
+        lambda: board.show("x"),
+        lambda: board.show(("x", "c"))["x"],
+        lambda: board.show(("x", "c"))["c"],
+        lambda: board.input_of(node("n", "x", reads="x")),
+        lambda: board.input_of(node("n", "x", reads=("x", "c")))["x"],
+        lambda: board.input_of(node("n", "x", reads=("x", "c")))["c"],
+    ]
+    for read in readers:
+        got = read()
+        got["deep"].append("changed")
+        got["new"] = 1
+    assert all(read() == {"deep": [1]} for read in readers)
+
+
+# ---- the view of a router ----------------------------------------------------------------------------------------
+
+
+def router(*reads: str, whole: bool = False) -> Router:
+    return Router(name="r", call=lambda value: None, reads=reads, whole=whole, shape=None, route=lambda answer: [])
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_router_sees_its_own_nodes_writes(whole: bool) -> None:
+    """S-24: a router's view is the state plus its own node's writes, folded as they will be."""
+    graph = program(
+        node("a", "x"), x=LastValue(), r=BinaryOperatorAggregate(list, operator.add), y=LastValue(), c=EphemeralValue(), keys="xry"
+    )
+    board = begin(graph, {"x": 1, "r": [1]})
+    view = board.view_of(router("x", "r", "y", whole=whole), graph, [("r", [2]), ("y", 5), ("r", [3]), ("c", 1)])
+    assert view == {"x": 1, "r": [1, 2, 3], "y": 5}
+    assert board.values == {"x": 1, "r": [1]}, "rule 2: the board is as it was"
+    assert board.channels["r"].get() == [1]
+
+
+def test_a_router_with_its_own_schema_sees_only_that() -> None:
+    """S-24, private schemas: a router that names its keys sees these, its node's writes to others not."""
+    graph = program(node("a", "x"), x=LastValue(), y=LastValue())
+    board = begin(graph, {"x": 1})
+    assert board.view_of(router("x"), graph, [("y", 5)]) == {"x": 1}
+
+
+def test_what_a_router_changes_in_place_reaches_nobody() -> None:
+    """P1: a router's view is isolated, from the board and from its node's writes."""
+    graph = program(node("a", "x"), x=LastValue(), y=LastValue())
+    board = begin(graph, {"x": {"n": [1]}})
+    writes = [("y", {"n": [2]})]
+    view = board.view_of(router("x", "y"), graph, writes)
+    view["x"]["n"].append("changed")
+    view["y"]["n"].append("changed")
+    assert board.read("x") == {"n": [1]}
+    assert writes == [("y", {"n": [2]})]
+
+
+# ---- stored and read back ----------------------------------------------------------------------------------------
+
+
+def stored(graph: Program, board: Board) -> Board:
+    """What comes back when a board was stored: tracked channels that hold something, and nothing else."""
+    held = {
+        name: board.held(name)
+        for name, channel in board.channels.items()
+        if channel.tracked and board.held(name) is not MISSING
+    }
+    return Board.restore(
+        graph,
+        step=board.step,
+        clock=board.clock,
+        stored=held,
+        versions={name: board.versions[name] for name in held},
+        seen={name: board.seen[name] for name in held if name in board.seen},
+        ran=board.ran,
+        noticed=board.noticed,
+    )
+
+
+def big_program() -> Program:
+    """Every kind of channel, a loop, a barrier, sends and a deferred end."""
+
+    def a(seen: Any) -> Any:
+        count = seen["n"] + 1
+        return [
+            ("n", count),
+            ("log", [f"a{count}"]),
+            ("any", count),
+            ("topic", count),
+            ("kept", count),
+            ("both", "a"),
+            ("late", None),
+            *([("go", 1), (SENDS, Send("b", count))] if count < 3 else []),
+        ]
+
+    return program(
+        node("a", "go", a, reads=("n",)),
+        node("b", "never", lambda value: [("log", [f"b{value}"]), ("both", "b")]),
+        node("j", "both", lambda seen: {"log": ["j"]}),
+        node("d", "late", lambda seen: {"log": ["d"]}),
+        go=EphemeralValue(),
+        never=LastValue(),
+        n=LastValue(),
+        log=BinaryOperatorAggregate(list, operator.add),
+        any=AnyValue(),
+        topic=Topic(),
+        kept=Topic(accumulate=True),
+        both=NamedBarrierValue(str, {"a", "b"}),
+        both2=NamedBarrierValueAfterFinish(str, {"a"}),
+        late=LastValueAfterFinish(),
+    )
+
+
+@pytest.mark.parametrize("stop", range(1, 7))
+def test_a_board_that_was_stored_goes_on_the_same(stop: int) -> None:
+    """Seed 001 invariant 3, P2: a run that goes on from a stored board makes the same supersteps as one that did not stop."""
+    graph = big_program()
+    whole = run(graph, {"go": 1, "n": 0}).steps
+    board, script = begin(graph, {"go": 1, "n": 0}), Script(graph)
+    while plan(graph, board):
+        if len(script.steps) == stop:
+            board = stored(graph, board)
+        tasks = plan(graph, board)
+        outcomes = drive(script.execute(board, tasks))
+        superstep.update(graph, board, tasks, superstep.collect(tasks, outcomes))
+        drive(script.checkpoint(board, tasks, superstep.plan(graph, board, SCOPE)))
+    assert script.steps == whole
+    assert len(whole) >= 5
+
+
+def test_an_untracked_value_is_not_there_any_more() -> None:
+    """Seed 001, channels: UntrackedValue is excluded from checkpoints: a restored board starts without it."""
+    graph = program(node("a", "x"), x=LastValue(), u=UntrackedValue())
+    board = begin(graph, {"x": 1, "u": object()})
+    back = stored(graph, board)
+    assert (back.values, back.versions) == ({"x": 1}, {"x": 1})
+
+
+def test_a_reducer_that_was_never_written_is_not_stored() -> None:
+    """P10, S-15: an empty list that a reducer only shows is not held, and is shown again after a restore."""
+    graph = program(node("a", "x"), x=LastValue(), r=BinaryOperatorAggregate(list, operator.add))
+    board = begin(graph, {"x": 1})
+    assert board.held("r") is MISSING
+    assert stored(graph, board).values == {"x": 1, "r": []}
+
+
+def test_initial_values_are_not_shared_between_boards() -> None:
+    """P13: one program serves concurrent runs: what one board shows at first is not another's to change."""
+    graph = program(node("a", "x"), x=LastValue(), r=BinaryOperatorAggregate(list, operator.add))
+    one, other = Board(graph), Board(graph)
+    one.read("r").append("changed")
+    write(graph, one, ("r", [1]))
+    assert (one.read("r"), other.read("r"), Board(graph).read("r")) == ([1], [], [])
+
+
+def test_a_program_shares_no_channel_with_who_built_it() -> None:
+    """Issue 2, building: compile never changes the builder: channels are copied."""
+    given = LastValue(int)
+    graph = program(node("a", "x"), x=given)
+    begin(graph, {"x": 1})
+    assert not given.is_available()
+    assert graph.channels["x"] is not given
+    assert not graph.channels["x"].is_available()

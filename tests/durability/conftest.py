@@ -1,0 +1,27 @@
+"""Savers of both kinds, on the clock of a `TestWorld`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from checkpoint_savers import InMemorySaver, SqliteSaver
+from checkpoint_savers.abc import BaseCheckpointSaver
+from durable_world import TestWorld
+
+
+@pytest.fixture
+def world() -> TestWorld:
+    return TestWorld()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def saver(request: pytest.FixtureRequest, tmp_path: Path, world: TestWorld) -> AsyncIterator[BaseCheckpointSaver]:
+    """No test that uses it loses power, so SQLite need not wait for the disk."""
+    if request.param == "memory":
+        yield InMemorySaver(clock=world.now)
+    else:
+        async with SqliteSaver(tmp_path / "threads.db", synchronous="NORMAL", clock=world.now) as saver:
+            yield saver

@@ -1,0 +1,320 @@
+"""Graphs whose every task leaves a trace, and the calls that are made of them.
+
+Each node adds its task's key to the state's log, so that what is stored says which tasks' results it holds; and it tells a
+`Probe` when it begins and ends, so that a test knows what ran. A key is `name@length`, where length is the log's at the
+time: a task of the superstep that follows a checkpoint with a log of that length. Every superstep makes the log longer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, TypedDict
+
+import anyio.lowlevel
+
+from pregel_async import END, START, Send, StateGraph
+from pregel_async.errors import GraphRecursionError
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+    total: Annotated[int, operator.add]
+    last: str
+
+
+class Planned(Exception):
+    """What nodes and routers of scenarios raise when they are to fail."""
+
+
+class Probe:
+    """What nodes tell, and what they are told.
+
+    Attributes:
+        op: the number of the call that is under way; says which nodes fail.
+        started, finished: keys of tasks, in order.
+        running: how many nodes are between their first and last line now, cleaning up included.
+        under_way: their names, with the index of a send.
+        dead: the process is meant to be dead: what runs on does so in another world.
+    """
+
+    def __init__(self) -> None:
+        self.op = 0
+        self.started: list[str] = []
+        self.finished: list[str] = []
+        self.running = 0
+        self.dead = False
+        self.under_way: list[str] = []
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def task(self, key: str) -> Iterator[None]:
+        name = key.partition("@")[0]
+        with self._lock:
+            self.running += 1
+            self.under_way.append(name)
+            if not self.dead:
+                self.started.append(key)
+        try:
+            yield
+            if not self.dead:
+                self.finished.append(key)
+        finally:
+            with self._lock:
+                self.running -= 1
+                self.under_way.remove(name)
+
+
+def key_of(name: str, given: Any) -> str:
+    if "i" in given:
+        return f"{name}[{given['i']}]@{given['at']}"
+    return f"{name}@{len(given.get('log', ()))}"
+
+
+def length_of(key: str) -> int:
+    """The log's length when the task was planned."""
+    return int(key.rpartition("@")[2])
+
+
+def update_of(key: str) -> dict[str, Any]:
+    return {"log": [key], "total": zlib.crc32(key.encode()) % 1000}
+
+
+def node(probe: Probe, name: str, *, turns: int = 0, fails: frozenset[int] = frozenset()) -> Callable[[Any], Any]:
+    """An async node.
+
+    Args:
+        turns: how often it gives the event loop its turn.
+        fails: the calls in which it raises `Planned`.
+    """
+
+    async def run(state: Any) -> dict[str, Any]:
+        key = key_of(name, state)
+        with probe.task(key):
+            for _ in range(turns):
+                await anyio.lowlevel.checkpoint()
+            if probe.op in fails:
+                raise Planned(key)
+            return update_of(key)
+
+    return run
+
+
+def sync_node(
+    probe: Probe, name: str, *, seconds: float = 0.0, fails: frozenset[int] = frozenset()
+) -> Callable[[Any], Any]:
+    """A node that runs in a worker thread, and takes some time there."""
+
+    def run(state: Any) -> dict[str, Any]:
+        key = key_of(name, state)
+        with probe.task(key):
+            if seconds:
+                threading.Event().wait(seconds)
+            if probe.op in fails:
+                raise Planned(key)
+            return update_of(key)
+
+    return run
+
+
+def sends(target: str, count: int) -> Callable[[Any], list[Send]]:
+    def router(state: Any) -> list[Send]:
+        at = len(state.get("log", ()))
+        # The router sees what its own node has just written; the others of that superstep do not matter here, as it is
+        # alone in it.
+        return [Send(target, {"i": i, "at": at}) for i in range(count)]
+
+    return router
+
+
+def until(length: int, again: str) -> Callable[[Any], str]:
+    """Loops to a node until the log is so long."""
+
+    def router(state: Any) -> str:
+        return again if len(state["log"]) < length else END
+
+    return router
+
+
+# ---- scenarios ---------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Op:
+    """One call.
+
+    Attributes:
+        given: its input; None resumes.
+        raises: what it is expected to raise.
+        limit: its recursion limit.
+    """
+
+    given: dict[str, Any] | None
+    raises: type[BaseException] | None = None
+    limit: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Scenario:
+    """A graph, and the calls of it that are made one after the other on one thread."""
+
+    name: str
+    build: Callable[[Probe], StateGraph[Any, Any, Any]]
+    ops: tuple[Op, ...]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+GO = Op({"log": ["in"]})
+ON = Op(None)
+FIRST = frozenset({0})
+
+
+def chain(probe: Probe) -> StateGraph[Any, Any, Any]:
+    graph = StateGraph(State)
+    graph.add_sequence([(name, node(probe, name, turns=turns)) for turns, name in enumerate("abc")])
+    return graph.add_edge(START, "a")
+
+
+def loop(probe: Probe) -> StateGraph[Any, Any, Any]:
+    graph = StateGraph(State).add_node("a", node(probe, "a")).add_edge(START, "a")
+    return graph.add_conditional_edges("a", until(5, "a"))
+
+
+def fan_out(probe: Probe) -> StateGraph[Any, Any, Any]:
+    """Five tasks that finish one after the other, last one first, then a join."""
+    graph = StateGraph(State).add_node("a", node(probe, "a")).add_edge(START, "a")
+
+    async def work(given: Any) -> dict[str, Any]:
+        return await node(probe, "w", turns=2 * (5 - given["i"]))(given)  # type: ignore[no-any-return]
+
+    graph.add_node("w", work).add_node("z", node(probe, "z"))
+    return graph.add_conditional_edges("a", sends("w", 5)).add_edge("w", "z")
+
+
+def joined(probe: Probe) -> StateGraph[Any, Any, Any]:
+    """b is one superstep away from the join, c two; d is deferred."""
+    graph = StateGraph(State).add_node("a", node(probe, "a")).add_node("b", node(probe, "b", turns=2))
+    graph.add_node("c", node(probe, "c")).add_node("cc", node(probe, "cc")).add_node("d", node(probe, "d"), defer=True)
+    graph.add_node("e", node(probe, "e"))
+    graph.add_edge(START, "a").add_edge("a", "b").add_edge("a", "c").add_edge("c", "cc").add_edge(["b", "cc"], "e")
+    return graph.add_edge("a", "d")
+
+
+def threads(probe: Probe) -> StateGraph[Any, Any, Any]:
+    """One plain function alone, then two beside an async node."""
+    graph = StateGraph(State).add_node("a", sync_node(probe, "a", seconds=0.001)).add_edge(START, "a")
+    graph.add_node("b", sync_node(probe, "b", seconds=0.001)).add_node("c", sync_node(probe, "c"))
+    graph.add_node("d", node(probe, "d", turns=1)).add_node("e", node(probe, "e"))
+    for name in "bcd":
+        graph.add_edge("a", name)
+    return graph.add_edge(["b", "c", "d"], "e")
+
+
+def failing(probe: Probe) -> StateGraph[Any, Any, Any]:
+    """In the first call c fails, after a has finished and while d still runs."""
+    graph = StateGraph(State)
+    graph.add_node("a", node(probe, "a")).add_node("b", node(probe, "b", turns=1))
+    graph.add_node("c", node(probe, "c", turns=8, fails=FIRST)).add_node("d", node(probe, "d", turns=16))
+    graph.add_node("e", node(probe, "e"))
+    for name in "abcd":
+        graph.add_edge(START, name)
+    return graph.add_edge(["a", "b", "c", "d"], "e")
+
+
+def failing_alone(probe: Probe) -> StateGraph[Any, Any, Any]:
+    graph = StateGraph(State)
+    graph.add_sequence([("a", node(probe, "a")), ("b", node(probe, "b", fails=FIRST)), ("c", node(probe, "c"))])
+    return graph.add_edge(START, "a")
+
+
+def failing_twice(probe: Probe) -> StateGraph[Any, Any, Any]:
+    """First a fails; then b fails while a is at work in a thread, where it cannot be stopped, and finishes."""
+
+    async def b(state: Any) -> dict[str, Any]:
+        key = key_of("b", state)
+        with probe.task(key):
+            if probe.op == 0:
+                await anyio.sleep_forever()
+            if probe.op == 1:
+                while "a" not in probe.under_way and not probe.dead and key_of("a", state) not in probe.finished:
+                    await anyio.lowlevel.checkpoint()
+                raise Planned(key)
+            return update_of(key)
+
+    graph = StateGraph(State).add_node("a", sync_node(probe, "a", seconds=0.003, fails=FIRST)).add_node("b", b)
+    graph.add_node("c", node(probe, "c"))
+    return graph.add_edge(START, "a").add_edge(START, "b").add_edge(["a", "b"], "c")
+
+
+def failing_router(probe: Probe) -> StateGraph[Any, Any, Any]:
+    """A plain router fails, beside a node that finishes before it."""
+
+    def router(state: Any) -> str:
+        if probe.op == 0:
+            raise Planned("router")
+        return "c"
+
+    graph = StateGraph(State).add_node("a", node(probe, "a", turns=4)).add_node("b", node(probe, "b"))
+    graph.add_node("c", node(probe, "c")).add_edge(START, "a").add_edge(START, "b")
+    return graph.add_conditional_edges("a", router)
+
+
+def async_router(probe: Probe) -> StateGraph[Any, Any, Any]:
+    """A router that awaits, alone and beside another node."""
+
+    async def router(state: Any) -> list[Send]:
+        await anyio.lowlevel.checkpoint()
+        if probe.op == 0 and len(probe.started) > 1:
+            raise Planned("router")
+        at = len(state["log"])
+        return [Send("c", {"i": i, "at": at}) for i in range(2)] if at < 4 else []
+
+    async def entry(state: Any) -> list[str]:
+        await anyio.lowlevel.checkpoint()
+        return ["a"]
+
+    graph = StateGraph(State).add_node("a", node(probe, "a")).add_node("b", node(probe, "b", turns=1))
+    graph.add_node("c", node(probe, "c")).add_conditional_edges(START, entry).add_edge("a", "b")
+    return graph.add_conditional_edges("b", router)
+
+
+def broken_reducer(probe: Probe) -> StateGraph[Any, Any, Any]:
+    """In the first call the fold fails, after all nodes have finished."""
+
+    def reducer(current: str, update: str) -> str:
+        if probe.op == 0 and update == "b":
+            raise Planned("reducer")
+        return current + update
+
+    folded: Any = TypedDict("folded", {**State.__annotations__, "text": Annotated[str, reducer]}, total=False)  # noqa: UP013
+
+    async def b(state: Any) -> dict[str, Any]:
+        return {**await node(probe, "b", turns=2)(state), "text": "b"}
+
+    graph = StateGraph(folded).add_node("a", node(probe, "a")).add_node("b", b).add_node("c", node(probe, "c"))
+    return graph.add_edge(START, "a").add_edge(START, "b").add_edge(["a", "b"], "c")
+
+
+SCENARIOS = (
+    Scenario("chain", chain, (GO,)),
+    Scenario("loop", loop, (GO,)),
+    Scenario("fan-out", fan_out, (GO,)),
+    Scenario("join", joined, (GO,)),
+    Scenario("threads", threads, (GO,)),
+    Scenario("failing-node", failing, (Op(GO.given, Planned), ON)),
+    Scenario("failing-alone", failing_alone, (Op(GO.given, Planned), ON)),
+    Scenario("failing-twice", failing_twice, (Op(GO.given, Planned), Op(None, Planned), ON)),
+    Scenario("failing-router", failing_router, (Op(GO.given, Planned), ON)),
+    Scenario("async-router", async_router, (Op(GO.given, Planned), ON)),
+    Scenario("broken-reducer", broken_reducer, (Op({"log": ["in"], "text": ""}, Planned), ON)),
+    Scenario("new-input", failing, (Op(GO.given, Planned), Op({"log": ["again"]}))),
+    Scenario("second-turn", chain, (GO, Op({"log": ["again"]}))),
+    Scenario("limit", loop, (Op(GO.given, GraphRecursionError, limit=2), ON)),
+    Scenario("resume-finished", chain, (GO, ON)),
+)

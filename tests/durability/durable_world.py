@@ -1,0 +1,242 @@
+"""What the tests of this folder share: a clock that is told the time, savers that fail, and what must hold in the end."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.errors import StorageError
+from checkpoint_savers.records import (
+    Chain,
+    CheckpointId,
+    CheckpointRow,
+    Claim,
+    Commit,
+    Header,
+    Owner,
+    TaskRecord,
+)
+from durable_graphs import Op, Probe, Scenario, length_of
+from pregel_async import CompiledStateGraph, Send, StateSnapshot
+
+T = TypeVar("T")
+
+Graph = CompiledStateGraph[Any, Any, Any]
+
+EXPIRY = 31.0
+"""Seconds after which a claim has lapsed."""
+
+
+class TestWorld:
+    """A clock that goes on by a millisecond with each look, and by what it is told; ids and randomness from a seed."""
+
+    __test__ = False
+
+    def __init__(self, start: float = 4_000_000_000.0, seed: int = 0) -> None:
+        self.time = start
+        self.random = random.Random(seed)
+
+    def now(self) -> float:
+        self.time += 0.001
+        return self.time
+
+    def new_id(self) -> str:
+        return f"run-{self.random.getrandbits(64):016x}"
+
+    def entropy(self) -> int:
+        return self.random.getrandbits(62)
+
+    def jitter(self) -> float:
+        return self.random.random()
+
+
+# ---- savers that fail ----------------------------------------------------------------------------------------------
+
+
+class Died(BaseException):
+    """Stands for the end of the process."""
+
+
+How = Literal["error", "down", "die"]
+When = Literal["before", "after"]
+
+
+class Through(BaseCheckpointSaver):
+    """A saver that passes everything on. Subclasses say what happens around the verbs."""
+
+    def __init__(self, inner: BaseCheckpointSaver) -> None:
+        super().__init__(codec=inner.codec, clock=inner.clock)
+        self.inner = inner
+
+    async def around(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+        return await call()
+
+    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
+        return await self.around("claim", lambda: self.inner.claim(thread_id, owner, now=now, expires_at=expires_at))
+
+    async def renew(self, claim: Claim, *, expires_at: float) -> None:
+        await self.around("renew", lambda: self.inner.renew(claim, expires_at=expires_at))
+
+    async def commit(self, claim: Claim, commit: Commit) -> None:
+        await self.around("commit", lambda: self.inner.commit(claim, commit))
+
+    async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
+        await self.around("record", lambda: self.inner.record(claim, records, expires_at=expires_at))
+
+    async def release(self, claim: Claim) -> None:
+        await self.around("release", lambda: self.inner.release(claim))
+
+    async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
+        return await self.around("read", lambda: self.inner.read(thread_id, ns, checkpoint_id))
+
+    async def segment(
+        self, thread_id: str, ns: str, base_id: CheckpointId
+    ) -> tuple[tuple[CheckpointRow, ...], tuple[TaskRecord, ...]]:
+        return await self.inner.segment(thread_id, ns, base_id)
+
+    async def scan(self, thread_id: str | None, ns: str | None, **limits: Any) -> tuple[Header, ...]:
+        return await self.inner.scan(thread_id, ns, **limits)
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        await self.inner.adelete_thread(thread_id)
+
+
+class Failing(Through):
+    """Fails at one call, counted from 1.
+
+    Args:
+        how: "error" raises a `StorageError` once; "down" from then on; "die" a `Died` from then on.
+        when: before the call is passed on, or after it has been done.
+
+    Attributes:
+        calls: the verbs called so far.
+        error: what was raised first, once it has been.
+        started: how many tasks had started by then.
+    """
+
+    def __init__(self, inner: BaseCheckpointSaver, probe: Probe, at: int, how: How, when: When) -> None:
+        super().__init__(inner)
+        self.calls: list[str] = []
+        self.error: BaseException | None = None
+        self.started = 0
+        self._probe, self._at, self._how, self._when = probe, at, how, when
+
+    async def around(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+        self.calls.append(verb)
+        if self.error is not None and self._how != "error":
+            raise self._made(verb)
+        if len(self.calls) != self._at:
+            return await call()
+        if self._when == "after":
+            await call()
+        self.started = len(self._probe.started)
+        self.error = self._made(verb)
+        raise self.error
+
+    def _made(self, verb: str) -> BaseException:
+        if self._how != "die":
+            return StorageError(f"injected {self._when} {verb}")
+        self._probe.dead = True
+        return Died(verb)
+
+
+# ---- calling ---------------------------------------------------------------------------------------------------------
+
+
+def config_of(scenario: Scenario, op: int, thread: str = "t") -> dict[str, Any]:
+    config: dict[str, Any] = {"configurable": {"thread_id": thread}, "metadata": {"op": op}}
+    if scenario.ops[op].limit is not None:
+        config["recursion_limit"] = scenario.ops[op].limit
+    return config
+
+
+async def left_to_do(saver: BaseCheckpointSaver, op: int, ops: Sequence[Op], thread: str = "t") -> Any:
+    """What to call again with after a call was disturbed: its input if that was not stored, else None."""
+    headers = await saver.scan(thread, "", limit=1)
+    return None if headers and headers[0].metadata.get("op") == op else ops[op].given
+
+
+# ---- what must hold ------------------------------------------------------------------------------------------------
+
+
+class Stored:
+    """Which tasks' results a thread holds.
+
+    Attributes:
+        length: of the log at the head; -1 for a thread with nothing stored.
+        keys: of tasks with a result: in the log, or recorded in the open superstep.
+    """
+
+    def __init__(self, length: int, keys: set[str]) -> None:
+        self.length = length
+        self.keys = keys
+
+    @classmethod
+    async def of(cls, saver: BaseCheckpointSaver, thread: str = "t") -> Stored:
+        codec = saver.codec.with_types(Send, tag="pregel_async.Send")
+        found = await saver.aget_tuple(thread, codec=codec)
+        if found is None:
+            return cls(-1, set())
+        values = found.checkpoint["channel_values"]
+        log = values.get("log", [])
+        length = len(log)
+        if "__start__" in values:  # an input that waits for the hidden start: its log is still to be added
+            length += len(values["__start__"].get("log", ()))
+        recorded = [key for _, channel, value in found.pending_writes if channel == "log" for key in value]
+        return cls(length, {*log, *recorded})
+
+
+class Watch:
+    """Looks at a thread between calls: nothing recorded runs again, and nothing runs ahead of what is durable."""
+
+    def __init__(self, saver: BaseCheckpointSaver, probe: Probe, thread: str = "t") -> None:
+        self._saver = saver
+        self._probe = probe
+        self._thread = thread
+        self._before = Stored(-1, set())
+        self._seen = 0
+
+    async def look(self) -> None:
+        """P5: what started since the last look had no recorded result then, and was of the open superstep or later.
+        P4: it is not of a superstep after the one that follows the head."""
+        stored = await Stored.of(self._saver, self._thread)
+        started = self._probe.started[self._seen :]
+        self._seen = len(self._probe.started)
+        again = [key for key in started if key in self._before.keys]
+        assert not again, f"recorded, and run again: {again}"
+        closed = [key for key in started if length_of(key) < self._before.length]
+        assert not closed, f"of a closed superstep, and run again: {closed}"
+        ahead = [key for key in started if length_of(key) > stored.length]
+        assert not ahead, f"ran ahead of what is durable (a log of {stored.length}): {ahead}"
+        lost = self._before.keys - stored.keys
+        assert not lost or stored.length > self._before.length, f"recorded, and lost: {lost}"
+        self._before = stored
+
+
+async def is_one_chain(saver: BaseCheckpointSaver, thread: str = "t") -> list[Header]:
+    """P3: from the head to the first one, every checkpoint that is stored: ids increase, steps follow each other."""
+    headers = [header for header in await saver.scan(thread, None, limit=1000)]
+    chain = await saver.read(thread)
+    assert chain is not None and headers[0].checkpoint_id == chain.head
+    for newer, older in zip(headers, headers[1:], strict=False):
+        assert newer.parent_id == older.checkpoint_id
+        assert newer.checkpoint_id > older.checkpoint_id
+        assert newer.step == older.step + 1
+    assert headers[-1].parent_id is None and headers[-1].step == -1
+    return headers
+
+
+async def trace_of(graph: Graph, thread: str = "t") -> list[Any]:
+    """P2: what has to be the same in every run of the same work: history without times and random ids."""
+
+    def told(snapshot: StateSnapshot) -> Any:
+        tasks = [
+            (task.name, task.id, task.path, task.result, task.error and (task.error.type, task.error.message))
+            for task in snapshot.tasks
+        ]
+        metadata: Mapping[str, Any] = snapshot.metadata or {}
+        return (metadata.get("source"), metadata.get("step"), snapshot.values, snapshot.next, tasks)
+
+    return [told(snapshot) async for snapshot in graph.aget_state_history(thread)]

@@ -1,0 +1,105 @@
+"""A failure at every call of a saver, in every scenario: before the call and after it, as an error and as the end of the
+process. Whatever was hit, a resume goes on from there, to the same result by the same trace."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+
+from checkpoint_savers.abc import BaseCheckpointSaver
+from durable_graphs import SCENARIOS, Op, Probe, Scenario, length_of
+from durable_world import (
+    EXPIRY,
+    Died,
+    Failing,
+    How,
+    TestWorld,
+    Watch,
+    When,
+    config_of,
+    is_one_chain,
+    left_to_do,
+    trace_of,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("how", ["error", "down", "die"])
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+async def test_every_call(
+    scenario: Scenario, how: How, when: When, saver: BaseCheckpointSaver, world: TestWorld
+) -> None:
+    """P2, P3, P4, P5, P6: result, trace and chain are the undisturbed run's; what is recorded runs once; failing storage
+    stops the run there, with that error."""
+    expected, _ = await play(scenario, saver, world, 0, how, when)
+    for at in count(1):
+        outcome, hit = await play(scenario, saver, world, at, how, when)
+        assert outcome == expected, f"call {at}, {hit}"
+        if hit is None:
+            assert at > 3
+            return
+
+
+async def play(
+    scenario: Scenario, saver: BaseCheckpointSaver, world: TestWorld, at: int, how: How, when: When
+) -> tuple[Any, str | None]:
+    """Make a scenario's calls; one call of the saver fails, the graph's call is made again after that.
+
+    Returns:
+        Result and trace, and the verb that failed.
+    """
+    probe = Probe()
+    watch = Watch(saver, probe)
+    storage = Failing(saver, probe, at, how, when)
+    graph = scenario.build(probe).compile(storage, world=world)
+    result: Any = None
+    hit: str | None = None
+    for number, op in enumerate(scenario.ops):
+        probe.op = number
+        given = op.given
+        again = True
+        while again:
+            raised: BaseException | None = None
+            try:
+                result = await graph.ainvoke(given, config_of(scenario, number))
+            except (Exception, Died, BaseExceptionGroup) as error:
+                raised = error
+            again = storage.error is not None
+            if again:
+                hit = storage.calls[at - 1]
+                stopped_there(raised, storage, hit, op, probe)
+                # A new process, whose predecessor's claim has lapsed; or the same, when it could have been given up.
+                if how != "error" or hit in ("claim", "release"):
+                    world.time += EXPIRY
+                probe.dead = False
+                storage = Failing(saver, probe, 0, how, when)
+                graph = scenario.build(probe).compile(storage, world=world)
+                given = await left_to_do(saver, number, scenario.ops)
+            elif raised is not None:
+                if op.raises is None or not isinstance(raised, op.raises):
+                    raise raised
+            else:
+                assert op.raises is None or (hit and op.limit), "it was to fail"
+            await watch.look()
+    await is_one_chain(saver)
+    trace = await trace_of(graph)
+    await saver.adelete_thread("t")  # refused when the thread was not given up
+    return (result, trace), hit
+
+
+def stopped_there(raised: BaseException | None, storage: Failing, verb: str, op: Op, probe: Probe) -> None:
+    """P4, P9: the run ended with the storage's error; or with its own, which tells of the other; and nothing ran on."""
+    assert raised is not None, f"the run went on in spite of a failing {verb}"
+    if isinstance(storage.error, Died):
+        return
+    if not str(raised).startswith("injected"):  # of several tasks that each could not be recorded, one error is told
+        assert op.raises is not None and isinstance(raised, op.raises), repr(raised)
+        assert any("injected" in note for note in raised.__notes__), raised.__notes__
+    # Tasks of the superstep itself are told to stop, which those that have not begun only see at their first await.
+    siblings = {length_of(probe.started[storage.started - 1])} if verb == "record" else set()
+    on = [key for key in probe.started[storage.started :] if length_of(key) not in siblings]
+    assert not on, f"ran on after a failing {verb}: {on}"

@@ -1,0 +1,229 @@
+"""SqliteSaver at work: one transaction per verb, shared commits, a full disk, a lock (P3, P4)."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import pytest
+from sqlite_tools import execute, held, locked, turns
+
+from checkpoint_savers import (
+    SqliteSaver,
+    StorageFullError,
+    StorageLockedError,
+    ThreadBusyError,
+)
+from checkpoint_savers.conformance.suite import (
+    LATER,
+    NOW,
+    cid,
+    commit,
+    elsewhere,
+    everything,
+    head_of,
+    record,
+    row,
+    take,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "threads.db"
+
+
+@pytest.fixture
+async def saver(path: Path) -> AsyncIterator[SqliteSaver]:
+    async with SqliteSaver.from_conn_string(path) as saver:
+        yield saver
+
+
+# ---- transactions ------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def traced(saver: SqliteSaver) -> AsyncIterator[list[str]]:
+    """The statements of a block, from its first BEGIN to its last COMMIT."""
+    found: list[str] = []
+    await execute(saver, lambda db: db.connection.set_trace_callback(found.append))
+    try:
+        yield found
+    finally:
+        await execute(saver, lambda db: db.connection.set_trace_callback(None))
+        del found[0], found[-1]  # the rest of the jobs that have set the callback: COMMIT, and BEGIN
+
+
+async def test_a_superstep_is_one_transaction(saver: SqliteSaver) -> None:
+    """P3: rows, head, records, cleared records, expiry and release are between one BEGIN and one COMMIT."""
+    claim = await take(saver)
+    await saver.commit(claim, commit(row(1), records=[record(1, "a")]))
+    async with traced(saver) as statements:
+        await saver.commit(
+            claim,
+            commit(row(2, 1), row(3, 2), head=1, records=[record(3, "b")], clears=[record(1, "a")], releases=True),
+        )
+    assert (statements[0], statements[-1]) == ("BEGIN IMMEDIATE", "COMMIT")
+    assert {one.split()[0] for one in statements[1:-1]} <= {"INSERT", "UPDATE", "DELETE", "SELECT"}
+
+
+async def test_the_hot_path_is_short(saver: SqliteSaver) -> None:
+    """A plain superstep is three statements: the claim, the head, the row."""
+    claim = await take(saver)
+    await saver.commit(claim, commit(row(1)))
+    async with traced(saver) as statements:
+        await saver.commit(claim, commit(row(2, 1, base=1), head=1))
+    assert [one.split()[0] for one in statements] == ["BEGIN", "UPDATE", "UPDATE", "INSERT", "COMMIT"]
+
+
+async def test_listings_use_their_index(saver: SqliteSaver) -> None:
+    """Neither a read nor a page of a listing looks at more than it gives, nor sorts a thread."""
+    from checkpoint_savers.sqlite import transactions
+
+    async def plan(statement: str) -> str:
+        count = max((int(n) for n in "123456" if f"?{n}" in statement), default=statement.count("?"))
+        rows = await execute(
+            saver, lambda db: db.execute(f"EXPLAIN QUERY PLAN {statement}", (None,) * count).fetchall()
+        )
+        return "; ".join(row[3] for row in rows)
+
+    for statement in (transactions._CHAIN, transactions._SEGMENT, transactions._PAGE_OF_THREAD):
+        assert "SEARCH checkpoints USING" in await plan(statement)
+        assert "TEMP B-TREE" not in await plan(statement)
+    assert "(thread_id=? AND ns=? AND base_id=?" in await plan(transactions._CHAIN)
+    assert "(thread_id=? AND (checkpoint_id" in await plan(transactions._PAGE_OF_THREAD)
+    assert "COVERING INDEX" in await plan(transactions._PAGE_OF_ALL)
+    assert "SCAN" not in await plan(transactions._SEGMENT_RECORDS)
+    assert "SCAN" not in await plan(transactions._HEAD_AND_BASE)
+
+
+async def test_commits_that_pile_up_share_one(saver: SqliteSaver) -> None:
+    """Commits of many threads that wait for the disk are one transaction, and each is told its own result."""
+    claims = [await take(saver, f"t{number}") for number in range(20)]
+    for number in (3, 7):
+        await saver.release(claims[number])
+    lost: list[int] = []
+
+    async def run(number: int) -> None:
+        try:
+            await saver.commit(claims[number], commit(row(1)))
+        except ThreadBusyError as error:
+            assert error.lost and error.thread_id == f"t{number}"
+            lost.append(number)
+
+    async with traced(saver) as statements:
+        async with anyio.create_task_group() as group, held(saver):
+            for number in range(20):
+                group.start_soon(run, number)
+            await turns()
+    assert sorted(lost) == [3, 7]
+    assert statements.count("BEGIN IMMEDIATE") == 1
+    assert statements.count("ROLLBACK TO job") == 2
+    assert [await head_of(saver, f"t{number}") for number in range(20)] == [
+        None if number in lost else cid(1) for number in range(20)
+    ]
+
+
+# ---- a full disk, a lock -----------------------------------------------------------------------------------------
+
+
+async def test_a_full_database(saver: SqliteSaver) -> None:
+    """P3, P4: what does not fit is refused whole; what fits is stored; with room again all is well."""
+    claim = await take(saver)
+    await saver.commit(claim, commit(row(1), records=[record(1, "a")]))
+    before = await everything(saver)
+    pages = await execute(saver, lambda db: db.execute("PRAGMA page_count").fetchone()[0])
+    await execute(saver, lambda db: db.execute(f"PRAGMA max_page_count = {pages + 20}").fetchall())
+    large = commit(row(2, 1, frame=bytes(1_000_000)), head=1, records=[record(2, "b")], clears=[record(1, "a")])
+    for _ in range(2):
+        with pytest.raises(StorageFullError) as caught:
+            await saver.commit(claim, large)
+        assert isinstance(caught.value.__cause__, sqlite3.OperationalError)
+        assert await everything(saver) == before
+    with pytest.raises(StorageFullError):
+        await saver.record(claim, [record(1, "c", frame=bytes(1_000_000))], expires_at=LATER)
+    assert await everything(saver) == before
+    await saver.commit(claim, commit(row(2, 1), head=1))
+    await execute(saver, lambda db: db.execute("PRAGMA max_page_count = 1000000").fetchall())
+    await saver.commit(claim, commit(row(3, 2, frame=bytes(1_000_000)), head=2))
+    assert await head_of(saver) == cid(3)
+
+
+async def test_a_full_database_and_commits_of_many(saver: SqliteSaver) -> None:
+    """P3: of commits that share a transaction, the one that does not fit takes none of the others with it."""
+    claims = [await take(saver, f"t{number}") for number in range(5)]
+    pages = await execute(saver, lambda db: db.execute("PRAGMA page_count").fetchone()[0])
+    await execute(saver, lambda db: db.execute(f"PRAGMA max_page_count = {pages + 20}").fetchall())
+    full: list[int] = []
+
+    async def run(number: int) -> None:
+        try:
+            await saver.commit(claims[number], commit(row(1, frame=bytes(1_000_000 if number == 2 else 10))))
+        except StorageFullError:
+            full.append(number)
+
+    async with anyio.create_task_group() as group, held(saver):
+        for number in range(5):
+            group.start_soon(run, number)
+        await turns()
+    assert full == [2]
+    assert [one.thread_id for one in await saver.scan(None, None)] == ["t4", "t3", "t1", "t0"]
+
+
+async def test_another_program_holds_the_lock(path: Path) -> None:
+    """P4: after the busy timeout, StorageLockedError, and nothing stored; reading goes on."""
+    async with SqliteSaver.from_conn_string(path, busy_timeout=0.05) as saver:
+        claim = await take(saver)
+        await saver.commit(claim, commit(row(1)))
+        before = await everything(saver)
+        with locked(path):
+            for attempt in (
+                saver.claim("new", elsewhere("run-2"), now=NOW, expires_at=LATER),
+                saver.commit(claim, commit(row(2, 1), head=1)),
+                saver.record(claim, [record(1, "a")], expires_at=LATER),
+                saver.release(claim),
+                saver.adelete_thread("other"),
+            ):
+                with pytest.raises(StorageLockedError) as caught:
+                    await attempt
+                assert isinstance(caught.value.__cause__, sqlite3.OperationalError)
+                assert await everything(saver) == before
+            errors: list[StorageLockedError] = []
+
+            async def run() -> None:
+                try:
+                    await saver.renew(claim, expires_at=LATER)
+                except StorageLockedError as error:
+                    errors.append(error)
+
+            async with anyio.create_task_group() as group, held(saver):
+                for _ in range(3):
+                    group.start_soon(run)
+                await turns()
+            assert len(errors) == len(set(map(id, errors))) == 3, "each caller has an error of its own"
+        await saver.commit(claim, commit(row(2, 1), head=1))
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_lock_that_is_given_up_in_time(path: Path, at_once: bool) -> None:
+    """P4: within the busy timeout a writer waits, also where SQLite says busy at once and does not wait by itself."""
+    async with SqliteSaver.from_conn_string(path, busy_timeout=60) as saver:
+        if at_once:
+            await execute(saver, lambda db: db.execute("PRAGMA busy_timeout = 0").fetchall())
+        claims: list[object] = []
+
+        async def claim() -> None:
+            claims.append(await take(saver))
+
+        async with anyio.create_task_group() as group:
+            with locked(path):
+                group.start_soon(claim)
+                await turns(20)
+                assert not claims
+        assert claims
