@@ -276,13 +276,10 @@ DICT: list[Action] = [
     lambda d, p, v: Got(d[key] for key in d),
     lambda d, p, v: Got(d[key] for key in reversed(d)),
     lambda d, p, v: Got(reversed(d.values())),
-    lambda d, p, v: d.copy(),
-    lambda d, p, v: copy.copy(d),
     lambda d, p, v: copy.deepcopy(d),
     lambda d, p, v: dict(d),
     lambda d, p, v: {**d},
     lambda d, p, v: _by_keywords(d),
-    lambda d, p, v: d | {"or": v},
     lambda d, p, v: {"or": v} | d,
     lambda d, p, v: {key: item for key, item in d.items()},
     lambda d, p, v: max(d.items(), key=lambda pair: str(pair[0]), default=None),
@@ -300,9 +297,6 @@ DICT: list[Action] = [
 LIST: list[Action] = [
     lambda x, p, v: x[p % len(x)],
     lambda x, p, v: x[-1],
-    lambda x, p, v: x[p % (len(x) + 1) :],
-    lambda x, p, v: Got(x[:p]),
-    lambda x, p, v: x[::-1],
     lambda x, p, v: x.pop(),
     lambda x, p, v: x.pop(p % len(x)),
     lambda x, p, v: Got(x),
@@ -312,13 +306,10 @@ LIST: list[Action] = [
     lambda x, p, v: Got(map(lambda item: item, x)),
     lambda x, p, v: sorted(x, key=repr),
     lambda x, p, v: min(x, key=repr),
-    lambda x, p, v: x.copy(),
-    lambda x, p, v: copy.copy(x),
     lambda x, p, v: copy.deepcopy(x),
     lambda x, p, v: list(x),
     lambda x, p, v: tuple(x),
     lambda x, p, v: [*x],
-    lambda x, p, v: x + [v],
     lambda x, p, v: [v] + x,
     lambda x, p, v: x * 2 if len(x) < 4 else None,
     lambda x, p, v: 2 * x if len(x) < 4 else None,
@@ -343,6 +334,21 @@ LIST: list[Action] = [
     _in_place(_del_slice),
     _in_place(_iadd),
     _in_place(_imul),
+]
+DERIVING_DICT: list[Action] = [
+    lambda d, p, v: d.copy(),
+    lambda d, p, v: copy.copy(d),
+    lambda d, p, v: d | {"or": v},
+]
+"""What makes another dict of it that holds the same objects."""
+
+DERIVING_LIST: list[Action] = [
+    lambda x, p, v: x[p % (len(x) + 1) :],
+    lambda x, p, v: Got(x[:p]),
+    lambda x, p, v: x[::-1],
+    lambda x, p, v: x.copy(),
+    lambda x, p, v: copy.copy(x),
+    lambda x, p, v: x + [v],
 ]
 DEQUE: list[Action] = [
     lambda x, p, v: x[p % len(x)],
@@ -387,11 +393,11 @@ OBJECT: list[Action] = [
 ]
 
 
-def actions_on(held: Any) -> list[Action]:
+def actions_on(held: Any, *, deriving: bool) -> list[Action]:
     if isinstance(held, dict):
-        return DICT
+        return DICT + DERIVING_DICT if deriving else DICT
     if isinstance(held, list):
-        return LIST
+        return LIST + DERIVING_LIST if deriving else LIST
     if isinstance(held, deque):
         return DEQUE
     if isinstance(held, set):
@@ -424,13 +430,18 @@ class Twins:
         self.subject = [subject]
         self.model = [model]
 
-    def run(self, program: list[Instruction], *, compare: bool) -> None:
-        """Run a program on both. With `compare`, each step must give the same on both sides."""
+    def run(self, program: list[Instruction], *, compare: bool, deriving: bool = True) -> None:
+        """Run a program on both.
+
+        Args:
+            compare: each step must give the same on both sides.
+            deriving: with slices, shallow copies and sums.
+        """
         for hand, action, place, value in program:
             at = hand % len(self.model)
-            choices = actions_on(self.model[at])
+            choices = actions_on(self.model[at], deriving=deriving)
             if not compare and type(self.subject[at]) is not type(self.model[at]):
-                choices = actions_on(self.subject[at])
+                choices = actions_on(self.subject[at], deriving=deriving)
             do = choices[action % len(choices)]
             subject_value, model_value = self._values(value, at)
             mine = _attempt(do, self.subject[at], place, subject_value)

@@ -196,11 +196,12 @@ class Watch:
         self._probe = probe
         self._thread = thread
         self._before = Stored(-1, set())
-        self._seen = 0
+        self._seen = self._done = 0
 
-    async def look(self) -> None:
+    async def look(self, *, disturbed: bool = False) -> None:
         """P5: what started since the last look had no recorded result then, and was of the open superstep or later.
-        P4: it is not of a superstep after the one that follows the head."""
+        P4: it is not of a superstep after the one that follows the head. P5: unless storage was disturbed, what finished
+        is stored."""
         stored = await Stored.of(self._saver, self._thread)
         started = self._probe.started[self._seen :]
         self._seen = len(self._probe.started)
@@ -212,6 +213,11 @@ class Watch:
         assert not ahead, f"ran ahead of what is durable (a log of {stored.length}): {ahead}"
         lost = self._before.keys - stored.keys
         assert not lost or stored.length > self._before.length, f"recorded, and lost: {lost}"
+        if not disturbed:
+            finished = self._probe.finished[self._done :]
+            missing = [key for key in finished if key not in stored.keys and length_of(key) == stored.length]
+            assert not missing, f"finished, and not recorded: {missing}"
+        self._done = len(self._probe.finished)
         self._before = stored
 
 

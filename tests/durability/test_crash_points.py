@@ -84,7 +84,7 @@ async def play(
                     raise raised
             else:
                 assert op.raises is None or (hit and op.limit), "it was to fail"
-            await watch.look()
+            await watch.look(disturbed=again)
     await is_one_chain(saver)
     trace = await trace_of(graph)
     await saver.adelete_thread("t")  # refused when the thread was not given up

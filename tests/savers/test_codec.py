@@ -28,6 +28,7 @@ from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 from ipaddress import ip_address, ip_interface, ip_network
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, NewType, Optional, TypedDict, TypeVar, Union
 from unittest.mock import patch
 from zoneinfo import ZoneInfo
@@ -38,6 +39,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
+from typing_extensions import TypeAliasType
 
 import checkpoint_savers.codec as package
 from checkpoint_savers import errors
@@ -132,6 +134,12 @@ class Row(Struct, frozen=True, tag=True, rename="camel", array_like=True, kw_onl
 
     def __post_init__(self) -> None:
         assert not DECODING, "decoding must not come here"
+
+
+class Mixed(Struct, kw_only=True):
+    a: int = 1
+    b: int
+    c: object = msgspec.field(default_factory=dict)
 
 
 class Loose(Struct, dict=True, weakref=True, cache_hash=True, frozen=True):
@@ -234,8 +242,26 @@ class Moon(tzinfo):
 DECODING = False
 
 TYPES: tuple[type, ...] = (
-    *(Color, Level, Word, Perm, Bits, Point, OldPair, Tagged, Plain, Frozen, Child, Box, Cell, Row, Loose, Model, Open),
-    *(Listing, Amount, Ratio, Name, Blob, Stack, Table, Bag, Ice, Trio),
+    *(
+        Color,
+        Level,
+        Word,
+        Perm,
+        Bits,
+        Point,
+        OldPair,
+        Tagged,
+        Plain,
+        Frozen,
+        Child,
+        Box,
+        Cell,
+        Row,
+        Mixed,
+        Loose,
+        Model,
+    ),
+    *(Open, Listing, Amount, Ratio, Name, Blob, Stack, Table, Bag, Ice, Trio),
 )
 CODEC = (
     Codec()
@@ -340,7 +366,9 @@ others = st.one_of(
     st.text(st.characters(exclude_characters="\0", exclude_categories=[])).flatmap(
         lambda text: st.sampled_from([Path(text), PurePosixPath(text), PureWindowsPath(text)])
     ),
-    st.sampled_from([*Level, *Word, *Perm, Perm(0), Perm(3), Bits.A, Bits.HUGE, Bits(1 << 71 | 1), Color.RED, Color.GREEN]),
+    st.sampled_from(
+        [*Level, *Word, *Perm, Perm(0), Perm(3), Bits.A, Bits.HUGE, Bits(1 << 71 | 1), Color.RED, Color.GREEN]
+    ),
     st.builds(range, st.integers(), st.integers(), st.integers().filter(bool)),
     st.just(msgspec.UNSET),
 )
@@ -449,7 +477,7 @@ def loose() -> Loose:
 REGISTERED: list[object] = [
     *(Color.RED, Color.GREEN, Level.LOW, Word.YES, Perm.R | Perm.W, Bits.A | Bits.HUGE, Bits(1 << 100)),
     *(Point(1), OldPair([1], (2,)), named(), Plain(1, ["a"]), Frozen(Plain(2), (1, 2)), child(), Box[int](3)),
-    *(Cell(1, [2]), Cell(1, [], Point(2)), Row(row_id=1, row_name="x"), loose(), model(), Model(name="m", size=3)),
+    *(Cell(1, [2]), Cell(1, [], Point(2)), Row(row_id=1), Mixed(b=2), loose(), model(), Model(name="m", size=3)),
     *(Open(name="o", more=(1, 2)), Open(name="o"), Listing([1, 2]), Amount(2**80), Amount(3), Ratio("nan")),
     *(Name.of("abc\ud800", "here"), Blob(b"x"), stack(), Table({(1,): Table()}), Bag({1, (2,)}), Ice({Ice()})),
     *(Trio((1, [2])), Opaque(4)),
@@ -521,8 +549,11 @@ def test_equal_sets_give_equal_bytes_in_every_process() -> None:
         for seed in ("1", "2", "3")
     }
     assert len(found) == 1
-    many = set(range(70_000))
-    assert there_and_back(many) == many
+
+
+@pytest.mark.parametrize("size", [0, 15, 16, 65_535, 65_536])
+def test_sets_of_any_size(size: int) -> None:
+    assert there_and_back(set(range(size))) == set(range(size))
 
 
 def test_one_codec_serves_many_threads() -> None:
@@ -592,7 +623,11 @@ REFUSED: list[tuple[object, str, str]] = [
     ([Broken("x")], "[0]", "Broken is an exception"),
     ([Unregistered()], "[0]", "Unregistered is not registered. Register it: Codec().with_types(Unregistered, tag=...)"),
     ([Undecorated(1)], "[0]", "Undecorated is not registered"),
-    ([defaultdict(int)], "[0]", "collections.defaultdict cannot be stored as it is. Say how: Codec().with_type(default"),
+    (
+        [defaultdict(int)],
+        "[0]",
+        "collections.defaultdict cannot be stored as it is. Say how: Codec().with_type(default",
+    ),
     ([re.compile("a")], "[0]", "re.Pattern cannot be stored"),
     ({(1, Unprintable()): 2}, "<key (1, <Unprintable instance at", "Unprintable cannot be stored"),
     ({(1, 2): Unprintable()}, "[(1, 2)]", "Unprintable"),
@@ -607,7 +642,11 @@ REFUSED: list[tuple[object, str, str]] = [
     (Stack([1, object()]), "[1]", "type object"),
     (Opaque(object()), "<encoded>['v'][0]", "type object"),  # type: ignore[arg-type]
     (datetime(2020, 1, 1, tzinfo=Moon()), ".tzinfo", "Moon cannot be stored as it is"),
-    ([ZoneInfo.no_cache("Europe/Berlin"), from_file()], "[1]", "the time zone None is not one of this machine's database"),
+    (
+        [ZoneInfo.no_cache("Europe/Berlin"), from_file()],
+        "[1]",
+        "the time zone None is not one of this machine's database",
+    ),
     (unset_field(), ".a", "this field is not set"),
     (Model.model_construct(), ".name", "this field is not set"),
     (Bits(1 << 5000), "", "a flag of more than 1024 bits"),
@@ -803,6 +842,22 @@ def test_a_script_has_the_tags_that_it_has_when_imported(tmp_path: Path) -> None
     assert piped.stdout == "<Codec with __main__.Kind>\n"
 
 
+def test_the_default_tag_of_a_class_of_the_main_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Kind(enum.Enum):
+        A = 1
+
+    for name, main, module in (
+        ("__main__", SimpleNamespace(__spec__=SimpleNamespace(name="app.jobs"), __file__="/x/app/jobs.py"), "app.jobs"),
+        ("__main__", SimpleNamespace(__spec__=None, __file__="/x/jobs.py"), "jobs"),
+        ("__mp_main__", SimpleNamespace(__spec__=None, __file__="/x/jobs.py"), "jobs"),
+        ("__main__", SimpleNamespace(__spec__=None, __file__="<stdin>"), "__main__"),
+        ("__main__", SimpleNamespace(), "__main__"),
+    ):
+        monkeypatch.setattr(Kind, "__module__", name)
+        with patch.dict(sys.modules, {name: main}):
+            assert repr(Codec().with_types(Kind)) == f"<Codec with {module}.{Kind.__qualname__}>"
+
+
 def local(value: int) -> type:
     @dataclass
     class Local:
@@ -927,11 +982,30 @@ def test_annotations_that_need_nothing_are_passed_over() -> None:
     empty = Codec()
     for hint in (
         *(Any, None, int, object, Opaque, T, Callable[[Plain], Frozen], type[Plain], ClassVar[Plain], "Plain", ..., 3),
-        *(typing.Protocol, typing.Hashable, list, dict[str, Any], Literal["a", 1], typing.Self, typing.Never, Generic[T]),
+        *(
+            typing.Protocol,
+            typing.Hashable,
+            list,
+            dict[str, Any],
+            Literal["a", 1],
+            typing.Self,
+            typing.Never,
+            Generic[T],
+        ),
         *(collections.abc.Mapping[str, int], tuple[int, ...], tuple[()], PersonId, typing.ForwardRef("Plain")),
         *(TypedDict, NamedTuple, enum.Enum, Struct, Exception, re.Pattern[str], threading.Lock, [], {"a": Plain}),
     ):
         assert empty.with_annotations(hint) is empty, hint
+
+
+def test_annotations_that_are_none_are_passed_over() -> None:
+    @dataclass
+    class Odd:
+        a: "NoSuchThing"  # type: ignore[name-defined]  # noqa: F821
+        b: int
+
+    Odd.__annotations__ = ["not", "a", "mapping"]  # type: ignore[assignment]
+    assert Codec().with_types(Odd).knows(Odd)
 
 
 def test_registering_what_annotations_name_is_idempotent() -> None:
@@ -941,6 +1015,17 @@ def test_registering_what_annotations_name_is_idempotent() -> None:
     assert more.with_annotations(Frozen, dict[str, Plain]) is more
     assert b"mine" in more.encode(Plain(1), channel="c")
     assert not codec.knows(Frozen)
+
+
+def test_types_are_found_through_type_aliases() -> None:
+    alias = TypeAliasType("alias", "list[Plain]")  # type: ignore[misc]
+    assert not Codec().with_annotations(alias).knows(Plain)
+    lazy = type("TypeAliasType", (), {"__value__": property(lambda alias: 1 / 0)})()  # as a `type` statement may do
+    assert not Codec().with_annotations(lazy).knows(Plain)
+    of = TypeAliasType("of", dict[str, T], type_params=(T,))  # type: ignore[misc]
+    codec = Codec().with_annotations(TypeAliasType("other", list[Plain]), of[Point])  # type: ignore[misc]
+    assert codec.knows(Plain)
+    assert codec.knows(Point)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="the statement is new in 3.12")
@@ -970,7 +1055,9 @@ def versions(kind: str) -> tuple[type, type, type]:
     if kind == "dataclass":
         made = [
             dataclasses.make_dataclass("V1", ["a", "k"]),
-            dataclasses.make_dataclass("V2", ["k", ("b", int, field(default=5)), ("c", list, field(default_factory=list))]),
+            dataclasses.make_dataclass(
+                "V2", ["k", ("b", int, field(default=5)), ("c", list, field(default_factory=list))]
+            ),
             dataclasses.make_dataclass("V3", ["k", "d"]),
         ]
     elif kind == "struct":
@@ -1072,7 +1159,13 @@ def ext(code: int, payload: bytes) -> bytes:
 
 
 def test_decoding_never_imports() -> None:
-    everything = [[*REGISTERED[:-6]], {(1,): Decimal(1)}, Fraction(1, 2), datetime.now(ZoneInfo("Asia/Tokyo")), Path("x")]
+    everything = [
+        [*REGISTERED[:-6]],
+        {(1,): Decimal(1)},
+        Fraction(1, 2),
+        datetime.now(ZoneInfo("Asia/Tokyo")),
+        Path("x"),
+    ]
     data = CODEC.encode(everything, channel="c")
     scalars._listed()  # reads the list of zones once, with the standard library's own imports
     assert "wsgiref.simple_server" not in sys.modules
@@ -1082,7 +1175,14 @@ def test_decoding_never_imports() -> None:
             for state in ("id", ["id"], {"args": ["id"]}, None):
                 with pytest.raises(errors.UnknownTypeError):
                     CODEC.decode(registered(tag, state), channel="c")
-        for zone in ("wsgiref.simple_server", "wsgiref/simple_server", "../../etc/passwd", "Europe", "", "zone1970.tab"):
+        for zone in (
+            "wsgiref.simple_server",
+            "wsgiref/simple_server",
+            "../../etc/passwd",
+            "Europe",
+            "",
+            "zone1970.tab",
+        ):
             with pytest.raises(errors.CorruptCheckpointError):
                 CODEC.decode(ext(codes.ZONE, zone.encode()), channel="c")
     assert "wsgiref.simple_server" not in sys.modules
@@ -1107,7 +1207,9 @@ HOSTILE: dict[str, bytes] = {
     "an unhashable key": b"\x81\x81\x01\x02\x03",
     "an unhashable key, of ours": b"\x81" + ext(codes.BYTEARRAY, b"x") + b"\x01",
     "endless nesting": b"\x91" * 100_000,
-    "endless nesting of ours": functools.reduce(lambda inner, _: ext(codes.TUPLE, b"\x91" + inner), range(1500), b"\x01"),
+    "endless nesting of ours": functools.reduce(
+        lambda inner, _: ext(codes.TUPLE, b"\x91" + inner), range(1500), b"\x01"
+    ),
     "an unknown kind": ext(99, b""),
     "a kind of MessagePack's own": ext(-1, b"xx"),
     "registered, empty": ext(codes.REGISTERED, b""),
@@ -1284,8 +1386,7 @@ GOLDEN: list[tuple[object, str]] = [
     (Cell(1), "c7120092a463656c6c83a16101a16290a163c70011"),
     (
         Model(name="n"),
-        "c72e0092a56d6f64656c9483a46e616d65a16ea473697a6501a5696e6e6572c091a46e616d658081a75f736563726574"
-        "05",
+        "c72e0092a56d6f64656c9483a46e616d65a16ea473697a6501a5696e6e6572c091a46e616d658081a75f73656372657405",
     ),
     (Open(name="n", more=1), "c7220092a46f70656e9481a46e616d65a16e92a46d6f7265a46e616d6581a46d6f72650180"),
     (Amount(3), "c7090092a6616d6f756e7403"),
@@ -1306,4 +1407,3 @@ def test_the_public_names_are_these() -> None:
     assert package.__all__ == sorted(package.__all__)
     assert package.__all__ == ["Codec", "TypeRegistrationError", "seal", "unseal"]
     assert all(hasattr(package, name) for name in package.__all__)
-

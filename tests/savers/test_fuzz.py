@@ -106,12 +106,41 @@ BERLIN = ZoneInfo("Europe/Berlin")
 VALUES: list[object] = [
     [{"id": f"m{i}", "role": "user", "content": "hello " * 5, "meta": {"tokens": i, "ok": True}} for i in range(5)],
     {"n": [None, 2**63, -5, 1.5, b"bytes"], 5: {}, 2.5: [], None: "x"},
-    [2**200, -(2**90), "\ud800x", bytearray(b"xyz"), 1 + 2j, Decimal("-12.50E+7"), Fraction(22, 2**70), range(0, 99, 3)],
-    [datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=BERLIN), datetime(2024, 1, 1, tzinfo=UTC), timedelta(1, 2, 3), BERLIN],
+    [
+        2**200,
+        -(2**90),
+        "\ud800x",
+        bytearray(b"xyz"),
+        1 + 2j,
+        Decimal("-12.50E+7"),
+        Fraction(22, 2**70),
+        range(0, 99, 3),
+    ],
+    [
+        datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=BERLIN),
+        datetime(2024, 1, 1, tzinfo=UTC),
+        timedelta(1, 2, 3),
+        BERLIN,
+    ],
     [datetime(2024, 1, 1, 5, 6, 7).time(), datetime(2024, 1, 1).date(), timezone(timedelta(hours=5), "five")],
-    [UUID(int=99), Path("a/b"), PureWindowsPath("c:\\x"), ip_address("::1"), ip_network("10.0.0.0/8"), slice(1, (2,), 3)],
+    [
+        UUID(int=99),
+        Path("a/b"),
+        PureWindowsPath("c:\\x"),
+        ip_address("::1"),
+        ip_network("10.0.0.0/8"),
+        slice(1, (2,), 3),
+    ],
     {(1, (2, "x")): {3, "b"}, frozenset({1}): deque([1, 2], 5)},
-    [(1, (2, "x")), {3}, frozenset({(1,), None}), deque([1, 2], 5), {(): 1, None: 2}, OrderedDict(a=1), Counter("abca")],
+    [
+        (1, (2, "x")),
+        {3},
+        frozenset({(1,), None}),
+        deque([1, 2], 5),
+        {(): 1, None: 2},
+        OrderedDict(a=1),
+        Counter("abca"),
+    ],
     [Kind.TWO, Flags.A | Flags.B, Pair(1, (2,)), Words(["a", "b"]), Opaque("x"), msgspec.UNSET],
     [Order(UUID(int=5), [("x", Decimal("1.10")), ("y", Decimal(3))]), Note("n", datetime(2024, 1, 1, tzinfo=UTC))],
     [Account(name="n", more=[1, 2]), Account(name="m"), {"deep": [[[[(((1,),),)]]]]}],
@@ -176,9 +205,31 @@ EXPECTED = [repr(read(frame)) for read, frame in FRAMES]
 """Compared as text: some values are equal to nothing. What repr leaves out, test_codec.py compares."""
 
 LIES = [
-    *(b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff", b"\xdc\xff\xff"),
-    *(b"\xc9\xff\xff\xff\xff\x20", b"\xc9\x00\x00\x00\x04\x01", b"\xc7\xff\x05", b"\xcf" + b"\xff" * 8, b"\xcb" + b"\x7f\xf8"),
-    *(b"\xc1", b"\xc0", b"\x90", b"\x80", b"\xd9\xff", b"1E+999999999999", b"\x91" * 30, b"\x7f\xff\xff\xff", b"\x00\x00\x00\x00"),
+    *(
+        b"\xdd\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff",
+        b"\xc6\xff\xff\xff\xff",
+        b"\xdb\xff\xff\xff\xff",
+        b"\xdc\xff\xff",
+    ),
+    *(
+        b"\xc9\xff\xff\xff\xff\x20",
+        b"\xc9\x00\x00\x00\x04\x01",
+        b"\xc7\xff\x05",
+        b"\xcf" + b"\xff" * 8,
+        b"\xcb" + b"\x7f\xf8",
+    ),
+    *(
+        b"\xc1",
+        b"\xc0",
+        b"\x90",
+        b"\x80",
+        b"\xd9\xff",
+        b"1E+999999999999",
+        b"\x91" * 30,
+        b"\x7f\xff\xff\xff",
+        b"\x00\x00\x00\x00",
+    ),
 ]
 """Starts of values that are longer than what follows, numbers at their limits, and other bytes that lead astray."""
 
@@ -272,7 +323,9 @@ def check(number: int) -> str:
     except BaseException as error:
         raise Wrong(f"{type(error).__name__}: {error}: {case}") from error
     else:
-        outcome = "a value" if damaged != frame else "the right value" if repr(value) == EXPECTED[which] else "a wrong value"
+        outcome = (
+            "a value" if damaged != frame else "the right value" if repr(value) == EXPECTED[which] else "a wrong value"
+        )
     if time.thread_time() - started > SECONDS:
         raise Wrong(f"too slow: {case}")
     allowed = {"the right value"} if damaged == frame else {"newer"} if format_number > FORMAT else {"corrupt"}
@@ -323,5 +376,3 @@ def peak() -> int:
         return 0
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
