@@ -56,11 +56,23 @@ async def until(start: Callable[[Waiter], None]) -> None:
     Whatever cancels the caller meanwhile, natively or by a cancel scope, any number of times, is raised after that.
     A caller that is in a cancelled scope already never gets to `start`. What `start` raises goes to the caller.
     """
-    trio = sys.modules.get("trio")
-    if trio is not None and trio.lowlevel.in_trio_task():
+    if _on_trio():
         await _until_on_trio(start)
     else:
         await _until_on_asyncio(start)
+
+
+def _on_trio() -> bool:
+    """Whether the caller is a trio task. Asked of trio itself: beside a guest of asyncio there is an asyncio loop too."""
+    if "trio" not in sys.modules:
+        return False
+    import trio
+
+    try:
+        trio.lowlevel.current_task()
+    except RuntimeError:
+        return False
+    return True
 
 
 async def _until_on_asyncio(start: Callable[[Waiter], None]) -> None:

@@ -62,7 +62,7 @@ class StateReader:
         children: dict[CheckpointId, Place] = {}  # the newest child of each
         async for header, reader, records in self._saver.walk(thread_id, ns, before=before, limit=limit, filter=filter):
             row = reader.rows[header.checkpoint_id]
-            if row.parent_id is not None:
+            if row.parent_id is not None and _closes(row):
                 children.setdefault(row.parent_id, (reader, row))
             child = children.pop(row.checkpoint_id, None)
             if at is None or at == row.checkpoint_id:
@@ -71,7 +71,7 @@ class StateReader:
     async def _child_of(self, thread_id: str, ns: str, at: CheckpointId) -> Place | None:
         """The newest checkpoint that was made from this one."""
         async for header, reader, _ in self._saver.walk(thread_id, ns):
-            if header.parent_id == at:
+            if header.parent_id == at and _closes(reader.rows[header.checkpoint_id]):
                 return reader, reader.rows[header.checkpoint_id]
             if header.checkpoint_id <= at:
                 break
@@ -122,6 +122,11 @@ class StateReader:
         return [
             (name, self._codec.decode(values[name] if data is None else data, channel=name)) for name, data in written
         ]
+
+
+def _closes(row: CheckpointRow) -> bool:
+    """Whether a checkpoint was made by the superstep that follows its parent. A fork is a copy of its parent."""
+    return row.parent_id is not None and row.metadata.get("source") != "fork"
 
 
 def _config(thread_id: str, ns: str, checkpoint_id: CheckpointId | None) -> RunnableConfig:

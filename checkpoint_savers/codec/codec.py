@@ -24,8 +24,9 @@ _LOOKED_AT: Final = SCALARS - scalars.CAREFUL.keys()
 
 
 class Codec:
-    """Encodes values, and decodes them equal in value and exact type. Immutable: methods that add types return
-    another one.
+    """Encodes values, and decodes them equal in value and exact type.
+
+    A codec is immutable: the methods that add types return another one. Any number of threads may use one.
 
     Without registration: None, bool, int of any size, float, complex, str, bytes, bytearray, Decimal, Fraction, list,
     tuple, dict (with any storable keys, in order), set, frozenset, deque, OrderedDict, Counter, range, slice, date,
@@ -35,7 +36,7 @@ class Codec:
     int, float, str, bytes, list, tuple, dict, set and frozenset, and any class at all with two functions. A subclass
     of a registered class is another type.
 
-    One codec may be used from any number of threads. Objects that a value holds twice come back as two.
+    An object that a value holds twice comes back as two.
     """
 
     __slots__ = ("_careful", "_kinds", "_loader", "_quick", "_tags")
@@ -113,9 +114,8 @@ class Codec:
         """A codec that knows all types that these annotations name, at any depth, and that can be registered.
 
         Everything else in them is passed over: what needs no registration, what does not resolve, and classes of no
-            known
-        kind, whose objects are refused when they are written. Types that are registered already stay as they are; the
-        same codec is returned if there is nothing new.
+        known kind, whose objects are refused when they are written. Types that are registered already stay as they
+        are; the same codec is returned if there is nothing new.
 
         Raises:
             TypeRegistrationError: two different types would get the same tag.
@@ -146,7 +146,7 @@ class Codec:
         return cls in _QUICK or cls in self._kinds
 
     def encode(self, value: object, *, channel: str) -> bytes:
-        """The bytes of a value. Equal bytes come of equal values (sets in any order, dicts in the same).
+        """The bytes of a value. Values of equal types, parts and order of dict keys give equal bytes.
 
         Raises:
             UnstorableValueError: the value, or something in it, cannot be stored.

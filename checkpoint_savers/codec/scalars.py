@@ -1,7 +1,7 @@
 """Values that hold no others, and that MessagePack has not: how each is written, and beside it how it is read.
 
-Reading takes time and memory in proportion to the bytes, whatever they say: numbers are never computed from text or
-exponents, and a time zone's name opens no file outside the zone database.
+Reading takes time and memory in proportion to the bytes, whatever they say: no exponent is computed, and a time zone's
+name opens no file outside the zone database.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ def _read_zone(data: memoryview, loader: Loader) -> object:
 @lru_cache(maxsize=1024)
 def _zone(key: str) -> ZoneInfo:
     # ZoneInfo(key) imports a module named after the key when no file is. So only names that exist get that far: those
-    # of a file, or, where the system has no database, those that the tzdata package lists.
+    # of a file, or else those that the tzdata package lists (the one thing that may be imported here, by its own name).
     if not _ZONE_KEY.fullmatch(key):
         raise Damaged("no name of a time zone")
     files = (os.path.join(root, *key.split("/")) for root in zoneinfo.TZPATH)

@@ -1,9 +1,8 @@
 """How objects of a class are taken apart for storing, and made again without running their code: the contract.
 
-An object is made of its parts as copy and pickle make one: `__init__`, `__post_init__` and validators do not run,
-    since what
-was stored had been made once. Parts are stored by name, so that a class may change: a field that it has now and the
-bytes have not takes its default, and one that it has no longer is dropped.
+An object is made of its parts as copy and pickle make one: `__init__`, `__post_init__` and validators do not run, since
+what was stored had been made once. Parts are stored by name, so that a class may change: a field that it has now and
+the bytes have not takes its default, and one that it has no longer is dropped.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ class Rest:
         return writer.fields(found, inside) if found else None
 
     def give(self, value: object, rest: Mapping[str, object]) -> None:
-        """Sets attributes. Names come from the bytes: none reaches a method, a property or anything of Python's own."""
+        """Sets attributes. The names come from the bytes: fields, and names of Python's own, are left alone."""
         loose: dict[str, object] | None = getattr(value, "__dict__", None)
         for name, part in rest.items():
             if name in self._slots:

@@ -16,8 +16,8 @@ from typing import Any, Final, cast
 import msgspec
 
 MAX_DEPTH: Final = 100
-"""How deep containers may lie in one another. A level costs reading up to four of the 1000 levels of Python's stack,
-and the reader needs some of these for itself."""
+"""How deep containers may lie in one another. Reading a level takes up to five of the 1000 levels of Python's stack
+(an object in a list in a field), and the program that reads is in need of some for itself."""
 
 MAX_BYTES: Final = 2**32 - 1
 """The most that one MessagePack str, bytes or extension holds."""

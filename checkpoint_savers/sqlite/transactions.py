@@ -27,8 +27,8 @@ _ADD_THREAD = "INSERT INTO threads (thread_id, epoch, run_id, owner, expires_at,
 _TAKE_THREAD = "UPDATE threads SET epoch = ?, run_id = ?, owner = ?, expires_at = ? WHERE thread_id = ?"
 _RENEW = "UPDATE threads SET expires_at = ? WHERE thread_id = ? AND epoch = ? AND run_id = ?"
 _ADVANCE = (
-    "UPDATE threads SET expires_at = ?1, newest = max(ifnull(newest, ?2), ?2) "
-    "WHERE thread_id = ?3 AND epoch = ?4 AND run_id = ?5"
+    "UPDATE threads SET expires_at = ?, newest = max(ifnull(newest, ''), ?) "
+    "WHERE thread_id = ? AND epoch = ? AND run_id = ?"
 )
 _RELEASE = (
     "UPDATE threads SET run_id = NULL, owner = NULL, expires_at = NULL WHERE thread_id = ? AND epoch = ? AND run_id = ?"
@@ -48,8 +48,8 @@ _CLEAR_RECORD = "DELETE FROM records WHERE thread_id = ? AND ns = ? AND checkpoi
 _DELETE = tuple(f"DELETE FROM {table} WHERE thread_id = ?" for table in ("records", "checkpoints", "heads", "threads"))
 _HEAD_AND_BASE = (
     "SELECT h.checkpoint_id, (SELECT c.base_id FROM checkpoints AS c WHERE c.thread_id = h.thread_id "
-    "AND c.checkpoint_id = ifnull(?3, h.checkpoint_id) AND c.ns = h.ns) "
-    "FROM heads AS h WHERE h.thread_id = ?1 AND h.ns = ?2"
+    "AND c.checkpoint_id = ifnull(?, h.checkpoint_id) AND c.ns = h.ns) "
+    "FROM heads AS h WHERE h.thread_id = ? AND h.ns = ?"
 )
 _CHAIN = (
     "SELECT checkpoint_id, parent_id, base_id, step, metadata, frame FROM checkpoints "
@@ -71,14 +71,14 @@ _SEGMENT_RECORDS = (
 _PAGE_OF_THREAD = (
     "SELECT thread_id, ns, checkpoint_id, parent_id, base_id, step, metadata "
     "FROM checkpoints INDEXED BY checkpoints_by_id "
-    "WHERE thread_id = ?1 AND (checkpoint_id, ns) < (?2, ?4) AND (?5 IS NULL OR ns = ?5) "
-    "ORDER BY checkpoint_id DESC, ns DESC LIMIT ?6"
+    "WHERE thread_id = ? AND (checkpoint_id, ns) < (?, ?) AND ns = ifnull(?, ns) "
+    "ORDER BY checkpoint_id DESC, ns DESC LIMIT ?"
 )
 _PAGE_OF_ALL = (
     "SELECT c.thread_id, c.ns, c.checkpoint_id, c.parent_id, c.base_id, c.step, c.metadata FROM ("
     "SELECT thread_id, ns, base_id, checkpoint_id FROM checkpoints INDEXED BY checkpoints_by_id "
-    "WHERE ?1 IS NULL AND (checkpoint_id, thread_id, ns) < (?2, ?3, ?4) AND (?5 IS NULL OR ns = ?5) "
-    "ORDER BY checkpoint_id DESC, thread_id DESC, ns DESC LIMIT ?6"
+    "WHERE (checkpoint_id, thread_id, ns) < (?, ?, ?) AND ns = ifnull(?, ns) "
+    "ORDER BY checkpoint_id DESC, thread_id DESC, ns DESC LIMIT ?"
     ") AS k CROSS JOIN checkpoints AS c USING (thread_id, ns, base_id, checkpoint_id) "
     "ORDER BY c.checkpoint_id DESC, c.thread_id DESC, c.ns DESC"
 )
@@ -163,7 +163,7 @@ def delete_thread(db: sqlite3.Cursor, thread_id: str, now: float) -> None:
 
 def read(db: sqlite3.Cursor, thread_id: str, ns: str, checkpoint_id: CheckpointId | None) -> Chain | None:
     where = _where(thread_id, ns)
-    row = db.execute(_HEAD_AND_BASE, (thread_id, ns, checkpoint_id)).fetchone()
+    row = db.execute(_HEAD_AND_BASE, (checkpoint_id, thread_id, ns)).fetchone()
     if row is None:
         return None
     head, base = _checked(row, tuple[str, str | None], where)
@@ -193,10 +193,10 @@ def page(
 ) -> list[Any]:
     """Raw header rows, newest first, after a position (checkpoint id, thread id, namespace)."""
     # Every text is smaller than any blob: the empty one stands for "from the newest".
-    position = (b"", b"", b"") if before is None else before
-    return db.execute(
-        _PAGE_OF_ALL if thread_id is None else _PAGE_OF_THREAD, (thread_id, *position, ns, limit)
-    ).fetchall()
+    checkpoint_id, after_thread, after_ns = (b"", b"", b"") if before is None else before
+    if thread_id is None:
+        return db.execute(_PAGE_OF_ALL, (checkpoint_id, after_thread, after_ns, ns, limit)).fetchall()
+    return db.execute(_PAGE_OF_THREAD, (thread_id, checkpoint_id, after_ns, ns, limit)).fetchall()
 
 
 def headers(raw: list[Any]) -> Iterator[Header]:

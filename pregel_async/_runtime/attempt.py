@@ -66,9 +66,14 @@ async def attempt(
                 if record is not None and given is None:
                     given = writes
                     recording = True
-                    await record(task, writes)
+                    try:
+                        await record(task, writes)
+                    except BaseException:
+                        if isinstance(answer, types.CoroutineType):
+                            answer.close()  # it was never started, and never will be
+                        raise
                     recording = False
-                answer = await _as_coroutine(answer)
+                answer = await answer
             everything.extend([(name, own(item)) for name, item in router.route(answer)])
         return Finished(everything)
     except GeneratorExit:

@@ -82,7 +82,7 @@ async def run(
             f"no input for graph {program.name!r}, and nothing is stored of thread {settings.thread_id!r}: "
             "pass an input"
         )
-    async with Thread.claimed(
+    thread = await Thread.claim(
         saver,
         codec,
         world,
@@ -92,7 +92,8 @@ async def run(
         at=settings.at,
         metadata={**settings.metadata, "run_id": run_id},
         on_conflict=settings.on_conflict,
-    ) as thread:
+    )
+    async with thread:
         this = _Run(program, settings, log, thread, (settings.thread_id, settings.ns))
         return await _beside(thread, this, writes)
 

@@ -7,7 +7,7 @@ whose thread was taken over changes nothing any more and says so.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import anyio
@@ -82,8 +82,7 @@ class Thread:
     # ---- claiming and loading ------------------------------------------------------------------------------------
 
     @classmethod
-    @contextlib.asynccontextmanager
-    async def claimed(
+    async def claim(
         cls,
         saver: BaseCheckpointSaver,
         codec: Codec,
@@ -95,8 +94,8 @@ class Thread:
         at: CheckpointId | None,
         metadata: dict[str, Any],
         on_conflict: OnConflict,
-    ) -> AsyncGenerator[Thread, None]:
-        """Hold a thread for one run, and load it.
+    ) -> Thread:
+        """Take a thread for one run, and load it. Use it in `async with`, which gives it up.
 
         Args:
             at: the checkpoint to go on from; None for the head.
@@ -110,14 +109,30 @@ class Thread:
         thread = cls(saver, codec, world, program, claim, ns=ns, metadata=metadata)
         try:
             await thread._load(at)
-            yield thread
         except BaseException as error:
-            try:
-                await thread._release()
-            except CheckpointError as second:
-                error.add_note(f"and its thread could not be given up: {type(second).__name__}: {second}")
+            await thread._release(error)
             raise
-        await thread._release()
+        return thread
+
+    async def __aenter__(self) -> Thread:
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        await self._release(error)
+
+    async def _release(self, error: BaseException | None) -> None:
+        """Give the thread up. What fails in that becomes a note of the error that is on its way, if there is one."""
+        if not self._held:
+            return
+        self._held = False
+        try:
+            with anyio.CancelScope(shield=True):
+                await self._saver.release(self._claim)
+        except CheckpointError as second:
+            if error is None:
+                raise
+            with contextlib.suppress(Exception):  # an exception that refuses attributes
+                error.add_note(f"and its thread could not be given up: {type(second).__name__}: {second}")
 
     async def _load(self, at: CheckpointId | None) -> None:
         chain = await self._saver.read(self.thread_id, self._ns, at)
@@ -169,12 +184,6 @@ class Thread:
                 return  # lost: the next commit is refused, and says so
             except StorageError:
                 continue  # the next commit meets it too, if it lasts
-
-    async def _release(self) -> None:
-        if self._held:
-            self._held = False
-            with anyio.CancelScope(shield=True):
-                await self._saver.release(self._claim)
 
     def _expiry(self) -> float:
         return self._world.now() + CLAIM_SECONDS
@@ -377,7 +386,8 @@ class Thread:
                 else:
                     await self._saver.record(self._claim, records, expires_at=self._expiry())
         except CheckpointError as second:
-            error.add_note(f"and the failure could not be recorded: {type(second).__name__}: {second}")
+            with contextlib.suppress(Exception):  # as above
+                error.add_note(f"and the failure could not be recorded: {type(second).__name__}: {second}")
 
     def _tracked(self, writes: list[Write]) -> list[Write]:
         """Without what goes to channels that are never stored."""

@@ -14,7 +14,7 @@ from pregel_async._core.board import Board
 from pregel_async._core.isolation import isolate, own
 from pregel_async._core.program import SENDS, Node, Program, Write, build_program
 from pregel_async._core.task import Cancelled, Failed, Finished, Outcome, Task
-from pregel_async.channels import BaseChannel, Topic
+from pregel_async.channels import MISSING, BaseChannel, Topic
 from pregel_async.types import Send
 
 T = TypeVar("T")
@@ -51,8 +51,7 @@ class Script:
     """A port that runs tasks one after the other, in an order of its choice, and keeps what it was told.
 
     Args:
-        order: for the tasks of a superstep, the places in which they run; plan order by default.
-        limit_of_tasks: how many tasks may run in all, so that a random program ends.
+        order: given how many tasks a superstep has, the order of the places in which they run; plan order by default.
     """
 
     def __init__(self, program: Program, order: Callable[[int], Iterable[int]] = range) -> None:
@@ -143,6 +142,25 @@ def write(
     """Fold writes into a board as the first of `by`, or from outside when nobody ran."""
     superstep.update(program, board, by, [list(writes), *([] for _ in by[1:])])
     return board
+
+
+def stored(graph: Program, board: Board) -> Board:
+    """What comes back when a board was stored: tracked channels that hold something, and nothing else."""
+    held = {
+        name: board.held(name)
+        for name, channel in board.channels.items()
+        if channel.tracked and board.held(name) is not MISSING
+    }
+    return Board.restore(
+        graph,
+        step=board.step,
+        clock=board.clock,
+        stored=held,
+        versions={name: board.versions[name] for name in held},
+        seen={name: board.seen[name] for name in held if name in board.seen},
+        ran=board.ran,
+        noticed=board.noticed,
+    )
 
 
 # ---- small programs ----------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scripted import SCOPE, Script, begin, drive, node, plan, program, run, write
+from scripted import SCOPE, Script, begin, drive, node, plan, program, run, stored, write
 
 from pregel_async._core import superstep
 from pregel_async._core.board import Board
@@ -194,25 +194,6 @@ def test_what_a_router_changes_in_place_reaches_nobody() -> None:
 
 
 # ---- stored and read back ----------------------------------------------------------------------------------------
-
-
-def stored(graph: Program, board: Board) -> Board:
-    """What comes back when a board was stored: tracked channels that hold something, and nothing else."""
-    held = {
-        name: board.held(name)
-        for name, channel in board.channels.items()
-        if channel.tracked and board.held(name) is not MISSING
-    }
-    return Board.restore(
-        graph,
-        step=board.step,
-        clock=board.clock,
-        stored=held,
-        versions={name: board.versions[name] for name in held},
-        seen={name: board.seen[name] for name in held if name in board.seen},
-        ran=board.ran,
-        noticed=board.noticed,
-    )
 
 
 def big_program() -> Program:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+import random
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -318,3 +319,70 @@ SCENARIOS = (
     Scenario("limit", loop, (Op(GO.given, GraphRecursionError, limit=2), ON)),
     Scenario("resume-finished", chain, (GO, ON)),
 )
+
+
+# ---- a graph by chance -----------------------------------------------------------------------------------------------
+
+
+def random_graph(probe: Probe, seed: int) -> StateGraph[Any, Any, Any]:
+    """A few stages, each of which begins and ends with one node: a node, a loop, a fan-out, a join or a choice."""
+    rng = random.Random(seed)
+    graph = StateGraph(State)
+
+    def add(name: str) -> str:
+        if rng.random() < 0.3:
+            graph.add_node(name, sync_node(probe, name, seconds=rng.choice((0.0, 0.001))))
+        else:
+            graph.add_node(name, node(probe, name, turns=rng.randint(0, 4)))
+        return name
+
+    def follow(source: str, router: Callable[[Any], Any]) -> None:
+        async def awaiting(state: Any) -> Any:
+            await anyio.lowlevel.checkpoint()
+            return router(state)
+
+        graph.add_conditional_edges(source, awaiting if rng.random() < 0.5 else router)
+
+    last = START
+    for stage in range(rng.randint(2, 4)):
+        head = add(f"{stage}-head")
+        graph.add_edge(last, head)
+        tail = f"{stage}-tail"
+        match rng.choice(("node", "loop", "fan-out", "join", "choice")):
+            case "node":
+                graph.add_edge(head, add(tail))
+            case "loop":
+                times = rng.randint(2, 5)
+                follow(head, _times(head, times, add(tail)))
+            case "fan-out":
+                follow(head, sends(f"{stage}-work", rng.randint(2, 8)))
+                graph.add_edge(add(f"{stage}-work"), add(tail))
+            case "join":
+                branches = [add(f"{stage}-branch{i}") for i in range(rng.randint(2, 3))]
+                for branch in branches:
+                    graph.add_edge(head, branch)
+                longer = add(f"{stage}-longer")
+                graph.add_edge(branches[0], longer)
+                graph.add_edge([longer, *branches[1:]], add(tail))
+            case _:
+                ways = [add(f"{stage}-way{i}") for i in range(2)]
+                follow(head, _way(ways))
+                add(tail)
+                for way in ways:
+                    graph.add_edge(way, tail)
+        last = tail
+    return graph
+
+
+def _times(name: str, times: int, after: str) -> Callable[[Any], str]:
+    def router(state: Any) -> str:
+        return name if sum(key.startswith(f"{name}@") for key in state["log"]) < times else after
+
+    return router
+
+
+def _way(ways: list[str]) -> Callable[[Any], str]:
+    def router(state: Any) -> str:
+        return ways[state["total"] % len(ways)]
+
+    return router

@@ -188,6 +188,22 @@ class Stored:
         return cls(length, {*log, *recorded})
 
 
+def check_what_ran(before: Stored, started: Sequence[str], stored: Stored) -> None:
+    """Look at what started between two looks at a thread.
+
+    P5: none of it had a recorded result before, and it was of the open superstep or later. P4: it is not of a superstep
+    after the one that follows the head now.
+    """
+    again = [key for key in started if key in before.keys]
+    assert not again, f"recorded, and run again: {again}"
+    closed = [key for key in started if length_of(key) < before.length]
+    assert not closed, f"of a closed superstep, and run again: {closed}"
+    ahead = [key for key in started if length_of(key) > stored.length]
+    assert not ahead, f"ran ahead of what is durable (a log of {stored.length}): {ahead}"
+    lost = before.keys - stored.keys
+    assert not lost or stored.length > before.length, f"recorded, and lost: {lost}"
+
+
 class Watch:
     """Looks at a thread between calls: nothing recorded runs again, and nothing runs ahead of what is durable."""
 
@@ -196,28 +212,16 @@ class Watch:
         self._probe = probe
         self._thread = thread
         self._before = Stored(-1, set())
-        self._seen = self._done = 0
+        self._started = self._finished = 0
 
     async def look(self, *, disturbed: bool = False) -> None:
-        """P5: what started since the last look had no recorded result then, and was of the open superstep or later.
-        P4: it is not of a superstep after the one that follows the head. P5: unless storage was disturbed, what finished
-        is stored."""
+        """P4 and P5: see `check_what_ran`. And unless storage was disturbed, what finished is stored."""
         stored = await Stored.of(self._saver, self._thread)
-        started = self._probe.started[self._seen :]
-        self._seen = len(self._probe.started)
-        again = [key for key in started if key in self._before.keys]
-        assert not again, f"recorded, and run again: {again}"
-        closed = [key for key in started if length_of(key) < self._before.length]
-        assert not closed, f"of a closed superstep, and run again: {closed}"
-        ahead = [key for key in started if length_of(key) > stored.length]
-        assert not ahead, f"ran ahead of what is durable (a log of {stored.length}): {ahead}"
-        lost = self._before.keys - stored.keys
-        assert not lost or stored.length > self._before.length, f"recorded, and lost: {lost}"
-        if not disturbed:
-            finished = self._probe.finished[self._done :]
-            missing = [key for key in finished if key not in stored.keys and length_of(key) == stored.length]
-            assert not missing, f"finished, and not recorded: {missing}"
-        self._done = len(self._probe.finished)
+        check_what_ran(self._before, self._probe.started[self._started :], stored)
+        finished = self._probe.finished[self._finished :]
+        missing = [key for key in finished if key not in stored.keys and length_of(key) == stored.length]
+        assert disturbed or not missing, f"finished, and not recorded: {missing}"
+        self._started, self._finished = len(self._probe.started), len(self._probe.finished)
         self._before = stored
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Annotated, Any, TypedDict
 
+import anyio.lowlevel
 import pytest
 
 from checkpoint_savers import InMemorySaver
@@ -158,7 +159,7 @@ async def test_a_recorded_task_is_planned_and_does_not_end() -> None:
 
     async def recorded() -> None:
         while all(task.result is None for task in (await graph.aget_state("t")).tasks):
-            pass
+            await anyio.lowlevel.checkpoint()
 
     graph = squares(one_fails).compile(InMemorySaver())
     with pytest.raises(ValueError, match="broken"):

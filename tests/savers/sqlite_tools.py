@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import aiosqlite
 import anyio
 import anyio.lowlevel
 
@@ -21,8 +22,15 @@ ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 """For processes that import what the tests import."""
 
 
-def saver_threads() -> list[str]:
-    return [one.name for one in threading.enumerate() if "SqliteSaver" in one.name or "_connection_worker" in one.name]
+def saver_threads() -> list[threading.Thread]:
+    """The threads that savers have running: their drivers', and aiosqlite's, which was a `Thread` itself up to 0.21."""
+    return [
+        one
+        for one in threading.enumerate()
+        if "SqliteSaver" in one.name
+        or "_connection_worker" in one.name
+        or isinstance(one, aiosqlite.Connection)
+    ]
 
 
 async def execute(saver: SqliteSaver, work: Callable[[sqlite3.Cursor], Any], *, writes: bool = False) -> Any:

@@ -358,7 +358,7 @@ def test_the_cases_reach_every_outcome() -> None:
 
 def test_an_import_would_be_noticed() -> None:
     def imports(text: object) -> Opaque:
-        import wsgiref.simple_server  # noqa: F401, PLC0415
+        import wsgiref.simple_server  # noqa: F401
 
         return Opaque("x")
 
@@ -371,7 +371,7 @@ def test_an_import_would_be_noticed() -> None:
 def peak() -> int:
     """The most memory that this process ever had, in bytes; 0 where that is not known."""
     try:
-        import resource  # noqa: PLC0415 - not on Windows
+        import resource
     except ImportError:
         return 0
     unit = 1 if sys.platform == "darwin" else 1024

@@ -87,10 +87,8 @@ async def test_listings_use_their_index(saver: SqliteSaver) -> None:
     from checkpoint_savers.sqlite import transactions
 
     async def plan(statement: str) -> str:
-        count = max((int(n) for n in "123456" if f"?{n}" in statement), default=statement.count("?"))
-        rows = await execute(
-            saver, lambda db: db.execute(f"EXPLAIN QUERY PLAN {statement}", (None,) * count).fetchall()
-        )
+        values = (None,) * statement.count("?")
+        rows = await execute(saver, lambda db: db.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall())
         return "; ".join(row[3] for row in rows)
 
     for statement in (transactions._CHAIN, transactions._SEGMENT, transactions._PAGE_OF_THREAD):

@@ -1,0 +1,161 @@
+"""P2 under every schedule: random programs, and tasks that end in an order of hypothesis's choice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from programs import RandomGraph, RandomProgram, random_graphs, random_programs
+from scripted import SCOPE, Script, Step, begin, drive, outcome_of, run, stored
+
+from pregel_async._core import superstep
+from pregel_async._core.board import Board
+from pregel_async._core.program import Program
+from pregel_async._core.task import Failed
+from pregel_async.errors import GraphRecursionError, InvalidUpdateError
+
+MANY = settings(
+    max_examples=settings().max_examples * 6 // 10,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+LIMIT = 12
+
+Trace = tuple[list[Step], Any]
+"""The supersteps, and how it ended."""
+
+
+def trace(graph: Program, given: Any, script: Script | None = None) -> Trace:
+    script = Script(graph) if script is None else script
+    try:
+        run(graph, given, port=script, limit=LIMIT)
+    except (ValueError, InvalidUpdateError, GraphRecursionError, ExceptionGroup) as error:
+        return script.steps, told(error)
+    return script.steps, "the end"
+
+
+def told(error: BaseException) -> Any:
+    notes = tuple(getattr(error, "__notes__", ()))
+    if isinstance(error, BaseExceptionGroup):
+        return str(error), [told(inner) for inner in error.exceptions], notes
+    return type(error), str(error), notes
+
+
+def any_order(data: st.DataObject) -> Any:
+    return lambda count: data.draw(st.permutations(range(count))) if count > 1 else range(count)
+
+
+@MANY
+@given(made=random_programs(), data=st.data())
+def test_programs_do_not_depend_on_the_schedule(made: RandomProgram, data: st.DataObject) -> None:
+    """P2, rule 3, seed 001 invariant 1: every order of completion gives the same values, versions, task ids and errors."""
+    graph = made.build()
+    expected = trace(graph, made.input())
+    assert trace(graph, made.input(), Script(graph, any_order(data))) == expected
+
+
+@MANY
+@given(made=random_graphs(), data=st.data())
+def test_state_graphs_do_not_depend_on_the_schedule(made: RandomGraph, data: st.DataObject) -> None:
+    """P2, rule 3: the same for state graphs with reducers, joins, deferred nodes, routers, sends and loops."""
+    graph = made.build()
+    expected = trace(graph, {"log": ["in"]})
+    assert trace(graph, {"log": ["in"]}, Script(graph, any_order(data))) == expected
+
+
+@MANY
+@given(made=random_programs(), order=st.lists(st.integers(0, 99), min_size=3, max_size=9))
+def test_programs_do_not_depend_on_the_order_of_registration(made: RandomProgram, order: list[int]) -> None:
+    """P2: registration order is never used: the same parts in any order are the same program."""
+    assert trace(made.build(order), made.input()) == trace(made.build(), made.input())
+
+
+@MANY
+@given(made=random_graphs(), order=st.lists(st.integers(0, 99), min_size=3, max_size=9))
+def test_state_graphs_do_not_depend_on_the_order_of_registration(made: RandomGraph, order: list[int]) -> None:
+    """P2: nodes, edges, joins and routers may be added in any order."""
+    assert trace(made.build(order), {"log": []}) == trace(made.build(), {"log": []})
+
+
+class Restoring(Script):
+    """Runs superstep by superstep, and stores and restores the board in between where it is told to."""
+
+    def run_with_stops(self, given: Any, stops: set[int]) -> Trace:
+        board = begin(self.program, given)
+        try:
+            for count in range(LIMIT + 1):
+                if count in stops:
+                    board = stored(self.program, board)
+                tasks = superstep.plan(self.program, board, SCOPE)
+                if not tasks:
+                    return self.steps, "the end"
+                if count == LIMIT:
+                    raise GraphRecursionError(LIMIT, board.step, superstep.names_of(tasks))
+                outcomes = drive(self.execute(board, tasks))
+                superstep.update(self.program, board, tasks, superstep.collect(tasks, outcomes))
+                drive(self.checkpoint(board, tasks, superstep.plan(self.program, board, SCOPE)))
+        except (ValueError, InvalidUpdateError, GraphRecursionError, ExceptionGroup) as error:
+            return self.steps, told(error)
+        raise AssertionError
+
+
+@MANY
+@given(made=random_programs(), stops=st.sets(st.integers(0, LIMIT), min_size=1))
+def test_programs_do_not_depend_on_where_they_were_stopped(made: RandomProgram, stops: set[int]) -> None:
+    """P2, seed 001 invariant 3: a board that was stored and restored between any supersteps goes on the same."""
+    graph = made.build()
+    assert Restoring(graph).run_with_stops(made.input(), stops) == trace(graph, made.input())
+
+
+@MANY
+@given(made=random_programs(), data=st.data())
+def test_tasks_leave_the_board_as_it_is(made: RandomProgram, data: st.DataObject) -> None:
+    """Rules 1, 2 and 4: running tasks, any subset of them and in any order, changes nothing that the others see."""
+    graph = made.build()
+    board = begin(graph, made.input())
+    for _ in range(4):
+        tasks = superstep.plan(graph, board, SCOPE)
+        if not tasks:
+            return
+        alone = [describe(outcome_of(graph, board, task)) for task in tasks]
+        for place in data.draw(st.lists(st.integers(0, len(tasks) - 1), max_size=6)):
+            assert describe(outcome_of(graph, board, tasks[place])) == alone[place]
+        outcomes = [outcome_of(graph, board, task) for task in tasks]
+        if any(isinstance(outcome, Failed) for outcome in outcomes):
+            return
+        try:
+            superstep.update(graph, board, tasks, superstep.collect(tasks, outcomes))
+        except InvalidUpdateError:
+            return
+
+
+def describe(outcome: Any) -> Any:
+    return told(outcome.error) if isinstance(outcome, Failed) else outcome
+
+
+@MANY
+@given(made=random_programs())
+def test_boards_are_sparse_and_consistent(made: RandomProgram) -> None:
+    """`board`: in every superstep, versions are of channels that hold something, none is above the clock, nothing was
+    seen that is newer than it is, and what a node reads is what its channels show."""
+    graph = made.build()
+
+    class Checking(Script):
+        async def checkpoint(self, board: Board, ran: Any, upcoming: Any) -> None:
+            await super().checkpoint(board, ran, upcoming)
+            holding = {name for name, channel in board.channels.items() if channel.checkpoint() is not MISSING}
+            assert set(board.versions) == holding
+            assert all(0 < version <= board.clock for version in board.versions.values())
+            for name, seen in board.seen.items():
+                assert name in holding
+                assert all(version <= board.versions[name] for version in seen.values())
+            for name in graph.keys:
+                channel = board.channels.get(name, graph.channels[name])
+                assert (name in board.values) == channel.is_available()
+                if channel.is_available():
+                    assert board.values[name] == channel.get()
+
+    from pregel_async.channels import MISSING
+
+    trace(graph, made.input(), Checking(graph))

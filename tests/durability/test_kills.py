@@ -1,0 +1,161 @@
+"""Real processes, killed with SIGKILL at random moments, and started again at once.
+
+`PREGEL_KILLS` says how many (100 by default), `PREGEL_SEED` which ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from checkpoint_savers import InMemorySaver, SqliteSaver
+from durable_audit import STAGES, audit_graph, write_sources
+from durable_child import Job
+from durable_graphs import Probe, random_graph
+from durable_world import Graph, Stored, check_what_ran, is_one_chain, trace_of
+from pregel_async import StateGraph
+
+HERE = Path(__file__).parent
+KILLS = int(os.environ.get("PREGEL_KILLS", "100"))
+SEED = int(os.environ.get("PREGEL_SEED", "0"))
+PARTS = 10
+"""Tests that the kills of random graphs are split over, so that they can run side by side."""
+
+
+def kills_of(part: int) -> int:
+    """Four of five kills hit random graphs, one the main job."""
+    share = KILLS - KILLS // 5
+    return share // PARTS + (part < share % PARTS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_random_graphs(part: int, tmp_path: Path) -> None:
+    """P2 to P6: result, trace and chain are the undisturbed run's; what was recorded never runs again; nobody waits."""
+    rng = random.Random(f"{SEED} {part}")
+    left, number = kills_of(part), 0
+    while left > 0:
+        number += 1
+        seeds = {f"thread {i}": rng.getrandbits(32) for i in range(rng.randint(1, 5))}
+        job = Job(threads={**seeds}, together=rng.random() < 0.3, trio=rng.random() < 0.3)
+        place = tmp_path / str(number)
+        place.mkdir()
+        left -= run_with_kills(job, place, rng, left)
+        check_log(place, list(seeds))
+        anyio.run(check_random, place, seeds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(2))
+def test_the_main_job(part: int, tmp_path: Path) -> None:
+    """P2 to P6: the same for the audit of a small tree."""
+    rng = random.Random(f"{SEED} audit {part}")
+    left, number = KILLS // 10, 0
+    while left > 0:
+        number += 1
+        place = tmp_path / str(number)
+        root, report = place / "sources", place / "report.md"
+        write_sources(root, number, files=30)
+        job = Job(threads={"audit": (str(root), str(report))}, together=False, trio=rng.random() < 0.3)
+        left -= run_with_kills(job, place, rng, left)
+        check_log(place, ["audit"])
+        written = report.read_text()
+        anyio.run(check_audit, place, root, report)
+        assert report.read_text() == written
+
+
+def run_with_kills(job: Job, place: Path, rng: random.Random, most: int) -> int:
+    """Run a job in processes that are killed, until one comes to its end.
+
+    Returns:
+        How many were killed.
+    """
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parent.parent), "PYTHONWARNINGS": "error"}
+    command = [sys.executable, str(HERE / "durable_child.py"), str(place / "db"), str(place / "log")]
+    command.append(msgspec.json.encode(job).decode())
+    killed: list[subprocess.Popen[bytes]] = []
+    while True:
+        # By how much happened, and not by time; then a little time, so that it hits between what is told, too.
+        things = int(rng.expovariate(1 / 30)) if len(killed) < most else sys.maxsize
+        delay = rng.random() ** 3 * 0.003
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+        assert process.stdout is not None and process.stderr is not None
+        told = 0
+        while told < things and (more := os.read(process.stdout.fileno(), 4096 if things == sys.maxsize else 1)):
+            told += len(more)
+        if told >= things:
+            deadline = time.perf_counter() + delay
+            while time.perf_counter() < deadline:
+                pass
+            process.kill()
+            if rng.random() < 0.5:  # the next is started while this one is a zombie still
+                killed.append(process)
+                continue
+        error = process.stderr.read().decode()
+        process.wait()
+        killed.append(process)
+        if process.returncode == 0:
+            break
+        assert process.returncode == -9, error
+    for process in killed:
+        process.communicate()
+    return sum(process.returncode == -9 for process in killed)
+
+
+def check_log(place: Path, threads: list[str]) -> None:
+    """P4, P5: what the processes told of each thread."""
+    before = {thread: Stored(-1, set()) for thread in threads}
+    started: dict[str, list[str]] = {thread: [] for thread in threads}
+    ended: set[str] = set()
+    for line in (place / "log").read_text().splitlines():
+        what, thread, about = json.loads(line)
+        if what == "stored":
+            stored = Stored(about[0], set(about[1]))
+            check_what_ran(before[thread], started[thread], stored)
+            before[thread], started[thread] = stored, []
+        elif what == "+":
+            started[thread].append(about)
+        elif what == "end":
+            # The last process was not killed: it ran all that was not recorded, each once.
+            again = [key for key in started[thread] if key in before[thread].keys]
+            assert not again and len(set(started[thread])) == len(started[thread])
+            before[thread], started[thread] = Stored(before[thread].length, before[thread].keys | {*started[thread]}), []
+            ended.add(thread)
+    assert ended == {*threads}
+
+
+async def check_random(place: Path, seeds: dict[str, int]) -> None:
+    async with SqliteSaver.from_conn_string(place / "db") as saver:
+        for thread, seed in seeds.items():
+            await check_thread(
+                saver, thread, lambda probe, seed=seed: random_graph(probe, seed), {"log": ["in"]}
+            )
+
+
+async def check_audit(place: Path, root: Path, report: Path) -> None:
+    async with SqliteSaver.from_conn_string(place / "db") as saver:
+        trace = await check_thread(saver, "audit", audit_graph, {"root": str(root), "report": str(report)})
+        assert trace[0][1] == len(STAGES)
+
+
+async def check_thread(
+    saver: SqliteSaver, thread: str, build: Callable[[Probe], StateGraph[Any, Any, Any]], given: Any
+) -> list[Any]:
+    """P2, P3: the thread is the undisturbed run's."""
+    await is_one_chain(saver, thread)
+    trace = await trace_of(build(Probe()).compile(saver), thread)
+    undisturbed: Graph = build(Probe()).compile(InMemorySaver())
+    await undisturbed.ainvoke(given, thread)
+    assert trace == await trace_of(undisturbed, thread)
+    return trace
