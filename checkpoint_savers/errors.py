@@ -136,6 +136,23 @@ class UnstorableValueError(CheckpointError, TypeError):
         return (UnstorableValueError, (self.channel, self.path, self.reason))
 
 
+class TypeRegistrationError(CheckpointError, ValueError):
+    """A type cannot be registered in this way. The codec is as it was.
+
+    Attributes:
+        type_name: the type, or types.
+        reason: why, and what to do.
+    """
+
+    def __init__(self, type_name: str, reason: str) -> None:
+        self.type_name = type_name
+        self.reason = reason
+        super().__init__(f"cannot register {type_name}: {reason}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (TypeRegistrationError, (self.type_name, self.reason))
+
+
 class StorageError(CheckpointError):
     """The database refused or failed; its own exception is the cause. The transaction was rolled back whole."""
 

@@ -168,6 +168,8 @@ class State(msgspec.Struct):
         """The record that users get."""
         values = {channel: codec.decode(self.values[channel], channel=channel) for channel in sorted(self.values)}
         sends: Any = values.get(SENDS, ())
+        if not isinstance(sends, (list, tuple)):
+            raise CorruptCheckpointError(f"checkpoint {checkpoint_id}, channel {SENDS!r}", "it holds no list of sends")
         return Checkpoint(
             v=FORMAT,
             id=checkpoint_id,
@@ -309,8 +311,11 @@ def read_record(record: TaskRecord, thread_id: str) -> TaskEntry:
 
 
 def timestamp(seconds: float) -> str:
-    """ISO 8601 in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat()
+    """ISO 8601 in UTC, of a stored time. Raises `CorruptCheckpointError` when it is none."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat()
+    except (ValueError, OverflowError, OSError) as error:
+        raise CorruptCheckpointError("a checkpoint's time", f"{seconds!r} is no time ({error})") from error
 
 
 def metadata_matches(metadata: Mapping[str, Any], filter: Mapping[str, Any] | None) -> bool:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from pathlib import PurePath
 from typing import Any, Final, TypeVar
 
-from ..errors import CorruptCheckpointError, UnknownTypeError, UnstorableValueError
+from ..errors import CorruptCheckpointError, TypeRegistrationError, UnknownTypeError, UnstorableValueError
 from . import containers, scalars
 from .annotations import classes, fields, is_typed_dict
 from .reading import Loader, UnknownTag
-from .registered import CustomShape, Registered, TypeRegistrationError, explain, full_name, shape_of
+from .registered import CustomShape, Registered, explain, full_name, shape_of
 from .shape import Shape
 from .writing import SCALARS, Refused, Writer, is_plain, pack
 

@@ -10,30 +10,12 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from ..errors import CheckpointError
 from . import codes
 from .annotations import has
 from .fielded import DataclassShape, ModelShape, NamedTupleShape, struct_shape
 from .reading import Damaged
 from .shape import HEAP_TYPE, Rest, Shape, mapping
 from .writing import Refused, Writer, enter, ext, pack
-
-
-class TypeRegistrationError(CheckpointError, ValueError):
-    """A type cannot be registered in this way. The codec is as it was.
-
-    Attributes:
-        type_name: the type, or types.
-        reason: why, and what to do.
-    """
-
-    def __init__(self, type_name: str, reason: str) -> None:
-        self.type_name = type_name
-        self.reason = reason
-        super().__init__(f"cannot register {type_name}: {reason}")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (TypeRegistrationError, (self.type_name, self.reason))
 
 
 class Registered:

@@ -35,15 +35,22 @@ class BothLoops(Suite):
     async def test_twenty_threads_count_on_one_thread(self, saver: BaseCheckpointSaver) -> None:
         """P13, P6: twenty writers of one thread, each trying until it has its turn: every increment counts."""
 
+        failed = threading.Event()  # else one that fails, and keeps its claim, would leave the others trying for ever
+
         async def run(number: int) -> None:
-            while True:
+            while not failed.is_set():
                 try:
                     claim = await take(saver, run=f"run-{number}")
                 except ThreadBusyError:
                     continue
-                head = await head_of(saver)
-                last = 0 if head is None else int(head.split("-")[0])
-                await saver.commit(claim, commit(row(last + 1, last or None, base=1), head=last or None, releases=True))
+                try:
+                    head = await head_of(saver)
+                    last = 0 if head is None else int(head.split("-")[0])
+                    successor = row(last + 1, last or None, base=1)
+                    await saver.commit(claim, commit(successor, head=last or None, releases=True))
+                except BaseException:
+                    failed.set()
+                    raise
                 return
 
         await in_threads(*repeated(run, THREADS))

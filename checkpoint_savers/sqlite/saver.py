@@ -60,6 +60,7 @@ class SqliteSaver(BaseCheckpointSaver):
         if not busy_timeout >= 0:
             raise ValueError(f"busy_timeout is seconds, 0 or more, not {busy_timeout!r}")
         self.path = os.fspath(path)
+        self._is_uri = isinstance(path, str) and path.startswith("file:")
         self.synchronous: Literal["FULL", "NORMAL"] = synchronous
         self.busy_timeout = busy_timeout
         self._worker: Worker | None = None
@@ -92,7 +93,7 @@ class SqliteSaver(BaseCheckpointSaver):
         worker = self._worker = Worker(
             self.path,
             name=self.path,
-            uri=self.path.startswith("file:"),
+            uri=self._is_uri,
             prepare=partial(
                 schema.prepare, name=self.path, synchronous=self.synchronous, busy_timeout=self.busy_timeout
             ),
@@ -120,22 +121,21 @@ class SqliteSaver(BaseCheckpointSaver):
             worker.stop()
             warn(f"{self!r} of {self.path} was never closed: use it in 'async with'", ResourceWarning, source=self)
 
-    def _do(self, work: Callable[..., T], *args: Any, writes: bool = True) -> Job[T]:
-        return Job(lambda db: work(db, *args), writes=writes)
-
     async def _run(self, work: Callable[..., T], *args: Any, writes: bool = True) -> T:
-        if self._worker is None:
+        return await self._do(Job(lambda db: work(db, *args), writes=writes))
+
+    async def _do(self, job: Job[T]) -> T:
+        worker = self._worker  # read once: another thread may close the saver meanwhile
+        if worker is None:
             raise closed(self.path)
-        return await self._worker.run(self._do(work, *args, writes=writes))
+        return await worker.run(job)
 
     # ---- the port --------------------------------------------------------------------------------------------
 
     async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
-        if self._worker is None:
-            raise closed(self.path)
-        job = self._do(transactions.claim, thread_id, owner, now, expires_at)
+        job = Job(lambda db: transactions.claim(db, thread_id, owner, now, expires_at), writes=True)
         try:
-            return await self._worker.run(job)
+            return await self._do(job)
         except BaseException:
             # Cancelled, and the claim may have been taken all the same. Its run will never hear of it, and would
             # leave the thread busy until it expires.

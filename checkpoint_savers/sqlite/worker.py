@@ -151,8 +151,10 @@ class Worker:
 
     def _submit(self, job: Job[Any], waiter: Waiter) -> None:
         job.waiter = waiter
+        if self._driver.forked:  # asked before the lock: another thread of the parent may have held it
+            raise closed(self._name)
         with self._lock:
-            if not self._open or self._driver.forked:
+            if not self._open:
                 raise closed(self._name)
             self._queue.put(job)
 

@@ -61,7 +61,7 @@ def copier_of(kind: type) -> Copier:
     elif kind is set:
         found = _copy_set
     elif issubclass(kind, tuple):
-        found = _copy_named_tuple if hasattr(kind, "_make") else _shared
+        found = _copy_tuple_subclass
     elif issubclass(kind, dict):
         found = _copy_mapping
     elif issubclass(kind, (list, deque)):
@@ -97,9 +97,14 @@ def _copy_tuple(value: tuple[Any, ...], each: Callable[[Any], Any]) -> tuple[Any
     return value if _same(made, value) else made
 
 
-def _copy_named_tuple(value: Any, each: Callable[[Any], Any]) -> Any:
+def _copy_tuple_subclass(value: Any, each: Callable[[Any], Any]) -> Any:
     made = [each(item) for item in value]
-    return value if _same(made, value) else type(value)._make(made)
+    if _same(made, value):
+        return value
+    copied = tuple.__new__(type(value), made)  # not by its class, whose arguments nobody knows
+    if hasattr(value, "__dict__"):
+        copied.__dict__.update(value.__dict__)
+    return copied
 
 
 def _copy_mapping(value: Any, each: Callable[[Any], Any]) -> Any:
@@ -148,7 +153,8 @@ def _copy_dataclass(value: Any, each: Callable[[Any], Any]) -> Any:
 
 def _copy_model(value: Any, each: Callable[[Any], Any]) -> Any:
     made = copy.copy(value)  # pydantic copies __dict__, the extras and the private attributes, one level deep
-    for names in (made.__dict__, getattr(made, "__pydantic_extra__", None) or {}):
+    for part in ("__dict__", "__pydantic_extra__", "__pydantic_private__"):
+        names = getattr(made, part, None) or {}
         for name, item in list(names.items()):
             mine = each(item)
             if mine is not item:

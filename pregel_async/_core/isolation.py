@@ -19,9 +19,9 @@ keeps its identity through a node. Storage recognises by it what a list shares w
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable, Iterator
-from typing import Any, SupportsIndex, TypeVar, cast
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any, Self, SupportsIndex, TypeVar, cast
 
 from ..errors import InvalidUpdateError
 from .copying import ATOMS, copier_of
@@ -47,27 +47,25 @@ def isolate(value: _T) -> _T:
 
 
 class IsolatedDict(dict[_K, _V]):
-    """A dict whose values are isolated when they are taken out; those that its holder put in are the holder's."""
+    """A dict whose values are isolated when they are taken out."""
 
-    __slots__ = ("_known", "_mixed", "_origin")
+    __slots__ = ("_known", "_origin")
     _origin: dict[_K, _V]  # what it was made of
-    _mixed: bool  # its holder has put something in
     _known: set[int] | None  # ids of the origin's values, once they are needed
 
     @staticmethod
     def of(origin: dict[_K, _V]) -> IsolatedDict[_K, _V]:
         """Every key and value of `origin`; the values are isolated later."""
-        made: IsolatedDict[_K, _V] = IsolatedDict(origin if type(origin) is dict else dict.items(origin))
-        made._origin, made._mixed, made._known = origin, False, None
-        if type(origin) is IsolatedDict:
-            made._origin, made._mixed = origin._origin, True
+        made: IsolatedDict[_K, _V] = IsolatedDict(origin)
+        made._origin, made._known = origin, None
         return made
 
-    def _take(self, value: Any) -> Any:
+    def _take(self, key: Any, value: Any) -> Any:
+        """A value on its way out: a copy of the origin's, or what it is when it is the holder's already."""
         kind = type(value)
         if kind in ATOMS or kind is IsolatedDict or kind is IsolatedList:
             return value
-        if self._mixed:
+        if self._origin.get(key) is not value:
             if self._known is None:
                 self._known = set(map(id, self._origin.values()))
             if id(value) not in self._known:
@@ -78,7 +76,7 @@ class IsolatedDict(dict[_K, _V]):
         value: _V = dict.__getitem__(self, key)
         if type(value) in ATOMS:
             return value
-        mine: _V = self._take(value)
+        mine: _V = self._take(key, value)
         if mine is not value:
             dict.__setitem__(self, key, mine)
         return mine
@@ -87,7 +85,7 @@ class IsolatedDict(dict[_K, _V]):
         """Isolate every value now: somebody takes them all, through C code that asks no method of ours."""
         for key, value in dict.items(self):
             if type(value) not in ATOMS:
-                mine = self._take(value)
+                mine = self._take(key, value)
                 if mine is not value:
                     dict.__setitem__(self, key, mine)  # the key exists: the size stays, iteration goes on
 
@@ -108,85 +106,61 @@ class IsolatedDict(dict[_K, _V]):
         return dict.items(self)
 
     def pop(self, key: _K, *default: Any) -> Any:
-        return self._take(dict.pop(self, key, *default)) if key in self else dict.pop(self, key, *default)
+        if key in self:
+            return self._take(key, dict.pop(self, key))
+        return dict.pop(self, key, *default)
 
     def popitem(self) -> tuple[_K, _V]:
         key, value = dict.popitem(self)
-        return key, self._take(value)
-
-    def __setitem__(self, key: _K, value: _V) -> None:
-        self._mixed = True
-        dict.__setitem__(self, key, value)
+        return key, self._take(key, value)
 
     def setdefault(self, key: Any, default: Any = None, /) -> Any:
         if key in self:
             return self[key]
-        self[key] = default
+        dict.__setitem__(self, key, default)
         return default
 
-    def update(self, *args: Any, **kwargs: Any) -> None:
-        self._mixed = True
-        dict.update(self, *args, **kwargs)
+    def copy(self) -> dict[_K, _V]:
+        return {**self}
 
-    def copy(self) -> IsolatedDict[_K, _V]:
-        return IsolatedDict.of(self)
-
-    def __copy__(self) -> IsolatedDict[_K, _V]:
-        return IsolatedDict.of(self)
+    __copy__ = copy
 
     def __or__(self, other: Any) -> Any:
-        if not isinstance(other, dict):
-            return NotImplemented
-        made = IsolatedDict.of(self)
-        made.update(other)
-        return made
+        return {**self, **other} if isinstance(other, dict) else NotImplemented
 
     def __ror__(self, other: Any) -> Any:
-        if not isinstance(other, dict):
-            return NotImplemented
-        return {**other, **self}
-
-    def __ior__(self, other: Any) -> IsolatedDict[_K, _V]:  # type: ignore[override]  # dict's is overloaded
-        self.update(other)
-        return self
+        return {**other, **self} if isinstance(other, dict) else NotImplemented
 
     def __deepcopy__(self, memo: dict[int, Any]) -> dict[_K, _V]:
-        return {copy.deepcopy(key, memo): copy.deepcopy(value, memo) for key, value in dict.items(self)}
+        return {deepcopy(key, memo): deepcopy(value, memo) for key, value in dict.items(self)}
 
     def __reduce_ex__(self, protocol: SupportsIndex, /) -> tuple[Any, ...]:
         return (dict, (list(dict.items(self)),))
 
 
 class IsolatedList(list[_T]):
-    """A list whose elements are isolated when they are taken out; those that its holder put in are the holder's."""
+    """A list whose elements are isolated when they are taken out."""
 
-    __slots__ = ("_known", "_mixed", "_origin")
+    __slots__ = ("_known", "_origin")
     _origin: list[_T]
-    _mixed: bool
     _known: set[int] | None
 
     @staticmethod
     def of(origin: list[_T]) -> IsolatedList[_T]:
         """Every element of `origin`; they are isolated later."""
-        if type(origin) is IsolatedList:
-            return origin._derive(list.__getitem__(origin, slice(None)))
         made: IsolatedList[_T] = IsolatedList(origin)
-        made._origin, made._mixed, made._known = origin, False, None
+        made._origin, made._known = origin, None
         return made
 
-    def _derive(self, elements: list[_T]) -> IsolatedList[_T]:
-        """Another list, of some of the elements as they stand in this one."""
-        made: IsolatedList[_T] = IsolatedList(elements)
-        made._origin, made._mixed, made._known = self._origin, self._mixed, self._known
-        return made
-
-    def _take(self, value: Any) -> Any:
+    def _take(self, index: SupportsIndex, value: Any) -> Any:
+        """An element on its way out: a copy of the origin's, or what it is when it is the holder's already."""
         kind = type(value)
         if kind in ATOMS or kind is IsolatedDict or kind is IsolatedList:
             return value
-        if self._mixed:
+        origin = self._origin
+        if len(origin) != len(self) or origin[index] is not value:
             if self._known is None:
-                self._known = set(map(id, self._origin))
+                self._known = set(map(id, origin))
             if id(value) not in self._known:
                 return value
         return isolate(value)
@@ -197,12 +171,11 @@ class IsolatedList(list[_T]):
 
     def __getitem__(self, index: Any) -> Any:
         value = list.__getitem__(self, index)
-        kind = type(value)
-        if kind in ATOMS:
+        if type(value) in ATOMS:
             return value
-        if kind is list and isinstance(index, slice):
-            return self._derive(value)
-        mine = self._take(value)
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        mine = self._take(index, value)
         if mine is not value:
             list.__setitem__(self, index, mine)
         return mine
@@ -218,62 +191,36 @@ class IsolatedList(list[_T]):
             yield self[index]
 
     def pop(self, index: SupportsIndex = -1, /) -> Any:
-        return self._take(list.pop(self, index))
+        value = self[index]
+        list.pop(self, index)
+        return value
 
-    def __setitem__(self, index: Any, value: Any) -> None:
-        self._mixed = True
-        list.__setitem__(self, index, value)
+    def copy(self) -> list[_T]:
+        return [*self]
 
-    def append(self, value: _T, /) -> None:
-        self._mixed = True
-        list.append(self, value)
-
-    def extend(self, values: Iterable[_T], /) -> None:
-        self._mixed = True
-        list.extend(self, values)
-
-    def insert(self, index: SupportsIndex, value: _T, /) -> None:
-        self._mixed = True
-        list.insert(self, index, value)
-
-    def copy(self) -> IsolatedList[_T]:
-        return IsolatedList.of(self)
-
-    def __copy__(self) -> IsolatedList[_T]:
-        return IsolatedList.of(self)
+    __copy__ = copy
 
     def __add__(self, other: Any) -> Any:
-        if not isinstance(other, list):
-            return NotImplemented
-        made = IsolatedList.of(self)
-        made.extend(other)
-        return made
+        return [*self, *other] if isinstance(other, list) else NotImplemented
 
     def __radd__(self, other: Any) -> Any:
-        if not isinstance(other, list):
-            return NotImplemented
-        return [*other, *self]
-
-    def __iadd__(self, other: Any) -> IsolatedList[_T]:  # type: ignore[override]  # list's returns Self
-        self.extend(other)
-        return self
+        return [*other, *self] if isinstance(other, list) else NotImplemented
 
     def __mul__(self, times: SupportsIndex) -> list[_T]:
         return list.__mul__([*self], times)
 
     __rmul__ = __mul__
 
-    def __imul__(self, times: SupportsIndex) -> IsolatedList[_T]:
+    def __imul__(self, times: SupportsIndex) -> Self:
         self._take_all()
-        list.__imul__(self, times)
-        return self
+        return super().__imul__(times)
 
     def sort(self, *, key: Any = None, reverse: bool = False) -> None:
         self._take_all()
         list.sort(self, key=key, reverse=reverse)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> list[_T]:
-        return [copy.deepcopy(value, memo) for value in list.__getitem__(self, slice(None))]
+        return [deepcopy(value, memo) for value in list.__getitem__(self, slice(None))]
 
     def __reduce_ex__(self, protocol: SupportsIndex, /) -> tuple[Any, ...]:
         return (list, (list.__getitem__(self, slice(None)),))

@@ -10,7 +10,7 @@ a conditional edge          a router of the node, whose answer becomes writes to
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 
@@ -112,6 +112,11 @@ def compile_program(
 
 
 def _validate(builder: Builder) -> None:
+    for key in builder.channels:
+        if key in (START, END) or key.startswith((BRANCH, "join:", "__pregel_")):
+            raise GraphValidationError(
+                f"a state key cannot be called {key!r}: the name is reserved for control channels"
+            )
     if not builder.nodes:
         raise GraphValidationError("the graph has no nodes")
     starts = {start for start, _ in builder.edges} | set(builder.branches)
@@ -147,7 +152,8 @@ def _start_writes(given: Mapping[str, Any]) -> list[Write]:
 
 
 def _join(starts: Sequence[str], end: str) -> str:
-    return f"join:{'+'.join(starts)}:{end}"
+    escaped = [start.replace("\\", "\\\\").replace("+", "\\+") for start in starts]  # a name may hold a plus itself
+    return f"join:{'+'.join(escaped)}:{end}"
 
 
 def _edges(builder: Builder, source: str) -> tuple[Write, ...]:
@@ -193,9 +199,9 @@ def _route(builder: Builder, source: str, name: str, branch: BranchSpec) -> Call
                     raise refuse(said, f"its path_map has {', '.join(map(repr, ends))}") from None
             if end == END:
                 continue
-            if end not in nodes:
+            if not isinstance(end, str) or end not in nodes:
                 raise refuse(said, "return a node's name, END, a Send, or a list of these")
-            writes.append((BRANCH + cast("str", end), None))
+            writes.append((BRANCH + end, None))
         return writes
 
     return route

@@ -28,8 +28,9 @@ CHANNELS = ("p", "q", "r", "s", "t", "u")
 
 
 def digest(*parts: Any) -> int:
-    """A number that depends on the parts alone, in every process."""
-    return int.from_bytes(sha256(repr(parts).encode()).digest()[:8], "big")
+    """A number that depends on the parts alone, in every process, and not on the order of keys."""
+    told = [sorted(part.items()) if isinstance(part, dict) else part for part in parts]
+    return int.from_bytes(sha256(repr(told).encode()).digest()[:8], "big")
 
 
 def appended(current: list[Any], update: Any) -> list[Any]:
@@ -172,7 +173,7 @@ class RandomGraph(NamedTuple):
 
     def _node(self, name: str) -> Callable[[Any], Any]:
         def call(state: Any) -> dict[str, Any] | None:
-            luck = digest(name, dict(state))
+            luck = digest(name, state)
             if luck % 19 == 0:
                 return None
             return {
@@ -186,7 +187,7 @@ class RandomGraph(NamedTuple):
 
     def _router(self, source: str, seed: int) -> Callable[[Any], Any]:
         def route(state: Any) -> Any:
-            luck = digest(source, seed, dict(state))
+            luck = digest(source, seed, state)
             if state.get("count", 0) > 14:
                 return END
             targets: list[Any] = []

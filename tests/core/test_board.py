@@ -247,6 +247,22 @@ def test_a_board_that_was_stored_goes_on_the_same(stop: int) -> None:
     assert len(whole) >= 5
 
 
+def test_the_order_of_keys_is_the_same_after_a_restore() -> None:
+    """P2: a node that goes by the order of its input's keys (a prompt of `json.dumps(state)`) answers the same in a run
+    that goes on from a stored board as in one that did not stop."""
+    graph = program(node("a", "x", lambda seen: {"b": 1}), node("n", "b"), x=LastValue(), c=LastValue(), b=LastValue())
+    board = begin(graph, {"x": 1, "c": 1})
+    write(graph, board, ("b", 1), by=plan(graph, board))
+    reader = graph.nodes["n"]
+    whole = node("n", "b", reads=("c", "x", "b"))
+    assert list(board.input_of(reader)) == list(stored(graph, board).input_of(reader))
+    assert list(board.input_of(whole)) == list(stored(graph, board).input_of(whole))
+    assert list(board.show(("x", "c", "b"))) == list(stored(graph, board).show(("x", "c", "b")))
+    shown = program(node("n", "x", reads=("x", "c", "b")), x=LastValue(), c=LastValue(), b=LastValue()).nodes["n"]
+    assert shown.whole
+    assert list(board.input_of(shown)) == list(stored(graph, board).input_of(shown))
+
+
 def test_an_untracked_value_is_not_there_any_more() -> None:
     """Seed 001, channels: UntrackedValue is excluded from checkpoints: a restored board starts without it."""
     graph = program(node("a", "x"), x=LastValue(), u=UntrackedValue())

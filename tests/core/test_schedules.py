@@ -13,6 +13,7 @@ from pregel_async._core import superstep
 from pregel_async._core.board import Board
 from pregel_async._core.program import Program
 from pregel_async._core.task import Failed
+from pregel_async.channels import MISSING
 from pregel_async.errors import GraphRecursionError, InvalidUpdateError
 
 MANY = settings(
@@ -155,7 +156,5 @@ def test_boards_are_sparse_and_consistent(made: RandomProgram) -> None:
                 assert (name in board.values) == channel.is_available()
                 if channel.is_available():
                     assert board.values[name] == channel.get()
-
-    from pregel_async.channels import MISSING
 
     trace(graph, made.input(), Checking(graph))

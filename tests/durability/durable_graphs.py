@@ -14,6 +14,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Annotated, Any, TypedDict
 
 import anyio.lowlevel
@@ -26,6 +27,10 @@ class State(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
     total: Annotated[int, operator.add]
     last: str
+
+
+WHERE: ContextVar[str] = ContextVar("WHERE", default="nowhere")
+"""Set by every node, in its own context."""
 
 
 class Planned(Exception):
@@ -54,6 +59,7 @@ class Probe:
 
     @contextmanager
     def task(self, key: str) -> Iterator[None]:
+        WHERE.set("in a node")
         name = key.partition("@")[0]
         with self._lock:
             self.running += 1
@@ -96,8 +102,14 @@ def node(probe: Probe, name: str, *, turns: int = 0, fails: frozenset[int] = fro
     async def run(state: Any) -> dict[str, Any]:
         key = key_of(name, state)
         with probe.task(key):
-            for _ in range(turns):
-                await anyio.lowlevel.checkpoint()
+            try:
+                for _ in range(turns):
+                    await anyio.lowlevel.checkpoint()
+            except anyio.get_cancelled_exc_class():
+                with anyio.CancelScope(shield=True):
+                    for _ in range(2):  # cleaning up takes a while, and is waited for
+                        await anyio.lowlevel.checkpoint()
+                raise
             if probe.op in fails:
                 raise Planned(key)
             return update_of(key)

@@ -1,0 +1,216 @@
+"""The commands and their options. What they do is elsewhere; here it is said, checked and given an exit code.
+
+0     done
+1     the run, or what is stored, failed
+2     the command line is wrong, or does not fit the thread; nothing was run
+130   stopped by Ctrl-C (143: by SIGTERM); the thread can go on
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import PregelError
+from ..graph import CompiledStateGraph
+from .listing import history as read_history
+from .listing import print_rows
+from .running import Request, exists
+from .running import run as run_graph
+from .showing import explain
+from .target import Target, UsageError, attach, load
+
+app = typer.Typer(
+    name="pregel-async",
+    help="Run graphs durably, look at their threads, and draw them.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+GraphArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:GRAPH",
+        help="A module (or a .py file), and in it a StateGraph, a compiled graph, or a function that returns one. "
+        "A function with one parameter is given the checkpointer.",
+    ),
+]
+ThreadOption = Annotated[
+    str | None, typer.Option("--thread", "-t", metavar="ID", help="The thread; made up if left out.")
+]
+DbOption = Annotated[str, typer.Option("--db", metavar="FILE", help="The SQLite file that keeps threads.")]
+TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show where an error comes from.")]
+
+
+def start() -> int:
+    """Run the command that the process was given. The exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a value's odd character must not end a run
+    try:
+        app()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _guarded(error: Exception, *, full: bool) -> typer.Exit:
+    """What to end with after an error."""
+    if isinstance(error, UsageError):
+        print(f"error: {error}", file=sys.stderr)
+        return typer.Exit(2)
+    for line in explain(error, full=full):
+        print(line, file=sys.stderr)
+    if not full and not isinstance(error, PregelError):
+        print("(--traceback shows where)", file=sys.stderr)
+    return typer.Exit(1)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            found = version("pregel-async")
+        except PackageNotFoundError:  # run from its sources
+            found = "(not installed)"
+        print(f"pregel-async {found}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _main(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    return
+
+
+@app.command()
+def run(
+    graph: GraphArgument,
+    input: Annotated[
+        str | None,
+        typer.Option("--input", "-i", metavar="JSON", help="The input: JSON, @FILE, or - for standard input."),
+    ] = None,
+    thread: ThreadOption = None,
+    db: DbOption = "pregel.db",
+    recursion_limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="How many supersteps the run may take.")
+    ] = None,
+    max_concurrency: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="How many tasks run at once; all, if left out.")
+    ] = None,
+    discard_pending: Annotated[
+        bool, typer.Option("--discard-pending", help="Let a new input discard the thread's unfinished work.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for another run that owns the thread, instead of failing.")
+    ] = False,
+    output_json: Annotated[
+        bool, typer.Option("--output-json", help="Print the whole output as one line of JSON; nothing else on stdout.")
+    ] = False,
+    traceback: TracebackOption = False,
+) -> None:
+    """Run a graph, or go on with a thread.
+
+    Without --input a new thread gets {}, a thread with unfinished work goes on, and one that has finished shows its output. With
+    --input a thread that has finished runs again, on its state; one with unfinished work refuses unless it is told to
+    discard that.
+
+    Progress goes to standard error, the output to standard output. Ctrl-C or SIGTERM ends the run in order and says how to
+    go on; a second one ends it at once. Whatever ends it, what was recorded does not run again.
+    """
+    try:
+        given = _input(input)
+        target = load(graph)
+        request = Request(
+            target=graph,
+            given=given,
+            thread=thread,
+            db=db,
+            recursion_limit=recursion_limit,
+            max_concurrency=max_concurrency,
+            discard_pending=discard_pending,
+            wait=wait,
+            output_json=output_json,
+            traceback=traceback,
+            program=_program(),
+        )
+        code = run_graph(target, request)
+    except Exception as error:
+        raise _guarded(error, full=traceback) from None
+    raise typer.Exit(code)
+
+
+@app.command()
+def history(
+    graph: Annotated[
+        str | None, typer.Argument(metavar="[MODULE:GRAPH]", help="The graph: shows what runs next after each.")
+    ] = None,
+    thread: Annotated[str, typer.Option("--thread", "-t", metavar="ID", help="The thread.")] = ...,  # type: ignore[assignment]  # typer's way to say required
+    db: DbOption = "pregel.db",
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    traceback: TracebackOption = False,
+) -> None:
+    """List the checkpoints of a thread, newest first."""
+    try:
+        if not exists(db):
+            raise UsageError(f"there is no database {db}")
+        rows = read_history(None if graph is None else load(graph), thread=thread, db=db, limit=limit)
+        if not rows:
+            raise UsageError(f"nothing is stored of thread {thread!r} in {db}")
+        print_rows(rows, as_json=as_json)
+    except Exception as error:
+        raise _guarded(error, full=traceback) from None
+
+
+@app.command()
+def draw(graph: GraphArgument, traceback: TracebackOption = False) -> None:
+    """Print a graph as mermaid."""
+    try:
+        print(_drawing(load(graph)), end="")
+    except Exception as error:
+        raise _guarded(error, full=traceback) from None
+
+
+def _drawing(target: Target) -> str:
+    found = attach(target, None)
+    if not isinstance(found, CompiledStateGraph):
+        raise UsageError("only a StateGraph has edges that can be drawn; the nodes of a Pregel have none")
+    return found.get_graph().draw_mermaid()
+
+
+def _input(text: str | None) -> Any:
+    """The input that an option means."""
+    if text is None:
+        return None
+    source = "--input"
+    try:
+        if text == "-":
+            source, text = "standard input", sys.stdin.read()
+        elif text.startswith("@"):
+            source = text[1:]
+            text = Path(source).read_text(encoding="utf-8")
+        return json.loads(text)
+    except OSError as error:
+        raise UsageError(f"{source} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{source} is not text in UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{source} is no JSON: {error}") from None
+
+
+def _program() -> tuple[str, ...]:
+    """How to call this program again."""
+    name = Path(sys.argv[0]).name
+    return ("python", "-m", "pregel_async.cli") if name == "__main__.py" else (name,)

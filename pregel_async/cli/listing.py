@@ -1,0 +1,130 @@
+"""`history`: the checkpoints of a thread. Without a graph too: then no stored value is decoded, only what is known of it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import anyio
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from checkpoint_savers import SqliteSaver
+from checkpoint_savers.ledger import read_record, timestamp
+
+from ..types import START
+from .showing import columns, counted, print_json
+from .target import Target, attach
+
+HEAD = ("step", "source", "ran", "next", "time", "checkpoint", "notes")
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint.
+
+    Attributes:
+        ran: the nodes of the superstep that made it, in plan order.
+        next: the nodes that have yet to run after it; None when no graph was given that could tell.
+        recorded: how many tasks of the superstep after it are recorded while that is open.
+        errors: what failed in it, as (node, error).
+        metadata: the caller's own, and the run's id.
+    """
+
+    step: int
+    source: str
+    ran: tuple[str, ...]
+    next: tuple[str, ...] | None
+    time: str
+    checkpoint_id: str
+    parent_id: str | None
+    recorded: int
+    errors: tuple[tuple[str, str], ...]
+    metadata: dict[str, Any]
+
+
+def history(target: Target | None, *, thread: str, db: str, limit: int | None) -> list[Row]:
+    """A thread's checkpoints, newest first.
+
+    Args:
+        target: tells what runs next after each.
+        limit: at most so many.
+
+    Raises:
+        PregelError: of storage, or of what is stored.
+    """
+    return anyio.run(_read, target, thread, db, limit)
+
+
+async def _read(target: Target | None, thread: str, db: str, limit: int | None) -> list[Row]:
+    rows: list[Row] = []
+    async with SqliteSaver.from_conn_string(db) as saver:
+        upcoming: dict[str, tuple[str, ...]] = {}
+        if target is not None:
+            async for snapshot in attach(target, saver).aget_state_history(thread, limit=limit):
+                upcoming[snapshot.config.get("configurable", {})["checkpoint_id"]] = snapshot.next
+        async for header, reader, records in saver.walk(thread, "", limit=limit):
+            state = reader.state(header.checkpoint_id)
+            entries = [read_record(record, thread) for record in records]
+            rows.append(
+                Row(
+                    step=header.step,
+                    source=str(header.metadata.get("source", "")),
+                    ran=tuple(name for name in state.ran if name != START),
+                    next=None if target is None else _visible(upcoming.get(header.checkpoint_id, ())),
+                    time=timestamp(state.ts),
+                    checkpoint_id=header.checkpoint_id,
+                    parent_id=header.parent_id,
+                    recorded=sum(entry.error is None and entry.routed for entry in entries),
+                    errors=tuple(
+                        (entry.name, f"{entry.error[0]}: {entry.error[1]}") for entry in entries if entry.error
+                    ),
+                    metadata={k: v for k, v in header.metadata.items() if k not in ("source", "step", "parents")},
+                )
+            )
+    return rows
+
+
+def _visible(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in names if name != START)
+
+
+def print_rows(rows: list[Row], *, as_json: bool) -> None:
+    """On standard output: JSON, a table in a terminal, aligned columns elsewhere."""
+    if as_json:
+        print_json(rows, indent=2)
+        return
+    with_next = any(row.next is not None for row in rows)
+    head = [name for name in HEAD if with_next or name != "next"]
+    cells = [[_cell(row, name) for name in head] for row in rows]
+    console = Console()
+    if not console.is_terminal:
+        print("\n".join(columns(head, cells)))
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in head:
+        table.add_column(name, no_wrap=name in ("step", "checkpoint"), justify="right" if name == "step" else "left")
+    for row in cells:
+        table.add_row(*row)
+    console.print(table, markup=False)
+
+
+def _cell(row: Row, name: str) -> str:
+    match name:
+        case "step":
+            return str(row.step)
+        case "source":
+            return row.source
+        case "ran":
+            return counted(row.ran)
+        case "next":
+            return counted(row.next or ())
+        case "time":
+            return datetime.fromisoformat(row.time).astimezone().isoformat(" ", "seconds")
+        case "checkpoint":
+            return row.checkpoint_id
+        case _:
+            notes = [f"{node}: {error}" if node else error for node, error in row.errors]
+            if row.recorded:
+                notes.append(f"{row.recorded} recorded")
+            return " ".join("; ".join(notes).split())

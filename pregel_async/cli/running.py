@@ -1,0 +1,282 @@
+"""One run: begin or go on, show how far it is, stop when told, and say how to go on from there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import anyio
+import msgspec
+
+from checkpoint_savers import SqliteSaver
+
+from ..errors import PregelError, ThreadBusyError
+from ..types import START, RunnableConfig, StateSnapshot
+from .progress import MODES, Progress, View, view_of
+from .showing import counted, explain, plural, print_json, print_value, seconds
+from .target import AnyGraph, Target, UsageError, attach
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line asked for.
+
+    Attributes:
+        target: MODULE:GRAPH, as it was written.
+        given: the input; None when there was none.
+        thread: the thread's id; None to make one up.
+        db: SQLite's file.
+        recursion_limit, max_concurrency: as in a config; None for their defaults.
+        discard_pending: a new input may discard unfinished work.
+        wait: wait for a run that owns the thread.
+        output_json: print the output as JSON.
+        traceback: show where errors come from.
+        program: how this program was called, for the command that goes on.
+    """
+
+    target: str
+    given: Any
+    thread: str | None
+    db: str
+    recursion_limit: int | None
+    max_concurrency: int | None
+    discard_pending: bool
+    wait: bool
+    output_json: bool
+    traceback: bool
+    program: tuple[str, ...]
+
+
+def run(target: Target, request: Request) -> int:
+    """Run on asyncio. The exit code: 0, 1 when the run failed, 130 or 143 when a signal stopped it.
+
+    Raises:
+        UsageError: nothing was run.
+    """
+    return anyio.run(_Run(target, request).execute)
+
+
+class _Run:
+    def __init__(self, target: Target, request: Request) -> None:
+        self._target = target
+        self._request = request
+        self._thread = request.thread or secrets.token_hex(6)
+        self._stop = _Stop()
+
+    async def execute(self) -> int:
+        try:
+            async with SqliteSaver.from_conn_string(self._request.db) as saver:
+                graph = attach(self._target, saver)
+                before = await graph.aget_state(self._config)
+                given = self._begin(before)
+                if given is None and not before.next:
+                    _tell("it has finished: nothing is left to run (--input runs it again, from where it ended)")
+                    self._print(before.values)
+                    return 0
+                return await self._go(graph, given, before)
+        except UsageError:
+            raise
+        except Exception as error:  # of storage, of what is stored, of a function that makes the graph
+            return self._failed(error)
+
+    @property
+    def _config(self) -> RunnableConfig:
+        config: RunnableConfig = {
+            "configurable": {"thread_id": self._thread},
+            "metadata": {"graph": self._request.target},
+        }
+        if self._request.recursion_limit is not None:
+            config["recursion_limit"] = self._request.recursion_limit
+        if self._request.max_concurrency is not None:
+            config["max_concurrency"] = self._request.max_concurrency
+        return config
+
+    # ---- before --------------------------------------------------------------------------------------------------
+
+    def _begin(self, before: StateSnapshot) -> Any:
+        """Say what is going to happen, and with which input: None goes on with what is stored."""
+        given, where = self._request.given, f"thread {self._thread} in {self._request.db}"
+        if before.metadata is None:
+            _tell(f"{where}: new")
+            return {} if given is None else given
+        at = f"superstep {before.metadata.get('step')}"
+        if given is None:
+            recorded = sum(task.result is not None for task in before.tasks)
+            already = f", of which {plural(recorded, 'task')} recorded" if recorded else ""
+            _tell(f"{where}: goes on after {at}{already}" if before.next else f"{where}:")
+            return None
+        if not before.next:
+            _tell(f"{where}: a new input, after {at}")
+        elif self._request.discard_pending:
+            _tell(f"{where}: a new input, after {at}; discarded: {counted(before.next)}")
+        else:
+            raise UsageError(
+                f"thread {self._thread!r} has unfinished work ({counted(before.next)}), which a new input would discard. "
+                f"To go on with it, leave --input out: {self._again}. To discard it, add --discard-pending."
+            )
+        return given
+
+    # ---- running -------------------------------------------------------------------------------------------------
+
+    async def _go(self, graph: AnyGraph, given: Any, before: StateSnapshot) -> int:
+        progress = Progress(_first_step(graph, given, before))
+        view = view_of(progress, sys.stderr)
+        failure: BaseException | None = None
+        with anyio.CancelScope() as scope, self._stop.listening(scope, view):
+            try:
+                with view:
+                    await self._stream(graph, given, progress, view)
+            except anyio.get_cancelled_exc_class():
+                raise
+            except (Exception, KeyboardInterrupt, SystemExit) as error:
+                failure = error
+        if scope.cancelled_caught:
+            return await self._stopped(graph, progress)
+        if failure is not None:
+            code = self._failed(failure)
+            await self._tell_how_to_go_on(graph)
+            return code
+        after = await graph.aget_state(self._config)
+        _tell(
+            f"{'stopped before ' + counted(after.next) if after.next else 'finished'}: "
+            f"{plural(progress.supersteps, 'superstep')}, {plural(progress.tasks, 'task')}, {seconds(progress.elapsed)}"
+        )
+        if after.next:
+            _tell(f"to go on: {self._again}")
+        self._print(after.values)
+        return 0
+
+    async def _stream(self, graph: AnyGraph, given: Any, progress: Progress, view: View) -> None:
+        async def tick() -> None:
+            while True:
+                await anyio.sleep(1)
+                view.passed()
+
+        conflict = "wait" if self._request.wait else "reject"
+        quiet = contextlib.redirect_stdout(sys.stderr) if self._request.output_json else contextlib.nullcontext()
+        failure: BaseException | None = None
+        async with anyio.create_task_group() as group:
+            group.start_soon(tick)
+            try:
+                with quiet:
+                    async with graph.astream(given, self._config, stream_mode=MODES, on_conflict=conflict) as chunks:
+                        async for mode, chunk in chunks:
+                            progress.take(mode, chunk)
+                            view.changed()
+            except (Exception, KeyboardInterrupt, SystemExit) as error:
+                failure = error  # it leaves as it is, in no group
+            group.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    # ---- afterwards ----------------------------------------------------------------------------------------------
+
+    async def _stopped(self, graph: AnyGraph, progress: Progress) -> int:
+        number = self._stop.received
+        assert number is not None
+        of = "" if progress.is_between else f", {progress.done} of {plural(progress.planned, 'task')} done"
+        _tell(f"stopped by {number.name} at superstep {progress.step}{of}")
+        await self._tell_how_to_go_on(graph)
+        return 128 + number
+
+    def _failed(self, error: BaseException) -> int:
+        for line in explain(error, full=self._request.traceback):
+            _tell(line)
+        if isinstance(error, ThreadBusyError) and not error.lost:
+            _tell("--wait waits for that run to end")
+        elif not self._request.traceback and not isinstance(error, PregelError):
+            _tell("(--traceback shows where)")
+        if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code:
+            return error.code
+        return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+    async def _tell_how_to_go_on(self, graph: AnyGraph) -> None:
+        try:
+            state = await graph.aget_state(self._config)
+        except PregelError:
+            return  # what is wrong with storage has been said
+        if state.next:
+            _tell(f"to go on: {self._again}")
+        elif state.metadata is None:
+            _tell("nothing was stored: to begin again, repeat the command")
+
+    @property
+    def _again(self) -> str:
+        """The command that goes on."""
+        request = self._request
+        words = [*request.program, "run", request.target, "--thread", self._thread, "--db", request.db]
+        if request.recursion_limit is not None:
+            words += ["--recursion-limit", str(request.recursion_limit)]
+        if request.max_concurrency is not None:
+            words += ["--max-concurrency", str(request.max_concurrency)]
+        if request.output_json:
+            words.append("--output-json")
+        return shlex.join(words)
+
+    def _print(self, output: object) -> None:
+        if self._request.output_json:
+            print_json(output)
+        else:
+            print_value(output)
+
+
+def _first_step(graph: AnyGraph, given: Any, before: StateSnapshot) -> int:
+    """The number of the first superstep that will be seen. An input takes one, and a StateGraph's hidden start the next."""
+    stored = -2 if before.metadata is None else before.metadata.get("step", -2)
+    return stored + 1 + (given is not None) * (2 if START in graph.nodes else 1)
+
+
+class _Stop:
+    """Signals: the first asks for an orderly end, the second has its default effect and kills.
+
+    Python-level handlers, and not the event loop's: they also work while a node keeps the loop busy.
+
+    Attributes:
+        received: the first signal.
+    """
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+
+    @contextlib.contextmanager
+    def listening(self, scope: anyio.CancelScope, view: View) -> Iterator[None]:
+        """While open, the first signal cancels the scope."""
+        wake: Callable[..., object] = asyncio.get_running_loop().call_soon_threadsafe
+
+        def stop() -> None:
+            view.__exit__(None, None, None)
+            _tell("stopping when the tasks that have begun let go; the same signal again ends it at once")
+            scope.cancel()
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            for each in SIGNALS:
+                signal.signal(each, signal.SIG_DFL)
+            self.received = signal.Signals(number)
+            view.on_signal()
+            wake(stop)
+
+        before = {each: signal.signal(each, handle) for each in SIGNALS}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+
+def _tell(line: str) -> None:
+    """To the person who watches; standard output is for the result alone."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def exists(db: str) -> bool:
+    """Whether there is such a database, as far as can be told without opening it."""
+    return db.startswith("file:") or Path(db).exists()

@@ -1,0 +1,130 @@
+"""Values, errors and tables as text, for people and for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+import msgspec
+from rich.console import Console
+from rich.pretty import Pretty
+
+LONGEST = 12
+"""Items of a container that are written out for people."""
+
+LONGEST_TEXT = 300
+"""Characters of a string that are."""
+
+ERRORS = 5
+"""Members of an exception group that are."""
+
+Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+
+
+# ---- values ----------------------------------------------------------------------------------------------------------
+
+
+def print_value(value: object) -> None:
+    """For people, on standard output; long values are shortened."""
+    console = Console(soft_wrap=False)
+    console.print(Pretty(value, max_length=LONGEST, max_string=LONGEST_TEXT, expand_all=isinstance(value, Mapping)))
+
+
+def print_json(value: object, *, indent: int | None = None) -> None:
+    """For programs, on standard output: one JSON document, in ASCII, so that no locale can spoil it."""
+    print(json.dumps(as_json(value), indent=indent))
+
+
+def as_json(value: Any) -> Json:
+    """A value as JSON can hold it: classes with fields become objects, sets sorted arrays, what JSON does not know text."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return cast("Json", value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else repr(value)
+    if isinstance(value, Mapping):
+        return {str(key): as_json(item) for key, item in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, (set, frozenset)):
+        return [as_json(item) for item in sorted(cast("set[Any]", value), key=repr)]
+    if isinstance(value, Iterable) and isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
+        return [as_json(item) for item in cast("Sequence[Any]", value)]
+    fields = _fields(value)
+    if fields is not None:
+        return {name: as_json(getattr(value, name)) for name in fields}
+    try:
+        return cast("Json", msgspec.to_builtins(value))  # times, ids, numbers, enums, bytes
+    except (TypeError, ValueError):
+        return str(value)
+
+
+def _fields(value: Any) -> Iterable[str] | None:
+    if dataclasses.is_dataclass(value):
+        return [field.name for field in dataclasses.fields(value)]
+    if isinstance(value, msgspec.Struct):
+        return value.__struct_fields__
+    return cast("Iterable[str] | None", getattr(type(value), "model_fields", None))  # pydantic
+
+
+# ---- errors ----------------------------------------------------------------------------------------------------------
+
+
+def explain(error: BaseException, *, full: bool) -> Iterator[str]:
+    """An error in lines: its type, its message, and the notes that say where it happened.
+
+    Args:
+        full: with the traceback.
+    """
+    if full:
+        yield from "".join(traceback.format_exception(error)).splitlines()
+        return
+    if isinstance(error, BaseExceptionGroup):
+        yield f"error: {error.message}"
+        for inner in error.exceptions[:ERRORS]:
+            yield from (f"  {line}" for line in _brief(inner))
+        if len(error.exceptions) > ERRORS:
+            yield f"  and {len(error.exceptions) - ERRORS} more"
+    else:
+        first, *rest = _brief(error)
+        yield f"error: {first}"
+        yield from rest
+
+
+def _brief(error: BaseException) -> list[str]:
+    message = str(error)
+    lines = (f"{type(error).__name__}: {message}" if message else type(error).__name__).splitlines()
+    for note in getattr(error, "__notes__", ()):
+        lines.extend(f"  {line}" for line in str(note).splitlines())
+    return lines
+
+
+# ---- names and tables ------------------------------------------------------------------------------------------------
+
+
+def counted(names: Iterable[str], most: int = 3) -> str:
+    """Names, each once, with how often it occurs: `audit x12, rank`."""
+    counts = Counter(names)
+    shown = [name if count == 1 else f"{name} x{count}" for name, count in list(counts.items())[:most]]
+    return ", ".join(shown) + (f", and {len(counts) - most} more" if len(counts) > most else "")
+
+
+def plural(count: int, what: str) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "s")
+
+
+def seconds(elapsed: float) -> str:
+    """`0.4 s`, `12.3 s`, `3:05 min`, `1:02:03 h`."""
+    if elapsed < 60:
+        return f"{elapsed:.1f} s"
+    minutes, rest = divmod(int(elapsed), 60)
+    return f"{minutes}:{rest:02} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02}:{rest:02} h"
+
+
+def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A table for programs and log files: one row a line, the columns two spaces apart."""
+    widths = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
+    for row in (head, *rows):
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

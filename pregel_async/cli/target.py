@@ -1,0 +1,146 @@
+"""MODULE:GRAPH: from what a command line names to a graph that stores its threads."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeAlias, cast
+
+from checkpoint_savers import BaseCheckpointSaver
+
+from ..compiled import Graph
+from ..graph import CompiledStateGraph, StateGraph
+
+AnyGraph: TypeAlias = Graph[Any, Any]
+AnyBuilder: TypeAlias = StateGraph[Any, Any, Any]
+Target: TypeAlias = AnyGraph | AnyBuilder | Callable[..., object]
+
+
+class UsageError(Exception):
+    """The command line is wrong, or does not fit what it names; nothing was run."""
+
+
+def load(text: str) -> Target:
+    """Import what MODULE:GRAPH names.
+
+    MODULE is a module's name, found from the working directory as well, or the path of a `.py` file. GRAPH is a builder, a
+    compiled graph, or a function that returns one of them.
+
+    Raises:
+        UsageError: there is no such module or name, or it is nothing of that kind.
+        Exception: what the module raised while it was imported, with a note.
+    """
+    name, colon, path = text.rpartition(":")
+    if not colon or not name or not path:
+        raise UsageError(
+            f"{text!r} names no graph: write MODULE:GRAPH, as in my_package.my_module:graph or file.py:graph"
+        )
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    module = _import_file(Path(name)) if name.endswith(".py") else _import(name)
+    try:
+        found: object = reduce(getattr, path.split("."), cast("Any", module))
+    except AttributeError:
+        known = [key for key, value in vars(module).items() if isinstance(value, (Graph, StateGraph))]
+        hint = f"; it has {', '.join(known)}" if known else ""
+        raise UsageError(f"module {module.__name__!r} has no {path!r}{hint}") from None
+    if isinstance(found, (Graph, StateGraph)) or inspect.isroutine(found):
+        return cast("Target", found)
+    raise UsageError(
+        f"{text} is a {type(found).__name__}: name a StateGraph, a compiled graph, or a function that returns one"
+    )
+
+
+def attach(target: Target, saver: BaseCheckpointSaver | None) -> AnyGraph:
+    """The graph, storing its threads in `saver`, whatever it was compiled with. With None it is only looked at.
+
+    A function is called: without arguments, or with the saver if it takes one.
+
+    Raises:
+        UsageError: the graph cannot be given a saver, or a function does not return a graph.
+    """
+    if isinstance(target, StateGraph):
+        return target.compile(saver)
+    if isinstance(target, Graph):
+        if saver is None:
+            return target
+        if isinstance(target, CompiledStateGraph):
+            return cast("AnyGraph", target.builder.compile(saver, name=target.name))
+        raise UsageError(
+            f"{target.name!r} is a Pregel that has been built already, and cannot be given storage any more: name a function "
+            "that builds it, def make(checkpointer): return Pregel(..., checkpointer=checkpointer)"
+        )
+    return _made(target, saver)
+
+
+def _made(make: Callable[..., object], saver: BaseCheckpointSaver | None) -> AnyGraph:
+    name = getattr(make, "__qualname__", repr(make))
+    needed = [
+        parameter
+        for parameter in inspect.signature(make).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if len(needed) > 1 or any(parameter.kind is parameter.KEYWORD_ONLY for parameter in needed):
+        raise UsageError(
+            f"{name} takes {len(needed)} arguments: a function that returns a graph takes none, or the checkpointer"
+        )
+    made = make(saver) if needed else make()
+    if isinstance(made, Graph) and needed:
+        return cast("AnyGraph", made)
+    if isinstance(made, (Graph, StateGraph)):
+        return attach(cast("AnyGraph | AnyBuilder", made), saver)
+    if inspect.iscoroutine(made):
+        made.close()
+    raise UsageError(f"{name} returned a {type(made).__name__}, which is no graph")
+
+
+# ---- importing -------------------------------------------------------------------------------------------------------
+
+
+def _import(name: str) -> ModuleType:
+    if name.startswith(".") or not all(name.split(".")):
+        raise UsageError(f"{name!r} is no module's name")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if name == missing or name.startswith(missing + "."):
+            raise UsageError(f"there is no module {missing!r}, in {os.getcwd()} or where Python looks") from None
+        error.add_note(f"while importing {name}")
+        raise
+    except SystemExit:
+        raise UsageError(
+            f"importing {name} ended the program: what it runs as a script belongs under if __name__ == '__main__'"
+        ) from None
+    except Exception as error:
+        error.add_note(f"while importing {name}")
+        raise
+
+
+def _import_file(path: Path) -> ModuleType:
+    """Import a file under the name that it has in its package, so that its relative imports work."""
+    file = path.resolve()
+    if not file.is_file():
+        raise UsageError(f"there is no file {path}")
+    parts = [file.stem]
+    folder = file.parent
+    while (folder / "__init__.py").is_file():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    if parts[-1] == "__init__" and len(parts) > 1:
+        parts.pop()
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    module = _import(".".join(parts))
+    if module.__file__ is None or Path(module.__file__).resolve() != file:
+        raise UsageError(
+            f"{path} cannot be imported: another module has its name, {module.__name__!r}. Rename the file."
+        )
+    return module
