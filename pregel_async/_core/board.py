@@ -82,7 +82,7 @@ class Board:
         board = cls(program)
         board.step, board.clock, board.ran, board.noticed = step, clock, ran, noticed
         updated: list[str] = []
-        for name in sorted(stored):
+        for name in stored:  # in the order in which they were written first: nodes see the keys in that order
             channel = program.channels[name].from_checkpoint(stored[name])
             channel.key = name
             board.channels[name] = channel
@@ -94,7 +94,7 @@ class Board:
                 updated.append(name)
                 if name in program.keys:
                     board.values[name] = channel.get()
-        board.updated = updated
+        board.updated = sorted(updated)
         return board
 
     def read(self, name: str) -> Any:

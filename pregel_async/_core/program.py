@@ -173,9 +173,9 @@ def _prepare(name: str, channel: BaseChannel[Any, Any, Any]) -> BaseChannel[Any,
 
 
 def _guarded(reducer: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """A reducer that may change its first argument in place, and nobody notices."""
+    """A reducer that may change its arguments in place, and nobody notices."""
 
     def fold(current: Any, update: Any) -> Any:
-        return own_fold(reducer(isolate(current), update), current, update)
+        return own_fold(reducer(isolate(current), isolate(update)), current, update)
 
     return fold

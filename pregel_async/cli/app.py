@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,7 +53,7 @@ TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show where a
 def start() -> int:
     """Run the command that the process was given. The exit code."""
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a value's odd character must not end a run
     try:
         app()
@@ -122,12 +123,12 @@ def run(
 ) -> None:
     """Run a graph, or go on with a thread.
 
-    Without --input a new thread gets {}, a thread with unfinished work goes on, and one that has finished shows its output. With
-    --input a thread that has finished runs again, on its state; one with unfinished work refuses unless it is told to
-    discard that.
+    Without --input a new thread gets {}, a thread with unfinished work goes on, and one that has finished shows its
+    output. With --input a thread that has finished runs again, on its state; one with unfinished work refuses, unless
+    it is told to discard that.
 
-    Progress goes to standard error, the output to standard output. Ctrl-C or SIGTERM ends the run in order and says how to
-    go on; a second one ends it at once. Whatever ends it, what was recorded does not run again.
+    Progress goes to standard error, the output to standard output. Ctrl-C or SIGTERM ends the run in order and says how
+    to go on; a second one ends it at once. Whatever ends it, what was recorded does not run again.
     """
     try:
         given = _input(input)
@@ -153,10 +154,10 @@ def run(
 
 @app.command()
 def history(
+    thread: Annotated[str, typer.Option("--thread", "-t", metavar="ID", help="The thread.")],
     graph: Annotated[
         str | None, typer.Argument(metavar="[MODULE:GRAPH]", help="The graph: shows what runs next after each.")
     ] = None,
-    thread: Annotated[str, typer.Option("--thread", "-t", metavar="ID", help="The thread.")] = ...,  # type: ignore[assignment]  # typer's way to say required
     db: DbOption = "pregel.db",
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
@@ -197,10 +198,11 @@ def _input(text: str | None) -> Any:
     source = "--input"
     try:
         if text == "-":
-            source, text = "standard input", sys.stdin.read()
-        elif text.startswith("@"):
+            source = "standard input"
+            return json.load(sys.stdin)
+        if text.startswith("@"):
             source = text[1:]
-            text = Path(source).read_text(encoding="utf-8")
+            return json.loads(Path(source).read_text(encoding="utf-8"))
         return json.loads(text)
     except OSError as error:
         raise UsageError(f"{source} cannot be read: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""`history`: the checkpoints of a thread. Without a graph too: then no stored value is decoded, only what is known of it."""
+"""`history`: the checkpoints of a thread. It needs no graph: without one, no stored value is decoded."""
 
 from __future__ import annotations
 
@@ -76,9 +76,7 @@ async def _read(target: Target | None, thread: str, db: str, limit: int | None) 
                     checkpoint_id=header.checkpoint_id,
                     parent_id=header.parent_id,
                     recorded=sum(entry.error is None and entry.routed for entry in entries),
-                    errors=tuple(
-                        (entry.name, f"{entry.error[0]}: {entry.error[1]}") for entry in entries if entry.error
-                    ),
+                    errors=tuple((entry.name, ": ".join(entry.error[:2])) for entry in entries if entry.error),
                     metadata={k: v for k, v in header.metadata.items() if k not in ("source", "step", "parents")},
                 )
             )

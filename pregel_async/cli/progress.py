@@ -94,9 +94,11 @@ class Progress:
 
     def __str__(self) -> str:
         """One line: the superstep, what it does, how far it is, and since when the run goes on."""
-        of = f"{self.done} of " if self.planned > 1 or not self.is_between else ""
+        tasks = plural(self.planned, "task")
+        if self.planned > 1 or not self.is_between:
+            tasks = f"{self.done} of {tasks}"
         earlier = f", {self.recorded} of them earlier" if self.recorded else ""
-        return f"superstep {self.step}: {self.nodes}, {of}{plural(self.planned, 'task')} done{earlier}, {seconds(self.elapsed)}"
+        return f"superstep {self.step}: {self.nodes}, {tasks} done{earlier}, {seconds(self.elapsed)}"
 
 
 class View(Protocol):

@@ -8,7 +8,7 @@ import secrets
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,7 +19,7 @@ import msgspec
 from checkpoint_savers import SqliteSaver
 
 from ..errors import PregelError, ThreadBusyError
-from ..types import START, RunnableConfig, StateSnapshot
+from ..types import START, OnConflict, RunnableConfig, StateSnapshot
 from .progress import MODES, Progress, View, view_of
 from .showing import counted, explain, plural, print_json, print_value, seconds
 from .target import AnyGraph, Target, UsageError, attach
@@ -120,7 +120,7 @@ class _Run:
             _tell(f"{where}: a new input, after {at}; discarded: {counted(before.next)}")
         else:
             raise UsageError(
-                f"thread {self._thread!r} has unfinished work ({counted(before.next)}), which a new input would discard. "
+                f"thread {self._thread!r} has unfinished work ({counted(before.next)}), which a new input discards. "
                 f"To go on with it, leave --input out: {self._again}. To discard it, add --discard-pending."
             )
         return given
@@ -161,7 +161,7 @@ class _Run:
                 await anyio.sleep(1)
                 view.passed()
 
-        conflict = "wait" if self._request.wait else "reject"
+        conflict: OnConflict = "wait" if self._request.wait else "reject"
         quiet = contextlib.redirect_stdout(sys.stderr) if self._request.output_json else contextlib.nullcontext()
         failure: BaseException | None = None
         async with anyio.create_task_group() as group:
@@ -230,7 +230,7 @@ class _Run:
 
 
 def _first_step(graph: AnyGraph, given: Any, before: StateSnapshot) -> int:
-    """The number of the first superstep that will be seen. An input takes one, and a StateGraph's hidden start the next."""
+    """The number of the first superstep that will be seen. An input takes one, a StateGraph's hidden start the next."""
     stored = -2 if before.metadata is None else before.metadata.get("step", -2)
     return stored + 1 + (given is not None) * (2 if START in graph.nodes else 1)
 
@@ -248,7 +248,7 @@ class _Stop:
         self.received: signal.Signals | None = None
 
     @contextlib.contextmanager
-    def listening(self, scope: anyio.CancelScope, view: View) -> Iterator[None]:
+    def listening(self, scope: anyio.CancelScope, view: View) -> Generator[None]:
         """While open, the first signal cancels the scope."""
         wake: Callable[..., object] = asyncio.get_running_loop().call_soon_threadsafe
 

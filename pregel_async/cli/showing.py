@@ -23,7 +23,7 @@ LONGEST_TEXT = 300
 ERRORS = 5
 """Members of an exception group that are."""
 
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------
@@ -41,17 +41,17 @@ def print_json(value: object, *, indent: int | None = None) -> None:
 
 
 def as_json(value: Any) -> Json:
-    """A value as JSON can hold it: classes with fields become objects, sets sorted arrays, what JSON does not know text."""
+    """A value as JSON can hold it: fields make an object, a set a sorted array; what JSON does not know is text."""
     if value is None or isinstance(value, (bool, int, str)):
         return cast("Json", value)
     if isinstance(value, float):
         return value if math.isfinite(value) else repr(value)
     if isinstance(value, Mapping):
-        return {str(key): as_json(item) for key, item in cast("Mapping[Any, Any]", value).items()}
+        return {str(key): as_json(item) for key, item in value.items()}
     if isinstance(value, (set, frozenset)):
         return [as_json(item) for item in sorted(cast("set[Any]", value), key=repr)]
     if isinstance(value, Iterable) and isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
-        return [as_json(item) for item in cast("Sequence[Any]", value)]
+        return [as_json(item) for item in value]
     fields = _fields(value)
     if fields is not None:
         return {name: as_json(getattr(value, name)) for name in fields}

@@ -29,8 +29,8 @@ class UsageError(Exception):
 def load(text: str) -> Target:
     """Import what MODULE:GRAPH names.
 
-    MODULE is a module's name, found from the working directory as well, or the path of a `.py` file. GRAPH is a builder, a
-    compiled graph, or a function that returns one of them.
+    MODULE is a module's name, found from the working directory as well, or the path of a `.py` file. GRAPH is a
+    builder, a compiled graph, or a function that returns one of them.
 
     Raises:
         UsageError: there is no such module or name, or it is nothing of that kind.
@@ -73,7 +73,7 @@ def attach(target: Target, saver: BaseCheckpointSaver | None) -> AnyGraph:
         if isinstance(target, CompiledStateGraph):
             return cast("AnyGraph", target.builder.compile(saver, name=target.name))
         raise UsageError(
-            f"{target.name!r} is a Pregel that has been built already, and cannot be given storage any more: name a function "
+            f"{target.name!r} is a Pregel that is built already, and cannot be given storage any more: name a function "
             "that builds it, def make(checkpointer): return Pregel(..., checkpointer=checkpointer)"
         )
     return _made(target, saver)
@@ -93,9 +93,9 @@ def _made(make: Callable[..., object], saver: BaseCheckpointSaver | None) -> Any
         )
     made = make(saver) if needed else make()
     if isinstance(made, Graph) and needed:
-        return cast("AnyGraph", made)
+        return made
     if isinstance(made, (Graph, StateGraph)):
-        return attach(cast("AnyGraph | AnyBuilder", made), saver)
+        return attach(made, saver)
     if inspect.iscoroutine(made):
         made.close()
     raise UsageError(f"{name} returned a {type(made).__name__}, which is no graph")

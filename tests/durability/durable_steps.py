@@ -20,18 +20,20 @@ class Steps:
     Attributes:
         act: what to do.
         count: the steps so far.
+        again: do it before every later step, too.
         acted: whether it was done.
     """
 
     def __init__(self, at: int) -> None:
         self.at = at
         self.count = 0
+        self.again = False
         self.acted = False
         self.act: Callable[[], object] = int
 
     def step(self) -> None:
         self.count += 1
-        if self.count == self.at:
+        if self.count == self.at or (self.again and self.acted):
             self.acted = True
             self.act()
 

@@ -45,6 +45,21 @@ async def invoked_natively(graph: Graph, given: Any, config: dict[str, Any], ste
         raise Cancelled from None
 
 
+async def invoked_again_and_again_natively(graph: Graph, given: Any, config: dict[str, Any], steps: Steps) -> Any:
+    """Somebody who has no patience: not even what is shielded from scopes is left alone."""
+    task = asyncio.current_task()
+    assert task is not None
+    steps.act, steps.again = task.cancel, not steps.acted
+    try:
+        return await graph.ainvoke(given, config)  # type: ignore[arg-type]
+    except asyncio.CancelledError:
+        raise Cancelled from None
+    finally:
+        steps.again = False
+        while task.uncancel():
+            pass
+
+
 async def streamed_by_scope(graph: Graph, given: Any, config: dict[str, Any], steps: Steps) -> Any:
     with anyio.CancelScope() as scope:
         steps.act = scope.cancel
@@ -101,7 +116,14 @@ async def streamed_and_closed(graph: Graph, given: Any, config: dict[str, Any], 
     return last
 
 
-WAYS = [invoked_by_scope, invoked_natively, streamed_by_scope, streamed_natively, streamed_and_closed]
+WAYS = [
+    invoked_by_scope,
+    invoked_natively,
+    invoked_again_and_again_natively,
+    streamed_by_scope,
+    streamed_natively,
+    streamed_and_closed,
+]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
