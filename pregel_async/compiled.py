@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, Self, TypeVar, cast, runtime_checkable
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar, cast, runtime_checkable
 
 import anyio
 
@@ -340,11 +340,17 @@ class Pregel(Graph[Any, Any]):
         name: str = "Pregel",
         stream_mode: StreamMode = "values",
         blocking: bool = True,
-        unknown_keys: str = "error",
+        unknown_keys: Literal["error", "ignore"] = "error",
         debug: bool = False,
         world: World | None = None,
     ) -> None:
         built = {key: node.build() if isinstance(node, NodeBuilder) else node for key, node in nodes.items()}
+        if unknown_keys not in ("error", "ignore"):
+            raise GraphValidationError(f"unknown_keys is 'error' or 'ignore', not {unknown_keys!r}")
+        if stream_mode not in MODES:
+            raise GraphValidationError(
+                f"stream_mode {stream_mode!r} is not known; known are {', '.join(sorted(MODES))}"
+            )
         inputs, outputs = _names(input_channels), _names(output_channels)
         shown = outputs if stream_channels is None else _names(stream_channels)
         _validate(built, channels, inputs, outputs, shown)

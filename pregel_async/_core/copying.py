@@ -17,7 +17,6 @@ from fractions import Fraction
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, NoneType
 from typing import Any
-from uuid import UUID
 
 import msgspec
 
@@ -39,7 +38,7 @@ ATOMS: frozenset[type] = frozenset(
             type(Ellipsis),
             type(NotImplemented),
         ),
-        *(datetime, date, time, timedelta, timezone, Decimal, Fraction, UUID),
+        *(datetime, date, time, timedelta, timezone, Decimal, Fraction),
         *(FunctionType, BuiltinFunctionType, MethodType, partial),
     }
 )

@@ -16,7 +16,8 @@ from .loops import on_asyncio, wait_out
 async def in_thread(call: Callable[[Any], Any], value: Any) -> Any:
     """Call the function in a worker thread, with a copy of the context; a cancelled caller waits for its end."""
     if not on_asyncio():
-        return await anyio.to_thread.run_sync(call, value)
+        # Boxed: trio takes a function that returns an awaitable for a mistake, and here it may be meant.
+        return (await anyio.to_thread.run_sync(lambda: (call(value),)))[0]
     work = _Work(call, value)
     try:
         return await anyio.to_thread.run_sync(work.run)

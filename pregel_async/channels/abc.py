@@ -172,7 +172,10 @@ class BaseChannel(ABC, Generic[Value, Update, Stored]):
         return twin
 
     def copy(self) -> Self:
-        """A new channel that holds the same, and that changes by itself from here on."""
+        """A new channel that holds the same, and that changes by itself from here on.
+
+        By default through what is stored; a class that is not `tracked` overrides it.
+        """
         twin = self.from_checkpoint(self.checkpoint())
         twin.key = self.key
         return twin

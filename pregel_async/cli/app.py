@@ -8,8 +8,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
+from collections.abc import Generator
 from importlib.metadata import PackageNotFoundError, version
 from io import TextIOWrapper
 from pathlib import Path
@@ -24,7 +27,7 @@ from .listing import print_rows
 from .running import Request, exists
 from .running import run as run_graph
 from .showing import explain
-from .target import Target, UsageError, attach, load
+from .target import NotStoredError, Target, UsageError, attach, load
 
 app = typer.Typer(
     name="pregel-async",
@@ -59,21 +62,28 @@ def start() -> int:
         app()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-    except KeyboardInterrupt:
-        return 130
     return 0
 
 
-def _guarded(error: Exception, *, full: bool) -> typer.Exit:
-    """What to end with after an error."""
-    if isinstance(error, UsageError):
+@contextlib.contextmanager
+def _guarded(*, full: bool) -> Generator[None]:
+    """Turns what goes wrong into lines on standard error, and an exit code."""
+    try:
+        yield
+    except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
-        return typer.Exit(2)
-    for line in explain(error, full=full):
-        print(line, file=sys.stderr)
-    if not full and not isinstance(error, PregelError):
-        print("(--traceback shows where)", file=sys.stderr)
-    return typer.Exit(1)
+        raise typer.Exit(error.exit_code) from None
+    except KeyboardInterrupt:  # typer would say 1
+        raise typer.Exit(130) from None
+    except BrokenPipeError:  # `| head` has seen enough; Python flushes again at its end, and would complain then
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(1) from None
+    except Exception as error:
+        for line in explain(error, full=full):
+            print(line, file=sys.stderr)
+        if not full and not isinstance(error, PregelError):
+            print("(--traceback shows where)", file=sys.stderr)
+        raise typer.Exit(1) from None
 
 
 def _print_version(wanted: bool) -> None:
@@ -130,9 +140,8 @@ def run(
     Progress goes to standard error, the output to standard output. Ctrl-C or SIGTERM ends the run in order and says how
     to go on; a second one ends it at once. Whatever ends it, what was recorded does not run again.
     """
-    try:
+    with _guarded(full=traceback):
         given = _input(input)
-        target = load(graph)
         request = Request(
             target=graph,
             given=given,
@@ -146,9 +155,9 @@ def run(
             traceback=traceback,
             program=_program(),
         )
+        with contextlib.redirect_stdout(sys.stderr) if output_json else contextlib.nullcontext():
+            target = load(graph)
         code = run_graph(target, request)
-    except Exception as error:
-        raise _guarded(error, full=traceback) from None
     raise typer.Exit(code)
 
 
@@ -156,7 +165,7 @@ def run(
 def history(
     thread: Annotated[str, typer.Option("--thread", "-t", metavar="ID", help="The thread.")],
     graph: Annotated[
-        str | None, typer.Argument(metavar="[MODULE:GRAPH]", help="The graph: shows what runs next after each.")
+        str | None, typer.Argument(metavar="MODULE:GRAPH", help="The graph: shows what runs next after each.")
     ] = None,
     db: DbOption = "pregel.db",
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many.")] = None,
@@ -164,24 +173,20 @@ def history(
     traceback: TracebackOption = False,
 ) -> None:
     """List the checkpoints of a thread, newest first."""
-    try:
+    with _guarded(full=traceback):
         if not exists(db):
-            raise UsageError(f"there is no database {db}")
+            raise NotStoredError(f"there is no database {db}")
         rows = read_history(None if graph is None else load(graph), thread=thread, db=db, limit=limit)
         if not rows:
-            raise UsageError(f"nothing is stored of thread {thread!r} in {db}")
+            raise NotStoredError(f"nothing is stored of thread {thread!r} in {db}")
         print_rows(rows, as_json=as_json)
-    except Exception as error:
-        raise _guarded(error, full=traceback) from None
 
 
 @app.command()
 def draw(graph: GraphArgument, traceback: TracebackOption = False) -> None:
     """Print a graph as mermaid."""
-    try:
+    with _guarded(full=traceback):
         print(_drawing(load(graph)), end="")
-    except Exception as error:
-        raise _guarded(error, full=traceback) from None
 
 
 def _drawing(target: Target) -> str:

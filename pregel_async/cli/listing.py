@@ -26,7 +26,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         ran: the nodes of the superstep that made it, in plan order.
         next: the nodes that have yet to run after it; None when no graph was given that could tell.
-        recorded: how many tasks of the superstep after it are recorded while that is open.
+        recorded: how many tasks of the superstep after it were recorded before that ended.
         errors: what failed in it, as (node, error).
         metadata: the caller's own, and the run's id.
     """
@@ -93,8 +93,9 @@ def print_rows(rows: list[Row], *, as_json: bool) -> None:
         print_json(rows, indent=2)
         return
     with_next = any(row.next is not None for row in rows)
+    closed = {row.parent_id for row in rows}
     head = [name for name in HEAD if with_next or name != "next"]
-    cells = [[_cell(row, name) for name in head] for row in rows]
+    cells = [[_cell(row, name, is_open=row.checkpoint_id not in closed) for name in head] for row in rows]
     console = Console()
     if not console.is_terminal:
         print("\n".join(columns(head, cells)))
@@ -107,7 +108,7 @@ def print_rows(rows: list[Row], *, as_json: bool) -> None:
     console.print(table, markup=False)
 
 
-def _cell(row: Row, name: str) -> str:
+def _cell(row: Row, name: str, *, is_open: bool) -> str:
     match name:
         case "step":
             return str(row.step)
@@ -123,6 +124,6 @@ def _cell(row: Row, name: str) -> str:
             return row.checkpoint_id
         case _:
             notes = [f"{node}: {error}" if node else error for node, error in row.errors]
-            if row.recorded:
+            if row.recorded and is_open:
                 notes.append(f"{row.recorded} recorded")
             return " ".join("; ".join(notes).split())

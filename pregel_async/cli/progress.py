@@ -63,13 +63,15 @@ class Progress:
         names = tuple(self._left) or self._names
         return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
-    def take(self, mode: str, chunk: Mapping[str, Any]) -> None:
-        """Count a chunk."""
+    def take(self, mode: str, chunk: Mapping[str, Any]) -> bool:
+        """Count a chunk. Whether it says that a task is done."""
         if mode == "updates":
             name = next(key for key in chunk if key != "__metadata__")
             self._end(name, recorded="__metadata__" in chunk)
-        elif "input" in chunk:
+            return True
+        if "input" in chunk:
             self._plan(chunk["name"])
+        return False
 
     def _plan(self, name: str) -> None:
         if self.is_between:
@@ -102,7 +104,13 @@ class Progress:
 
 
 class View(Protocol):
-    """Shows progress while it is open."""
+    """Shows progress while it is open.
+
+    Attributes:
+        clearing: what makes room for a line on the terminal, and leaves it fit for use.
+    """
+
+    clearing: bytes
 
     def __enter__(self) -> Self: ...
 
@@ -111,15 +119,11 @@ class View(Protocol):
     ) -> None: ...
 
     def changed(self) -> None:
-        """Something was counted."""
+        """A task is done."""
         ...
 
     def passed(self) -> None:
         """Time has gone by."""
-        ...
-
-    def on_signal(self) -> None:
-        """The process may be killed any moment. Called by a signal handler."""
         ...
 
 
@@ -135,6 +139,8 @@ class Lines:
     Args:
         every: seconds between two lines of one superstep.
     """
+
+    clearing = b""
 
     ALWAYS = 10
     """So many supersteps get their line whatever the time."""
@@ -168,9 +174,6 @@ class Lines:
         if not self._progress.is_between and time.monotonic() - self._last >= self._every:
             self._write()
 
-    def on_signal(self) -> None:
-        return
-
     def _write(self) -> None:
         self._last = time.monotonic()
         print(self._progress, file=self._stream, flush=True)
@@ -180,7 +183,7 @@ class LiveView:
     """One line at the bottom of the terminal, drawn again by a thread of its own, so that the clock runs when nothing
     else does. What nodes print appears above it. It leaves nothing behind."""
 
-    SHOW_CURSOR = b"\x1b[?25h"
+    clearing = b"\r\x1b[2K\x1b[?25h"  # erase the line, show the cursor
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -206,9 +209,6 @@ class LiveView:
 
     def passed(self) -> None:
         return
-
-    def on_signal(self) -> None:
-        os.write(sys.stderr.fileno(), self.SHOW_CURSOR)  # past all locks, which the interrupted code may hold
 
     def __rich__(self) -> Table:
         progress = self._progress

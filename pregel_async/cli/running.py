@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import shlex
 import signal
@@ -18,6 +19,7 @@ import msgspec
 
 from checkpoint_savers import SqliteSaver
 
+from ..compiled import Graph
 from ..errors import PregelError, ThreadBusyError
 from ..types import START, OnConflict, RunnableConfig, StateSnapshot
 from .progress import MODES, Progress, View, view_of
@@ -25,6 +27,8 @@ from .showing import counted, explain, plural, print_json, print_value, seconds
 from .target import AnyGraph, Target, UsageError, attach
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STDERR = 2
+STOPPING = b"stopping as soon as the tasks that have begun let go; another Ctrl-C ends it at once\n"
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,11 +66,22 @@ def run(target: Target, request: Request) -> int:
     Raises:
         UsageError: nothing was run.
     """
-    return anyio.run(_Run(target, request).execute)
+    this = _Run(target, request)
+    code = anyio.run(this.execute)
+    if code == 0:
+        print_json(this.output) if request.output_json else print_value(this.output)
+    return code
 
 
 class _Run:
+    """A run, and what is said about it.
+
+    Attributes:
+        output: the graph's, when it has come to an end.
+    """
+
     def __init__(self, target: Target, request: Request) -> None:
+        self.output: object = None
         self._target = target
         self._request = request
         self._thread = request.thread or secrets.token_hex(6)
@@ -76,11 +91,13 @@ class _Run:
         try:
             async with SqliteSaver.from_conn_string(self._request.db) as saver:
                 graph = attach(self._target, saver)
+                if isinstance(self._target, Graph) and self._target.checkpointer is not None:
+                    replaced = type(self._target.checkpointer).__name__
+                    _tell(f"the graph's own {replaced} is not used: threads are kept in {self._request.db}")
                 before = await graph.aget_state(self._config)
                 given = self._begin(before)
                 if given is None and not before.next:
-                    _tell("it has finished: nothing is left to run (--input runs it again, from where it ended)")
-                    self._print(before.values)
+                    self.output = before.values
                     return 0
                 return await self._go(graph, given, before)
         except UsageError:
@@ -110,9 +127,8 @@ class _Run:
             return {} if given is None else given
         at = f"superstep {before.metadata.get('step')}"
         if given is None:
-            recorded = sum(task.result is not None for task in before.tasks)
-            already = f", of which {plural(recorded, 'task')} recorded" if recorded else ""
-            _tell(f"{where}: goes on after {at}{already}" if before.next else f"{where}:")
+            ended = f"finished at {at}, nothing is left to run (--input runs it again, on its state)"
+            _tell(f"{where}: {f'goes on after {at}{_recorded(before)}' if before.next else ended}")
             return None
         if not before.next:
             _tell(f"{where}: a new input, after {at}")
@@ -140,7 +156,10 @@ class _Run:
             except (Exception, KeyboardInterrupt, SystemExit) as error:
                 failure = error
         if scope.cancelled_caught:
-            return await self._stopped(graph, progress)
+            assert self._stop.received is not None
+            _tell(f"stopped by {self._stop.received.name}")
+            await self._tell_how_to_go_on(graph)
+            return 128 + self._stop.received
         if failure is not None:
             code = self._failed(failure)
             await self._tell_how_to_go_on(graph)
@@ -152,7 +171,7 @@ class _Run:
         )
         if after.next:
             _tell(f"to go on: {self._again}")
-        self._print(after.values)
+        self.output = after.values
         return 0
 
     async def _stream(self, graph: AnyGraph, given: Any, progress: Progress, view: View) -> None:
@@ -170,8 +189,8 @@ class _Run:
                 with quiet:
                     async with graph.astream(given, self._config, stream_mode=MODES, on_conflict=conflict) as chunks:
                         async for mode, chunk in chunks:
-                            progress.take(mode, chunk)
-                            view.changed()
+                            if progress.take(mode, chunk):
+                                view.changed()
             except (Exception, KeyboardInterrupt, SystemExit) as error:
                 failure = error  # it leaves as it is, in no group
             group.cancel_scope.cancel()
@@ -179,14 +198,6 @@ class _Run:
             raise failure
 
     # ---- afterwards ----------------------------------------------------------------------------------------------
-
-    async def _stopped(self, graph: AnyGraph, progress: Progress) -> int:
-        number = self._stop.received
-        assert number is not None
-        of = "" if progress.is_between else f", {progress.done} of {plural(progress.planned, 'task')} done"
-        _tell(f"stopped by {number.name} at superstep {progress.step}{of}")
-        await self._tell_how_to_go_on(graph)
-        return 128 + number
 
     def _failed(self, error: BaseException) -> int:
         for line in explain(error, full=self._request.traceback):
@@ -204,7 +215,9 @@ class _Run:
             state = await graph.aget_state(self._config)
         except PregelError:
             return  # what is wrong with storage has been said
-        if state.next:
+        if state.metadata is not None and state.next:
+            step = state.metadata.get("step")
+            _tell(f"thread {self._thread} is kept as it was after superstep {step}{_recorded(state)}")
             _tell(f"to go on: {self._again}")
         elif state.metadata is None:
             _tell("nothing was stored: to begin again, repeat the command")
@@ -222,11 +235,11 @@ class _Run:
             words.append("--output-json")
         return shlex.join(words)
 
-    def _print(self, output: object) -> None:
-        if self._request.output_json:
-            print_json(output)
-        else:
-            print_value(output)
+
+def _recorded(state: StateSnapshot) -> str:
+    """How much of the next superstep need not run again."""
+    recorded = sum(task.result is not None for task in state.tasks)
+    return f"; {recorded} of the {plural(len(state.tasks), 'task')} of the next are recorded" if recorded else ""
 
 
 def _first_step(graph: AnyGraph, given: Any, before: StateSnapshot) -> int:
@@ -254,14 +267,13 @@ class _Stop:
 
         def stop() -> None:
             view.__exit__(None, None, None)
-            _tell("stopping when the tasks that have begun let go; the same signal again ends it at once")
             scope.cancel()
 
         def handle(number: int, frame: FrameType | None) -> None:
             for each in SIGNALS:
                 signal.signal(each, signal.SIG_DFL)
             self.received = signal.Signals(number)
-            view.on_signal()
+            os.write(STDERR, view.clearing + STOPPING)  # past all locks: the code that is interrupted may hold one
             wake(stop)
 
         before = {each: signal.signal(each, handle) for each in SIGNALS}

@@ -14,7 +14,7 @@ import msgspec
 from rich.console import Console
 from rich.pretty import Pretty
 
-LONGEST = 12
+LONGEST = 5
 """Items of a container that are written out for people."""
 
 LONGEST_TEXT = 300
@@ -30,9 +30,20 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 
 def print_value(value: object) -> None:
-    """For people, on standard output; long values are shortened."""
-    console = Console(soft_wrap=False)
-    console.print(Pretty(value, max_length=LONGEST, max_string=LONGEST_TEXT, expand_all=isinstance(value, Mapping)))
+    """For people, on standard output: of a mapping every key, and of what is in it as much as a screen takes."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = 120
+    if isinstance(value, Mapping) and value:
+        for key, item in value.items():
+            console.print(f"{key}:", end=" ", markup=False, highlight=False)
+            console.print(_pretty(item))
+    else:
+        console.print(_pretty(value))
+
+
+def _pretty(value: object) -> Pretty:
+    return Pretty(value, max_length=LONGEST, max_string=LONGEST_TEXT, indent_size=2)
 
 
 def print_json(value: object, *, indent: int | None = None) -> None:

@@ -25,6 +25,14 @@ Target: TypeAlias = AnyGraph | AnyBuilder | Callable[..., object]
 class UsageError(Exception):
     """The command line is wrong, or does not fit what it names; nothing was run."""
 
+    exit_code = 2
+
+
+class NotStoredError(UsageError):
+    """What was asked for is not there."""
+
+    exit_code = 1
+
 
 def load(text: str) -> Target:
     """Import what MODULE:GRAPH names.

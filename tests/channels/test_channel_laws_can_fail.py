@@ -284,10 +284,18 @@ def laws_of(planted: Planted) -> ChannelLaws:
 
 @pytest.mark.parametrize("planted", BROKEN, ids=lambda planted: f"{type(planted.make()).__name__}-{planted.law}")
 def test_a_broken_channel_breaks_its_law(planted: Planted) -> None:
-    """The law finds a channel with this mistake."""
-    with pytest.raises((AssertionError, ExceptionGroup)) as caught:
-        getattr(laws_of(planted), planted.law)()
-    found = caught.value
+    """The law finds a channel with this mistake.
+
+    One example in ten shows the rarest of them. Examples are drawn at random, so a law has three goes.
+    """
+    found: Exception | None = None
+    for _ in range(3):
+        try:
+            getattr(laws_of(planted), planted.law)()
+        except (AssertionError, ExceptionGroup) as error:
+            found = error
+            break
+    assert found is not None, "the law was not broken"
     assert not isinstance(found, ExceptionGroup) or found.split(AssertionError)[1] is None
 
 

@@ -1,0 +1,39 @@
+"""A graph in twenty lines: a state, two nodes, and the edges between them.
+
+python examples/01_hello_graph.py
+"""
+
+import operator
+from typing import Annotated, TypedDict
+
+import anyio
+
+from pregel_async import END, START, StateGraph
+
+
+class State(TypedDict, total=False):
+    name: str
+    words: Annotated[list[str], operator.add]  # each update is appended; `name` just holds the last one
+
+
+def greet(state: State) -> State:
+    return {"words": ["hello"]}
+
+
+async def address(state: State) -> State:
+    return {"words": [state.get("name", "world")]}
+
+
+builder = StateGraph(State)
+builder.add_node("greet", greet).add_node("address", address)
+builder.add_edge(START, "greet").add_edge("greet", "address").add_edge("address", END)
+graph = builder.compile()
+
+
+async def main() -> None:
+    result = await graph.ainvoke({"name": "graph"})
+    print(" ".join(result["words"]))
+
+
+if __name__ == "__main__":
+    anyio.run(main)

@@ -1,0 +1,71 @@
+"""Watch a run: each task's update as it finishes, the state after each superstep, or both in one stream.
+
+Two nodes of one superstep run at the same time, and neither sees what the other does before both have ended.
+
+python examples/02_streaming.py
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Annotated, TypedDict
+
+import anyio
+
+from pregel_async import START, StateGraph
+
+
+class State(TypedDict, total=False):
+    text: str
+    findings: Annotated[list[str], operator.add]
+    verdict: str
+
+
+async def count_words(state: State) -> State:
+    return {"findings": [f"{len(state.get('text', '').split())} words"]}
+
+
+async def look_for_questions(state: State) -> State:
+    return {"findings": ["a question" if "?" in state.get("text", "") else "no question"]}
+
+
+async def conclude(state: State) -> State:
+    return {"verdict": ", ".join(state.get("findings", []))}
+
+
+graph = (
+    StateGraph(State)
+    .add_node("count_words", count_words)
+    .add_node("look_for_questions", look_for_questions)
+    .add_node("conclude", conclude)
+    .add_edge(START, "count_words")
+    .add_edge(START, "look_for_questions")
+    .add_edge(["count_words", "look_for_questions"], "conclude")  # a list waits for all of them
+    .compile()
+)
+
+
+async def main() -> None:
+    given: State = {"text": "What runs when?"}
+
+    print("updates, as the tasks finish:")
+    async with graph.astream(given) as updates:  # `async with` ends the run with the block, whatever happens in it
+        async for update in updates:
+            print("   ", update)
+
+    print("the state after each superstep:")
+    async with graph.astream(given, stream_mode="values") as states:
+        async for state in states:
+            print("   ", state)
+
+    print("several modes at once, each chunk with its mode:")
+    async with graph.astream(given, stream_mode=["updates", "tasks"]) as chunks:
+        async for mode, chunk in chunks:
+            if mode == "tasks":
+                print("   ", "planned" if "input" in chunk else "ended  ", chunk["name"])
+            else:
+                print("   ", "update ", chunk)
+
+
+if __name__ == "__main__":
+    anyio.run(main)

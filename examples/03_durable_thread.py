@@ -1,0 +1,76 @@
+"""Stop and go on: a run that fails half way goes on where it was, in another process if need be.
+
+What is recorded never runs again: the second call runs the step that failed, and not the one before it.
+
+python examples/03_durable_thread.py
+"""
+
+from __future__ import annotations
+
+import operator
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypedDict
+
+import anyio
+
+from checkpoint_savers import SqliteSaver
+from pregel_async import START, StateGraph
+
+
+class Order(TypedDict, total=False):
+    item: str
+    log: Annotated[list[str], operator.add]
+
+
+def charge(order: Order) -> Order:
+    print("    charging the card (this must happen once)")
+    return {"log": ["charged"]}
+
+
+def ship(order: Order, *, open_today: bool) -> Order:
+    if not open_today:
+        raise ConnectionError("the warehouse does not answer")
+    print(f"    shipping {order.get('item')}")
+    return {"log": ["shipped"]}
+
+
+def build(shipping: Callable[[Order], Order]) -> StateGraph[Order, Order, Order]:
+    builder = StateGraph(Order).add_node("charge", charge).add_node("ship", shipping)
+    return builder.add_edge(START, "charge").add_edge("charge", "ship")
+
+
+async def first_process(db: Path) -> None:
+    async with SqliteSaver.from_conn_string(db) as saver:
+        graph = build(lambda order: ship(order, open_today=False)).compile(saver)
+        try:
+            await graph.ainvoke({"item": "a kettle"}, "order-17")
+        except ConnectionError as error:
+            print(f"    failed: {error}")
+            print(f"    {error.__notes__[0]}")
+
+
+async def second_process(db: Path) -> None:
+    async with SqliteSaver.from_conn_string(db) as saver:
+        graph = build(lambda order: ship(order, open_today=True)).compile(saver)
+        before = await graph.aget_state("order-17")
+        print(f"    stored: {before.values['log']}, next: {before.next[0]}, because of {before.tasks[0].error}")
+        result = await graph.ainvoke(None, "order-17")  # no input: go on
+        print(f"    result: {result['log']}")
+        print("    history, newest first:")
+        async for state in graph.aget_state_history("order-17"):
+            print(f"        {state.metadata['step'] if state.metadata else '':>2}  {state.values.get('log')}")
+
+
+async def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        db = Path(folder, "orders.db")
+        print("first process:")
+        await first_process(db)
+        print("second process:")
+        await second_process(db)
+
+
+if __name__ == "__main__":
+    anyio.run(main)

@@ -1,0 +1,68 @@
+"""Fan out: a router sends one task for each item, as many as there are; a reducer folds what they return.
+
+The tasks run at the same time, four of them at most here, and end in any order. Their results are folded in the order in
+which they were sent: the same input gives the same state, every time.
+
+python examples/04_fan_out.py
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Annotated, TypedDict
+
+import anyio
+
+from pregel_async import START, Send, StateGraph
+
+
+class State(TypedDict, total=False):
+    upto: int
+    primes: Annotated[list[int], operator.add]
+    total: int
+
+
+class Candidate(TypedDict):
+    number: int
+
+
+def plan(state: State) -> None:
+    """Nothing to do: the router behind it does the work."""
+
+
+def one_task_per_number(state: State) -> list[Send]:
+    return [Send("test", Candidate(number=number)) for number in range(2, state.get("upto", 0))]
+
+
+async def test(candidate: Candidate) -> State:
+    number = candidate["number"]
+    await anyio.sleep(0.01 / number)  # the small ones take longest
+    is_prime = all(number % divisor for divisor in range(2, int(number**0.5) + 1))
+    return {"primes": [number] if is_prime else []}
+
+
+def add_up(state: State) -> State:
+    return {"total": sum(state.get("primes", []))}
+
+
+graph = (
+    StateGraph(State)
+    .add_node("plan", plan)
+    .add_node("test", test)
+    .add_node("add_up", add_up)
+    .add_edge(START, "plan")
+    .add_conditional_edges("plan", one_task_per_number, ["test"])
+    .add_edge("test", "add_up")  # once, when all tasks have ended
+    .compile()
+)
+
+
+async def main() -> None:
+    result = await graph.ainvoke({"upto": 50}, {"max_concurrency": 4})
+    print(f"primes: {result['primes']}")
+    print(f"their sum: {result['total']}")
+    print(graph.get_graph().draw_mermaid())
+
+
+if __name__ == "__main__":
+    anyio.run(main)

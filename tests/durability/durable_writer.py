@@ -1,0 +1,81 @@
+"""A process that writes a thread beside others: python durable_writer.py DATABASE ACTION TIMES.
+
+It says "ready", waits for a line, and acts: "reject" and "wait" count up in TIMES concurrent runs; "hold" starts a run
+that never ends.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from typing import Annotated, Any, TypedDict
+
+import anyio
+import msgspec
+
+from checkpoint_savers import SqliteSaver
+from checkpoint_savers.abc import BaseCheckpointSaver
+from pregel_async import START, CompiledStateGraph, StateGraph
+from pregel_async.errors import ThreadBusyError
+
+
+class Counted(TypedDict, total=False):
+    n: int
+    log: Annotated[list[str], operator.add]
+
+
+class Told(msgspec.Struct):
+    """What a writer says in the end: how many runs ended well, how many were refused, how many nodes ran."""
+
+    done: int = 0
+    refused: int = 0
+    ran: int = 0
+
+
+def counter(saver: BaseCheckpointSaver, told: Told, **settings: Any) -> CompiledStateGraph[Any, Any, Any]:
+    """Counts in two supersteps: one looks, the next writes, so that two writers would overwrite each other."""
+
+    async def look(state: Counted) -> dict[str, Any]:
+        told.ran += 1
+        await anyio.lowlevel.checkpoint()
+        return {"log": ["look"]}
+
+    async def write(state: Counted) -> dict[str, Any]:
+        n = state.get("n", 0)
+        await anyio.lowlevel.checkpoint()
+        return {"n": n + 1}
+
+    graph = StateGraph(Counted).add_node("look", look).add_node("write", write)
+    return graph.add_edge(START, "look").add_edge("look", "write").compile(saver, **settings)
+
+
+async def main(database: str, action: str, times: int) -> None:
+    told = Told()
+
+    async def once() -> None:
+        try:
+            await graph.ainvoke({}, "t", on_conflict="reject" if action == "reject" else "wait")
+            told.done += 1
+        except ThreadBusyError as error:
+            assert not error.lost
+            told.refused += 1
+
+    async def hold(state: Counted) -> None:
+        print("holding", flush=True)
+        await anyio.sleep_forever()
+
+    async with SqliteSaver.from_conn_string(database, busy_timeout=60) as saver:
+        if action == "hold":
+            graph = StateGraph(Counted).add_node("look", hold).add_edge(START, "look").compile(saver)
+        else:
+            graph = counter(saver, told)
+        print("ready", flush=True)
+        sys.stdin.readline()
+        async with anyio.create_task_group() as group:
+            for _ in range(times):
+                group.start_soon(once)
+    print(msgspec.json.encode(told).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    anyio.run(main, sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,604 @@
+"""One writer per thread (P6): within a process, between processes, between event loops; and when a claim changes hands."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import anyio.lowlevel
+import msgspec
+import pytest
+
+import pregel_async._runtime.thread as thread_module
+from checkpoint_savers import InMemorySaver, SqliteSaver
+from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.errors import CorruptCheckpointError, StorageError, UnstorableValueError
+from durable_graphs import Planned, Probe, State, node, sends, update_of
+from durable_world import EXPIRY, TestWorld, Through, is_one_chain, trace_of
+from durable_writer import Counted, Told, counter
+from pregel_async import START, CompiledStateGraph, Send, StateGraph
+from pregel_async.errors import (
+    CheckpointNotFoundError,
+    GraphChangedError,
+    GraphRecursionError,
+    InvalidInputError,
+    InvalidUpdateError,
+    ThreadBusyError,
+)
+
+pytestmark = pytest.mark.anyio
+
+T = TypeVar("T")
+HERE = Path(__file__).parent
+
+
+# ---- within a process ------------------------------------------------------------------------------------------------
+
+
+async def test_ten_runs_of_which_one_is_let_in(saver: BaseCheckpointSaver, world: TestWorld) -> None:
+    """P6: nine are refused, and have run no node; the one counts."""
+    refused: list[ThreadBusyError] = []
+    ran: list[int] = []
+    all_refused = anyio.Event()
+
+    async def count(state: Counted) -> dict[str, Any]:
+        ran.append(1)
+        await all_refused.wait()
+        return {"n": state.get("n", 0) + 1}
+
+    graph = StateGraph(Counted).add_node("count", count).add_edge(START, "count").compile(saver, world=world)
+
+    async def once() -> None:
+        try:
+            await graph.ainvoke({}, "t")
+        except ThreadBusyError as error:
+            assert not error.lost and error.thread_id == "t" and error.holder is not None
+            refused.append(error)
+            if len(refused) == 9:
+                all_refused.set()
+
+    async with anyio.create_task_group() as group:
+        for _ in range(10):
+            group.start_soon(once)
+    assert len(ran) == 1 and len(refused) == 9
+    assert (await graph.aget_state("t")).values["n"] == 1
+
+
+async def test_ten_runs_that_wait_for_each_other(saver: BaseCheckpointSaver) -> None:
+    """P6: with `on_conflict="wait"` every one of them counts."""
+    told = Told()
+    graph = counter(saver, told)
+    async with anyio.create_task_group() as group:
+        for _ in range(10):
+            group.start_soon(lambda: graph.ainvoke({}, "t", on_conflict="wait"))
+    assert (await graph.aget_state("t")).values["n"] == told.ran == 10
+    await is_one_chain(saver)
+
+
+async def test_one_run_id_twice(saver: BaseCheckpointSaver, world: TestWorld) -> None:
+    """P6: two runs are two, even when the caller gives them the same id."""
+    ran: list[int] = []
+    refused = anyio.Event()
+
+    async def count(state: Counted) -> dict[str, Any]:
+        ran.append(1)
+        await refused.wait()
+        return {"n": state.get("n", 0) + 1}
+
+    graph = StateGraph(Counted).add_node("count", count).add_edge(START, "count").compile(saver, world=world)
+    bound = graph.with_config({"run_id": "the same"})
+
+    async def once() -> None:
+        try:
+            await bound.ainvoke({}, "t")
+        except ThreadBusyError as error:
+            assert not error.lost
+            refused.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(once)
+        group.start_soon(once)
+    assert len(ran) == 1
+
+
+async def test_a_run_within_a_run(saver: BaseCheckpointSaver, world: TestWorld) -> None:
+    """P6: a node that runs its own thread is refused, like anybody else; other threads it may run."""
+    inner = counter(saver, Told(), world=world)
+
+    async def outer(state: Counted) -> dict[str, Any]:
+        with pytest.raises(ThreadBusyError):
+            await inner.ainvoke({}, "t")
+        return {"n": (await inner.ainvoke({}, "other"))["n"] + 10}
+
+    graph = StateGraph(Counted).add_node("outer", outer).add_edge(START, "outer").compile(saver, world=world)
+    assert (await graph.ainvoke({}, "t"))["n"] == 11
+    assert (await inner.ainvoke({}, "t"))["n"] == 12
+
+
+# ---- threads and event loops -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["threads of their own", "one thread"])
+def test_twenty_event_loops(together: bool, tmp_path: Path) -> None:
+    """P6, P13: one compiled graph and one open saver serve 20 OS threads, each with a loop of its own, of three kinds."""
+    times = 2 if together else 5
+    told = Told()
+
+    async def main() -> None:
+        async with SqliteSaver(tmp_path / "threads.db", synchronous="NORMAL", busy_timeout=60) as saver:
+            graph = counter(saver, told)
+
+            async def count(name: str) -> None:
+                for _ in range(times):
+                    await graph.ainvoke({}, name, on_conflict="wait")
+
+            names = ["t"] * 20 if together else [f"t{number}" for number in range(20)]
+            loops: list[tuple[str, dict[str, Any]]] = [("asyncio", {}), ("trio", {}), ("asyncio", {"use_uvloop": True})]
+            failures = await anyio.to_thread.run_sync(
+                in_threads,
+                [
+                    lambda name=name, loop=loops[number % 3]: anyio.run(
+                        count, name, backend=loop[0], backend_options=loop[1]
+                    )
+                    for number, name in enumerate(names)
+                ],
+            )
+            assert not failures, failures
+            for name in set(names):
+                expected = times * names.count(name)
+                assert (await graph.aget_state(name)).values["n"] == expected
+                await is_one_chain(saver, name)
+
+    anyio.run(main)
+    assert told.ran == 20 * times
+
+
+def in_threads(calls: list[Callable[[], object]]) -> list[BaseException]:
+    """Run all at once; what they raised."""
+    failures: list[BaseException] = []
+    start = threading.Barrier(len(calls))
+
+    def run(call: Callable[[], object]) -> None:
+        start.wait()
+        try:
+            call()
+        except BaseException as error:
+            failures.append(error)
+
+    workers = [threading.Thread(target=run, args=(call,)) for call in calls]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return failures
+
+
+# ---- processes -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def writer(database: Path, action: str, times: int = 1) -> Iterator[subprocess.Popen[str]]:
+    """Another process, up to where it is ready."""
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parent.parent), "PYTHONWARNINGS": "error"}
+    command = [sys.executable, str(HERE / "durable_writer.py"), str(database), action, str(times)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def go(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+@pytest.mark.parametrize("action", ["reject", "wait"])
+def test_two_processes(action: str, tmp_path: Path) -> None:
+    """P6: ten runs in each of two processes on one file: every one counts, or is refused and has run no node."""
+    database = tmp_path / "threads.db"
+    with writer(database, action, 10) as first, writer(database, action, 10) as second:
+        go(first)
+        go(second)
+        told = [msgspec.json.decode(process.communicate()[0], type=Told) for process in (first, second)]
+        assert [first.returncode, second.returncode] == [0, 0]
+    done, refused, ran = (sum(getattr(one, name) for one in told) for name in ("done", "refused", "ran"))
+    assert done + refused == 20 and ran == done and done >= 1
+    assert action == "reject" or refused == 0
+
+    async def look() -> None:
+        async with SqliteSaver(database) as saver:
+            assert (await counter(saver, Told()).aget_state("t")).values["n"] == done
+            await is_one_chain(saver)
+
+    anyio.run(look)
+
+
+async def test_a_process_that_lives_and_then_is_gone(tmp_path: Path) -> None:
+    """P6: its claim is respected as long as it lives, and gone with it, even while nobody has collected it."""
+    database = tmp_path / "threads.db"
+    async with SqliteSaver(database) as saver:
+        graph = counter(saver, told := Told())
+        with writer(database, "hold") as process:
+            go(process)
+            assert process.stdout is not None
+            assert process.stdout.readline() == "holding\n"
+            with pytest.raises(ThreadBusyError) as caught:
+                await graph.ainvoke({}, "t")
+            assert not caught.value.lost and f"process {process.pid} " in str(caught.value.holder)
+            assert told.ran == 0
+            process.kill()
+            assert process.stdout.read() == ""  # its end, though it has not been waited for
+            with anyio.fail_after(20):
+                await graph.ainvoke({}, "t", on_conflict="wait")
+            assert told.ran == 1
+
+
+# ---- a claim changes hands ---------------------------------------------------------------------------------------------
+
+
+class Held:
+    """A node that waits until it is let go, when it is told to.
+
+    Attributes:
+        after: what happens then: it returns, or raises.
+    """
+
+    def __init__(self, after: Exception | None = None) -> None:
+        self.hold = True
+        self.reached = anyio.Event()
+        self.let_go = anyio.Event()
+        self.after = after
+
+    async def __call__(self, given: Any) -> dict[str, Any]:
+        if self.hold:
+            self.reached.set()
+            await self.let_go.wait()
+            if self.after is not None:
+                raise self.after
+            return {"log": ["the old owner's"]}
+        return {"log": ["held"]}
+
+
+def alone(held: Held) -> StateGraph[Any, Any, Any]:
+    return StateGraph(State).add_node("held", held).add_edge(START, "held")
+
+
+def in_second_superstep(held: Held) -> StateGraph[Any, Any, Any]:
+    return StateGraph(State).add_sequence([("a", node(Probe(), "a")), ("held", held)]).add_edge(START, "a")
+
+
+def beside_another(held: Held) -> StateGraph[Any, Any, Any]:
+    """It finishes first of the two, so that it is recorded."""
+
+    async def longer(state: Any) -> dict[str, Any]:
+        if held.hold:
+            await held.let_go.wait()
+            for _ in range(20):
+                await anyio.lowlevel.checkpoint()
+        return {"log": ["longer"]}
+
+    graph = StateGraph(State).add_node("held", held).add_node("longer", longer)
+    return graph.add_edge(START, "held").add_edge(START, "longer")
+
+
+def before_a_router(held: Held) -> StateGraph[Any, Any, Any]:
+    """Its writes are recorded before the router is asked."""
+
+    async def router(state: Any) -> list[Send]:
+        await anyio.lowlevel.checkpoint()
+        return []
+
+    return alone(held).add_conditional_edges("held", router)
+
+
+SHAPES = [alone, in_second_superstep, beside_another, before_a_router]
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["returns", "fails"])
+@pytest.mark.parametrize("still", [False, True], ids=["has ended", "still runs"])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
+async def test_taken_over(
+    shape: Callable[[Held], StateGraph[Any, Any, Any]],
+    still: bool,
+    fails: bool,
+    saver: BaseCheckpointSaver,
+    world: TestWorld,
+) -> None:
+    """P6: a claim that has lapsed is taken over; what its old owner writes next is refused with `lost=True`, and changes
+    nothing; and its end does not give the new owner's claim away."""
+    held = Held(Planned("too late") if fails else None)
+    graph = shape(held).compile(saver, world=world)
+    old: list[BaseException] = []
+
+    async def run_old() -> None:
+        try:
+            await graph.ainvoke({"log": ["old"]}, "t")
+        except Exception as error:
+            old.append(error)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run_old)
+        await held.reached.wait()
+        world.time += EXPIRY
+        mine = Held()
+        mine.hold = still
+        taker = shape(mine).compile(saver, world=world)
+        if still:
+            group.start_soon(lambda: taker.ainvoke({"log": ["new"]}, "t"))
+            await mine.reached.wait()
+        else:
+            await taker.ainvoke({"log": ["new"]}, "t")
+        before = await trace_of(taker), (await saver.aget_tuple("t", codec=_codec(saver)))
+        held.let_go.set()
+        while not old:
+            await anyio.lowlevel.checkpoint()
+        assert (await trace_of(taker), (await saver.aget_tuple("t", codec=_codec(saver)))) == before
+        if still:
+            with pytest.raises(ThreadBusyError) as caught:
+                await graph.ainvoke({"log": ["third"]}, "t")
+            assert not caught.value.lost
+            mine.let_go.set()
+    (error,) = old
+    if fails:
+        assert isinstance(error, Planned)
+        assert any("ThreadBusyError" in note for note in error.__notes__)
+    else:
+        assert isinstance(error, ThreadBusyError) and error.lost
+    await is_one_chain(saver)
+
+
+def _codec(saver: BaseCheckpointSaver) -> Any:
+    return saver.codec.with_types(Send, tag="pregel_async.Send")
+
+
+class Beating(Through):
+    """Says when the claim is renewed.
+
+    Attributes:
+        at: what to do at each renewal; may raise.
+        lost: set when a renewal was refused.
+    """
+
+    def __init__(self, inner: BaseCheckpointSaver) -> None:
+        super().__init__(inner)
+        self.at: Callable[[], None] = lambda: None
+        self.beats = 0
+        self.lost = anyio.Event()
+
+    async def around(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+        if verb == "renew":
+            self.beats += 1
+            self.at()
+        try:
+            return await call()
+        except ThreadBusyError:
+            self.lost.set()
+            raise
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["steady", "one beat fails"])
+async def test_the_heartbeat(
+    fails: bool, saver: BaseCheckpointSaver, world: TestWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P6: a superstep that takes many times as long as a claim lasts keeps its thread."""
+    monkeypatch.setattr(thread_module, "CLAIM_SECONDS", 0.03)
+    beating = Beating(saver)
+    enough = anyio.Event()
+
+    def at() -> None:
+        world.time += 0.012
+        if fails and beating.beats == 2:
+            raise StorageError("injected")
+        if beating.beats == 6:
+            enough.set()
+
+    beating.at = at
+
+    async def long(state: Any) -> dict[str, Any]:
+        began = world.time
+        await enough.wait()
+        assert world.time - began > 0.06
+        with pytest.raises(ThreadBusyError):
+            await graph.ainvoke({}, "t")
+        return update_of("long@0")
+
+    graph = StateGraph(State).add_node("long", long).add_edge(START, "long").compile(beating, world=world)
+    with anyio.fail_after(20):
+        assert (await graph.ainvoke({}, "t"))["log"] == ["long@0"]
+    beats = beating.beats
+    await anyio.sleep(0.05)
+    assert beating.beats == beats  # it has ended with the run
+
+
+async def test_a_heartbeat_that_came_too_late(
+    saver: BaseCheckpointSaver, world: TestWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P6: it does not take the thread back; the run learns of it with its next commit."""
+    monkeypatch.setattr(thread_module, "CLAIM_SECONDS", 0.03)
+    beating = Beating(saver)
+    started = anyio.Event()
+
+    async def long(state: Any) -> dict[str, Any]:
+        started.set()
+        await beating.lost.wait()
+        return update_of("long@0")
+
+    graph = StateGraph(State).add_node("long", long).add_edge(START, "long").compile(beating, world=world)
+    other = StateGraph(State).add_node("long", node(Probe(), "short")).add_edge(START, "long")
+
+    async def take() -> None:
+        await started.wait()
+        world.time += EXPIRY
+        await other.compile(saver, world=world).ainvoke({"log": ["new"]}, "t")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(take)
+        with anyio.fail_after(20), pytest.raises(ThreadBusyError) as caught:
+            await graph.ainvoke({}, "t")
+    assert caught.value.lost
+    assert (await other.compile(saver).aget_state("t")).values["log"] == ["new", "short@1"]
+
+
+# ---- the end of a run gives it up --------------------------------------------------------------------------------------
+
+
+async def _nothing(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:
+    await graph.ainvoke({"log": ["in"]}, "t")
+
+
+async def _fails(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:
+    failing = StateGraph(State).add_node("a", node(Probe(), "a", fails=frozenset({0}))).add_edge(START, "a")
+    with pytest.raises(Planned):
+        await failing.compile(saver).ainvoke({"log": ["in"]}, "t")
+
+
+async def _ends_the_process(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:
+    def leave(state: Any) -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        await StateGraph(State).add_node("a", leave).add_edge(START, "a").compile(saver).ainvoke({"log": ["in"]}, "t")
+
+
+async def _is_cancelled(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:
+    with anyio.CancelScope() as scope:
+
+        async def cancel(state: Any) -> None:
+            scope.cancel()
+            await anyio.sleep_forever()
+
+        hanging = StateGraph(State).add_node("a", cancel).add_edge(START, "a").compile(saver)
+        await hanging.ainvoke({"log": ["in"]}, "t")
+    assert scope.cancelled_caught
+
+
+async def _is_dropped(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:
+    async with graph.astream({"log": ["in"]}, "t") as chunks:
+        async for _ in chunks:
+            break
+
+
+async def _reaches_its_limit(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:
+    with pytest.raises(GraphRecursionError):
+        await graph.ainvoke({"log": ["in"]}, {"configurable": {"thread_id": "t"}, "recursion_limit": 1})
+
+
+async def _has_bad_input(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:
+    with pytest.raises(InvalidInputError):
+        await graph.ainvoke({"unknown": 1}, "t")
+
+
+async def _has_unstorable_input(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:
+    with pytest.raises(UnstorableValueError):
+        await graph.ainvoke({"log": [object()]}, "t")
+
+
+async def _has_two_writers(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:
+    two = StateGraph(State)
+    for name in "ab":
+        two.add_node(name, lambda state: {"last": "x"}).add_edge(START, name)
+    with pytest.raises(InvalidUpdateError):
+        await two.compile(saver).ainvoke({"log": ["in"]}, "t")
+
+
+async def _asks_for_another_checkpoint(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:
+    await graph.ainvoke({"log": ["in"]}, "t")
+    for given in (None, {"log": ["in"]}):
+        with pytest.raises(CheckpointNotFoundError):
+            await graph.ainvoke(given, {"configurable": {"thread_id": "t", "checkpoint_id": "none"}})
+
+
+async def _finds_another_graph(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:
+    class Other(State, total=False):
+        log: int  # type: ignore[misc]
+
+    await graph.ainvoke({"log": ["in"]}, "t")
+    other = StateGraph(Other).add_node("a", node(Probe(), "a")).add_edge(START, "a").compile(saver)
+    with pytest.raises(GraphChangedError):
+        await other.ainvoke(None, "t")
+
+
+async def _finds_damage(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:
+    await graph.ainvoke({"log": ["in"]}, "t")
+
+    class Damaged(Through):
+        async def read(self, thread_id: str, ns: str = "", checkpoint_id: Any = None) -> Any:
+            chain = await self.inner.read(thread_id, ns, checkpoint_id)
+            assert chain is not None
+            rows = tuple(msgspec.structs.replace(row, frame=row.frame[:-1]) for row in chain.rows)
+            return msgspec.structs.replace(chain, rows=rows)
+
+    damaged = StateGraph(State).add_node("a", node(Probe(), "a")).add_edge(START, "a").compile(Damaged(saver))
+    for given in (None, {"log": ["in"]}):
+        with pytest.raises(CorruptCheckpointError):
+            await damaged.ainvoke(given, "t")
+
+
+ENDS = [
+    _nothing,
+    _fails,
+    _ends_the_process,
+    _is_cancelled,
+    _is_dropped,
+    _reaches_its_limit,
+    _has_bad_input,
+    _has_unstorable_input,
+    _has_two_writers,
+    _asks_for_another_checkpoint,
+    _finds_another_graph,
+    _finds_damage,
+]
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__.strip("_"))
+async def test_given_up(
+    end: Callable[[BaseCheckpointSaver, CompiledStateGraph[Any, Any, Any]], Awaitable[None]], saver: BaseCheckpointSaver
+) -> None:
+    """P6: however a run ends, the next one is let in at once."""
+    graph = StateGraph(State).add_sequence([(name, node(Probe(), name)) for name in "ab"]).add_edge(START, "a")
+    await end(saver, graph.compile(saver))
+    await graph.compile(saver).ainvoke({"log": ["next"]}, "t")
+    await saver.adelete_thread("t")
+
+
+async def test_sends_of_two_owners(world: TestWorld) -> None:
+    """P5, P6: what the old owner had recorded before it lost the thread counts, and is not run again by the new one."""
+    saver = InMemorySaver(clock=world.now)
+    probe = Probe()
+    held = Held()
+
+    async def work(given: Any) -> dict[str, Any]:
+        if given["i"] == 2:
+            await held(given)
+        return await node(probe, "w")(given)  # type: ignore[no-any-return]
+
+    graph = StateGraph(State).add_node("a", node(probe, "a")).add_node("w", work).add_edge(START, "a")
+    compiled = graph.add_conditional_edges("a", sends("w", 3)).compile(saver, world=world)
+
+    async def run_old() -> None:
+        with pytest.raises(ThreadBusyError) as caught:
+            await compiled.ainvoke({"log": ["in"]}, "t")
+        assert caught.value.lost
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run_old)
+        await held.reached.wait()
+        held.hold = False
+        while len((await saver.aget_tuple("t", codec=_codec(saver))).pending_writes) < 2:  # type: ignore[union-attr]
+            await anyio.lowlevel.checkpoint()
+        world.time += EXPIRY
+        result = await compiled.ainvoke(None, "t")
+        assert sorted(probe.started) == ["a@1", "w[0]@2", "w[1]@2", "w[2]@2"]
+        assert result["log"] == ["in", "a@1", "w[0]@2", "w[1]@2", "w[2]@2"]
+        held.let_go.set()

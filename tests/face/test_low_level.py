@@ -1,0 +1,371 @@
+"""`Pregel` and `NodeBuilder`: nodes that subscribe to channels and write to channels (seeds 001 and 003)."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import pytest
+
+from checkpoint_savers import InMemorySaver
+from pregel_async import END, NodeBuilder, Pregel, PregelNode, PregelProtocol
+from pregel_async.channels import (
+    AnyValue,
+    BinaryOperatorAggregate,
+    EphemeralValue,
+    LastValue,
+    NamedBarrierValue,
+    Topic,
+    UntrackedValue,
+)
+from pregel_async.errors import (
+    EmptyInputError,
+    GraphRecursionError,
+    GraphValidationError,
+    InvalidInputError,
+    InvalidUpdateError,
+    PregelError,
+)
+from pregel_async.node import PASSTHROUGH, ChannelWriteEntry
+
+pytestmark = pytest.mark.anyio
+
+
+def double(value: Any) -> Any:
+    return value + value
+
+
+def doubling() -> Pregel:
+    """Seed 003's example."""
+    node1 = NodeBuilder().subscribe_only("a").do(lambda x: x + x).write_to("b")
+    return Pregel(
+        nodes={"node1": node1},
+        channels={"a": EphemeralValue(str), "b": EphemeralValue(str)},
+        input_channels="a",
+        output_channels="b",
+        blocking=False,
+    )
+
+
+async def test_seed_003s_example() -> None:
+    """Seed 003, NodeBuilder: subscribe to "a", process, and write to "b"."""
+    assert await doubling().ainvoke("foo") == "foofoo"
+
+
+def test_what_build_makes() -> None:
+    """Seed 003: the builder turns a fluent description into a concrete PregelNode with channels, triggers and writers."""
+    node = NodeBuilder().subscribe_only("a").do(double).write_to("b").meta("tag", author="me").build()
+    assert isinstance(node, PregelNode)
+    assert (node.channels, node.triggers, node.writers) == ("a", ("a",), (ChannelWriteEntry("b"),))
+    assert (node.action, node.tags, node.metadata) == (double, ("tag",), {"author": "me"})
+    assert (node.trigger_channels, node.read_channels) == (["a"], ["a"])
+
+
+def test_triggers_and_reads() -> None:
+    """Seed 003: triggers say which arrivals schedule the node, channels what it loads."""
+    node = NodeBuilder().subscribe_to("a", "b").subscribe_to("c", read=False).read_from("d").build()
+    assert (node.trigger_channels, node.read_channels) == (["a", "b", "c"], ["a", "b", "d"])
+    twice = NodeBuilder().subscribe_to("a", "a").subscribe_to("a").read_from("a").build()
+    assert (twice.trigger_channels, twice.read_channels) == (["a"], ["a"])
+
+
+def test_a_builder_can_be_built_twice_and_goes_on() -> None:
+    """Seed 003, issue 2: `build` leaves the builder as it is; what was built does not change with it."""
+    builder = NodeBuilder().subscribe_to("a").write_to("b").meta("x")
+    one = builder.build()
+    other = builder.subscribe_to("c").write_to("d").meta("y", z=1).build()
+    assert (one.triggers, len(one.writers), one.tags, one.metadata) == (("a",), 1, ("x",), {})
+    assert (other.triggers, len(other.writers), other.tags, other.metadata) == (("a", "c"), 2, ("x", "y"), {"z": 1})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: NodeBuilder().subscribe_only("a").subscribe_only("b"),
+        lambda: NodeBuilder().subscribe_to("a").subscribe_only("b"),
+        lambda: NodeBuilder().read_from("a").subscribe_only("b"),
+        lambda: NodeBuilder().subscribe_only("a").subscribe_to("b"),
+        lambda: NodeBuilder().subscribe_only("a").read_from("b"),
+        lambda: NodeBuilder().subscribe_to("a", read=False).subscribe_only("b"),
+        lambda: NodeBuilder().do(1),  # type: ignore[arg-type]
+        lambda: NodeBuilder().build(),
+        lambda: NodeBuilder().read_from("a").build(),
+    ],
+)
+def test_what_a_node_builder_refuses(wrong: Any) -> None:
+    """Seed 003: "Cannot subscribe to single channels when other channels are already subscribed to", and the like."""
+    with pytest.raises(GraphValidationError):
+        wrong()
+
+
+# ---- what nodes get ----------------------------------------------------------------------------------------------
+
+
+async def test_a_mapping_or_a_bare_value() -> None:
+    """Seed 003: `subscribe_only` gives the bare value, `subscribe_to` and `read_from` a mapping of what is there."""
+    got: dict[str, Any] = {}
+    graph = Pregel(
+        nodes={
+            "only": NodeBuilder().subscribe_only("a").do(lambda value: got.update(only=value)),
+            "map": NodeBuilder().subscribe_to("a", "never").read_from("b").do(lambda value: got.update(map=value)),
+            "blind": NodeBuilder().subscribe_to("a", read=False).do(lambda value: got.update(blind=value)),
+        },
+        channels={"a": LastValue(int), "b": LastValue(int), "never": LastValue(int)},
+        input_channels=["a", "b"],
+        output_channels="a",
+        blocking=False,
+    )
+    assert await graph.ainvoke({"a": 1, "b": 2}) == 1
+    assert got == {"only": 1, "map": {"a": 1, "b": 2}, "blind": {}}
+
+
+async def test_several_steps() -> None:
+    """1.3 of the peer's tables: `do` again: the next step gets the result of the one before; async and sync mix."""
+
+    async def waited(value: Any) -> Any:
+        return value + ["async"]
+
+    for blocking in (True, False):
+        node = NodeBuilder().subscribe_only("a").do(lambda x: [x]).do(waited).do(lambda x: [*x, "sync"]).write_to("b")
+        graph = Pregel(
+            nodes={"n": node},
+            channels={"a": LastValue(), "b": LastValue()},
+            input_channels="a",
+            output_channels="b",
+            blocking=blocking,
+        )
+        assert await graph.ainvoke(1) == [1, "async", "sync"]
+
+
+async def test_a_node_without_an_action_passes_its_input_on() -> None:
+    """Seed 003: `do` is optional: what is read is what is written."""
+    graph = Pregel(
+        nodes={"n": NodeBuilder().subscribe_only("a").write_to("b")},
+        channels={"a": LastValue(), "b": LastValue()},
+        input_channels="a",
+        output_channels="b",
+    )
+    assert await graph.ainvoke([1]) == [1]
+
+
+async def test_what_write_to_takes() -> None:
+    """1.3: names take the result; a keyword takes what its function makes of it, or a constant; entries say all of it."""
+    node = (
+        NodeBuilder()
+        .subscribe_only("a")
+        .do(double)
+        .write_to("plain", ChannelWriteEntry("entry", skip_none=True), mapped=lambda x: x * 10, constant=7)
+        .write_to(
+            ChannelWriteEntry("skipped", mapper=lambda x: None, skip_none=True),
+            ChannelWriteEntry("none", mapper=lambda x: None),
+            ChannelWriteEntry("given", value="v"),
+        )
+    )
+    names = ["plain", "entry", "mapped", "constant", "skipped", "none", "given"]
+    graph = Pregel(
+        nodes={"n": node},
+        channels={"a": LastValue(int), **{name: LastValue() for name in names}},
+        input_channels="a",
+        output_channels=names,
+        blocking=False,
+    )
+    assert await graph.ainvoke(2) == {
+        "plain": 4,
+        "entry": 4,
+        "mapped": 40,
+        "constant": 7,
+        "none": None,
+        "given": "v",
+    }
+    assert repr(PASSTHROUGH) == "PASSTHROUGH"
+
+
+async def test_a_chain_of_channels() -> None:
+    """Seed 001, S-35: raw Pregel has no start node: a chain of n runs n supersteps, from 0 on, and needs a limit of n."""
+    nodes = {f"n{i}": NodeBuilder().subscribe_only(f"c{i}").do(lambda x: x + 1).write_to(f"c{i + 1}") for i in range(4)}
+    graph = Pregel(
+        nodes=nodes,
+        channels={f"c{i}": EphemeralValue(int) for i in range(5)},
+        input_channels="c0",
+        output_channels="c4",
+        checkpointer=InMemorySaver(),
+        blocking=False,
+    )
+    config = {"configurable": {"thread_id": "t"}}
+    assert await graph.ainvoke(0, {**config, "recursion_limit": 4}) == 4
+    with pytest.raises(GraphRecursionError):
+        await graph.ainvoke(0, {**config, "recursion_limit": 3})
+    history = [snapshot async for snapshot in graph.aget_state_history("t")][::-1]
+    assert [(s.metadata or {}).get("step") for s in history] == [-1, 0, 1, 2, 3, 4, 5, 6, 7]
+    assert [(s.metadata or {}).get("source") for s in history] == ["input", *["loop"] * 4, "input", *["loop"] * 3]
+
+
+async def test_a_loop_with_an_exit() -> None:
+    """Seed 001: a node may write the channel that triggers it, until it writes no more."""
+    graph = Pregel(
+        nodes={
+            "n": NodeBuilder()
+            .subscribe_only("value")
+            .do(lambda x: x + x if len(x) < 10 else None)
+            .write_to(ChannelWriteEntry("value", skip_none=True))
+        },
+        channels={"value": EphemeralValue(str), "seen": Topic(str, accumulate=True)},
+        input_channels="value",
+        output_channels="value",
+        stream_channels=["value"],
+        blocking=False,
+    )
+    assert [chunk async for chunk in graph.astream("a")] == [{"value": "a" * n} for n in (2, 4, 8, 16)] + [{}]
+
+
+async def test_the_default_mode_is_values() -> None:
+    """Issue 2, decided; S-58: raw Pregel streams `values` by default, and shows nothing before the first superstep."""
+    assert [chunk async for chunk in doubling().astream("x")] == ["xx"]
+
+
+async def test_every_kind_of_channel_together() -> None:
+    """Seed 001, channels: the kinds side by side: folds, topics, barriers, values that live for a step or are untracked."""
+    graph = Pregel(
+        nodes={
+            "a": NodeBuilder().subscribe_to("in").do(lambda s: s["in"]).write_to("sum", "topic", any=1, both="a", free=object()),
+            "b": NodeBuilder().subscribe_to("in").do(lambda s: s["in"]).write_to("sum", "topic", any=1, both="b"),
+            "j": NodeBuilder().subscribe_to("both").read_from("sum", "topic", "any", "free").do(sorted).write_to("out"),
+        },
+        channels={
+            "in": EphemeralValue(int),
+            "sum": BinaryOperatorAggregate(int, operator.add),
+            "topic": Topic(int),
+            "any": AnyValue(int),
+            "free": UntrackedValue(),
+            "both": NamedBarrierValue(str, {"a", "b"}),
+            "out": LastValue(list),
+        },
+        input_channels="in",
+        output_channels=["out", "sum", "topic", "any"],
+        blocking=False,
+    )
+    assert await graph.ainvoke(3) == {"out": ["any", "both", "free", "sum", "topic"], "sum": 6}
+
+
+# ---- input and output --------------------------------------------------------------------------------------------
+
+
+def two_inputs(**settings: Any) -> Pregel:
+    return Pregel(
+        nodes={"n": NodeBuilder().subscribe_to("a", "b").do(lambda s: dict(s)).write_to("out")},
+        channels={"a": LastValue(int), "b": LastValue(int), "out": LastValue(dict)},
+        input_channels=["a", "b"],
+        output_channels="out",
+        blocking=False,
+        **settings,
+    )
+
+
+async def test_a_mapping_as_input() -> None:
+    """S-30: several input channels take a mapping's entries; some of them is enough."""
+    assert await two_inputs().ainvoke({"a": 1, "b": 2}) == {"a": 1, "b": 2}
+    assert await two_inputs().ainvoke({"b": 2}) == {"b": 2}
+
+
+@pytest.mark.parametrize("given", [1, [("a", 1)], "a", {"a": 1, "c": 2}])
+async def test_inputs_that_are_refused(given: Any) -> None:
+    """S-30, issue 2: non-mapping input to several channels, or an unknown key, is a TypeError that is a PregelError."""
+    with pytest.raises(InvalidInputError) as caught:
+        await two_inputs().ainvoke(given)
+    assert isinstance(caught.value, (TypeError, PregelError))
+
+
+async def test_unknown_input_keys_can_be_ignored() -> None:
+    """Issue 2: `unknown_keys="ignore"` restores the peer's silence."""
+    assert await two_inputs(unknown_keys="ignore").ainvoke({"a": 1, "c": 2}) == {"a": 1}
+
+
+async def test_none_is_no_input() -> None:
+    """S-31: `None` on a graph without a thread has nothing to go on with."""
+    with pytest.raises(EmptyInputError):
+        await two_inputs().ainvoke(None)
+
+
+async def test_an_output_that_was_never_written() -> None:
+    """Seed 001: one output channel that holds nothing is None; of several, only those that hold something are there."""
+    nodes = {"n": NodeBuilder().subscribe_only("a")}
+    channels = {"a": EphemeralValue(int), "x": LastValue(int), "y": LastValue(int)}
+    one = Pregel(nodes=nodes, channels=channels, input_channels="a", output_channels="x", blocking=False)
+    several = Pregel(nodes=nodes, channels=channels, input_channels="a", output_channels=["x", "y"], blocking=False)
+    assert await one.ainvoke(1) is None
+    assert await several.ainvoke(1) == {}
+
+
+async def test_two_writers_of_one_channel() -> None:
+    """Issue 2, bad input: two writers of a LastValue in one superstep."""
+    graph = Pregel(
+        nodes={name: NodeBuilder().subscribe_only("a").write_to("out") for name in "xy"},
+        channels={"a": LastValue(int), "out": LastValue(int)},
+        input_channels="a",
+        output_channels="out",
+    )
+    with pytest.raises(InvalidUpdateError, match="'out'"):
+        await graph.ainvoke(1)
+
+
+# ---- validation --------------------------------------------------------------------------------------------------
+
+
+def built(**changes: Any) -> Pregel:
+    given: dict[str, Any] = {
+        "nodes": {"n": NodeBuilder().subscribe_only("a").write_to("b")},
+        "channels": {"a": LastValue(int), "b": LastValue(int)},
+        "input_channels": "a",
+        "output_channels": "b",
+    }
+    return Pregel(**{**given, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"nodes": {}}, "no nodes"),
+        ({"nodes": {"n": NodeBuilder().subscribe_only("zz")}}, "'zz'"),
+        ({"nodes": {"n": NodeBuilder().subscribe_to("a").read_from("zz")}}, "'zz'"),
+        ({"nodes": {"n": NodeBuilder().subscribe_only("a").write_to("zz")}}, "'zz'"),
+        ({"nodes": {END: NodeBuilder().subscribe_only("a")}}, "reserved"),
+        ({"nodes": {"__pregel_pull": NodeBuilder().subscribe_only("a")}}, "reserved"),
+        ({"nodes": {"": NodeBuilder().subscribe_only("a")}}, "reserved"),
+        ({"nodes": {"n": NodeBuilder().subscribe_only("b")}}, "nothing would run"),
+        ({"channels": {"a": LastValue(), "b": LastValue(), "__pregel_tasks": LastValue()}}, "reserved"),
+        ({"channels": {"a": LastValue(), "b": LastValue(), "__pregel_x": LastValue()}}, "reserved"),
+        ({"input_channels": "zz"}, "'zz'"),
+        ({"input_channels": ["a", "zz"]}, "'zz'"),
+        ({"output_channels": "zz"}, "'zz'"),
+        ({"output_channels": ["b", "zz"]}, "'zz'"),
+        ({"stream_channels": ["zz"]}, "'zz'"),
+        ({"checkpointer": "a file"}, "checkpointer"),
+        ({"checkpointer": True}, "checkpointer"),
+        ({"nodes": {"n": NodeBuilder().subscribe_only("a").write_to("__pregel_tasks")}}, "__pregel_tasks"),
+        ({"stream_mode": "everything"}, "everything"),
+        ({"unknown_keys": "drop"}, "unknown_keys"),
+        ({"nodes": {"n": NodeBuilder()}}, "subscribes to no channel"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else ",".join(value),
+)
+def test_what_is_known_before_a_run_is_said_before_a_run(changes: dict[str, Any], says: str) -> None:
+    """Issue 2, bad input: unknown node or channel, reserved names, an input that nothing reads: refused when built."""
+    with pytest.raises(PregelError, match=says) as caught:
+        built(**changes)
+    assert isinstance(caught.value, (GraphValidationError, ValueError))
+
+
+def test_what_is_taken_is_copied() -> None:
+    """Issue 2, building: a graph shares no channel or node table with who built it."""
+    nodes = {"n": NodeBuilder().subscribe_only("a").write_to("b")}
+    channels = {"a": LastValue(int), "b": LastValue(int)}
+    graph = built(nodes=nodes, channels=channels)
+    nodes.clear()
+    channels.clear()
+    assert (list(graph.nodes), sorted(graph.channels)) == (["n"], ["a", "b"])
+
+
+def test_a_pregel_satisfies_the_protocol() -> None:
+    """Seed 001: PregelProtocol is the contract for all implementations."""
+    assert isinstance(built(), PregelProtocol)
+    assert not isinstance(object(), PregelProtocol)
