@@ -4,27 +4,30 @@ python examples/01_hello_graph.py
 """
 
 import operator
-from typing import Annotated, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import anyio
 
 from pregel_async import END, START, StateGraph
 
 
-class State(TypedDict, total=False):
+class Input(TypedDict):
     name: str
+
+
+class State(Input):
     words: Annotated[list[str], operator.add]  # each update is appended; `name` just holds the last one
 
 
-def greet(state: State) -> State:
+def greet(state: State) -> dict[str, Any]:
     return {"words": ["hello"]}
 
 
-async def address(state: State) -> State:
-    return {"words": [state.get("name", "world")]}
+async def address(state: State) -> dict[str, Any]:
+    return {"words": [state["name"]]}
 
 
-builder = StateGraph(State)
+builder = StateGraph(State, input_schema=Input)
 builder.add_node("greet", greet).add_node("address", address)
 builder.add_edge(START, "greet").add_edge("greet", "address").add_edge("address", END)
 graph = builder.compile()

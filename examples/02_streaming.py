@@ -8,33 +8,36 @@ python examples/02_streaming.py
 from __future__ import annotations
 
 import operator
-from typing import Annotated, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import anyio
 
 from pregel_async import START, StateGraph
 
 
-class State(TypedDict, total=False):
+class Input(TypedDict):
     text: str
+
+
+class State(Input):
     findings: Annotated[list[str], operator.add]
     verdict: str
 
 
-async def count_words(state: State) -> State:
-    return {"findings": [f"{len(state.get('text', '').split())} words"]}
+async def count_words(state: State) -> dict[str, Any]:
+    return {"findings": [f"{len(state['text'].split())} words"]}
 
 
-async def look_for_questions(state: State) -> State:
-    return {"findings": ["a question" if "?" in state.get("text", "") else "no question"]}
+async def look_for_questions(state: State) -> dict[str, Any]:
+    return {"findings": ["a question" if "?" in state["text"] else "no question"]}
 
 
-async def conclude(state: State) -> State:
-    return {"verdict": ", ".join(state.get("findings", []))}
+async def conclude(state: State) -> dict[str, Any]:
+    return {"verdict": ", ".join(state["findings"])}
 
 
 graph = (
-    StateGraph(State)
+    StateGraph(State, input_schema=Input)
     .add_node("count_words", count_words)
     .add_node("look_for_questions", look_for_questions)
     .add_node("conclude", conclude)
@@ -46,7 +49,7 @@ graph = (
 
 
 async def main() -> None:
-    given: State = {"text": "What runs when?"}
+    given: Input = {"text": "What runs when?"}
 
     print("updates, as the tasks finish:")
     async with graph.astream(given) as updates:  # `async with` ends the run with the block, whatever happens in it

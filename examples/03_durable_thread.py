@@ -11,7 +11,7 @@ import operator
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import anyio
 
@@ -19,25 +19,28 @@ from checkpoint_savers import SqliteSaver
 from pregel_async import START, StateGraph
 
 
-class Order(TypedDict, total=False):
+class Order(TypedDict):
     item: str
+
+
+class State(Order):
     log: Annotated[list[str], operator.add]
 
 
-def charge(order: Order) -> Order:
+def charge(order: State) -> dict[str, Any]:
     print("    charging the card (this must happen once)")
     return {"log": ["charged"]}
 
 
-def ship(order: Order, *, open_today: bool) -> Order:
+def ship(order: State, *, open_today: bool) -> dict[str, Any]:
     if not open_today:
         raise ConnectionError("the warehouse does not answer")
-    print(f"    shipping {order.get('item')}")
+    print(f"    shipping {order['item']}")
     return {"log": ["shipped"]}
 
 
-def build(shipping: Callable[[Order], Order]) -> StateGraph[Order, Order, Order]:
-    builder = StateGraph(Order).add_node("charge", charge).add_node("ship", shipping)
+def build(shipping: Callable[[State], object]) -> StateGraph[State, Order, State]:
+    builder = StateGraph(State, input_schema=Order).add_node("charge", charge).add_node("ship", shipping)
     return builder.add_edge(START, "charge").add_edge("charge", "ship")
 
 
@@ -60,7 +63,7 @@ async def second_process(db: Path) -> None:
         print(f"    result: {result['log']}")
         print("    history, newest first:")
         async for state in graph.aget_state_history("order-17"):
-            print(f"        {state.metadata['step'] if state.metadata else '':>2}  {state.values.get('log')}")
+            print(f"        {state.values['log']}, then {', '.join(state.next) or 'nothing'}")
 
 
 async def main() -> None:

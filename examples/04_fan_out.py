@@ -1,7 +1,7 @@
 """Fan out: a router sends one task for each item, as many as there are; a reducer folds what they return.
 
-The tasks run at the same time, four of them at most here, and end in any order. Their results are folded in the order in
-which they were sent: the same input gives the same state, every time.
+The tasks run at the same time, four of them at most here, and end in any order. Their results are folded in the order
+in which they were sent: the same input gives the same state, every time.
 
 python examples/04_fan_out.py
 """
@@ -9,15 +9,18 @@ python examples/04_fan_out.py
 from __future__ import annotations
 
 import operator
-from typing import Annotated, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import anyio
 
 from pregel_async import START, Send, StateGraph
 
 
-class State(TypedDict, total=False):
+class Input(TypedDict):
     upto: int
+
+
+class State(Input):
     primes: Annotated[list[int], operator.add]
     total: int
 
@@ -31,22 +34,22 @@ def plan(state: State) -> None:
 
 
 def one_task_per_number(state: State) -> list[Send]:
-    return [Send("test", Candidate(number=number)) for number in range(2, state.get("upto", 0))]
+    return [Send("test", Candidate(number=number)) for number in range(2, state["upto"])]
 
 
-async def test(candidate: Candidate) -> State:
+async def test(candidate: Candidate) -> dict[str, Any]:
     number = candidate["number"]
     await anyio.sleep(0.01 / number)  # the small ones take longest
     is_prime = all(number % divisor for divisor in range(2, int(number**0.5) + 1))
     return {"primes": [number] if is_prime else []}
 
 
-def add_up(state: State) -> State:
-    return {"total": sum(state.get("primes", []))}
+def add_up(state: State) -> dict[str, Any]:
+    return {"total": sum(state["primes"])}
 
 
 graph = (
-    StateGraph(State)
+    StateGraph(State, input_schema=Input)
     .add_node("plan", plan)
     .add_node("test", test)
     .add_node("add_up", add_up)

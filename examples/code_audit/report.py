@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -30,7 +31,7 @@ def render(
         limit: how long lists of findings may get that are not complete.
     """
     sections = (
-        [f"# Code audit of `{tree}`"],
+        [f"# Code audit of `{tree}`", f"Read with the grammar of Python {sys.version_info[0]}.{sys.version_info[1]}."],
         ["## Totals", *_totals(totals)],
         ["## The worst files", *_worst(worst, audits)],
         ["## How a score is made", *(f"- **{what}**: {words}" for what, words in EXPLAINED)],

@@ -73,9 +73,10 @@ async def run(program: Program, board: Board, port: Port, *, scope: Scope, limit
     left = limit
     tasks = plan(program, board, scope)
     while tasks:
-        left -= not tasks[0].node.hidden
-        if left < 0:
-            raise GraphRecursionError(limit, board.step, names_of(tasks))
+        if not tasks[0].node.hidden:
+            if left == 0:
+                raise GraphRecursionError(limit, board.step, names_of(tasks))
+            left -= 1
         outcomes = await port.execute(board, tasks)
         try:
             writes = collect(tasks, outcomes)

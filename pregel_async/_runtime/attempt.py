@@ -55,7 +55,7 @@ async def attempt(
         if writes is None:
             value = board.input_of(node) if task.send < 0 else isolate(task.arg)
             compare = watch(task, value) if debug else None
-            result = await _call(node, value)
+            result = await _call(node, value, in_place=in_place)
             if compare is not None:
                 compare()
             writes = [(name, item if type(item) in ATOMS else own(item)) for name, item in node.writes(result)]
@@ -90,9 +90,10 @@ async def attempt(
         return Failed(_placed(error, task), writes)
 
 
-async def _call(node: Node, value: Any) -> Any:
+async def _call(node: Node, value: Any, *, in_place: bool) -> Any:
     if node.flavour == "async":
-        return await in_own_context(node.call(value))
+        # A task of a group has a context of its own already.
+        return await (in_own_context(node.call(value)) if in_place else node.call(value))
     if node.flavour == "inline":
         result = copy_context().run(node.call, value)
     else:

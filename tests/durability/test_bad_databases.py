@@ -1,0 +1,482 @@
+"""What a user meets when a database is damaged, somebody else's, of a later version, read-only, full or locked; and when a
+value cannot be stored: a typed error, before any node runs where that can be known, and nothing half done."""
+
+from __future__ import annotations
+
+import operator
+import os
+import random
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+from zlib import crc32
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from checkpoint_savers import SqliteSaver
+from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.errors import (
+    CheckpointError,
+    CorruptCheckpointError,
+    PregelError,
+    StorageError,
+    StorageFullError,
+    StorageLockedError,
+    StorageReadOnlyError,
+    UnstorableValueError,
+    UnsupportedFormatError,
+)
+from durable_graphs import Probe, State, node
+from durable_world import EXPIRY, Graph, TestWorld, Watch
+from pregel_async import START, CompiledStateGraph, Send, StateGraph
+
+pytestmark = pytest.mark.anyio
+
+FLIPS = int(os.environ.get("PREGEL_FLIPS", "60"))
+
+TABLES = ("checkpoints", "heads", "records")
+
+
+def chain(probe: Probe, saver: BaseCheckpointSaver, **settings: Any) -> Graph:
+    graph = StateGraph(State).add_sequence([(name, node(probe, name)) for name in "abc"]).add_edge(START, "a")
+    return graph.compile(saver, **settings)
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> Path:
+    """With a thread `t` that has finished, and a thread `u` that has not."""
+    path = tmp_path / "threads.db"
+    async with SqliteSaver(path, synchronous="NORMAL") as saver:
+        await chain(Probe(), saver).ainvoke({"log": ["in"]}, "t")
+        failing = StateGraph(State)
+        failing.add_sequence([(name, node(Probe(), name, fails=frozenset("b" == name and [0] or []))) for name in "abc"])
+        with pytest.raises(Exception, match="b@2"):
+            await failing.add_edge(START, "a").compile(saver).ainvoke({"log": ["in"]}, "u")
+    return path
+
+
+def rows_of(path: Path) -> list[Any]:
+    """All that is stored, but for who owns it."""
+    with closing(sqlite3.connect(path)) as connection:
+        return [connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2, 3").fetchall() for table in TABLES]
+
+
+def execute(path: Path, sql: str, *values: Any) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(sql, values)
+
+
+CALLS: list[Callable[[Graph, str], Awaitable[Any]]] = [
+    lambda graph, thread: graph.ainvoke(None, thread),
+    lambda graph, thread: graph.ainvoke({"log": ["again"]}, thread),
+    lambda graph, thread: graph.aget_state(thread),
+    lambda graph, thread: _all(graph.aget_state_history(thread)),
+    lambda graph, thread: _all(graph.astream(None, thread)),
+]
+
+
+async def _all(items: AsyncIterator[Any]) -> list[Any]:
+    return [item async for item in items]
+
+
+async def every_call_raises(path: Path, kind: type[BaseException], thread: str = "u") -> None:
+    """And no node has run, nothing was stored, and the thread is not left busy."""
+    before = rows_of(path)
+    probe = Probe()
+    async with SqliteSaver(path, synchronous="NORMAL") as saver:
+        graph = chain(probe, saver)
+        for _ in range(2):
+            for call in CALLS:
+                with pytest.raises(kind) as caught:
+                    await call(graph, thread)
+                assert type(caught.value) is kind and thread in str(caught.value)
+    assert probe.started == []
+    assert rows_of(path) == before
+
+
+# ---- damaged ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_damaged_frame(database: Path) -> None:
+    """P11: of a checkpoint in the thread's chain."""
+    execute(database, "UPDATE checkpoints SET frame = CAST(substr(frame, 2) AS BLOB) WHERE thread_id = 'u'")
+    await every_call_raises(database, CorruptCheckpointError)
+    async with SqliteSaver(database) as saver:
+        assert (await chain(Probe(), saver).aget_state("t")).values["log"] == ["in", "a@1", "b@2", "c@3"]
+
+
+async def test_a_damaged_record(database: Path) -> None:
+    """P11: of a task that had failed."""
+    execute(database, "UPDATE records SET frame = x'00' WHERE thread_id = 'u'")
+    await every_call_raises(database, CorruptCheckpointError)
+
+
+async def test_a_missing_checkpoint(database: Path) -> None:
+    """P11: the one that the head points to."""
+    execute(
+        database,
+        "DELETE FROM checkpoints WHERE thread_id = 'u' AND checkpoint_id = (SELECT checkpoint_id FROM heads WHERE thread_id = 'u')",
+    )
+    before = rows_of(database)
+    async with SqliteSaver(database) as saver:
+        graph = chain(probe := Probe(), saver)
+        for call in CALLS[:3]:
+            with pytest.raises(CorruptCheckpointError):
+                await call(graph, "u")
+    assert probe.started == [] and rows_of(database) == before
+
+
+async def test_a_frame_of_a_later_version(database: Path) -> None:
+    """P11: it is whole, and says so; it is neither read nor replaced."""
+
+    def later(frame: bytes) -> bytes:
+        start = frame[:2] + bytes([frame[2] + 1]) + frame[3:11]
+        return start + crc32(frame[15:], crc32(start)).to_bytes(4, "big") + frame[15:]
+
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.create_function("later", 1, later)
+        connection.execute("UPDATE checkpoints SET frame = later(frame) WHERE thread_id = 'u'")
+    await every_call_raises(database, UnsupportedFormatError)
+
+
+async def test_a_file_of_a_later_version(database: Path) -> None:
+    """P11: it is refused when it is opened, and not touched."""
+    execute(database, "PRAGMA user_version = 99")
+    before = database.read_bytes()
+    with pytest.raises(UnsupportedFormatError):
+        async with SqliteSaver(database):
+            pass
+    assert database.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"not a database at all\n" * 100, b"SQLite format 3\x00" + b"\xff" * 5000, b"\x00" * 4096],
+    ids=["text", "a header and rubbish", "zeros"],
+)
+async def test_no_database(content: bytes, tmp_path: Path) -> None:
+    """P11: another kind of file is refused when it is opened, and not touched."""
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError):
+        async with SqliteSaver(path):
+            pass
+    assert path.read_bytes() == content
+
+
+async def test_a_database_of_another_program(tmp_path: Path) -> None:
+    """P11: it is refused when it is opened, and not touched."""
+    path = tmp_path / "file"
+    execute(path, "CREATE TABLE threads (name TEXT)")
+    before = path.read_bytes()
+    with pytest.raises(CorruptCheckpointError):
+        async with SqliteSaver(path):
+            pass
+    assert path.read_bytes() == before
+
+
+async def test_an_empty_file(tmp_path: Path) -> None:
+    """A file of no bytes is a new database."""
+    path = tmp_path / "file"
+    path.touch()
+    async with SqliteSaver(path) as saver:
+        assert (await chain(Probe(), saver).ainvoke({"log": []}, "t"))["log"][-1] == "c@2"
+
+
+@pytest.mark.slow
+async def test_a_bit_is_flipped(database: Path, tmp_path: Path) -> None:
+    """P11: anywhere in the file: the right values or a typed error, never a wrong value or another exception."""
+    rng = random.Random(os.environ.get("PREGEL_SEED", "0"))
+    execute(database, "PRAGMA wal_checkpoint(TRUNCATE)")
+    whole = database.read_bytes()
+    for number in range(FLIPS):
+        damaged = bytearray(whole)
+        place = rng.randrange(len(whole))
+        damaged[place] ^= 1 << rng.randrange(8)
+        path = tmp_path / f"damaged{number}"
+        path.write_bytes(damaged)
+        try:
+            async with SqliteSaver(path, synchronous="NORMAL", busy_timeout=0.1) as saver:
+                graph = chain(Probe(), saver)
+                found = (await graph.aget_state("t")).values
+                assert found in ({}, {"log": []}) or found["log"] == ["in", "a@1", "b@2", "c@3"], (place, found)
+                result = await graph.ainvoke(None, "u")
+                assert result["log"] == ["in", "a@1", "b@2", "c@3"], (place, result)
+        except PregelError:
+            pass
+
+
+# ---- read-only, full, locked -----------------------------------------------------------------------------------------
+
+
+async def test_read_only(database: Path) -> None:
+    """P4: it can be read; a run is refused before any node."""
+    probe = Probe()
+    async with SqliteSaver(f"file:{database}?mode=ro") as saver:
+        graph = chain(probe, saver)
+        assert (await graph.aget_state("t")).values["log"] == ["in", "a@1", "b@2", "c@3"]
+        assert len(await _all(graph.aget_state_history("u"))) == 3
+        for call in (CALLS[0], CALLS[1], CALLS[4]):
+            with pytest.raises(StorageReadOnlyError):
+                await call(graph, "u")
+    assert probe.started == []
+
+
+async def test_read_only_and_nothing_there(tmp_path: Path) -> None:
+    """P4: an empty database cannot be set up, and a missing one not made."""
+    (tmp_path / "empty").touch()
+    for name in ("empty", "missing"):
+        with pytest.raises(StorageError):
+            async with SqliteSaver(f"file:{tmp_path / name}?mode=ro"):
+                pass
+    assert not (tmp_path / "missing").exists()
+
+
+async def _pages(saver: SqliteSaver, most: int | None) -> None:
+    """Let the database grow no more, or again."""
+
+    def limit(db: sqlite3.Cursor) -> None:
+        pages = db.execute("PRAGMA page_count").fetchone()[0] if most is None else most
+        db.execute(f"PRAGMA max_page_count = {pages}")
+
+    await saver._run(limit, writes=False)
+
+
+async def test_full(tmp_path: Path, world: TestWorld) -> None:
+    """P4: the run stops at the superstep that has no room, with that error; and goes on from there when there is room."""
+    probe = Probe()
+
+    async def big(state: Any) -> dict[str, Any]:
+        key = f"big@{len(state['log'])}"
+        with probe.task(key):
+            return {"log": [key], "last": random.Random(1).randbytes(200_000).hex()}
+
+    graph = StateGraph(State).add_node("a", node(probe, "a")).add_node("big", big).add_node("c", node(probe, "c"))
+    graph.add_edge(START, "a").add_edge("a", "big").add_edge("big", "c")
+    async with SqliteSaver(tmp_path / "db", clock=world.now) as saver:
+        watch = Watch(saver, probe)
+        await chain(Probe(), saver).ainvoke({"log": []}, "other")
+        compiled = graph.compile(saver, world=world)
+        await _pages(saver, None)
+        for _ in range(2):
+            with pytest.raises(StorageFullError):
+                await compiled.ainvoke({"log": ["in"]} if probe.started == [] else None, "t")
+            await watch.look(disturbed=True)
+        assert probe.started == ["a@1", "big@2", "big@2"]
+        assert (await compiled.aget_state("t")).values["log"] == ["in", "a@1"]
+        await _pages(saver, 1_000_000)
+        assert (await compiled.ainvoke(None, "t"))["log"] == ["in", "a@1", "big@2", "c@3"]
+        await watch.look()
+
+
+@asynccontextmanager
+async def locked(path: Path) -> AsyncIterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield connection
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+async def test_locked(database: Path) -> None:
+    """P4: a run is refused before any node; reading goes on."""
+    probe = Probe()
+    async with SqliteSaver(database, busy_timeout=0.05) as saver:
+        graph = chain(probe, saver)
+        async with locked(database):
+            assert (await graph.aget_state("t")).values["log"] == ["in", "a@1", "b@2", "c@3"]
+            for call in (CALLS[0], CALLS[1], CALLS[4]):
+                with pytest.raises(StorageLockedError):
+                    await call(graph, "u")
+        assert probe.started == []
+        await graph.ainvoke(None, "u")
+
+
+async def test_locked_meanwhile(tmp_path: Path, world: TestWorld) -> None:
+    """P4: a run whose superstep cannot be stored ends there; and goes on from there later."""
+    probe = Probe()
+    locks: list[sqlite3.Connection] = []
+
+    async def lock(state: Any) -> dict[str, Any]:
+        key = f"lock@{len(state['log'])}"
+        with probe.task(key):
+            if not locks:
+                locks.append(sqlite3.connect(tmp_path / "db", isolation_level=None))
+                locks[0].execute("BEGIN IMMEDIATE")
+            return {"log": [key]}
+
+    graph = StateGraph(State).add_node("a", node(probe, "a")).add_node("lock", lock).add_node("c", node(probe, "c"))
+    graph.add_edge(START, "a").add_edge("a", "lock").add_edge("lock", "c")
+    async with SqliteSaver(tmp_path / "db", busy_timeout=0.05, clock=world.now) as saver:
+        watch = Watch(saver, probe)
+        compiled = graph.compile(saver, world=world)
+        with pytest.raises(StorageLockedError):
+            await compiled.ainvoke({"log": ["in"]}, "t")
+        await watch.look(disturbed=True)
+        locks[0].close()
+        world.time += EXPIRY  # it could not be given up either
+        assert (await compiled.ainvoke(None, "t"))["log"] == ["in", "a@1", "lock@2", "c@3"]
+        await watch.look()
+
+
+async def test_the_file_is_deleted(tmp_path: Path) -> None:
+    """A saver whose file somebody deletes goes on with what it has open, or says what is wrong; a new one begins anew."""
+    path = tmp_path / "db"
+    async with SqliteSaver(path) as saver:
+        graph = chain(Probe(), saver)
+        await graph.ainvoke({"log": ["in"]}, "t")
+        for file in tmp_path.iterdir():
+            file.unlink()
+        try:
+            assert (await graph.ainvoke({"log": ["again"]}, "t"))["log"][-1] == "c@7"
+        except CheckpointError:
+            pass
+    async with SqliteSaver(path) as saver:
+        assert (await chain(Probe(), saver).ainvoke({"log": ["in"]}, "t"))["log"][-1] == "c@3"
+
+
+# ---- values that cannot be stored --------------------------------------------------------------------------------------
+
+
+class Opaque:
+    """Nobody knows how to store it."""
+
+
+class Values(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+    one: Any
+    many: Annotated[list[Any], operator.add]
+
+
+BAD: list[tuple[Any, str]] = [
+    (Opaque(), ""),
+    ([1, Opaque()], "[1]"),
+    ({"user": [{"born": Opaque()}]}, "['user'][0]['born']"),
+    ((1, (2, {"x": lambda: 0})), "[1][1]['x']"),
+    ({"open": iter(())}, "['open']"),
+]
+
+
+def values_graph(saver: BaseCheckpointSaver, probe: Probe, bad: Any, *, siblings: int) -> CompiledStateGraph[Any, Any, Any]:
+    """`bad` finishes after its siblings with an even number, before the others. In the first call it returns the value."""
+
+    async def work(given: Any) -> dict[str, Any]:
+        key = f"work[{given['i']}]@1"
+        with probe.task(key):
+            for _ in range(given["i"] * 4):
+                await anyio.lowlevel.checkpoint()
+            return {"log": [key], "many": [key]}
+
+    async def breaks(given: Any) -> dict[str, Any]:
+        key = "breaks@1"
+        with probe.task(key):
+            for _ in range(6):
+                await anyio.lowlevel.checkpoint()
+            return {"log": [key], "one": bad if probe.op == 0 else 1}
+
+    def entry(state: Any) -> list[Any]:
+        return ["breaks", *(Send("work", {"i": i}) for i in range(siblings))]
+
+    graph = StateGraph(Values).add_node("work", work).add_node("breaks", breaks)
+    return graph.add_conditional_edges(START, entry).compile(saver)
+
+
+@pytest.mark.parametrize("siblings", [0, 1, 4])
+@pytest.mark.parametrize(("bad", "path"), BAD, ids=[path or "itself" for _, path in BAD])
+async def test_a_nodes_value(bad: Any, path: str, siblings: int, saver: BaseCheckpointSaver) -> None:
+    """P3, P5, P11: it is refused with its channel and path; siblings that had finished keep their results; the node can be
+    mended, and the thread resumed."""
+    probe = Probe()
+    watch = Watch(saver, probe)
+    graph = values_graph(saver, probe, bad, siblings=siblings)
+    with pytest.raises(UnstorableValueError) as caught:
+        await graph.ainvoke({"log": ["in"]}, "t")
+    assert (caught.value.channel, caught.value.path) == ("one", path)
+    assert [note for note in caught.value.__notes__ if "'breaks'" in note and "superstep 1" in note]
+    assert not [note for note in caught.value.__notes__ if "'work'" in note]
+    snapshot = await graph.aget_state("t")
+    assert snapshot.values == {"log": ["in"], "many": []}
+    kept = [task.result for task in snapshot.tasks if task.result is not None]
+    assert len(kept) == len(probe.finished) - 1 and all(task.error for task in snapshot.tasks if task.name == "breaks")
+    probe.finished.remove("breaks@1")
+    await watch.look()
+    probe.op = 1
+    result = await graph.ainvoke(None, "t")
+    await watch.look()
+    assert result["one"] == 1 and len(result["many"]) == siblings
+    assert probe.started.count("breaks@1") == 2
+
+
+@pytest.mark.parametrize(("bad", "path"), BAD, ids=[path or "itself" for _, path in BAD])
+async def test_one_of_many_writers(bad: Any, path: str, saver: BaseCheckpointSaver) -> None:
+    """P5, P9, P11: in a folded channel the one that wrote it is named and refused, and only that one runs again."""
+    ran: list[int] = []
+    first = True
+
+    async def work(given: Any) -> dict[str, Any]:
+        ran.append(given["i"])
+        for _ in range(given["i"] * 3):
+            await anyio.lowlevel.checkpoint()
+        return {"many": [bad if given["i"] == 3 and first else given["i"]]}
+
+    graph = StateGraph(Values).add_node("work", work)
+    graph.add_conditional_edges(START, lambda state: [Send("work", {"i": i}) for i in range(4)])
+    compiled = graph.compile(saver)
+    with pytest.raises(UnstorableValueError) as caught:
+        await compiled.ainvoke({}, "t")
+    assert caught.value.channel == "many" and caught.value.path.endswith(path)
+    failed = [task.path[1] for task in (await compiled.aget_state("t")).tasks if task.error]
+    assert failed == [3] and len(caught.value.__notes__) == 1
+    first = False
+    ran.clear()
+    assert (await compiled.ainvoke(None, "t"))["many"] == [0, 1, 2, 3]
+    assert ran == [3]
+
+
+@pytest.mark.parametrize(("bad", "path"), BAD, ids=[path or "itself" for _, path in BAD])
+async def test_an_input(bad: Any, path: str, saver: BaseCheckpointSaver) -> None:
+    """P11: nothing of it is stored: a new thread leaves no trace, an old one stays as it was."""
+    probe = Probe()
+    graph = values_graph(saver, probe, None, siblings=0)
+    with pytest.raises(UnstorableValueError) as caught:
+        await graph.ainvoke({"one": bad, "log": ["in"]}, "t")
+    assert f"{caught.value.channel}{caught.value.path}".endswith(path) and "one" in str(caught.value)
+    assert await saver.scan(None, None) == () and probe.started == []
+    await graph.ainvoke({"one": 1, "log": ["in"]}, "t")
+    before = await saver.scan(None, None)
+    with pytest.raises(UnstorableValueError):
+        await graph.ainvoke({"one": bad, "log": ["in"]}, "t")
+    assert await saver.scan(None, None) == before
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+@pytest.mark.parametrize("siblings", [0, 1])
+@pytest.mark.parametrize(("bad", "path"), BAD[:3], ids=[path or "itself" for _, path in BAD[:3]])
+async def test_a_sends_argument(bad: Any, path: str, siblings: int, kind: str, saver: BaseCheckpointSaver) -> None:
+    """P3, P5, P11: a router's answer is refused; what its node did is kept, and a resume asks the router again."""
+    probe = Probe()
+
+    async def asynchronous(state: Any) -> list[Send]:
+        await anyio.lowlevel.checkpoint()
+        return plain(state)
+
+    def plain(state: Any) -> list[Send]:
+        return [Send("work", {"i": 0, "at": 2, "x": bad if probe.op == 0 else 1})]
+
+    graph = StateGraph(State).add_node("head", node(probe, "head", turns=1)).add_node("work", node(probe, "work"))
+    graph.add_edge(START, "head").add_conditional_edges("head", plain if kind == "plain" else asynchronous)
+    for number in range(siblings):
+        graph.add_node(f"other{number}", node(probe, f"other{number}")).add_edge(START, f"other{number}")
+    compiled = graph.compile(saver)
+    with pytest.raises(UnstorableValueError) as caught:
+        await compiled.ainvoke({"log": ["in"]}, "t")
+    assert caught.value.path.endswith(f".arg['x']{path}")
+    assert [note for note in caught.value.__notes__ if "'head'" in note]
+    probe.op = 1
+    result = await compiled.ainvoke(None, "t")
+    assert result["log"][-1].startswith("work[0]")
+    assert probe.started.count("head@1") == 1

@@ -1,0 +1,293 @@
+"""Configs and arguments of calls: what is taken, what is refused, and what is bound."""
+
+from __future__ import annotations
+
+import operator
+from typing import Annotated, Any, TypedDict
+
+import anyio
+import pytest
+
+from checkpoint_savers import InMemorySaver
+from pregel_async import END, START, Send, StateGraph
+from pregel_async.config import merge_configs
+from pregel_async.errors import ConfigError, GraphRecursionError, PregelError
+
+pytestmark = pytest.mark.anyio
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+    note: str
+
+
+def graph(*names: str, saver: Any = None, **settings: Any) -> Any:
+    made = StateGraph(State)
+    made.add_sequence([(name, lambda state, name=name: {"log": [name]}) for name in names or ("n",)])
+    return made.add_edge(START, names[0] if names else "n").compile(saver, blocking=False, **settings)
+
+
+ON_A_THREAD = {"configurable": {"thread_id": "t"}}
+WRONG: list[tuple[Any, str]] = [
+    ({"thread_id": "t"}, "'thread_id' belongs under 'configurable'"),
+    ({"checkpoint_id": "c"}, "'checkpoint_id' belongs under 'configurable'"),
+    ({"checkpoint_ns": ""}, "'checkpoint_ns' belongs under 'configurable'"),
+    ({"recursionlimit": 5}, "unknown config key 'recursionlimit'"),
+    ({"callbacks": []}, "unknown config key 'callbacks'"),
+    ({1: 2}, "unknown config key 1"),
+    ({"configurable": {"recursion_limit": 5}}, "'recursion_limit' belongs at the top"),
+    ({"configurable": {"metadata": {}}}, "'metadata' belongs at the top"),
+    ({"configurable": {"max_concurrency": 1}}, "'max_concurrency' belongs at the top"),
+    ({"configurable": {"tags": []}}, "'tags' belongs at the top"),
+    ({"configurable": "t"}, "configurable"),
+    ({"configurable": ["t"]}, "configurable"),
+    ({"metadata": ["x"]}, "metadata"),
+    ({"metadata": "x"}, "metadata"),
+    ({"tags": "x"}, "tags"),
+    ({"tags": ("x",)}, "tags"),
+    ({"run_id": 5}, "run_id"),
+    ({"run_name": 5}, "run_name"),
+    ({"recursion_limit": 0, **ON_A_THREAD}, "recursion_limit"),
+    ({"recursion_limit": -1, **ON_A_THREAD}, "recursion_limit"),
+    ({"recursion_limit": 1.5, **ON_A_THREAD}, "recursion_limit"),
+    ({"recursion_limit": "5", **ON_A_THREAD}, "recursion_limit"),
+    ({"recursion_limit": True, **ON_A_THREAD}, "recursion_limit"),
+    ({"max_concurrency": 0, **ON_A_THREAD}, "max_concurrency"),
+    ({"max_concurrency": "1", **ON_A_THREAD}, "max_concurrency"),
+    ({"configurable": {"thread_id": ""}}, "thread_id"),
+    ({"configurable": {"thread_id": "\ud800"}}, "thread_id"),
+    ({"configurable": {"thread_id": "t", "checkpoint_id": 5}}, "checkpoint_id"),
+    ({"configurable": {"thread_id": "t", "checkpoint_ns": 5}}, "checkpoint_ns"),
+    ({"configurable": {"thread_id": "t", "checkpoint_ns": "n:1"}}, "checkpoint_ns"),
+    ("", "thread_id"),
+    (5, "mapping"),
+    ([("configurable", {})], "mapping"),
+]
+
+
+@pytest.mark.parametrize(("config", "says"), WRONG, ids=[str(index) for index in range(len(WRONG))])
+async def test_configs_that_are_refused(config: Any, says: str) -> None:
+    """Issue 2, running: unknown top-level keys, known keys in the wrong place and bad types are errors, before anything
+    is run or stored; a stream says so when it is made."""
+    saver = InMemorySaver()
+    made = graph(saver=saver)
+    with pytest.raises(ConfigError, match=says) as caught:
+        await made.ainvoke({}, config)
+    assert isinstance(caught.value, PregelError)
+    assert isinstance(caught.value, ValueError)
+    with pytest.raises(ConfigError, match=says):
+        made.astream({}, config)
+    assert [header async for header in saver.alist(None)] == []
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        None,
+        {},
+        "t",
+        {"configurable": {}},
+        {"configurable": None},
+        {"configurable": {"thread_id": "t", "user_key": object(), "other": 1}},
+        {"configurable": {"thread_id": 5}},
+        {"recursion_limit": 5, "max_concurrency": 2, "metadata": {"a": 1}, "tags": ["x"], "run_id": "r", "run_name": "n"},
+        {"max_concurrency": None, "recursion_limit": None, "tags": None, "metadata": None},
+    ],
+    ids=[str(index) for index in range(9)],
+)
+async def test_configs_that_are_taken(config: Any) -> None:
+    """Issue 2: the peer's mapping, or simply the thread's id; other keys under `configurable` are the user's."""
+    assert await graph().ainvoke({}, config) == {"log": ["n"]}
+    assert [chunk async for chunk in graph().astream({}, config)] == [{"n": {"log": ["n"]}}]
+
+
+@pytest.mark.parametrize("config", [None, {}, {"configurable": {}}, {"configurable": {"user_key": 1}}], ids=repr)
+async def test_a_stored_run_needs_a_thread(config: Any) -> None:
+    """S-51: a checkpointer without a thread_id is an error that says what to pass."""
+    with pytest.raises(ConfigError, match="thread_id"):
+        await graph(saver=InMemorySaver()).ainvoke({}, config)
+
+
+async def test_a_thread_id_may_be_a_string_or_a_number() -> None:
+    """S-51, issue 2: a thread's id as the whole config, under `configurable`, and as another type, is the same thread."""
+    made = graph(saver=InMemorySaver())
+    await made.ainvoke({}, "7")
+    await made.ainvoke({}, {"configurable": {"thread_id": "7"}})
+    await made.ainvoke({}, {"configurable": {"thread_id": 7}})
+    assert (await made.aget_state("7")).values == {"log": ["n", "n", "n"]}
+
+
+async def test_a_config_is_left_as_it_is() -> None:
+    """P1: nothing of the caller's config is changed or kept."""
+    config: dict[str, Any] = {"configurable": {"thread_id": "t", "key": [1]}, "metadata": {"a": 1}, "tags": ["x"]}
+    made = graph(saver=InMemorySaver())
+    bound = made.with_config(config)
+    await bound.ainvoke({}, {"metadata": {"b": 2}, "tags": ["y"]})
+    assert config == {"configurable": {"thread_id": "t", "key": [1]}, "metadata": {"a": 1}, "tags": ["x"]}
+    config["configurable"]["thread_id"] = "other"
+    assert (await bound.aget_state(None)).values == {"log": ["n"]}
+
+
+def test_how_configs_merge() -> None:
+    """1.24: later ones win; `configurable` and `metadata` are merged by key, `tags` are joined."""
+    merged = merge_configs(
+        {"configurable": {"thread_id": "a", "x": 1}, "metadata": {"m": 1}, "tags": ["one"], "recursion_limit": 5},
+        None,
+        "b",
+        {"configurable": {"y": 2}, "metadata": {"m": 2, "n": 3}, "tags": ["two"], "run_name": "r", "recursion_limit": None},
+    )
+    assert merged == {
+        "configurable": {"thread_id": "b", "x": 1, "y": 2},
+        "metadata": {"m": 2, "n": 3},
+        "tags": ["one", "two"],
+        "recursion_limit": 5,
+        "run_name": "r",
+    }
+
+
+async def test_with_config() -> None:
+    """1.3: `with_config` binds settings; those of a call win over them; the graph itself is left as it is."""
+    made = graph("a", "b", "c", saver=InMemorySaver())
+    bound = made.with_config({"configurable": {"thread_id": "t"}}, recursion_limit=2)
+    with pytest.raises(GraphRecursionError, match="limit of 2"):
+        await bound.ainvoke({})
+    assert (await bound.aget_state(None)).next == ("c",)
+    assert await bound.ainvoke({}, {"configurable": {"thread_id": "t2"}, "recursion_limit": 3}) == {"log": ["a", "b", "c"]}
+    again = bound.with_config("t3").with_config(recursion_limit=3)
+    assert await again.ainvoke({}) == {"log": ["a", "b", "c"]}
+    assert type(again) is type(made)
+    with pytest.raises(ConfigError):
+        await made.ainvoke({})
+    for wrong in ({"thread_id": "t"}, {"bogus": 1}):
+        with pytest.raises(ConfigError):
+            made.with_config(wrong)
+        with pytest.raises(ConfigError):
+            made.with_config(**wrong)
+
+
+async def test_metadata_is_stored() -> None:
+    """S-38: scalars of metadata and configurable are stored with each checkpoint, and nothing else of them."""
+    made = graph(saver=InMemorySaver())
+    config = {
+        "configurable": {"thread_id": "t", "user": "u", "__private": "x", "object": object()},
+        "metadata": {"text": "x", "number": 1, "real": 1.5, "flag": True, "list": [1], "none": None, "source": "mine"},
+        "run_id": "r",
+    }
+    await made.ainvoke({}, config)
+    for state in [state async for state in made.aget_state_history("t")]:
+        metadata = dict(state.metadata)
+        assert metadata.pop("source") in ("input", "loop"), "the runtime's own entries win"
+        assert metadata.pop("step") in (-1, 0, 1)
+        assert metadata == {
+            "user": "u",
+            "text": "x",
+            "number": 1,
+            "real": 1.5,
+            "flag": True,
+            "parents": {},
+            "run_id": "r",
+        }
+
+
+async def test_a_run_id_is_made_up() -> None:
+    """Issue 2: metadata has a run_id, the same in all checkpoints of a run, another in another run."""
+    made = graph(saver=InMemorySaver())
+    await made.ainvoke({}, "t")
+    await made.ainvoke({}, "t")
+    runs = [state.metadata["run_id"] async for state in made.aget_state_history("t")]
+    assert len(runs) == 6
+    assert [len(set(runs[:3])), len(set(runs[3:])), len(set(runs))] == [1, 1, 2]
+
+
+@pytest.mark.parametrize("modes", ["everything", ["values", "everything"], [], ["values", "values"], ()], ids=repr)
+async def test_stream_modes_that_are_refused(modes: Any) -> None:
+    """Issue 2: an unknown mode, none, or one twice, is an error before anything runs."""
+    with pytest.raises(ConfigError, match="stream_mode"):
+        graph().astream({}, stream_mode=modes)
+    with pytest.raises(ConfigError, match="stream_mode"):
+        await graph().ainvoke({}, stream_mode=modes)
+
+
+async def test_other_arguments_that_are_refused() -> None:
+    """S-73, P6: unknown output keys, and another `on_conflict`, are errors before anything runs."""
+    made = graph(saver=InMemorySaver())
+    for keys in ("zz", ["log", "zz"]):
+        with pytest.raises(ConfigError, match="'zz'"):
+            await made.ainvoke({}, "t", output_keys=keys)
+        with pytest.raises(ConfigError, match="'zz'"):
+            made.astream({}, "t", output_keys=keys)
+    with pytest.raises(ConfigError, match="on_conflict"):
+        await made.ainvoke({}, "t", on_conflict="shrug")
+    assert (await made.aget_state("t")).metadata is None
+
+
+async def test_reading_without_a_checkpointer() -> None:
+    """1.7: reading a thread needs a checkpointer and a thread id; the error says which is missing."""
+    with pytest.raises(ConfigError, match="checkpointer"):
+        await graph().aget_state("t")
+    with pytest.raises(ConfigError, match="checkpointer"):
+        _ = [state async for state in graph().aget_state_history("t")]
+    stored = graph(saver=InMemorySaver())
+    with pytest.raises(ConfigError, match="thread_id"):
+        await stored.aget_state({})
+    with pytest.raises(ConfigError, match="thread_id"):
+        _ = [state async for state in stored.aget_state_history({})]
+
+
+async def test_max_concurrency() -> None:
+    """S-135: with max_concurrency 10, at most 10 of 100 sends run at once; results are in index order all the same."""
+    running = most = 0
+
+    async def worker(arg: Any) -> dict[str, Any]:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _ in range(arg % 3 + 1):
+            await anyio.lowlevel.checkpoint()
+        running -= 1
+        return {"log": [str(arg)]}
+
+    made = StateGraph(State).add_node("worker", worker)
+    made.add_conditional_edges(START, lambda state: [Send("worker", number) for number in range(100)])
+    compiled = made.compile()
+    result = await compiled.ainvoke({}, {"max_concurrency": 10})
+    assert result["log"] == [str(number) for number in range(100)]
+    assert (most, running) == (10, 0)
+    most = 0
+    await compiled.ainvoke({}, {"max_concurrency": 1})
+    assert most == 1
+    await compiled.ainvoke({}, {"max_concurrency": 1000})
+    assert most == 100
+    await compiled.with_config(max_concurrency=5).ainvoke({}, {"max_concurrency": None})
+    assert most == 100
+
+
+@pytest.mark.parametrize("length", [1, 3, 10])
+async def test_the_recursion_limit(length: int) -> None:
+    """P14: n chained nodes need a limit of n: the hidden start does not count, and a run that is done is done."""
+    names = [f"n{index}" for index in range(length)]
+    made = graph(*names, saver=InMemorySaver())
+    assert await made.ainvoke({}, {"configurable": {"thread_id": "t"}, "recursion_limit": length}) == {"log": names}
+    if length > 1:
+        config = {"configurable": {"thread_id": "t2"}, "recursion_limit": length - 1}
+        with pytest.raises(GraphRecursionError) as caught:
+            await made.ainvoke({}, config)
+        assert (caught.value.limit, caught.value.pending) == (length - 1, (names[-1],))
+        state = await made.aget_state("t2")
+        assert (state.values, state.next) == ({"log": names[:-1]}, (names[-1],))
+        assert await made.ainvoke(None, config) == {"log": names}, "the same limit for the run that goes on"
+
+
+async def test_the_default_limit() -> None:
+    """P14: the default is 10 007."""
+    made = StateGraph(State).add_node("n", lambda state: None).add_edge(START, "n").add_edge("n", "n")
+    with pytest.raises(GraphRecursionError, match="limit of 10007") as caught:
+        await made.compile(blocking=False).ainvoke({})
+    assert caught.value.step == 10_007
+
+
+async def test_a_loop_that_ends_at_its_limit() -> None:
+    """P14: the error comes only when work is left."""
+    made = StateGraph(State).add_node("n", lambda state: {"log": ["n"]}).add_edge(START, "n")
+    made.add_conditional_edges("n", lambda state: "n" if len(state["log"]) < 5 else END)
+    assert len((await made.compile(blocking=False).ainvoke({}, {"recursion_limit": 5}))["log"]) == 5
