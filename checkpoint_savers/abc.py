@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from .codec import Codec
@@ -163,7 +164,7 @@ class BaseCheckpointSaver(ABC):
         before: Mapping[str, Any] | None = None,
         limit: int | None = None,
         codec: Codec | None = None,
-    ) -> AsyncIterator[CheckpointTuple]:
+    ) -> AsyncGenerator[CheckpointTuple, None]:
         """Checkpoints, newest first.
 
         Args:
@@ -174,10 +175,11 @@ class BaseCheckpointSaver(ABC):
         """
         thread_id, ns, checkpoint_id = (None, None, None) if config is None else address(config)
         bound = address(before)[2] if before is not None else None
-        async for header, reader, records in self.walk(thread_id, ns, before=bound, limit=limit, filter=filter):
-            if checkpoint_id is not None and header.checkpoint_id != checkpoint_id:
-                continue
-            yield _tuple(reader, reader.rows[header.checkpoint_id], records, codec or self.codec)
+        walk = self.walk(thread_id, ns, before=bound, limit=limit, filter=filter)
+        async with aclosing(walk):
+            async for header, reader, records in walk:
+                if checkpoint_id is None or header.checkpoint_id == checkpoint_id:
+                    yield _tuple(reader, reader.rows[header.checkpoint_id], records, codec or self.codec)
 
     async def walk(
         self,
@@ -187,7 +189,7 @@ class BaseCheckpointSaver(ABC):
         before: CheckpointId | None = None,
         limit: int | None = None,
         filter: Mapping[str, Any] | None = None,
-    ) -> AsyncIterator[tuple[Header, Reader, tuple[TaskRecord, ...]]]:
+    ) -> AsyncGenerator[tuple[Header, Reader, tuple[TaskRecord, ...]], None]:
         """Headers newest first, each with the reader that can restore its state and its records.
 
         Neighbours share a reader, so that a listing decodes each row once.

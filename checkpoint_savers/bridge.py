@@ -63,7 +63,8 @@ async def until(start: Callable[[Waiter], None]) -> None:
 
 
 def _on_trio() -> bool:
-    """Whether the caller is a trio task. Asked of trio itself: beside a guest of asyncio there is an asyncio loop too."""
+    """Whether the caller is a trio task. Trio is asked: where it is a guest of asyncio, there is an asyncio loop
+    too."""
     if "trio" not in sys.modules:
         return False
     import trio

@@ -64,15 +64,17 @@ class CorruptCheckpointError(CheckpointError, ValueError):
     Attributes:
         where: what was being read (a thread, a checkpoint, a channel, a file).
         reason: what is wrong with it.
+        advice: what to do.
     """
 
-    def __init__(self, where: str, reason: str) -> None:
+    def __init__(self, where: str, reason: str, advice: str = "Restore it from a backup") -> None:
         self.where = where
         self.reason = reason
-        super().__init__(f"{where}: {reason}. Restore it from a backup; nothing was changed.")
+        self.advice = advice
+        super().__init__(f"{where}: {reason}. {advice}; nothing was changed.")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.where, self.reason))
+        return (type(self), (self.where, self.reason, self.advice))
 
 
 class UnknownTypeError(CorruptCheckpointError):
@@ -91,6 +93,7 @@ class UnknownTypeError(CorruptCheckpointError):
         )
         self.where = where
         self.reason = f"unknown type tag {tag!r}"
+        self.advice = "Register it"
 
     def __reduce__(self) -> tuple[object, ...]:
         return (UnknownTypeError, (self.where, self.tag))

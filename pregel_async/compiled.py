@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar, cast, runtime_checkable
 
 import anyio
@@ -13,6 +14,7 @@ from checkpoint_savers.codec import Codec
 
 from ._core.program import SENDS, Program, Write, build_program
 from ._runtime.log import Log, Sink
+from ._runtime.loops import alone
 from ._runtime.modes import MODES, View
 from ._runtime.run import Settings, run
 from ._runtime.stream import GraphStream
@@ -68,7 +70,8 @@ class Graph(Generic[InputT, OutputT]):
         debug: bool,
     ) -> None:
         if checkpointer is not None and not isinstance(checkpointer, BaseCheckpointSaver):
-            kind = type(cast("object", checkpointer)).__name__
+            given = cast("object", checkpointer)
+            kind = f"class: make one, {given.__name__}()" if isinstance(given, type) else type(given).__name__
             raise GraphValidationError(
                 f"a checkpointer is a BaseCheckpointSaver, not a {kind}. A saver that is an async context manager is "
                 "entered first: async with SqliteSaver.from_conn_string(path) as saver"
@@ -223,9 +226,12 @@ class Graph(Generic[InputT, OutputT]):
                     if not return_exceptions:
                         group.cancel_scope.cancel()
 
-        async with anyio.create_task_group() as group:
-            for _ in range(len(inputs) if max_concurrency is None else max(1, max_concurrency)):
-                group.start_soon(work)
+        try:
+            async with anyio.create_task_group() as group:
+                for _ in range(len(inputs) if max_concurrency is None else max(1, max_concurrency)):
+                    group.start_soon(work)
+        except BaseExceptionGroup as several:  # Ctrl-C: every other error is kept in its place
+            raise alone(several) from None
         if not return_exceptions:
             for place in sorted(done):
                 result = done[place]
@@ -284,8 +290,10 @@ class Graph(Generic[InputT, OutputT]):
         """
         reader, (thread_id, ns, at) = self._reader(config)
         bound = None if before is None else address(before)[2]
-        async for snapshot in reader.history(thread_id, ns, at, filter=filter, before=bound, limit=limit):
-            yield snapshot
+        snapshots = reader.history(thread_id, ns, at, filter=filter, before=bound, limit=limit)
+        async with aclosing(snapshots):
+            async for snapshot in snapshots:
+                yield snapshot
 
     def _reader(self, config: Config) -> tuple[StateReader, tuple[str, str, Any]]:
         if self.checkpointer is None or self._codec is None:

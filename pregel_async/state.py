@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, cast
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.ledger import Reader, TaskEntry, read_record, timestamp
+from checkpoint_savers.ledger import Reader, TaskEntry, metadata_matches, read_record, timestamp
 from checkpoint_savers.records import CheckpointId, CheckpointMetadata, CheckpointRow, TaskRecord
 
 from ._core import superstep
@@ -57,24 +58,33 @@ class StateReader:
         filter: Mapping[str, Any] | None,
         before: CheckpointId | None,
         limit: int | None,
-    ) -> AsyncIterator[StateSnapshot]:
+    ) -> AsyncGenerator[StateSnapshot, None]:
         """Snapshots, newest first."""
-        children: dict[CheckpointId, Place] = {}  # the newest child of each
-        async for header, reader, records in self._saver.walk(thread_id, ns, before=before, limit=limit, filter=filter):
-            row = reader.rows[header.checkpoint_id]
-            if row.parent_id is not None and _closes(row):
-                children.setdefault(row.parent_id, (reader, row))
-            child = children.pop(row.checkpoint_id, None)
-            if at is None or at == row.checkpoint_id:
-                yield self._snapshot((reader, row), records, child)
+        children: dict[CheckpointId, Place] = {}  # the newest of each that closes its superstep
+        left = limit
+        # Filtered here and not by the saver: a checkpoint is told with what its child says of its tasks, shown or not.
+        async with aclosing(self._saver.walk(thread_id, ns, before=before)) as walk:
+            async for header, reader, records in walk:
+                row = reader.rows[header.checkpoint_id]
+                if row.parent_id is not None and _closes(row):
+                    children.setdefault(row.parent_id, (reader, row))
+                child = children.pop(row.checkpoint_id, None)
+                if left == 0:
+                    return
+                if (at is None or at == row.checkpoint_id) and metadata_matches(row.metadata, filter):
+                    if child is None and before is not None:
+                        child = await self._child_of(thread_id, ns, row.checkpoint_id)
+                    left = None if left is None else left - 1
+                    yield self._snapshot((reader, row), records, child)
 
     async def _child_of(self, thread_id: str, ns: str, at: CheckpointId) -> Place | None:
         """The newest checkpoint that was made from this one."""
-        async for header, reader, _ in self._saver.walk(thread_id, ns):
-            if header.parent_id == at and _closes(reader.rows[header.checkpoint_id]):
-                return reader, reader.rows[header.checkpoint_id]
-            if header.checkpoint_id <= at:
-                break
+        async with aclosing(self._saver.walk(thread_id, ns)) as walk:
+            async for header, reader, _ in walk:
+                if header.parent_id == at and _closes(reader.rows[header.checkpoint_id]):
+                    return reader, reader.rows[header.checkpoint_id]
+                if header.checkpoint_id <= at:
+                    break
         return None
 
     def _snapshot(self, place: Place, records: Sequence[TaskRecord], child: Place | None) -> StateSnapshot:

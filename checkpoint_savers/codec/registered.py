@@ -207,12 +207,12 @@ def explain(cls: type[object]) -> str:
     if issubclass(cls, BaseException):
         return f"{name} is an exception, which is no value: store its text"
     if cls.__module__ == "builtins":  # a function, a class, a generator, a bare object: nobody has a function for those
-        return f"a value of type {cls.__name__} cannot be stored: keep it out of the state, in the run's context"
+        return f"a {cls.__name__} cannot be stored: keep it out of the state, or in an UntrackedValue channel"
     if shape_of(cls, explicitly=True) is not None:
         return f"{name} is not registered. Register it: Codec().with_types({cls.__name__}, tag=...)"
     return (
         f"{name} cannot be stored as it is. Say how: Codec().with_type({cls.__name__}, encode=..., decode=...), "
-        "or keep it out of the state: in the run's context, or in an UntrackedValue channel"
+        "or keep it in an UntrackedValue channel, which is not stored"
     )
 
 

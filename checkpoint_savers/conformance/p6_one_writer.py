@@ -34,10 +34,11 @@ class OneWriter(Suite):
         assert (claim.thread_id, claim.owner, claim.newest) == ("t", here("run-1"), None)
         await saver.commit(claim, commit(row(5)))
         await saver.commit(claim, commit(row(7, ns="child")))
+        await saver.commit(claim, commit(row(6, 5), head=5))
         await saver.release(claim)
         again = await take(saver, run="run-2")
         assert again.epoch == claim.epoch + 1
-        assert again.newest == cid(7), "the newest of any namespace"
+        assert again.newest == cid(7), "the greatest of any namespace and branch"
 
     async def test_a_live_claim_refuses_others(self, saver: BaseCheckpointSaver) -> None:
         """P6: another live claim means ThreadBusyError, which says whose and until when; the holder goes on."""

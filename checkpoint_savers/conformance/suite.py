@@ -196,10 +196,15 @@ async def in_threads(*works: Callable[[], Awaitable[None]]) -> None:
         threads = [
             threading.Thread(target=run, args=(work, kinds[number % len(kinds)])) for number, work in enumerate(works)
         ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)  # the interpreter lets threads take turns as often as it can
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(before)
 
     await anyio.to_thread.run_sync(run_all)
     if errors:

@@ -64,6 +64,7 @@ class SqliteSaver(BaseCheckpointSaver):
         self.synchronous: Literal["FULL", "NORMAL"] = synchronous
         self.busy_timeout = busy_timeout
         self._worker: Worker | None = None
+        self._taken: dict[str, Claim] = {}  # by run: claims taken here and not given up yet
 
     @classmethod
     def from_conn_string(
@@ -109,10 +110,17 @@ class SqliteSaver(BaseCheckpointSaver):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Finish what was begun, and close: on any thread and event loop, not just those it was opened on."""
+        """Finish what was begun, and close: on any thread and event loop, not just those it was opened on.
+
+        A run that still goes on can store nothing any more; its thread is given up, so that nobody has to wait for it.
+        """
         worker, self._worker = self._worker, None
         if worker is not None:
+            left, self._taken = self._taken, {}
             with anyio.CancelScope(shield=True):  # else a cancelled scope would not even begin to close
+                for claim in left.values():
+                    with contextlib.suppress(StorageError):  # it lapses by itself then
+                        await worker.run(Job(partial(transactions.release, claim=claim), writes=True))
                 await worker.close()
 
     def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
@@ -135,7 +143,8 @@ class SqliteSaver(BaseCheckpointSaver):
     async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
         job = Job(lambda db: transactions.claim(db, thread_id, owner, now, expires_at), writes=True)
         try:
-            return await self._do(job)
+            claim = self._taken[owner.run_id] = await self._do(job)
+            return claim
         except BaseException:
             # Cancelled, and the claim may have been taken all the same. Its run will never hear of it, and would
             # leave the thread busy until it expires.
@@ -159,6 +168,8 @@ class SqliteSaver(BaseCheckpointSaver):
             commit.expires_at,
             commit.releases,
         )
+        if commit.releases:
+            self._taken.pop(claim.owner.run_id, None)
 
     async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
         rows = [_record(claim.thread_id, record) for record in records]
@@ -166,6 +177,7 @@ class SqliteSaver(BaseCheckpointSaver):
 
     async def release(self, claim: Claim) -> None:
         await self._run(transactions.release, claim)
+        self._taken.pop(claim.owner.run_id, None)
 
     async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
         return await self._run(transactions.read, thread_id, ns, checkpoint_id, writes=False)

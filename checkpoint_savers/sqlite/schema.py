@@ -136,7 +136,7 @@ def _is_empty(connection: sqlite3.Connection, name: str) -> bool:
             raise CorruptCheckpointError(name, f"its version is {version}, and these parts are missing: {missing}")
         return False
     if application_id or version or names:
-        raise CorruptCheckpointError(name, "it is a database of another program")
+        raise CorruptCheckpointError(name, "it is a database of another program", "Choose another file")
     return True
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, NotRequired, Required, TypeVar, Union, get_args, get_origin, is_typeddict
+from typing import Annotated, Any, Literal, NotRequired, Required, TypeVar, Union, get_args, get_origin
 
 
 def fits(hint: Any, value: Any) -> bool:
@@ -24,7 +24,7 @@ def fits(hint: Any, value: Any) -> bool:
     if origin is Literal:
         return any(type(value) is type(option) and value == option for option in get_args(hint))
     kind = hint if origin is None else origin
-    if is_typeddict(kind):
+    if is_typed_dict(kind):
         return isinstance(value, dict)
     if kind is Callable or not isinstance(kind, type):
         return True
@@ -43,3 +43,8 @@ def fits(hint: Any, value: Any) -> bool:
     ):
         return isinstance(value, (kind, dict))  # a mapping that the schema's class may make into one
     return isinstance(value, kind)
+
+
+def is_typed_dict(kind: Any) -> bool:
+    """Whether a class is a TypedDict, of `typing` or of `typing_extensions` (which has one of its own before 3.13)."""
+    return isinstance(kind, type) and issubclass(kind, dict) and hasattr(kind, "__total__")

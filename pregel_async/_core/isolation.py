@@ -229,8 +229,11 @@ class IsolatedList(list[_T]):
 # ---- on the way in -----------------------------------------------------------------------------------------------
 
 
-def own(value: Any) -> Any:
+def own(value: Any, channel: str = "") -> Any:
     """A copy of what user code gave, of plain containers, which that code does not hold.
+
+    Args:
+        channel: where it is written, for the message.
 
     Raises:
         InvalidUpdateError: the value contains itself, or is nested deeper than Python's recursion allows.
@@ -241,9 +244,27 @@ def own(value: Any) -> Any:
     try:
         return _own(value)
     except RecursionError:
+        path = _cycle(value, [])
         raise InvalidUpdateError(
-            "a value contains itself, or is nested too deeply to be copied. Write a value without cycles."
+            f"channel {channel!r}, at value{path}: the container there contains itself"
+            if path is not None
+            else f"channel {channel!r}: the value contains itself, or is nested too deeply to be copied",
+            channel=channel,
         ) from None
+
+
+def _cycle(value: Any, above: list[Any]) -> str | None:
+    """Where in a value, as Python would write it, a list or dict stands that is one of those above it."""
+    if any(value is outer for outer in above):
+        return ""
+    if not isinstance(value, (dict, list)) or len(above) > 200:
+        return None
+    inner = dict.items(value) if isinstance(value, dict) else enumerate(list.__getitem__(value, slice(None)))
+    for key, item in inner:
+        found = _cycle(item, [*above, value])
+        if found is not None:
+            return f"[{key!r}]{found}"
+    return None
 
 
 def _own(value: Any) -> Any:

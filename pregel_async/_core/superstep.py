@@ -207,8 +207,12 @@ def update(
             else:
                 by_channel[name] = [value]
     for name in sorted(by_channel):
-        if _fold(_channel(program, board, name), by_channel[name], step):
-            touched.add(name)
+        try:
+            if _channel(program, board, name).update(by_channel[name]):
+                touched.add(name)
+        except Exception as error:
+            _place(error, name, tasks, writes, step)
+            raise
 
     # 3. A superstep has passed: channels that nobody wrote may lose their value by that.
     if tasks and board.fleeting:
@@ -244,15 +248,14 @@ def _channel(program: Program, board: Board, name: str) -> Channel:
     return channel
 
 
-def _fold(channel: Channel, values: list[Any], step: int) -> bool:
-    try:
-        return channel.update(values)
-    except Exception as error:
-        where = f"channel {channel.key!r} in superstep {step}"
-        if not isinstance(error, PregelError):
-            where = f"the reducer of {where}"
-        error.add_note(f"raised while folding {len(values)} write(s): {where}. The superstep was not applied.")
-        raise
+def _place(error: Exception, channel: str, tasks: Sequence[Task], writes: Sequence[Sequence[Write]], step: int) -> None:
+    """Say where a fold failed: in which channel, and who wrote to it."""
+    by = [repr(task.node.name) for task, written in zip(tasks, writes, strict=False) if channel in dict(written)]
+    what = "" if isinstance(error, PregelError) else "the reducer of "
+    error.add_note(
+        f"raised by {what}channel {channel!r} in superstep {step}, on writes of {', '.join(by) or 'the input'}. "
+        "The superstep was not applied."
+    )
 
 
 def _settle(program: Program, board: Board, name: str, clock: int) -> bool:

@@ -62,10 +62,12 @@ class Finished(msgspec.Struct, frozen=True):
     Attributes:
         writes: the update, then the edges, then what the routers said, in order.
         replayed: True when they were recorded earlier and the node did not run.
+        own: how many of them, from the first, are the node's own; the others are its edges' and routers'.
     """
 
     writes: list[Write]
     replayed: bool = False
+    own: int = 0
 
 
 class Failed(msgspec.Struct, frozen=True):

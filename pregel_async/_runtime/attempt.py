@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -35,7 +34,7 @@ async def attempt(
     given: list[Write] | None,
     record: Recorder | None,
     *,
-    in_place: bool,
+    natively_cancelled: Callable[[], bool] | None,
     debug: bool,
 ) -> Finished | Failed:
     """Run a task. Its own failures become an outcome; a cancellation from outside goes through.
@@ -45,7 +44,8 @@ async def attempt(
         record: stores the node's writes before an async router is asked. It may take long, and what the node did must
             not be done again if the process dies meanwhile. A sync router answers at once, and needs no transaction of
             its own.
-        in_place: the running task is that of the run, and not one of the task's own.
+        natively_cancelled: whether the running task was cancelled without a scope since the run began; None when the
+            running task is not the run's, but this task's own.
         debug: warn when the node changes its input in place.
     """
     node = task.node
@@ -55,10 +55,10 @@ async def attempt(
         if writes is None:
             value = board.input_of(node) if task.send < 0 else isolate(task.arg)
             compare = watch(task, value) if debug else None
-            result = await _call(node, value, in_place=in_place)
+            result = await _call(node, value)
             if compare is not None:
                 compare()
-            writes = [(name, item if type(item) in ATOMS else own(item)) for name, item in node.writes(result)]
+            writes = [(name, item if type(item) in ATOMS else own(item, name)) for name, item in node.writes(result)]
         everything = [*writes, *node.edges]
         for router in node.routers:
             answer = router.call(board.view_of(router, program, writes))
@@ -74,12 +74,12 @@ async def attempt(
                         raise
                     recording = False
                 answer = await answer
-            everything.extend([(name, own(item)) for name, item in router.route(answer)])
-        return Finished(everything)
+            everything.extend([(name, own(item, name)) for name, item in router.route(answer)])
+        return Finished(everything, own=len(writes))
     except GeneratorExit:
         raise
     except anyio.get_cancelled_exc_class() as error:
-        if _cancelled_from_outside(in_place=in_place):
+        if _cancelled_from_outside(natively_cancelled):
             raise
         failure = NodeCancelledError(node.name)
         failure.__cause__ = error
@@ -90,10 +90,9 @@ async def attempt(
         return Failed(_placed(error, task), writes)
 
 
-async def _call(node: Node, value: Any, *, in_place: bool) -> Any:
+async def _call(node: Node, value: Any) -> Any:
     if node.flavour == "async":
-        # A task of a group has a context of its own already.
-        return await (in_own_context(node.call(value)) if in_place else node.call(value))
+        return await in_own_context(node.call(value))
     if node.flavour == "inline":
         result = copy_context().run(node.call, value)
     else:
@@ -136,7 +135,7 @@ async def _as_coroutine(awaitable: Awaitable[_T]) -> _T:
     return await awaitable
 
 
-def _cancelled_from_outside(*, in_place: bool) -> bool:
+def _cancelled_from_outside(natively_cancelled: Callable[[], bool] | None) -> bool:
     """Whether the cancellation that has just been caught is the run's, or the node's own affair.
 
     The run's comes from a cancel scope; to a task that runs in place it may come natively too. On trio nobody can make
@@ -144,8 +143,7 @@ def _cancelled_from_outside(*, in_place: bool) -> bool:
     """
     if anyio.current_effective_deadline() == float("-inf") or not on_asyncio():
         return True
-    task = asyncio.current_task()
-    return in_place and task is not None and task.cancelling() > 0
+    return natively_cancelled is not None and natively_cancelled()
 
 
 def _placed(error: BaseException, task: Task) -> BaseException:

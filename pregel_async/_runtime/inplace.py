@@ -48,6 +48,8 @@ def _parts(value: Any) -> dict[Any, Any]:
         return {key: _owned(item) for key, item in dict.items(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: own(getattr(value, field.name, None)) for field in dataclasses.fields(value)}
+    if hasattr(value, "__pydantic_fields_set__"):
+        return {name: own(item) for name, item in value.__dict__.items()}
     names = getattr(value, "__struct_fields__", None)
     if names is not None:
         return {name: own(getattr(value, name)) for name in names}

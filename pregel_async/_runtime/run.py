@@ -20,6 +20,7 @@ from .._core.task import Cancelled, Outcome, Task
 from ..errors import CheckpointNotFoundError, EmptyInputError
 from ..types import OnConflict
 from .log import Log
+from .loops import alone
 from .runner import Runner
 from .thread import Thread
 from .world import World
@@ -102,16 +103,19 @@ async def _beside(thread: Thread, this: _Run, writes: list[Write] | None) -> Boa
     """Run while the claim is kept alive beside it. The run's own error leaves as it is, in no group."""
     board: Board | None = None
     failure: BaseException | None = None
-    async with anyio.create_task_group() as group:
-        group.start_soon(thread.keep)
-        try:
-            board = await this.go(await this.begin(thread.board, writes))
-        except anyio.get_cancelled_exc_class():
-            raise
-        except BaseException as error:
-            failure = error
-        finally:
-            group.cancel_scope.cancel()
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(thread.keep)
+            try:
+                board = await this.go(await this.begin(thread.board, writes))
+            except anyio.get_cancelled_exc_class():
+                raise
+            except BaseException as error:
+                failure = error
+            finally:
+                group.cancel_scope.cancel()
+    except BaseExceptionGroup as several:
+        raise alone(several) from None
     if failure is not None:
         raise failure
     assert board is not None
@@ -173,11 +177,13 @@ class _Run:
     async def checkpoint(self, board: Board, ran: Sequence[Task], upcoming: Sequence[Task]) -> None:
         if self._thread is not None:
             await self._thread.commit(board, ran, self._outcomes, upcoming)
+            await self._runner.tell_rest()
         if self._log is not None and self._log.on_updated is not None:
             await self._log.on_updated(board)
 
     async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
         if self._thread is not None:
             await self._thread.give_up(tasks, outcomes, error)
+            await self._runner.tell_rest()
         if self._log is not None and self._log.on_failed is not None:
             await self._log.on_failed(tasks, outcomes)

@@ -18,7 +18,7 @@ from .._core.program import Program, Write
 from .._core.task import Cancelled, Failed, Finished, Outcome, Task
 from ..errors import UnstorableValueError
 from .attempt import Recorder, attempt
-from .loops import native_cancellations, turn
+from .loops import alone, native_cancellations, turn
 
 
 class Ledger(Protocol):
@@ -42,7 +42,7 @@ class Runner:
 
     Args:
         storage: None when the run has no thread.
-        finished: told of each task as it finishes, once its result is as durable as promised; None when nobody listens.
+        finished: told of each task that has finished, once its result is stored; None when nobody listens.
         max_concurrency: how many tasks run at once; None for all.
         debug: warn when a node changes its input in place.
     """
@@ -58,8 +58,9 @@ class Runner:
     ) -> None:
         self._program = program
         self.storage = storage
-        self.finished = finished
         self.max_concurrency = max_concurrency
+        self._finished = finished
+        self._untold: list[tuple[Task, Finished]] = []
         self._debug = debug
         self._turn = turn()
         self._cancellations = native_cancellations()
@@ -69,27 +70,54 @@ class Runner:
     async def execute(self, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
         """Run the tasks on the board as it is. See `superstep.Port.execute`."""
         await self._turn()
-        if len(tasks) == 1:
-            outcome = await self.attempt(board, tasks[0], in_place=True)
-            if self._cancellations() > self._cancelled_before:
-                # The node has swallowed its caller's cancellation. A group would end here with it, whatever the task
-                # did.
-                raise anyio.get_cancelled_exc_class()
-            if self.finished is not None and isinstance(outcome, Finished):
-                await self.finished(tasks[0], outcome)
-            return (outcome,)
-        return await _Group(self, board, tasks).execute()
+        if len(tasks) > 1:
+            return await _Group(self, board, tasks).execute()
+        task = tasks[0]
+        outcome = await self.attempt(board, task, self._natively_cancelled)
+        if self._natively_cancelled():
+            # The node has swallowed its caller's cancellation. A group would end with it, whatever the task did.
+            raise anyio.get_cancelled_exc_class()
+        if isinstance(outcome, Finished):
+            await self.tell(task, outcome, stored=self.storage is None or outcome.replayed)
+        return (outcome,)
 
-    async def attempt(self, board: Board, task: Task, *, in_place: bool) -> Finished | Failed:
-        storage = self.storage
-        if storage is None:
-            return await attempt(self._program, board, task, None, None, in_place=in_place, debug=self._debug)
-        recorded = storage.result_of(task)
-        if recorded is not None:
-            return recorded
+    async def attempt(
+        self, board: Board, task: Task, natively_cancelled: Callable[[], bool] | None
+    ) -> Finished | Failed:
+        """Run one task, unless its result is recorded."""
+        given: list[Write] | None = None
+        if self.storage is not None:
+            recorded = self.storage.result_of(task)
+            if recorded is not None:
+                return recorded
+            given = self.storage.writes_of(task)
         return await attempt(
-            self._program, board, task, storage.writes_of(task), self._record, in_place=in_place, debug=self._debug
+            self._program,
+            board,
+            task,
+            given,
+            self._record,
+            natively_cancelled=natively_cancelled,
+            debug=self._debug,
         )
+
+    async def tell(self, task: Task, outcome: Finished, *, stored: bool) -> None:
+        """Tell of a task that has finished: now when its result is stored, else with the superstep's own commit."""
+        if self._finished is not None:
+            if stored:
+                await self._finished(task, outcome)
+            else:
+                self._untold.append((task, outcome))
+
+    async def tell_rest(self) -> None:
+        """Tell of the tasks whose results the superstep's transaction has stored."""
+        untold, self._untold = self._untold, []
+        if self._finished is not None:
+            for task, outcome in untold:
+                await self._finished(task, outcome)
+
+    def _natively_cancelled(self) -> bool:
+        return self._cancellations() > self._cancelled_before
 
     async def _record_unrouted(self, task: Task, writes: list[Write]) -> None:
         assert self.storage is not None
@@ -111,14 +139,17 @@ class _Group:
     async def execute(self) -> Sequence[Outcome]:
         width = self._runner.max_concurrency
         places = iter(range(len(self._tasks)))
-        async with anyio.create_task_group() as group:
-            self._scope = group.cancel_scope
-            if width is None or width >= len(self._tasks):
-                for place in places:
-                    group.start_soon(self._one, place)
-            else:
-                for _ in range(width):
-                    group.start_soon(self._several, places)
+        try:
+            async with anyio.create_task_group() as group:
+                self._scope = group.cancel_scope
+                if width is None or width >= len(self._tasks):
+                    for place in places:
+                        group.start_soon(self._one, place)
+                else:
+                    for _ in range(width):
+                        group.start_soon(self._several, places)
+        except BaseExceptionGroup as several:
+            raise alone(several) from None
         if self._broken is not None:
             raise self._broken
         return [Cancelled() if outcome is None else outcome for outcome in self._outcomes]
@@ -131,26 +162,34 @@ class _Group:
         """Run one task, and keep what became of it. Nothing but a cancellation leaves here."""
         runner, task = self._runner, self._tasks[place]
         try:
-            outcome = await runner.attempt(self._board, task, in_place=False)
+            outcome = await runner.attempt(self._board, task, None)
             self._outcomes[place] = outcome
             self._open -= 1
             if isinstance(outcome, Failed):
                 self._stop()
                 return
-            if runner.storage is not None and self._open and not outcome.replayed:
+            stored = runner.storage is None or outcome.replayed
+            if not stored and self._open:
                 # The last to finish needs no record: the superstep's commit holds its writes.
-                await runner.storage.record(task, outcome.writes, routed=True)
-            if runner.finished is not None:
-                await runner.finished(task, outcome)
+                stored = await self._record(place, task, outcome)
+            if self._outcomes[place] is outcome:
+                await runner.tell(task, outcome, stored=stored)
         except anyio.get_cancelled_exc_class():
             raise
-        except UnstorableValueError as error:
-            self._outcomes[place] = Failed(error)
-            self._stop()
         except Exception as error:
             # Storage failed: the superstep ends with that error, and with it alone.
             self._broken = error
             self._stop()
+
+    async def _record(self, place: int, task: Task, outcome: Finished) -> bool:
+        assert self._runner.storage is not None
+        try:
+            await self._runner.storage.record(task, outcome.writes, routed=True)
+        except UnstorableValueError as error:
+            self._outcomes[place] = Failed(error, outcome.writes[: outcome.own])
+            self._stop()
+            return False
+        return True
 
     def _stop(self) -> None:
         assert self._scope is not None

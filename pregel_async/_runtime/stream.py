@@ -9,6 +9,7 @@ alone, so that Python drops it with the reader's last reference; the run is canc
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import warnings
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -63,8 +64,8 @@ class GraphStream(Generic[T]):
                     pipe.start()
                 try:
                     await pipe.wait_for_chunk()
-                except BaseException:
-                    await pipe.close()
+                except BaseException as error:
+                    await self.__aexit__(type(error), error, None)
                     raise
             return pipe.take()  # type: ignore[no-any-return]  # the pipe carries what the modes make
         finally:
@@ -78,10 +79,20 @@ class GraphStream(Generic[T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.aclose()
+        try:
+            await self.aclose()
+        except Exception as failure:
+            if error is None:
+                raise
+            with contextlib.suppress(Exception):  # an exception that refuses attributes
+                error.add_note(f"and the stream's run had failed: {type(failure).__name__}: {failure}")
 
     async def aclose(self) -> None:
-        """Cancel the run if it still goes on, and wait until it has ended. What it left unread is dropped."""
+        """Cancel the run if it still goes on, and wait until it has ended. Chunks left unread are dropped.
+
+        Raises:
+            Exception: the run's failure, if it failed and nobody has been told.
+        """
         await self._pipe.close()
 
     def __del__(self) -> None:
@@ -107,7 +118,7 @@ class _Pipe:
         self._work = work
         self._failure: BaseException | None = None
         self._filled: anyio.Event | None = None  # the reader waits
-        self._emptied: anyio.Event | None = None  # the run waits
+        self._waiting: deque[anyio.Event] = deque()  # tasks of the run that wait for room, one event each
         self._over: anyio.Event | None = None
         self._scope: anyio.CancelScope | None = None
         self._call_soon: Callable[[Callable[[], object]], object] | None = None
@@ -147,9 +158,16 @@ class _Pipe:
 
     async def _put(self, chunk: Any) -> None:
         while len(self.chunks) >= CAPACITY:
-            if self._emptied is None:  # one for all tasks that wait
-                self._emptied = anyio.Event()
-            await self._emptied.wait()
+            room = anyio.Event()
+            self._waiting.append(room)
+            try:
+                await room.wait()
+            except BaseException:
+                if room.is_set():
+                    self._wake_one()  # the place that this one was given goes to another
+                else:
+                    self._waiting.remove(room)
+                raise
         self.chunks.append(chunk)
         if self._filled is not None:
             self._filled.set()
@@ -165,10 +183,12 @@ class _Pipe:
 
     def take(self) -> Any:
         chunk = self.chunks.popleft()
-        if self._emptied is not None:
-            self._emptied.set()
-            self._emptied = None
+        self._wake_one()
         return chunk
+
+    def _wake_one(self) -> None:
+        if self._waiting:
+            self._waiting.popleft().set()
 
     def raise_failure(self) -> None:
         """Raise what ended the run, once."""
@@ -186,8 +206,7 @@ class _Pipe:
             self._scope.cancel()
             await wait_out(self._over)
         self.chunks.clear()
-        if self._failure is not None and not isinstance(self._failure, Exception):
-            self.raise_failure()  # KeyboardInterrupt, SystemExit: nobody else would see it
+        self.raise_failure()
 
     def cancel_soon(self) -> None:
         """Cancel the run from wherever Python drops the stream, a finaliser in another thread included."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import anyio
+import msgspec
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
@@ -31,9 +32,9 @@ from .._core.board import Board
 from .._core.program import Program, Write
 from .._core.task import Failed, Finished, Outcome, Task
 from ..channels import MISSING
-from ..errors import CheckpointNotFoundError
+from ..errors import CheckpointNotFoundError, GraphChangedError
 from ..types import OnConflict
-from .restore import restore
+from .restore import BRANCH, restore
 from .world import World, checkpoint_id
 
 CLAIM_SECONDS = 30.0
@@ -129,7 +130,7 @@ class Thread:
             with anyio.CancelScope(shield=True):
                 await self._saver.release(self._claim)
         except CheckpointError as second:
-            if error is None:
+            if error is None or isinstance(error, anyio.get_cancelled_exc_class()):
                 raise
             with contextlib.suppress(Exception):  # an exception that refuses attributes
                 error.add_note(f"and its thread could not be given up: {type(second).__name__}: {second}")
@@ -150,7 +151,24 @@ class Thread:
         if row.checkpoint_id == chain.head:
             # An older checkpoint is deliberately run again from there: what was recorded after it stays with its
             # branch.
-            self._records = {record.task_id: read_record(record, self.thread_id) for record in chain.records}
+            self._records = {record.task_id: self._fitting(record) for record in chain.records}
+
+    def _fitting(self, record: TaskRecord) -> TaskEntry:
+        """A record, by the graph's code as it is now: what was written to a removed key is dropped.
+
+        Raises:
+            GraphChangedError: it leads to a node that is no more.
+        """
+        entry = read_record(record, self.thread_id)
+        known = [write for write in entry.writes if write[0] in self._program.channels]
+        if len(known) < len(entry.writes):
+            for channel, _ in entry.writes:
+                if channel.startswith(BRANCH) and channel not in self._program.channels:
+                    node = channel.removeprefix(BRANCH)
+                    reason = f"node {entry.name!r} has finished and leads to node {node!r}, and there is no such node"
+                    raise GraphChangedError(self.thread_id, node, reason)
+            entry = msgspec.structs.replace(entry, writes=tuple(known))
+        return entry
 
     def branch_off(self, board: Board) -> None:
         """Go on from an older checkpoint on a branch of its own, which starts with a copy of that checkpoint.
@@ -195,7 +213,8 @@ class Thread:
         entry = self._records.get(task.id) if self._records else None
         if entry is None or not entry.routed or entry.error is not None:
             return None
-        return Finished(self._decoded(entry), replayed=True)
+        writes = self._decoded(entry)
+        return Finished(writes, replayed=True, own=len(writes))
 
     def writes_of(self, task: Task) -> list[Write] | None:
         """The recorded writes of a task of which only the routers are left to run."""
@@ -232,7 +251,9 @@ class Thread:
         try:
             entry = self._entry(board, ran, outcomes)
         except UnstorableValueError as error:
-            if source == "loop":  # of an input that is refused nothing is stored
+            if source == "input":  # nothing is stored of it
+                self._locate(board)
+            else:
                 await self._refuse(error, ran, outcomes)
             raise
         clears = [
@@ -302,6 +323,14 @@ class Thread:
                 same = board.values.get(name, MISSING) is value
                 yield name, None if same else self._codec.encode(value, channel=name)
 
+    def _locate(self, board: Board) -> None:
+        """Refuse an input by the key that the caller knows, where it is a mapping that one channel holds."""
+        for name in board.changed:
+            given = board.channels[name].checkpoint()
+            if isinstance(given, dict):
+                for key, value in given.items():
+                    self._codec.encode(value, channel=str(key))
+
     async def _refuse(self, error: UnstorableValueError, ran: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
         """Record the tasks that wrote a value which cannot be stored as failed; the others keep their results."""
         refused: list[Outcome] = []
@@ -312,7 +341,7 @@ class Thread:
                 and self._encoded(outcome.writes) is None
             ):
                 error.add_note(f"written by node {task.node.name!r}, superstep {task.step}, task {task.id}")
-                refused.append(Failed(error))
+                refused.append(Failed(error, outcome.writes[: outcome.own]))
             else:
                 refused.append(outcome)
         await self.give_up(ran, refused, error)
@@ -363,8 +392,6 @@ class Thread:
         If storing that fails too, the superstep's own error is still the one that is raised; the other becomes its
         note.
         """
-        if isinstance(error, CheckpointError) and not isinstance(error, UnstorableValueError):
-            return
         entries: list[tuple[Task, TaskEntry]] = []
         for task, outcome in zip(tasks, outcomes, strict=True):
             if isinstance(outcome, Failed):

@@ -22,10 +22,11 @@ def main() -> None:
     try:
         from .app import start
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in EXTRA:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in EXTRA:
             raise
         print(
-            f"pregel-async: the command line needs {error.name}, which is missing: pip install 'pregel-async[cli]'",
+            f"pregel-async: the command line needs {missing}, which is missing: pip install 'pregel-async[cli]'",
             file=sys.stderr,
         )
         sys.exit(1)

@@ -206,6 +206,8 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
 
     def add_edge(self, start_key: str | Sequence[str], end_key: str) -> Self:
         """When `start_key` has run, run `end_key` next. A list of starts waits until all of them have run."""
+        if any(callable(key) for key in (start_key, end_key)):
+            raise GraphValidationError("an edge goes from a node's name to a node's name, not from or to a function")
         starts = [start_key] if isinstance(start_key, str) else list(start_key)
         if not starts:
             raise GraphValidationError(f"the edge to {end_key!r} starts nowhere")
@@ -395,14 +397,23 @@ def _name_of(call: Any) -> str:
 
 
 def _check_action(name: str, call: Any) -> None:
+    if isinstance(call, Graph):
+        raise GraphValidationError(
+            f"the action of {name!r} is a compiled graph: call it in a function, await graph.ainvoke(...)"
+        )
     if not callable(call):
-        raise GraphValidationError(f"the action of {name!r} is a function, and {call!r} is not callable")
+        raise GraphValidationError(
+            f"the action of {name!r} is a function, and {call!r} is not callable. Name and function go together: "
+            "add_node(name, function), add_sequence([(name, function), ...])"
+        )
     if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
         raise GraphValidationError(f"the action of {name!r} is a generator: return an update instead of yielding")
     try:
         inspect.signature(call).bind(object())
     except TypeError as error:
-        raise GraphValidationError(f"the action of {name!r} is called with one argument, the state: {error}") from error
+        raise GraphValidationError(
+            f"{name!r} is called with one argument, the state: {error}. Bind what else it needs, with functools.partial"
+        ) from error
     except ValueError:
         return  # a builtin that tells nothing about itself
 

@@ -10,6 +10,7 @@ a conditional edge          a router of the node, whose answer becomes writes to
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from inspect import isawaitable
 from typing import Any
 
 from checkpoint_savers.abc import BaseCheckpointSaver
@@ -126,7 +127,8 @@ def _validate(builder: Builder) -> None:
 
     def check(name: Any, where: str) -> None:
         if name not in known:
-            raise GraphValidationError(f"{where} names {name!r}, and there is no such node")
+            there = ", ".join(sorted(builder.nodes))
+            raise GraphValidationError(f"{where} names {name!r}, and there is no such node; there are {there}")
 
     for start, end in builder.edges:
         check(start, f"the edge {start!r} -> {end!r}")
@@ -200,7 +202,12 @@ def _route(builder: Builder, source: str, name: str, branch: BranchSpec) -> Call
             if end == END:
                 continue
             if not isinstance(end, str) or end not in nodes:
-                raise refuse(said, "return a node's name, END, a Send, or a list of these")
+                raise refuse(
+                    said,
+                    f"there is no node {end!r}; there are {', '.join(sorted(nodes))}"
+                    if isinstance(end, str)
+                    else "return a node's name, END, a Send, or a list of these",
+                )
             writes.append((BRANCH + end, None))
         return writes
 
@@ -229,8 +236,10 @@ def _update_reader(
         if update is None:
             update = next((found for each in schemas if (found := as_mapping(each, result)) is not None), None)
         if update is None:
+            hint = " (was an await forgotten?)" if isawaitable(result) else ""
             raise InvalidUpdateError(
-                f"node {node!r} returned a {type(result).__name__}: return a mapping of the keys to update, or None",
+                f"node {node!r} returned a {type(result).__name__}{hint}: return a mapping of the keys to update, "
+                "or None",
                 node=node,
                 code=ErrorCode.INVALID_GRAPH_NODE_RETURN_VALUE,
             )

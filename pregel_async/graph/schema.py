@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NotRequired, Required, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, NotRequired, Required, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from .._core.fits import fits
+from .._core.fits import fits, is_typed_dict
 from .._core.isolation import own
 from .._core.program import Write
 from ..channels import BaseChannel, BinaryOperatorAggregate, LastValue
@@ -43,7 +43,7 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True):
 def is_schema(kind: Any) -> bool:
     """Whether a class can be a state schema."""
     return (
-        is_typeddict(kind)
+        is_typed_dict(kind)
         or (isinstance(kind, type) and issubclass(kind, msgspec.Struct))
         or (isinstance(kind, type) and dataclasses.is_dataclass(kind))
         or _is_model(kind)
@@ -78,7 +78,7 @@ def read_schema(kind: Any, role: str) -> Schema:
         hints=hints,
         channels={name: _channel(kind, name, hint) for name, hint in hints.items()},
         shape=_shape(kind),
-        fields_of=None if is_typeddict(kind) else _fields_reader(kind),
+        fields_of=None if is_typed_dict(kind) else _fields_reader(kind),
     )
 
 
@@ -119,15 +119,20 @@ def input_reader(schema: Schema, channel: str, *, ignore_unknown: bool) -> Calla
                     f"the input has a key {key!r} that {schema.type.__qualname__} does not know; it knows "
                     f"{', '.join(schema.keys)}. compile(unknown_keys='ignore') drops such keys."
                 )
-            if type(schema.channels[key]) is LastValue and not fits(schema.hints[key], value):
+            validated = _is_model(schema.type)  # by the model itself
+            if not validated and type(schema.channels[key]) is LastValue and not fits(schema.hints[key], value):
                 raise InvalidInputError(
                     f"input {key!r} is a {type(value).__name__}, and {schema.type.__qualname__} says "
-                    f"{schema.hints[key]!r}"
+                    f"{_named(schema.hints[key])}"
                 )
             kept[key] = value
         return [(channel, kept)]
 
     return read
+
+
+def _named(hint: Any) -> str:
+    return hint.__qualname__ if isinstance(hint, type) else str(hint)
 
 
 def as_mapping(schema: Schema, given: Any) -> Mapping[str, Any] | None:
@@ -144,7 +149,7 @@ def as_mapping(schema: Schema, given: Any) -> Mapping[str, Any] | None:
 
 def _field_names(kind: Any) -> list[str] | None:
     """The names that count as keys; None for all annotated ones."""
-    if is_typeddict(kind):
+    if is_typed_dict(kind):
         return None
     if dataclasses.is_dataclass(kind):
         return [field.name for field in dataclasses.fields(kind)]
@@ -169,6 +174,12 @@ def _channel(kind: Any, name: str, hint: Any) -> Channel:
             return mark.fresh()
         if isinstance(mark, type) and issubclass(mark, BaseChannel):
             return mark(base)
+    for mark in marks[:-1]:
+        if inspect.isroutine(mark):
+            raise GraphValidationError(
+                f"the annotation of {kind.__qualname__}.{name} has a function, {mark!r}, which is not its last "
+                "item: a reducer goes last"
+            )
     last = marks[-1]
     if not callable(last) or isinstance(last, type):
         return LastValue(base)
@@ -200,7 +211,7 @@ def _is_model(kind: Any) -> bool:
 
 
 def _shape(kind: Any) -> Callable[[dict[str, Any]], Any] | None:
-    if is_typeddict(kind):
+    if is_typed_dict(kind):
         return None
     if _is_model(kind):
         aliases = {name: field.alias for name, field in kind.model_fields.items() if field.alias}

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import msgspec
-
-from checkpoint_savers.abc import BaseCheckpointSaver
 from durable_graphs import Probe
 from durable_world import Stored
+
+from checkpoint_savers.abc import BaseCheckpointSaver
 from examples.code_audit import graph as example
 from pregel_async import Send, StateGraph
 

@@ -1,8 +1,8 @@
 """The process that is killed: python durable_child.py DATABASE LOG JOB.
 
-A job is a list of threads, each with its graph. What is stored of each is written to the log first; then it is begun, or
-resumed at once. Every node tells the log when it starts, before it does anything else. A byte goes to standard output for
-each thing that happens, so that whoever kills this process can choose the moment.
+A job is a list of threads, each with its graph. What is stored of each is written to the log first; then it is begun,
+or resumed at once. Every node tells the log when it starts, before it does anything else. A byte goes to standard
+output for each thing that happens, so that whoever kills this process can choose the moment.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 import anyio
 import msgspec
+from durable_graphs import Probe, random_graph
+from durable_world import Stored, Through
 
 from checkpoint_savers import SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
-from durable_graphs import Probe, random_graph
-from durable_world import Stored, Through
 from pregel_async import StateGraph
 
 T = TypeVar("T")

@@ -1,8 +1,9 @@
 """Graphs whose every task leaves a trace, and the calls that are made of them.
 
-Each node adds its task's key to the state's log, so that what is stored says which tasks' results it holds; and it tells a
-`Probe` when it begins and ends, so that a test knows what ran. A key is `name@length`, where length is the log's at the
-time: a task of the superstep that follows a checkpoint with a log of that length. Every superstep makes the log longer.
+Each node adds its task's key to the state's log, so that what is stored says which tasks' results it holds; and it
+tells a `Probe` when it begins and ends, so that a test knows what ran. A key is `name@length`, where length is the
+log's at the time: a task of the superstep that follows a checkpoint with a log of that length. Every superstep makes it
+longer.
 """
 
 from __future__ import annotations
@@ -305,7 +306,7 @@ def broken_reducer(probe: Probe) -> StateGraph[Any, Any, Any]:
             raise Planned("reducer")
         return current + update
 
-    folded: Any = TypedDict("folded", {**State.__annotations__, "text": Annotated[str, reducer]}, total=False)  # noqa: UP013
+    folded: Any = TypedDict("folded", {**State.__annotations__, "text": Annotated[str, reducer]}, total=False)
 
     async def b(state: Any) -> dict[str, Any]:
         return {**await node(probe, "b", turns=2)(state), "text": "b"}
@@ -333,7 +334,7 @@ SCENARIOS = (
 )
 
 
-# ---- a graph by chance -----------------------------------------------------------------------------------------------
+# ---- a graph by chance ---------------------------------------------------------------------------------------------
 
 
 def random_graph(probe: Probe, seed: int) -> StateGraph[Any, Any, Any]:

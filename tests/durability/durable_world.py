@@ -1,10 +1,13 @@
-"""What the tests of this folder share: a clock that is told the time, savers that fail, and what must hold in the end."""
+"""What the tests of this folder share: a clock that is told the time, savers that fail, and what must hold at last."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal, TypeVar
+
+from durable_graphs import Op, Probe, Scenario, length_of
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import StorageError
@@ -18,7 +21,6 @@ from checkpoint_savers.records import (
     Owner,
     TaskRecord,
 )
-from durable_graphs import Op, Probe, Scenario, length_of
 from pregel_async import CompiledStateGraph, Send, StateSnapshot
 
 T = TypeVar("T")
@@ -142,7 +144,7 @@ class Failing(Through):
         return Died(verb)
 
 
-# ---- calling ---------------------------------------------------------------------------------------------------------
+# ---- calling -------------------------------------------------------------------------------------------------------
 
 
 def config_of(scenario: Scenario, op: int, thread: str = "t") -> dict[str, Any]:
@@ -225,12 +227,12 @@ class Watch:
         self._before = stored
 
 
-async def is_one_chain(saver: BaseCheckpointSaver, thread: str = "t") -> list[Header]:
+async def is_one_chain(saver: BaseCheckpointSaver, thread: str = "t") -> tuple[Header, ...]:
     """P3: from the head to the first one, every checkpoint that is stored: ids increase, steps follow each other."""
-    headers = [header for header in await saver.scan(thread, None, limit=1000)]
+    headers = await saver.scan(thread, None, limit=1000)
     chain = await saver.read(thread)
     assert chain is not None and headers[0].checkpoint_id == chain.head
-    for newer, older in zip(headers, headers[1:], strict=False):
+    for newer, older in pairwise(headers):
         assert newer.parent_id == older.checkpoint_id
         assert newer.checkpoint_id > older.checkpoint_id
         assert newer.step == older.step + 1

@@ -1,8 +1,9 @@
-"""What a user meets when a database is damaged, somebody else's, of a later version, read-only, full or locked; and when a
-value cannot be stored: a typed error, before any node runs where that can be known, and nothing half done."""
+"""What a user meets when a database is damaged, somebody else's, of a later version, read-only, full or locked; and
+when a value cannot be stored: a typed error, before any node runs where that can be known, and nothing half done."""
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 import random
@@ -16,6 +17,8 @@ from zlib import crc32
 import anyio
 import anyio.lowlevel
 import pytest
+from durable_graphs import Probe, State, node
+from durable_world import EXPIRY, Graph, TestWorld, Watch
 
 from checkpoint_savers import SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
@@ -30,8 +33,6 @@ from checkpoint_savers.errors import (
     UnstorableValueError,
     UnsupportedFormatError,
 )
-from durable_graphs import Probe, State, node
-from durable_world import EXPIRY, Graph, TestWorld, Watch
 from pregel_async import START, CompiledStateGraph, Send, StateGraph
 
 pytestmark = pytest.mark.anyio
@@ -53,7 +54,9 @@ async def database(tmp_path: Path) -> Path:
     async with SqliteSaver(path, synchronous="NORMAL") as saver:
         await chain(Probe(), saver).ainvoke({"log": ["in"]}, "t")
         failing = StateGraph(State)
-        failing.add_sequence([(name, node(Probe(), name, fails=frozenset("b" == name and [0] or []))) for name in "abc"])
+        failing.add_sequence(
+            [(name, node(Probe(), name, fails=frozenset((name == "b" and [0]) or []))) for name in "abc"]
+        )
         with pytest.raises(Exception, match="b@2"):
             await failing.add_edge(START, "a").compile(saver).ainvoke({"log": ["in"]}, "u")
     return path
@@ -98,7 +101,7 @@ async def every_call_raises(path: Path, kind: type[BaseException], thread: str =
     assert rows_of(path) == before
 
 
-# ---- damaged ---------------------------------------------------------------------------------------------------------
+# ---- damaged -------------------------------------------------------------------------------------------------------
 
 
 async def test_a_damaged_frame(database: Path) -> None:
@@ -119,7 +122,8 @@ async def test_a_missing_checkpoint(database: Path) -> None:
     """P11: the one that the head points to."""
     execute(
         database,
-        "DELETE FROM checkpoints WHERE thread_id = 'u' AND checkpoint_id = (SELECT checkpoint_id FROM heads WHERE thread_id = 'u')",
+        "DELETE FROM checkpoints WHERE thread_id = 'u' "
+        "AND checkpoint_id = (SELECT checkpoint_id FROM heads WHERE thread_id = 'u')",
     )
     before = rows_of(database)
     async with SqliteSaver(database) as saver:
@@ -210,7 +214,7 @@ async def test_a_bit_is_flipped(database: Path, tmp_path: Path) -> None:
             pass
 
 
-# ---- read-only, full, locked -----------------------------------------------------------------------------------------
+# ---- read-only, full, locked ---------------------------------------------------------------------------------------
 
 
 async def test_read_only(database: Path) -> None:
@@ -247,7 +251,7 @@ async def _pages(saver: SqliteSaver, most: int | None) -> None:
 
 
 async def test_full(tmp_path: Path, world: TestWorld) -> None:
-    """P4: the run stops at the superstep that has no room, with that error; and goes on from there when there is room."""
+    """P4: the run stops at the superstep that has no room, with that error; and goes on when there is room."""
     probe = Probe()
 
     async def big(state: Any) -> dict[str, Any]:
@@ -324,22 +328,20 @@ async def test_locked_meanwhile(tmp_path: Path, world: TestWorld) -> None:
 
 
 async def test_the_file_is_deleted(tmp_path: Path) -> None:
-    """A saver whose file somebody deletes goes on with what it has open, or says what is wrong; a new one begins anew."""
+    """A saver whose file somebody deletes goes on with what it has open, or says what is wrong; a new one begins."""
     path = tmp_path / "db"
     async with SqliteSaver(path) as saver:
         graph = chain(Probe(), saver)
         await graph.ainvoke({"log": ["in"]}, "t")
         for file in tmp_path.iterdir():
             file.unlink()
-        try:
+        with contextlib.suppress(CheckpointError):
             assert (await graph.ainvoke({"log": ["again"]}, "t"))["log"][-1] == "c@7"
-        except CheckpointError:
-            pass
     async with SqliteSaver(path) as saver:
         assert (await chain(Probe(), saver).ainvoke({"log": ["in"]}, "t"))["log"][-1] == "c@3"
 
 
-# ---- values that cannot be stored --------------------------------------------------------------------------------------
+# ---- values that cannot be stored ----------------------------------------------------------------------------------
 
 
 class Opaque:
@@ -361,8 +363,10 @@ BAD: list[tuple[Any, str]] = [
 ]
 
 
-def values_graph(saver: BaseCheckpointSaver, probe: Probe, bad: Any, *, siblings: int) -> CompiledStateGraph[Any, Any, Any]:
-    """`bad` finishes after its siblings with an even number, before the others. In the first call it returns the value."""
+def values_graph(
+    saver: BaseCheckpointSaver, probe: Probe, bad: Any, *, siblings: int
+) -> CompiledStateGraph[Any, Any, Any]:
+    """`breaks` finishes after some of its siblings, before the others. In the first call it returns the value."""
 
     async def work(given: Any) -> dict[str, Any]:
         key = f"work[{given['i']}]@1"
@@ -388,8 +392,8 @@ def values_graph(saver: BaseCheckpointSaver, probe: Probe, bad: Any, *, siblings
 @pytest.mark.parametrize("siblings", [0, 1, 4])
 @pytest.mark.parametrize(("bad", "path"), BAD, ids=[path or "itself" for _, path in BAD])
 async def test_a_nodes_value(bad: Any, path: str, siblings: int, saver: BaseCheckpointSaver) -> None:
-    """P3, P5, P11: it is refused with its channel and path; siblings that had finished keep their results; the node can be
-    mended, and the thread resumed."""
+    """P3, P5, P11: it is refused with its channel and path; siblings that had finished keep their results; the node can
+    be mended, and the thread resumed."""
     probe = Probe()
     watch = Watch(saver, probe)
     graph = values_graph(saver, probe, bad, siblings=siblings)

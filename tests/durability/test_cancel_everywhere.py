@@ -10,11 +10,11 @@ from typing import Any
 import anyio
 import pytest
 import sniffio
-
-from checkpoint_savers.abc import BaseCheckpointSaver
 from durable_graphs import SCENARIOS, WHERE, Probe, Scenario
 from durable_steps import Steps, tasks_now
 from durable_world import Graph, TestWorld, Watch, config_of, is_one_chain, left_to_do, trace_of
+
+from checkpoint_savers.abc import BaseCheckpointSaver
 
 pytestmark = pytest.mark.anyio
 
@@ -101,8 +101,8 @@ async def streamed_and_closed(graph: Graph, given: Any, config: dict[str, Any], 
         group.start_soon(close)
         stream = graph.astream(given, config, stream_mode="values")  # type: ignore[arg-type]
         try:
-            async for last in stream:
-                pass
+            async for chunk in stream:
+                last = chunk
         except Exception as error:
             failure = error
         if closing.is_set():
@@ -129,8 +129,9 @@ WAYS = [
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("scenario", CHOSEN, ids=str)
 async def test_every_step(scenario: Scenario, way: Way, saver: BaseCheckpointSaver, world: TestWorld) -> None:
-    """P5, P6, P7: whatever step it hits, every node has cleaned up when control returns; no task is left; the context is
-    the caller's; the thread is free; a resume comes to the undisturbed result and trace, and repeats nothing recorded."""
+    """P5, P6, P7: whatever step it hits, every node has cleaned up when control returns; no task is left; the context
+    is the caller's; the thread is free; a resume comes to the undisturbed result and trace, and repeats nothing
+    recorded."""
     if sniffio.current_async_library() == "trio" and way.__name__.endswith("natively"):
         pytest.skip("trio knows scopes only")
     expected = await play(scenario, way, saver, world, Steps(0))

@@ -1,5 +1,5 @@
-"""A failure at every call of a saver, in every scenario: before the call and after it, as an error and as the end of the
-process. Whatever was hit, a resume goes on from there, to the same result by the same trace."""
+"""A failure at every call of a saver, in every scenario: before the call and after it, as an error and as the end of
+the process. Whatever was hit, a resume goes on from there, to the same result by the same trace."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from itertools import count
 from typing import Any
 
 import pytest
-
-from checkpoint_savers.abc import BaseCheckpointSaver
 from durable_graphs import SCENARIOS, Op, Probe, Scenario, length_of
 from durable_world import (
     EXPIRY,
@@ -24,6 +22,8 @@ from durable_world import (
     trace_of,
 )
 
+from checkpoint_savers.abc import BaseCheckpointSaver
+
 pytestmark = pytest.mark.anyio
 
 
@@ -33,8 +33,8 @@ pytestmark = pytest.mark.anyio
 async def test_every_call(
     scenario: Scenario, how: How, when: When, saver: BaseCheckpointSaver, world: TestWorld
 ) -> None:
-    """P2, P3, P4, P5, P6: result, trace and chain are the undisturbed run's; what is recorded runs once; failing storage
-    stops the run there, with that error."""
+    """P2, P3, P4, P5, P6: result, trace and chain are the undisturbed run's; what is recorded runs once; failing
+    storage stops the run there, with that error."""
     expected, _ = await play(scenario, saver, world, 0, how, when)
     for at in count(1):
         outcome, hit = await play(scenario, saver, world, at, how, when)

@@ -18,12 +18,12 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
-
-from checkpoint_savers import InMemorySaver, SqliteSaver
 from durable_audit import STAGES, audit_graph, write_sources
 from durable_child import Job
 from durable_graphs import Probe, random_graph
 from durable_world import Graph, Stored, check_what_ran, is_one_chain, trace_of
+
+from checkpoint_savers import InMemorySaver, SqliteSaver
 from pregel_async import StateGraph
 
 HERE = Path(__file__).parent
@@ -130,7 +130,10 @@ def check_log(place: Path, threads: list[str]) -> None:
             # The last process was not killed: it ran all that was not recorded, each once.
             again = [key for key in started[thread] if key in before[thread].keys]
             assert not again and len(set(started[thread])) == len(started[thread])
-            before[thread], started[thread] = Stored(before[thread].length, before[thread].keys | {*started[thread]}), []
+            before[thread], started[thread] = (
+                Stored(before[thread].length, before[thread].keys | {*started[thread]}),
+                [],
+            )
             ended.add(thread)
     assert ended == {*threads}
 
@@ -138,9 +141,7 @@ def check_log(place: Path, threads: list[str]) -> None:
 async def check_random(place: Path, seeds: dict[str, int]) -> None:
     async with SqliteSaver.from_conn_string(place / "db") as saver:
         for thread, seed in seeds.items():
-            await check_thread(
-                saver, thread, lambda probe, seed=seed: random_graph(probe, seed), {"log": ["in"]}
-            )
+            await check_thread(saver, thread, lambda probe, seed=seed: random_graph(probe, seed), {"log": ["in"]})
 
 
 async def check_audit(place: Path, root: Path, report: Path) -> None:

@@ -1,4 +1,4 @@
-"""One writer per thread (P6): within a process, between processes, between event loops; and when a claim changes hands."""
+"""One writer per thread (P6): within a process, between processes and event loops; and when a claim changes hands."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import anyio
 import anyio.lowlevel
 import msgspec
 import pytest
+from durable_graphs import Planned, Probe, State, node, sends, update_of
+from durable_world import EXPIRY, TestWorld, Through, is_one_chain, trace_of
+from durable_writer import Counted, Told, counter
 
 import pregel_async._runtime.thread as thread_module
 from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import CorruptCheckpointError, StorageError, UnstorableValueError
-from durable_graphs import Planned, Probe, State, node, sends, update_of
-from durable_world import EXPIRY, TestWorld, Through, is_one_chain, trace_of
-from durable_writer import Counted, Told, counter
 from pregel_async import START, CompiledStateGraph, Send, StateGraph
 from pregel_async.errors import (
     CheckpointNotFoundError,
@@ -39,7 +39,7 @@ T = TypeVar("T")
 HERE = Path(__file__).parent
 
 
-# ---- within a process ------------------------------------------------------------------------------------------------
+# ---- within a process ----------------------------------------------------------------------------------------------
 
 
 async def test_ten_runs_of_which_one_is_let_in(saver: BaseCheckpointSaver, world: TestWorld) -> None:
@@ -122,12 +122,12 @@ async def test_a_run_within_a_run(saver: BaseCheckpointSaver, world: TestWorld) 
     assert (await inner.ainvoke({}, "t"))["n"] == 12
 
 
-# ---- threads and event loops -----------------------------------------------------------------------------------------
+# ---- threads and event loops ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["threads of their own", "one thread"])
 def test_twenty_event_loops(together: bool, tmp_path: Path) -> None:
-    """P6, P13: one compiled graph and one open saver serve 20 OS threads, each with a loop of its own, of three kinds."""
+    """P6, P13: one compiled graph and one open saver serve 20 OS threads, each with a loop of its own."""
     times = 2 if together else 5
     told = Told()
 
@@ -180,7 +180,7 @@ def in_threads(calls: list[Callable[[], object]]) -> list[BaseException]:
     return failures
 
 
-# ---- processes -------------------------------------------------------------------------------------------------------
+# ---- processes -----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -188,7 +188,9 @@ def writer(database: Path, action: str, times: int = 1) -> Iterator[subprocess.P
     """Another process, up to where it is ready."""
     environment = {**os.environ, "PYTHONPATH": str(HERE.parent.parent), "PYTHONWARNINGS": "error"}
     command = [sys.executable, str(HERE / "durable_writer.py"), str(database), action, str(times)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         try:
@@ -244,7 +246,7 @@ async def test_a_process_that_lives_and_then_is_gone(tmp_path: Path) -> None:
             assert told.ran == 1
 
 
-# ---- a claim changes hands ---------------------------------------------------------------------------------------------
+# ---- a claim changes hands -----------------------------------------------------------------------------------------
 
 
 class Held:
@@ -315,8 +317,8 @@ async def test_taken_over(
     saver: BaseCheckpointSaver,
     world: TestWorld,
 ) -> None:
-    """P6: a claim that has lapsed is taken over; what its old owner writes next is refused with `lost=True`, and changes
-    nothing; and its end does not give the new owner's claim away."""
+    """P6: a claim that has lapsed is taken over; what its old owner writes next is refused with `lost=True`, and
+    changes nothing; and its end does not give the new owner's claim away."""
     held = Held(Planned("too late") if fails else None)
     graph = shape(held).compile(saver, world=world)
     old: list[BaseException] = []
@@ -450,7 +452,7 @@ async def test_a_heartbeat_that_came_too_late(
     assert (await other.compile(saver).aget_state("t")).values["log"] == ["new", "short@1"]
 
 
-# ---- the end of a run gives it up --------------------------------------------------------------------------------------
+# ---- the end of a run gives it up ----------------------------------------------------------------------------------
 
 
 async def _nothing(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:

@@ -116,9 +116,14 @@ async def test_a_cancelled_scope_waits() -> None:
 async def test_a_scope_that_was_cancelled_before() -> None:
     """P7: then nothing is begun."""
     work = Work()
+
+    def start(waiter: Waiter) -> None:
+        work.start(waiter)
+        tell([waiter])
+
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await until(work.start)
+        await until(start)
     assert scope.cancelled_caught
     assert not work.begun
 
@@ -321,8 +326,12 @@ def test_ctrl_c_on_trio() -> None:
         finally:
             assert work.ended
 
-    with pytest.raises(KeyboardInterrupt):
-        trio.run(main)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            trio.run(main)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert work.ended
 
 

@@ -30,6 +30,7 @@ from checkpoint_savers.conformance.suite import (
     take,
     written,
 )
+from checkpoint_savers.sqlite.worker import Job
 
 pytestmark = pytest.mark.anyio
 
@@ -173,6 +174,28 @@ async def test_closing_waits_for_what_was_begun(path: Path) -> None:
     assert saver_threads() == []
     async with SqliteSaver.from_conn_string(path) as saver:
         assert len(await saver.scan(None, None)) == 10
+
+
+async def test_a_call_that_comes_too_late(path: Path) -> None:
+    """P7: handed over just when the saver closes, or after: refused, and not left waiting."""
+    async with SqliteSaver.from_conn_string(path) as saver:
+        worker = saver._worker
+        assert worker is not None
+        refused: list[SaverClosedError] = []
+
+        async def run() -> None:
+            try:
+                await saver.read("t")
+            except SaverClosedError as error:
+                refused.append(error)
+
+        async with anyio.create_task_group() as group, held(saver):
+            worker._queue.put(None)  # what `stop` does, in the moment between a caller's question and its handing over
+            group.start_soon(run)
+            await turns()
+        assert len(refused) == 1
+    with pytest.raises(SaverClosedError):
+        await worker.run(Job(lambda db: None, writes=False))
 
 
 async def test_many_threads_while_it_closes(path: Path) -> None:

@@ -10,6 +10,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from sqlite_tools import execute, saver_threads
 
@@ -32,6 +33,7 @@ from checkpoint_savers.conformance.suite import (
     take,
     written,
 )
+from checkpoint_savers.sqlite import schema
 from checkpoint_savers.sqlite.schema import APPLICATION_ID, VERSION
 
 pytestmark = pytest.mark.anyio
@@ -303,3 +305,52 @@ async def test_a_damaged_file(path: Path) -> None:
             raised += 1
         assert not saver_threads()
     assert raised > 50
+
+
+@pytest.mark.parametrize("theirs", [False, True])
+async def test_set_up_by_another_meanwhile(path: Path, theirs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P13: found empty, and under the lock no longer: what the other process made is kept, and looked at again."""
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    create = schema._create
+
+    def created_by_the_other(*args: Any) -> None:
+        for statement in ["CREATE TABLE theirs (a)"] if theirs else schema.SCHEMA:
+            other.execute(statement)
+        other.execute("COMMIT")
+        other.close()
+        create(*args)
+
+    monkeypatch.setattr(schema, "_create", created_by_the_other)
+    if theirs:
+        with pytest.raises(CorruptCheckpointError, match="another program"):
+            async with SqliteSaver.from_conn_string(path):
+                pass
+    else:
+        async with SqliteSaver.from_conn_string(path) as saver:
+            await written(saver, row(1))
+
+
+def test_busy_while_opening(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P13: where SQLite says busy without waiting, as it may while the file is switched to WAL, it is tried again."""
+    anyio.run(make, path)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("PRAGMA journal_mode = DELETE")
+    other.execute("BEGIN")
+    other.execute("SELECT * FROM threads").fetchall()
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 2:
+            other.execute("COMMIT")
+            other.close()
+
+    monkeypatch.setattr(schema.time, "sleep", sleep)
+    connection = sqlite3.connect(path, isolation_level=None, timeout=0)
+    try:
+        schema.prepare(connection, "a file", synchronous="FULL", busy_timeout=60)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    finally:
+        connection.close()
+    assert len(waited) == 2

@@ -1,0 +1,3 @@
+"""A script that ends the process when it is imported."""
+
+raise SystemExit(3)

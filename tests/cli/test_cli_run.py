@@ -1,0 +1,251 @@
+"""`pregel-async run`: what is run, with which input, on which thread, and what is said about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+GREETED = {"name": "Ada", "times": 1, "answer": {"text": "hello, Ada", "letters": ["A", "d", "a"]}}
+
+
+# ---- output ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_output_is_on_standard_output_and_everything_else_beside_it(shell: Any) -> None:
+    """Of a mapping every key is shown; progress is on standard error, as plain lines."""
+    ended = shell.run("run", "flows:greeting", "--thread", "t", "--input", '{"name": "Ada"}')
+    assert ended.code == 0
+    assert ended.out.splitlines() == [
+        "a node prints this",
+        "name: 'Ada'",
+        "times: 1",
+        "answer: Answer(text='hello, Ada', letters=['A', 'd', 'a'])",
+    ]
+    lines = [re.sub(r"\d+\.\d s", "_ s", line) for line in ended.err.splitlines()]
+    assert lines == [
+        "thread t in pregel.db: new",
+        "superstep 1: hello, 1 task done, _ s",
+        "finished: 1 superstep, 1 task, _ s",
+    ]
+    assert "\x1b" not in ended.out + ended.err
+
+
+def test_output_json_is_one_document_and_nothing_else(shell: Any) -> None:
+    """What nodes print goes to standard error then, and nothing is shortened."""
+    ended = shell.run("run", "flows:greeting", "--output-json", "--input", json.dumps({"name": "Ada" * 500}))
+    assert json.loads(ended.out)["answer"] == {"text": "hello, " + "Ada" * 500, "letters": list("Ada" * 500)}
+    assert ended.out.count("\n") == 1
+    assert "a node prints this" in ended.err
+
+
+def test_long_values_are_shortened_for_people(shell: Any, call: Any) -> None:
+    ended = call("run", "flows:greeting", "--input", json.dumps({"name": "Ada" * 500}))
+    assert ended.code == 0
+    assert len(ended.out) < 1500
+    assert "... +1495" in ended.out
+
+
+# ---- input -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", ['{"name": "Ada"}', "@input.json", "-"])
+def test_an_input_is_json_or_a_file_or_standard_input(shell: Any, call: Any, given: str) -> None:
+    (shell.cwd / "input.json").write_text('{"name": "Ada"}')
+    run = shell.run if given == "-" else call
+    ended = run("run", "flows:greeting", "--output-json", "--input", given, input='{"name": "Ada"}')
+    assert json.loads(ended.out) == GREETED
+
+
+def test_a_new_thread_without_input_gets_an_empty_one(shell: Any) -> None:
+    """Its id is made up, and printed: the thread can be found again."""
+    ended = shell.run("run", "flows:greeting", "--output-json")
+    assert json.loads(ended.out)["answer"]["text"] == "hello, world"
+    found = re.search(r"^thread (\w+) in pregel\.db: new$", ended.err, re.MULTILINE)
+    assert found is not None
+    assert shell.run("history", "--thread", found[1]).code == 0
+    assert found[1] not in shell.run("run", "flows:greeting").err
+
+
+def test_an_input_that_does_not_fit_is_refused_before_anything_is_stored(shell: Any, call: Any) -> None:
+    ended = call("run", "flows:greeting", "--thread", "t", "--input", '{"nmae": "Ada"}')
+    assert ended.code == 1
+    assert ended.err.splitlines()[1].startswith("error: InvalidInputError: the input has a key 'nmae'")
+    assert "nothing was stored" in ended.err
+    assert shell.ran == []
+    assert call("history", "--thread", "t").code == 1
+
+
+# ---- threads ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_finished_thread_shows_its_output_and_runs_nothing(shell: Any) -> None:
+    """The same command can be given again at any time."""
+    first = shell.run("run", "flows:greeting", "--thread", "t", "--output-json")
+    again = shell.run("run", "flows:greeting", "--thread", "t", "--output-json")
+    assert (again.code, again.out) == (0, first.out)
+    assert again.err.startswith("thread t in pregel.db: finished at superstep 1, nothing is left to run")
+    assert shell.ran == ["hello"]
+
+
+def test_a_finished_thread_runs_again_with_an_input(shell: Any, call: Any) -> None:
+    """On its state: what has a reducer goes on from there."""
+    call("run", "flows:greeting", "--thread", "t")
+    again = call("run", "flows:greeting", "--thread", "t", "--output-json", "--input", '{"name": "Ada"}')
+    assert json.loads(again.out) == {**GREETED, "times": 2}
+    assert "a new input, after superstep 1" in again.err
+    assert "superstep 4: hello" in again.err  # 2 is the input, 3 the hidden start
+
+
+def test_a_failed_run_goes_on_with_the_command_that_it_prints(shell: Any) -> None:
+    """The error with its message and its place; exit code 1; nothing that is recorded runs again."""
+    failed = shell.run("run", "flows:failing", "--thread", "a thread", "--max-concurrency", "3")
+    assert failed.code == 1
+    assert failed.out == "a node prints this\n"
+    assert "error: ConnectionError: nobody is there\n  in node 'fails', superstep 2, task " in failed.err
+    assert "thread a thread is kept as it was after superstep 1" in failed.err
+    assert "Traceback" not in failed.err
+    shell.open()
+    ended = shell.run(*failed.again)
+    assert ended.code == 0
+    assert "thread a thread in pregel.db: goes on after superstep 1" in ended.err
+    assert "finished: 1 superstep, 1 task" in ended.err
+    assert shell.ran == ["hello", "fails", "fails"]
+    assert failed.again[:4] == ["run", "flows:failing", "--thread", "a thread"]
+    assert failed.again[-2:] == ["--max-concurrency", "3"]
+
+
+def test_what_finished_beside_a_failure_does_not_run_again(shell: Any) -> None:
+    """Item 1 fails, after item 0 is recorded: one at a time."""
+    failed = shell.run("run", "flows:breaking", "--thread", "t", "--max-concurrency", "1")
+    assert failed.code == 1
+    assert "error: ValueError: item 1\nis odd\n  in node 'work', superstep 2" in failed.err
+    assert "; 1 of the 5 tasks of the next are recorded" in failed.err
+    shell.open()
+    ended = shell.run(*failed.again, "--output-json")
+    assert json.loads(ended.out) == {"done": [0, 1, 2, 3, 4]}
+    assert "superstep 2: work, 5 of 5 tasks done, 1 of them earlier" in ended.err
+    assert "finished: 1 superstep, 4 tasks" in ended.err
+    assert shell.ran == ["first", *(f"work {item}" for item in range(5))]
+
+
+def test_a_traceback_is_shown_when_asked_for(shell: Any, call: Any) -> None:
+    failed = call("run", "flows:failing", "--traceback")
+    assert failed.code == 1
+    assert "Traceback (most recent call last)" in failed.err
+    assert 'flows.py", line' in failed.err
+
+
+def test_a_new_input_does_not_discard_unfinished_work_by_itself(shell: Any, call: Any) -> None:
+    """It is refused, saying both ways on; nothing is changed."""
+    failed = call("run", "flows:failing", "--thread", "t")
+    before = call("history", "--thread", "t").out
+    refused = call("run", "flows:failing", "--thread", "t", "--input", '{"name": "Ada"}')
+    assert refused.code == 2
+    assert "thread 't' has unfinished work (fails), which a new input discards" in refused.err
+    assert " ".join(failed.again) in refused.err
+    assert "--discard-pending" in refused.err
+    assert call("history", "--thread", "t").out == before
+
+    shell.open()
+    args = ("run", "flows:failing", "--thread", "t", "--input", '{"name": "Ada"}', "--discard-pending", "--output-json")
+    ended = call(*args)
+    assert ended.code == 0
+    assert "discarded: fails" in ended.err
+    assert json.loads(ended.out) == {**GREETED, "times": 2}
+    assert shell.ran == ["hello", "fails", "hello", "fails"]
+
+
+def test_the_recursion_limit_counts_for_one_call(shell: Any, call: Any) -> None:
+    """The thread goes on from there, with the same limit."""
+    ended = call("run", "flows:looping", "--thread", "t", "--recursion-limit", "3")
+    assert ended.code == 1
+    assert "error: GraphRecursionError: the run reached its limit of 3 supersteps (at step 3)" in ended.err
+    again = call(*ended.again)
+    assert "(at step 6)" in again.err
+    assert again.err.count("superstep 6: again") == 1
+
+
+def test_lines_are_few_however_many_supersteps_there_are(shell: Any, call: Any) -> None:
+    """Ten supersteps have their line each, and after that there are at most two a second."""
+    ended = call("run", "flows:looping", "--recursion-limit", "300")
+    assert 10 <= ended.err.count("again, 1 task done") < 40
+
+
+def test_a_thread_that_is_in_use_is_refused_or_waited_for(
+    shell: Any, started: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """`ThreadBusyError` names the holder; `--wait` runs when the other has ended."""
+    os.mkfifo(shell.cwd / "pipe")
+    first = started("run", "flows:reading", "--thread", "t")
+    assert first.stdout is not None
+    assert first.stdout.readline() == "reading\n"
+    busy = shell.run("run", "flows:reading", "--thread", "t")
+    assert busy.code == 1
+    assert "error: ThreadBusyError: thread 't' is in use by" in busy.err
+    assert str(first.pid) in busy.err
+    assert "--wait waits" in busy.err
+    second = started("run", "flows:reading", "--thread", "t", "--wait")
+    assert second.stderr is not None
+    assert "goes on after superstep 0" in second.stderr.readline()
+    (shell.cwd / "pipe").write_text("")
+    assert first.wait(60) == 0
+    assert second.wait(60) == 0
+    assert shell.ran == ["read"]
+
+
+def test_system_exit_and_keyboard_interrupt_in_a_node_end_the_run(shell: Any, call: Any) -> None:
+    """With their exit codes, and a thread that can go on."""
+    exited = call("run", "flows:exiting", "--thread", "e")
+    assert (exited.code, exited.again[3]) == (7, "e")
+    interrupted = call("run", "flows:interrupting", "--thread", "i")
+    assert (interrupted.code, interrupted.again[3]) == (130, "i")
+
+
+def test_standard_output_that_is_closed_ends_the_command_quietly(shell: Any) -> None:
+    """`| head` is no error worth a traceback."""
+    shell.run("run", "flows:looping", "--thread", "t", "--recursion-limit", "600")
+    process = shell.start("history", "--thread", "t", "--json")
+    process.stdout.readline()
+    process.stdout.close()
+    err = process.stderr.read()
+    assert process.wait(60) == 1
+    assert err == ""
+    process.stderr.close()
+
+
+# ---- MODULE:GRAPH ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["flows:compiled", "flows:make", "flows:Holder.graph"])
+def test_a_graph_may_be_a_builder_or_compiled_or_made_by_a_function(shell: Any, call: Any, target: str) -> None:
+    """It stores its threads in the command line's database, whatever it was compiled with."""
+    ended = call("run", target, "--thread", "t", "--output-json", "--input", '{"name": "Ada"}')
+    assert json.loads(ended.out) == GREETED
+    assert ("InMemorySaver is not used" in ended.err) is (target == "flows:compiled")
+    assert call("history", "--thread", "t").code == 0
+
+
+def test_a_function_may_take_the_checkpointer(shell: Any, call: Any) -> None:
+    """The way for a graph that is not a StateGraph. Its supersteps are numbered as they are stored."""
+    ended = call("run", "flows:make_stored", "--thread", "t", "--output-json", "--input", "21")
+    assert (ended.code, ended.out) == (0, "42\n")
+    assert "superstep 0: double" in ended.err
+    assert call("history", "--thread", "t", "--json").out.count('"step": 0') == 1
+
+
+def test_a_module_may_be_a_file_even_inside_a_package(shell: Any, call: Any) -> None:
+    """It gets the name that it has in its package, so that its relative imports work."""
+    (shell.cwd / "here.py").write_text("from parcel.outer import builder\n")
+    for target in ("here.py:builder", "here:builder", "parcel.inner:graph"):
+        assert json.loads(call("run", target, "--output-json").out) == {"word": "parcel"}
+    (shell.cwd / "package").mkdir()
+    (shell.cwd / "package" / "__init__.py").touch()
+    (shell.cwd / "package" / "inner.py").write_text("from .outer import builder\n")
+    (shell.cwd / "package" / "outer.py").write_text("from parcel.outer import builder\n")
+    assert json.loads(call("run", "package/inner.py:builder", "--output-json").out) == {"word": "parcel"}

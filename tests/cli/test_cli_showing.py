@@ -1,0 +1,142 @@
+"""Values, errors and tables as text."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import msgspec
+import pytest
+from pydantic import BaseModel
+
+from pregel_async.cli.showing import as_json, columns, counted, explain, print_json, print_value, seconds
+
+
+@dataclass
+class Data:
+    x: int
+    inner: object = None
+
+
+class Struct(msgspec.Struct):
+    x: int
+
+
+class Model(BaseModel):
+    x: int
+
+
+class Pair(NamedTuple):
+    x: int
+    y: int
+
+
+class Color(Enum):
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, None),
+        (True, True),
+        (10**40, 10**40),
+        (1.5, 1.5),
+        (float("inf"), "inf"),
+        ("é\ud800", "é\ud800"),
+        (b"ab", "YWI="),
+        ({"a": {1: (2, 3)}}, {"a": {"1": [2, 3]}}),
+        ({(1, 2): 3}, {"(1, 2)": 3}),
+        ({3, 1, 2}, [1, 2, 3]),
+        (deque([1]), [1]),
+        (OrderedDict(a=1), {"a": 1}),
+        (Data(1, Struct(2)), {"x": 1, "inner": {"x": 2}}),
+        (Model(x=1), {"x": 1}),
+        (Pair(1, 2), [1, 2]),
+        (Color.RED, "red"),
+        (Decimal("1.10"), "1.10"),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02T00:00:00Z"),
+        (PurePosixPath("a/b"), "a/b"),
+        (complex(1, 2), "(1+2j)"),
+    ],
+)
+def test_every_value_has_a_json_form(value: object, expected: object, capsys: pytest.CaptureFixture[str]) -> None:
+    """Which is one line of ASCII, and reads back."""
+    assert as_json(value) == expected
+    print_json(value)
+    out = capsys.readouterr().out
+    assert out.isascii()
+    assert out.count("\n") == 1
+    assert json.loads(out) == expected
+
+
+def test_values_for_people_are_short(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a mapping every key, of what is in it a few items; markup is text like any other."""
+    print_value({f"key {number}": list(range(100)) for number in range(20)} | {"[bold]": "[red]x"})
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 21
+    assert lines[0] == "key 0: [0, 1, 2, 3, 4, ... +95]"
+    assert lines[-1] == "[bold]: '[red]x'"
+    print_value([1, 2])
+    print_value({})
+    assert capsys.readouterr().out == "[1, 2]\n{}\n"
+
+
+def _error(message: str, *notes: str) -> ValueError:
+    error = ValueError(message)
+    for note in notes:
+        error.add_note(note)
+    return error
+
+
+def test_an_error_is_its_type_its_message_and_its_notes() -> None:
+    assert list(explain(_error("bad", "here\nor there"), full=False)) == [
+        "error: ValueError: bad",
+        "  here",
+        "  or there",
+    ]
+    assert list(explain(KeyError(), full=False)) == ["error: KeyError"]
+
+
+def test_of_many_errors_the_first_are_told() -> None:
+    group = ExceptionGroup("7 of 9 tasks failed", [_error(str(number), "note") for number in range(7)])
+    lines = list(explain(group, full=False))
+    assert lines[:3] == ["error: 7 of 9 tasks failed", "  ValueError: 0", "    note"]
+    assert lines[-1] == "  and 2 more"
+    assert len(lines) == 1 + 5 * 2 + 1
+
+
+def test_in_full_an_error_is_its_traceback() -> None:
+    def fail() -> Any:
+        raise _error("bad", "note")
+
+    with pytest.raises(ValueError, match="bad") as raised:
+        fail()
+    lines = list(explain(raised.value, full=True))
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[-2:] == ["ValueError: bad", "note"]
+
+
+def test_names_are_counted() -> None:
+    assert counted([]) == ""
+    assert counted(["b", "a", "b"]) == "b x2, a"
+    assert counted("abcde") == "a, b, c, and 2 more"
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "said"), [(0, "0.0 s"), (59.94, "59.9 s"), (60, "1:00 min"), (3599, "59:59 min"), (3723, "1:02:03 h")]
+)
+def test_times_are_readable(elapsed: float, said: str) -> None:
+    assert seconds(elapsed) == said
+
+
+def test_columns_are_aligned_and_have_no_trailing_blanks() -> None:
+    assert list(columns(["a", "bb"], [["ccc", ""], ["d", "e"]])) == ["a    bb", "ccc", "d    e"]
