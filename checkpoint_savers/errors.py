@@ -8,7 +8,17 @@ from __future__ import annotations
 
 
 class PregelError(Exception):
-    """The root of every deliberate error of `pregel_async` and `checkpoint_savers`."""
+    """The root of every deliberate error of `pregel_async` and `checkpoint_savers`. It keeps its facts when pickled."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Not by calling the class, whose constructor takes the facts and not the sentence.
+        return (_remade, (type(self), self.args, self.__dict__))
+
+
+def _remade(kind: type[PregelError], args: tuple[object, ...], facts: dict[str, object]) -> PregelError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(facts)
+    return error
 
 
 class CheckpointError(PregelError):
@@ -50,13 +60,6 @@ class ThreadBusyError(CheckpointError):
             )
         super().__init__(text)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_busy, (self.thread_id, self.holder, self.expires_at, self.lost))
-
-
-def _busy(thread_id: str, holder: str | None, expires_at: float | None, lost: bool) -> ThreadBusyError:
-    return ThreadBusyError(thread_id, holder=holder, expires_at=expires_at, lost=lost)
-
 
 class CorruptCheckpointError(CheckpointError, ValueError):
     """Stored bytes are damaged, truncated, or were never written by a saver.
@@ -72,9 +75,6 @@ class CorruptCheckpointError(CheckpointError, ValueError):
         self.reason = reason
         self.advice = advice
         super().__init__(f"{where}: {reason}. {advice}; nothing was changed.")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.where, self.reason, self.advice))
 
 
 class UnknownTypeError(CorruptCheckpointError):
@@ -95,9 +95,6 @@ class UnknownTypeError(CorruptCheckpointError):
         self.reason = f"unknown type tag {tag!r}"
         self.advice = "Register it"
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (UnknownTypeError, (self.where, self.tag))
-
 
 class UnsupportedFormatError(CheckpointError):
     """The stored format is newer than this version of the package can read. It was neither read nor changed.
@@ -116,9 +113,6 @@ class UnsupportedFormatError(CheckpointError):
             f"{where}: stored in format {found}, and this version reads up to format {supported}. Upgrade pregel-async."
         )
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (UnsupportedFormatError, (self.where, self.found, self.supported))
-
 
 class UnstorableValueError(CheckpointError, TypeError):
     """A value cannot be stored; it was refused when it was written.
@@ -135,9 +129,6 @@ class UnstorableValueError(CheckpointError, TypeError):
         self.reason = reason
         super().__init__(f"channel {channel!r}, at value{path}: {reason}")
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (UnstorableValueError, (self.channel, self.path, self.reason))
-
 
 class TypeRegistrationError(CheckpointError, ValueError):
     """A type cannot be registered in this way. The codec is as it was.
@@ -151,9 +142,6 @@ class TypeRegistrationError(CheckpointError, ValueError):
         self.type_name = type_name
         self.reason = reason
         super().__init__(f"cannot register {type_name}: {reason}")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (TypeRegistrationError, (self.type_name, self.reason))
 
 
 class StorageError(CheckpointError):

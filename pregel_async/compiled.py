@@ -63,25 +63,19 @@ class Graph(Generic[InputT, OutputT]):
         program: Program,
         *,
         checkpointer: BaseCheckpointSaver | None,
-        codec: Codec | None,
+        hints: Sequence[Any],
         stream_channels: str | tuple[str, ...],
         stream_mode: StreamMode,
         world: World | None,
         debug: bool,
     ) -> None:
-        if checkpointer is not None and not isinstance(checkpointer, BaseCheckpointSaver):
-            given = cast("object", checkpointer)
-            kind = f"class: make one, {given.__name__}()" if isinstance(given, type) else type(given).__name__
-            raise GraphValidationError(
-                f"a checkpointer is a BaseCheckpointSaver, not a {kind}. A saver that is an async context manager is "
-                "entered first: async with SqliteSaver.from_conn_string(path) as saver"
-            )
         self.name = program.name
-        self.checkpointer = checkpointer
+        self.checkpointer = _checked_saver(checkpointer)
         self.stream_mode: StreamMode = stream_mode
         self._debug = debug
         self._program = program
-        self._codec = codec
+        self._hints = hints
+        self._codec = None if checkpointer is None else _codec_for(checkpointer, hints)
         self._stream_channels = stream_channels
         self._world: World = SystemWorld() if world is None else world
         self._config: RunnableConfig = {}
@@ -115,6 +109,13 @@ class Graph(Generic[InputT, OutputT]):
         """The same graph with settings bound to it; those of a call win over them."""
         bound = copy.copy(self)
         bound._config = merge_configs(self._config, config, keys)
+        return bound
+
+    def with_checkpointer(self, checkpointer: BaseCheckpointSaver | None) -> Self:
+        """The same graph, storing its threads there; None stores nothing."""
+        bound = copy.copy(self)
+        bound.checkpointer = _checked_saver(checkpointer)
+        bound._codec = None if checkpointer is None else _codec_for(checkpointer, self._hints)
         return bound
 
     # ---- running -------------------------------------------------------------------------------------------------
@@ -171,8 +172,8 @@ class Graph(Generic[InputT, OutputT]):
         """Run, and show what happens while it does.
 
         Args:
-            stream_mode: "updates" (each task's update as it finishes), "values" (the state after each superstep), or
-                several, which labels each chunk: `(mode, payload)`.
+            stream_mode: "updates" (each task's update as it finishes), "values" (the state after each superstep),
+                "tasks" (each task when it is planned and when it has ended), or several, which labels each chunk: `(mode, payload)`.
             output_keys: the channels to show, instead of all state keys.
 
         The other arguments and the errors are those of `ainvoke`. A bad config raises here, all else while reading.
@@ -371,14 +372,10 @@ class Pregel(Graph[Any, Any]):
             outputs=outputs,
             read_input=_input_reader(inputs, ignore=unknown_keys == "ignore"),
         )
-        codec = None
-        if isinstance(checkpointer, BaseCheckpointSaver):
-            hints = [channel.typ for channel in channels.values()]
-            codec = codec_for(checkpointer, hints)
         super().__init__(
             program,
             checkpointer=checkpointer,
-            codec=codec,
+            hints=[channel.typ for channel in channels.values()],
             stream_channels=shown,
             stream_mode=stream_mode,
             world=world,
@@ -401,9 +398,20 @@ def _draw(nodes: Mapping[str, PregelNode], program: Program) -> Drawing:
     return drawing(list(nodes), edges)
 
 
-def codec_for(saver: BaseCheckpointSaver, hints: Sequence[Any]) -> Codec:
+def _codec_for(saver: BaseCheckpointSaver, hints: Sequence[Any]) -> Codec:
     """The saver's codec, and the types that a graph's annotations name."""
     return saver.codec.with_types(Send, tag="pregel_async.Send").with_annotations(*hints)
+
+
+def _checked_saver(checkpointer: BaseCheckpointSaver | None) -> BaseCheckpointSaver | None:
+    if checkpointer is not None and not isinstance(checkpointer, BaseCheckpointSaver):
+        given = cast("object", checkpointer)
+        kind = f"class: make one, {given.__name__}()" if isinstance(given, type) else type(given).__name__
+        raise GraphValidationError(
+            f"a checkpointer is a BaseCheckpointSaver, not a {kind}. A saver that is an async context manager is "
+            "entered first: async with SqliteSaver.from_conn_string(path) as saver"
+        )
+    return checkpointer
 
 
 def _names(given: Names) -> str | tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -121,6 +122,8 @@ def settings_of(config: RunnableConfig, *, stored: bool, on_conflict: OnConflict
     shown: dict[str, Any] = {**own, **config.get("metadata", {}), "run_id": config.get("run_id") or ""}
     for key, value in shown.items():
         _text(f"{key}: {value}" if isinstance(value, str) else str(key), "metadata or a configurable")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"metadata {key!r} is {value}, which cannot be stored")
     return Settings(
         thread_id=thread_id,
         ns=ns,

@@ -29,7 +29,11 @@ FEW_LOOPS: list[Any] = [
 
 ALL_LOOPS: list[Any] = [
     FEW_LOOPS[0],
-    *([pytest.param(("asyncio", {"loop_factory": _eager_loop}), id="asyncio+eager")] if sys.version_info >= (3, 12) else []),
+    *(
+        [pytest.param(("asyncio", {"loop_factory": _eager_loop}), id="asyncio+eager")]
+        if sys.version_info >= (3, 12)
+        else []
+    ),
     *([pytest.param(("asyncio", {"use_uvloop": True}), id="asyncio+uvloop")] if sys.platform != "win32" else []),
     FEW_LOOPS[1],
 ]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import strategies as st
+
+from pregel_async.channels.laws import ChannelLaws
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -40,18 +46,25 @@ SAYS = {
 """Lines that each example must print, in this order."""
 
 
-def run(cwd: Path, *command: str) -> str:
-    """Run Python where nothing of this repository is in reach but its packages. Its output, if it ends well."""
+def python(cwd: Path, *args: str, input: str = "") -> subprocess.CompletedProcess[str]:
+    """Run Python where nothing of this repository is in reach but its packages, and warnings are errors."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
-        [sys.executable, "-W", "error", *command],
+        [sys.executable, "-W", "error", *args],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": path},
+        input=input,
         capture_output=True,
         text=True,
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
+    return done
+
+
+def run(cwd: Path, *args: str) -> str:
+    """The output of a program that has nothing to complain about."""
+    done = python(cwd, *args)
     assert done.stderr == ""
     return done.stdout
 
@@ -76,9 +89,11 @@ def test_importing_an_example_runs_nothing(tmp_path: Path) -> None:
 
 
 def test_the_main_job_runs_by_itself(tmp_path: Path) -> None:
-    """`python -m examples.code_audit`, on this repository's own sources; a second call finds the thread finished."""
+    """`python -m examples.code_audit`, on this repository's own sources; a second call begins anew."""
     args = ("-m", "examples.code_audit", str(ROOT / "pregel_async"), "--limit", "3")
-    printed = run(tmp_path, *args).splitlines()
+    first = run(tmp_path, *args)
+    assert run(tmp_path, *args) == first
+    printed = first.splitlines()
     assert re.fullmatch(r"\d+ files, [\d,]+ lines, [\d,]+ functions", printed[0])
     assert printed[-1] == f"The report is in {tmp_path / 'code-audit.md'}"
     assert (tmp_path / "code-audit.md").read_text().startswith(f"# Code audit of `{ROOT / 'pregel_async'}`\n")
@@ -86,28 +101,24 @@ def test_the_main_job_runs_by_itself(tmp_path: Path) -> None:
 
 def test_the_main_job_runs_on_the_command_line(tmp_path: Path) -> None:
     """As README's first command runs it, but for the tree. (`tests/cli` looks at the rest of the command line.)"""
-    command = (
-        "-m",
-        "pregel_async.cli",
-        "run",
-        "examples.code_audit.graph:graph",
-        "--thread",
-        "audit",
-        "--db",
-        "audit.db",
-    )
-    done = subprocess.run(
-        [sys.executable, "-W", "error", *command, "--input", f'{{"root": {str(EXAMPLES)!r}}}'.replace("'", '"')],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
+    command = ("run", "examples.code_audit.graph:graph", "--thread", "audit", "--db", "audit.db", "--input", "-")
+    done = python(tmp_path, "-m", "pregel_async.cli", *command, input=json.dumps({"root": str(EXAMPLES)}))
     assert done.stdout.startswith(f"report: '{tmp_path / 'code-audit.md'}'")
     assert re.search(r"^superstep 2: audit_file, (\d+) of \1 tasks done", done.stderr, re.MULTILINE)
     assert (tmp_path / "code-audit.md").is_file()
+
+
+class TestMean(ChannelLaws):
+    """The channel of `05_custom_channel.py` keeps the laws of channels, as its docstring says that it can be tried."""
+
+    folds = True
+    commutes = True
+
+    def make(self) -> Any:
+        return import_module("examples.05_custom_channel").Mean()
+
+    def updates(self) -> st.SearchStrategy[float]:
+        return st.integers(-1000, 1000).map(float)  # whose sums are exact
 
 
 # ---- README ----------------------------------------------------------------------------------------------------------

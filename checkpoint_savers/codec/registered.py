@@ -207,7 +207,8 @@ def explain(cls: type[object]) -> str:
     if issubclass(cls, BaseException):
         return f"{name} is an exception, which is no value: store its text"
     if cls.__module__ == "builtins":  # a function, a class, a generator, a bare object: nobody has a function for those
-        return f"a {cls.__name__} cannot be stored: keep it out of the state, or in an UntrackedValue channel"
+        what = f"a value of type {cls.__name__} cannot be stored"
+        return f"{what}: keep it out of the state, or in an UntrackedValue channel"
     if shape_of(cls, explicitly=True) is not None:
         return f"{name} is not registered. Register it: Codec().with_types({cls.__name__}, tag=...)"
     return (

@@ -36,16 +36,16 @@ pytest.register_assert_rewrite(
     )
 )
 
-from .deleting import Deleting  # noqa: E402
-from .listing import Listing  # noqa: E402
-from .p3_atomic import Atomic  # noqa: E402
-from .p4_durable import Durable  # noqa: E402
-from .p5_records import Records  # noqa: E402
-from .p6_one_writer import OneWriter  # noqa: E402
-from .p7_cancellation import Cancellation  # noqa: E402
-from .p11_bytes import Bytes  # noqa: E402
-from .p13_both_loops import BothLoops  # noqa: E402
-from .reading import Reading  # noqa: E402
+from .deleting import Deleting  # noqa: E402  # after the assertion rewriting is set up
+from .listing import Listing  # noqa: E402  # after the assertion rewriting is set up
+from .p3_atomic import Atomic  # noqa: E402  # after the assertion rewriting is set up
+from .p4_durable import Durable  # noqa: E402  # after the assertion rewriting is set up
+from .p5_records import Records  # noqa: E402  # after the assertion rewriting is set up
+from .p6_one_writer import OneWriter  # noqa: E402  # after the assertion rewriting is set up
+from .p7_cancellation import Cancellation  # noqa: E402  # after the assertion rewriting is set up
+from .p11_bytes import Bytes  # noqa: E402  # after the assertion rewriting is set up
+from .p13_both_loops import BothLoops  # noqa: E402  # after the assertion rewriting is set up
+from .reading import Reading  # noqa: E402  # after the assertion rewriting is set up
 
 __all__ = ["SaverConformance"]
 

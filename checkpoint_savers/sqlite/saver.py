@@ -64,7 +64,7 @@ class SqliteSaver(BaseCheckpointSaver):
         self.synchronous: Literal["FULL", "NORMAL"] = synchronous
         self.busy_timeout = busy_timeout
         self._worker: Worker | None = None
-        self._taken: dict[str, Claim] = {}  # by run: claims taken here and not given up yet
+        self._taken: dict[tuple[str, str], Claim] = {}  # by thread and run: taken here, not given up yet
 
     @classmethod
     def from_conn_string(
@@ -143,7 +143,7 @@ class SqliteSaver(BaseCheckpointSaver):
     async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
         job = Job(lambda db: transactions.claim(db, thread_id, owner, now, expires_at), writes=True)
         try:
-            claim = self._taken[owner.run_id] = await self._do(job)
+            claim = self._taken[thread_id, owner.run_id] = await self._do(job)
             return claim
         except BaseException:
             # Cancelled, and the claim may have been taken all the same. Its run will never hear of it, and would
@@ -169,7 +169,7 @@ class SqliteSaver(BaseCheckpointSaver):
             commit.releases,
         )
         if commit.releases:
-            self._taken.pop(claim.owner.run_id, None)
+            self._taken.pop((claim.thread_id, claim.owner.run_id), None)
 
     async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
         rows = [_record(claim.thread_id, record) for record in records]
@@ -177,7 +177,7 @@ class SqliteSaver(BaseCheckpointSaver):
 
     async def release(self, claim: Claim) -> None:
         await self._run(transactions.release, claim)
-        self._taken.pop(claim.owner.run_id, None)
+        self._taken.pop((claim.thread_id, claim.owner.run_id), None)
 
     async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
         return await self._run(transactions.read, thread_id, ns, checkpoint_id, writes=False)

@@ -32,6 +32,9 @@ def main() -> int:
     except (PregelError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on", file=sys.stderr)
+        return 130
     totals, worst = result["totals"], result["worst"]
     print(f"{totals.files} files, {totals.lines:,} lines, {totals.functions:,} functions")
     for ranked in worst[:5]:
@@ -41,13 +44,14 @@ def main() -> int:
 
 
 async def audit(given: Input, db: str, thread: str) -> Output:
-    """Begin, or go on with what an earlier call has begun."""
+    """Go on with what an earlier call has begun; when it has finished, begin anew."""
     async with SqliteSaver.from_conn_string(db) as saver:
         graph = builder.compile(saver)
-        unfinished = (await graph.aget_state(thread)).next
-        if unfinished:
+        if (await graph.aget_state(thread)).next:
             print(f"thread {thread!r} goes on where it was stopped", file=sys.stderr)
-        return await graph.ainvoke(None if unfinished else given, thread)
+            return await graph.ainvoke(None, thread)
+        await saver.adelete_thread(thread)
+        return await graph.ainvoke(given, thread)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ be reconciled is refused before anything runs.
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, get_origin
 
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.errors import UnknownTypeError
@@ -15,11 +16,24 @@ from checkpoint_savers.ledger import SENDS, State
 from .._core.board import Board
 from .._core.fits import fits
 from .._core.program import Program
-from ..channels import LastValue
+from ..channels import BaseChannel, BinaryOperatorAggregate, LastValue
 from ..errors import GraphChangedError
 
 BRANCH = "branch:to:"
 """How the channel begins that triggers one node of a `StateGraph`."""
+
+
+JOIN = "join:"
+"""How the channel begins that waits for several nodes."""
+
+
+def kind_of(channel: BaseChannel[Any, Any, Any]) -> str:
+    """A channel's kind as it is stored: a reducer's with the type that it folds into, where that is one class."""
+    if isinstance(channel, BinaryOperatorAggregate):
+        kind = get_origin(channel.typ) or channel.typ
+        if isinstance(kind, type):
+            return f"{channel.kind}[{kind.__qualname__}]"
+    return channel.kind
 
 
 def restore(program: Program, state: State, step: int, codec: Codec, *, thread_id: str) -> Board:
@@ -38,9 +52,14 @@ def restore(program: Program, state: State, step: int, codec: Codec, *, thread_i
                 raise GraphChangedError(
                     thread_id, node, f"a task of node {node!r} is pending, and there is no such node"
                 )
+            if name.startswith(JOIN) and _is_complete(name, codec.decode(data, channel=name)):
+                node = name.rpartition(":")[2]
+                raise GraphChangedError(
+                    thread_id, node, f"a task of node {node!r} is pending, through edges that are no more"
+                )
             continue
-        if state.kinds.get(name) != channel.kind:
-            reason = f"channel {name!r} was a {state.kinds.get(name)} and is a {channel.kind}"
+        if state.kinds.get(name) != kind_of(channel):
+            reason = f"channel {name!r} was a {state.kinds.get(name)} and is a {kind_of(channel)}"
             raise GraphChangedError(thread_id, name, reason)
         try:
             value = codec.decode(data, channel=name)
@@ -65,6 +84,14 @@ def restore(program: Program, state: State, step: int, codec: Codec, *, thread_i
         ran=state.ran,
         noticed=state.noticed,
     )
+
+
+def _is_complete(name: str, stored: Any) -> bool:
+    """Whether a barrier has seen all that its name lists. A node's own plus is written with a backslash there."""
+    listed = name.removeprefix(JOIN).rpartition(":")[0]
+    waits_for = 1 + len(re.findall(r"(?<!\\)(?:\\\\)*\+", listed))
+    names = stored[0] if isinstance(stored, tuple) else stored
+    return isinstance(names, list) and len(names) == waits_for
 
 
 def _named(hint: Any) -> str:

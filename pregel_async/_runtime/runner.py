@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Protocol
 
 import anyio
+import anyio.lowlevel
 
 from .._core.board import Board
 from .._core.program import Program, Write
@@ -74,10 +75,12 @@ class Runner:
             return await _Group(self, board, tasks).execute()
         task = tasks[0]
         outcome = await self.attempt(board, task, self._natively_cancelled)
-        if self._natively_cancelled():
-            # The node has swallowed its caller's cancellation. A group would end with it, whatever the task did.
-            raise anyio.get_cancelled_exc_class()
         if isinstance(outcome, Finished):
+            if self._natively_cancelled():
+                # The node has swallowed its caller's cancellation. A group would end with it all the same. A scope
+                # tells it again; what asyncio's `Task.cancel()` told has to be raised here.
+                await anyio.lowlevel.checkpoint_if_cancelled()
+                raise anyio.get_cancelled_exc_class()
             await self.tell(task, outcome, stored=self.storage is None or outcome.replayed)
         return (outcome,)
 
@@ -150,12 +153,17 @@ class _Group:
                         group.start_soon(self._several, places)
         except BaseExceptionGroup as several:
             raise alone(several) from None
+        except anyio.get_cancelled_exc_class():
+            if not any(isinstance(outcome, Failed) for outcome in self._outcomes):
+                raise  # else a node failed while it was being cancelled, and that is told
         if self._broken is not None:
             raise self._broken
         return [Cancelled() if outcome is None else outcome for outcome in self._outcomes]
 
     async def _several(self, places: Iterator[int]) -> None:
         for place in places:
+            if self._scope is not None and self._scope.cancel_called:
+                return  # a sibling has failed; a node that never awaits would not notice
             await self._one(place)
 
     async def _one(self, place: int) -> None:

@@ -34,7 +34,7 @@ from .._core.task import Failed, Finished, Outcome, Task
 from ..channels import MISSING
 from ..errors import CheckpointNotFoundError, GraphChangedError
 from ..types import OnConflict
-from .restore import BRANCH, restore
+from .restore import BRANCH, kind_of, restore
 from .world import World, checkpoint_id
 
 CLAIM_SECONDS = 30.0
@@ -288,7 +288,7 @@ class Thread:
             if stored is not MISSING:
                 values[name] = encode(stored, channel=name)
                 if name not in before.kinds:
-                    kinds[name] = channel.kind
+                    kinds[name] = kind_of(channel)
             elif name in before.values:
                 emptied.append(name)
         seen: dict[str, dict[str, int]] = {}

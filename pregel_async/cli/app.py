@@ -22,9 +22,9 @@ import typer
 
 from ..errors import PregelError
 from ..graph import CompiledStateGraph
+from .listing import exists, print_rows
 from .listing import history as read_history
-from .listing import print_rows
-from .running import Request, exists
+from .running import Request
 from .running import run as run_graph
 from .showing import explain
 from .target import NotStoredError, Target, UsageError, attach, load

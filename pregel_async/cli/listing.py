@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -83,6 +84,11 @@ async def _read(target: Target | None, thread: str, db: str, limit: int | None) 
     return rows
 
 
+def exists(db: str) -> bool:
+    """Whether there is such a database, as far as can be told without opening it, which would make one."""
+    return db.startswith("file:") or Path(db).exists()
+
+
 def _visible(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in names if name != START)
 
@@ -96,7 +102,7 @@ def print_rows(rows: list[Row], *, as_json: bool) -> None:
     closed = {row.parent_id for row in rows}
     head = [name for name in HEAD if with_next or name != "next"]
     cells = [[_cell(row, name, is_open=row.checkpoint_id not in closed) for name in head] for row in rows]
-    console = Console()
+    console = Console(markup=False, emoji=False)
     if not console.is_terminal:
         print("\n".join(columns(head, cells)))
         return
@@ -105,7 +111,7 @@ def print_rows(rows: list[Row], *, as_json: bool) -> None:
         table.add_column(name, no_wrap=name in ("step", "checkpoint"), justify="right" if name == "step" else "left")
     for row in cells:
         table.add_row(*row)
-    console.print(table, markup=False)
+    console.print(table)
 
 
 def _cell(row: Row, name: str, *, is_open: bool) -> str:

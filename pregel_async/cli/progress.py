@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Protocol, Self, TextIO
 
 from rich.console import Console
@@ -114,9 +113,11 @@ class View(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *failure: object) -> None: ...
+
+    def close(self) -> None:
+        """Stop showing; once is enough, and more does no harm."""
+        ...
 
     def changed(self) -> None:
         """A task is done."""
@@ -157,9 +158,10 @@ class Lines:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         return
 
     def changed(self) -> None:
@@ -189,7 +191,7 @@ class LiveView:
         self._progress = progress
         self._live = Live(
             self,
-            console=Console(stderr=True),
+            console=Console(stderr=True, markup=False, emoji=False),
             refresh_per_second=8,
             transient=True,
             redirect_stdout=sys.stdout.isatty(),
@@ -199,9 +201,10 @@ class LiveView:
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._live.stop()
 
     def changed(self) -> None:

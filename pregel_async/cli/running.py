@@ -9,8 +9,7 @@ import secrets
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Generator
-from pathlib import Path
+from collections.abc import Generator
 from types import FrameType
 from typing import Any
 
@@ -251,8 +250,6 @@ def _first_step(graph: AnyGraph, given: Any, before: StateSnapshot) -> int:
 class _Stop:
     """Signals: the first asks for an orderly end, the second has its default effect and kills.
 
-    Python-level handlers, and not the event loop's: they also work while a node keeps the loop busy.
-
     Attributes:
         received: the first signal.
     """
@@ -263,32 +260,38 @@ class _Stop:
     @contextlib.contextmanager
     def listening(self, scope: anyio.CancelScope, view: View) -> Generator[None]:
         """While open, the first signal cancels the scope."""
-        wake: Callable[..., object] = asyncio.get_running_loop().call_soon_threadsafe
+        loop = asyncio.get_running_loop()
 
         def stop() -> None:
-            view.__exit__(None, None, None)
+            view.close()
             scope.cancel()
 
         def handle(number: int, frame: FrameType | None) -> None:
             for each in SIGNALS:
                 signal.signal(each, signal.SIG_DFL)
             self.received = signal.Signals(number)
-            os.write(STDERR, view.clearing + STOPPING)  # past all locks: the code that is interrupted may hold one
-            wake(stop)
+            with contextlib.suppress(OSError):
+                os.write(STDERR, view.clearing + STOPPING)  # past all locks: the code that is interrupted may hold one
+            loop.call_soon_threadsafe(stop)
 
-        before = {each: signal.signal(each, handle) for each in SIGNALS}
+        before = {each: signal.getsignal(each) for each in SIGNALS}
+        for each in SIGNALS:
+            with contextlib.suppress(NotImplementedError):  # Windows
+                loop.add_signal_handler(each, _woken)  # a signal wakes the loop, however deep it sleeps
+            signal.signal(each, handle)  # and is handled even while a node keeps the loop busy
         try:
             yield
         finally:
             for each, handler in before.items():
+                with contextlib.suppress(NotImplementedError):
+                    loop.remove_signal_handler(each)
                 signal.signal(each, handler)
+
+
+def _woken() -> None:
+    """All is done by the handler proper."""
 
 
 def _tell(line: str) -> None:
     """To the person who watches; standard output is for the result alone."""
     print(line, file=sys.stderr, flush=True)
-
-
-def exists(db: str) -> bool:
-    """Whether there is such a database, as far as can be told without opening it."""
-    return db.startswith("file:") or Path(db).exists()

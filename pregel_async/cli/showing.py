@@ -31,12 +31,12 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 def print_value(value: object) -> None:
     """For people, on standard output: of a mapping every key, and of what is in it as much as a screen takes."""
-    console = Console()
+    console = Console(markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 120
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
-            console.print(f"{key}:", end=" ", markup=False, highlight=False)
+            console.print(f"{key}:", end=" ", highlight=False)
             console.print(_pretty(item))
     else:
         console.print(_pretty(value))

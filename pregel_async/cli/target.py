@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, cast
 from checkpoint_savers import BaseCheckpointSaver
 
 from ..compiled import Graph
-from ..graph import CompiledStateGraph, StateGraph
+from ..graph import StateGraph
 
 AnyGraph: TypeAlias = Graph[Any, Any]
 AnyBuilder: TypeAlias = StateGraph[Any, Any, Any]
@@ -71,19 +71,12 @@ def attach(target: Target, saver: BaseCheckpointSaver | None) -> AnyGraph:
     A function is called: without arguments, or with the saver if it takes one.
 
     Raises:
-        UsageError: the graph cannot be given a saver, or a function does not return a graph.
+        UsageError: a function does not return a graph.
     """
     if isinstance(target, StateGraph):
         return target.compile(saver)
     if isinstance(target, Graph):
-        if saver is None:
-            return target
-        if isinstance(target, CompiledStateGraph):
-            return cast("AnyGraph", target.builder.compile(saver, name=target.name))
-        raise UsageError(
-            f"{target.name!r} is a Pregel that is built already, and cannot be given storage any more: name a function "
-            "that builds it, def make(checkpointer): return Pregel(..., checkpointer=checkpointer)"
-        )
+        return target if saver is None else target.with_checkpointer(saver)
     return _made(target, saver)
 
 

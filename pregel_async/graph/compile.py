@@ -16,7 +16,7 @@ from typing import Any
 from checkpoint_savers.abc import BaseCheckpointSaver
 
 from .._core.program import SENDS, Node, Router, Write, build_program
-from .._runtime.restore import BRANCH
+from .._runtime.restore import BRANCH, JOIN
 from .._runtime.world import World
 from ..channels import (
     EphemeralValue,
@@ -24,7 +24,6 @@ from ..channels import (
     NamedBarrierValue,
     NamedBarrierValueAfterFinish,
 )
-from ..compiled import codec_for
 from ..errors import ErrorCode, GraphValidationError, InvalidUpdateError
 from ..node import flavour_of
 from ..types import END, START, Send
@@ -91,20 +90,17 @@ def compile_program(
         outputs=builder.output_schema.keys,
         read_input=input_reader(builder.input_schema, START, ignore_unknown=ignore_unknown),
     )
-    codec = None
-    if isinstance(checkpointer, BaseCheckpointSaver):
-        schemas = [builder.state_schema, builder.input_schema, builder.output_schema]
-        schemas += [spec.input for spec in builder.nodes.values()]
-        hints: list[Any] = [schema.type for schema in schemas]
-        hints += [hint for schema in schemas for hint in schema.hints.values()]
-        hints += [hint for spec in builder.nodes.values() for hint in hints_of(spec.call).values()]
-        codec = codec_for(checkpointer, hints)
+    schemas = [builder.state_schema, builder.input_schema, builder.output_schema]
+    schemas += [spec.input for spec in builder.nodes.values()]
+    hints: list[Any] = [schema.type for schema in schemas]
+    hints += [hint for schema in schemas for hint in schema.hints.values()]
+    hints += [hint for spec in builder.nodes.values() for hint in hints_of(spec.call).values()]
     return CompiledStateGraph(
         builder,
         draw(builder),
         program=program,
         checkpointer=checkpointer,
-        codec=codec,
+        hints=hints,
         stream_channels=builder.state_schema.keys,
         stream_mode="updates",
         world=world,
@@ -114,7 +110,7 @@ def compile_program(
 
 def _validate(builder: Builder) -> None:
     for key in builder.channels:
-        if key in (START, END) or key.startswith((BRANCH, "join:", "__pregel_")):
+        if key in (START, END) or key.startswith((BRANCH, JOIN, "__pregel_")):
             raise GraphValidationError(
                 f"a state key cannot be called {key!r}: the name is reserved for control channels"
             )
@@ -155,7 +151,7 @@ def _start_writes(given: Mapping[str, Any]) -> list[Write]:
 
 def _join(starts: Sequence[str], end: str) -> str:
     escaped = [start.replace("\\", "\\\\").replace("+", "\\+") for start in starts]  # a name may hold a plus itself
-    return f"join:{'+'.join(escaped)}:{end}"
+    return f"{JOIN}{'+'.join(escaped)}:{end}"
 
 
 def _edges(builder: Builder, source: str) -> tuple[Write, ...]:

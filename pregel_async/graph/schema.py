@@ -91,7 +91,7 @@ def merge_channels(channels: dict[str, Channel], more: Schema) -> None:
     """
     for name, channel in more.channels.items():
         known = channels.get(name)
-        if known is None or type(known) is LastValue:
+        if known is None or (type(known) is LastValue and type(channel) is not LastValue):
             channels[name] = channel
         elif type(channel) is not LastValue and not known.same_declaration(channel):
             raise GraphValidationError(

@@ -36,7 +36,9 @@ def test_importing_the_runtime_loads_no_driver_and_no_tool() -> None:
     loaded = set(json.loads(ran.stdout))
     assert {"anyio", "msgspec"} <= loaded
     assert loaded.isdisjoint(HEAVY)
-    assert not any(name.startswith("pregel_async.cli") or name.startswith("checkpoint_savers.sqlite") for name in loaded)
+    assert not any(
+        name.startswith("pregel_async.cli") or name.startswith("checkpoint_savers.sqlite") for name in loaded
+    )
 
 
 def test_the_savers_alone_do_not_load_the_runtime() -> None:
@@ -51,9 +53,9 @@ def test_the_savers_alone_do_not_load_the_runtime() -> None:
 def test_public_names_are_sorted_and_real(name: str) -> None:
     """`__all__` is sorted, every name in it exists, and every public name that the module holds is in it."""
     module = importlib.import_module(name)
-    assert list(module.__all__) == sorted(module.__all__, key=lambda n: (not n.isupper(), not n[0].isupper(), n)) or list(
-        module.__all__
-    ) == sorted(module.__all__)
+    assert list(module.__all__) == sorted(
+        module.__all__, key=lambda n: (not n.isupper(), not n[0].isupper(), n)
+    ) or list(module.__all__) == sorted(module.__all__)
     for public in module.__all__:
         assert getattr(module, public) is not None
 
@@ -73,8 +75,15 @@ def test_the_algorithm_reads_in_one_file() -> None:
     text = ast.get_docstring(ast.parse(source))
     assert text is not None and text.splitlines()[0] == "The algorithm: plan, execute, update, checkpoint."
     assert len(source.splitlines()) < 400
-    functions = [node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    assert [name for name in functions if name in ("run", "plan", "collect", "update")] == ["run", "plan", "collect", "update"]
+    functions = [
+        node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert [name for name in functions if name in ("run", "plan", "collect", "update")] == [
+        "run",
+        "plan",
+        "collect",
+        "update",
+    ]
 
 
 def test_nothing_is_left_for_later() -> None:
@@ -84,4 +93,6 @@ def test_nothing_is_left_for_later() -> None:
             assert "TODO" not in line and "FIXME" not in line, f"{names(path)}:{number}"
             for mark in ("# type: ignore", "# pyright: ignore", "# noqa", "# pragma: no cover"):
                 if mark in line:
-                    assert "  # " in line.split(mark, 1)[1], f"{names(path)}:{number}: {mark} needs its reason beside it"
+                    assert "  # " in line.split(mark, 1)[1], (
+                        f"{names(path)}:{number}: {mark} needs its reason beside it"
+                    )

@@ -80,11 +80,11 @@ def test_every_value_has_a_json_form(value: object, expected: object, capsys: py
 
 def test_values_for_people_are_short(capsys: pytest.CaptureFixture[str]) -> None:
     """Of a mapping every key, of what is in it a few items; markup is text like any other."""
-    print_value({f"key {number}": list(range(100)) for number in range(20)} | {"[bold]": "[red]x"})
+    print_value({f"key {number}": list(range(100)) for number in range(20)} | {"[bold]:smile:": "[red]x"})
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 21
     assert lines[0] == "key 0: [0, 1, 2, 3, 4, ... +95]"
-    assert lines[-1] == "[bold]: '[red]x'"
+    assert lines[-1] == "[bold]:smile:: '[red]x'"
     print_value([1, 2])
     print_value({})
     assert capsys.readouterr().out == "[1, 2]\n{}\n"

@@ -114,6 +114,17 @@ def test_progress_is_live_on_a_terminal_and_leaves_nothing(shell: Any, terminal:
     assert shell.ran == STEPS
 
 
+def test_names_are_drawn_as_they_are(terminal: Callable[..., Terminal]) -> None:
+    """Whatever they would mean as markup."""
+    screen = terminal("run", "flows:odd", "--thread", "t")
+    screen.read_until("[/red] smile")
+    os.write(screen.master, b"\x03")
+    assert screen.read_all() == 130
+    listed = terminal("history", "flows:odd", "--thread", "t")
+    assert listed.read_all() == 0
+    assert "[/red] smile" in listed.seen
+
+
 def test_a_dumb_terminal_gets_lines(shell: Any, terminal: Callable[..., Terminal]) -> None:
     screen = terminal("run", "flows:greeting", TERM="dumb")
     assert screen.read_all() == 0

@@ -55,7 +55,7 @@ class Pair(NamedTuple):
     right: Any
 
 
-OldPair = namedtuple("OldPair", "left right")  # noqa: PYI024
+OldPair = namedtuple("OldPair", "left right")
 
 
 class Names(list[Any]):
@@ -71,7 +71,9 @@ atoms: st.SearchStrategy[Any] = st.one_of(
     st.integers(-3, 3),
     st.text("ab", max_size=2),
 )
-keys: st.SearchStrategy[Any] = st.one_of(st.sampled_from(["a", "b", "c"]), st.sampled_from([0, 1, True, None, (1, "t")]))
+keys: st.SearchStrategy[Any] = st.one_of(
+    st.sampled_from(["a", "b", "c"]), st.sampled_from([0, 1, True, None, (1, "t")])
+)
 
 
 def _more(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -411,8 +413,8 @@ FRESH: list[Callable[[], Any]] = [
     lambda: 1,
     lambda: True,
     lambda: "new",
-    lambda: [],
-    lambda: {},
+    list,
+    dict,
     lambda: {"a": [1], "f": {}},
     lambda: [[2]],
     lambda: {7},
@@ -465,7 +467,11 @@ class Twins:
         return self.subject[other], self.model[other]
 
     def _keep(self, mine: Any, theirs: Any) -> None:
-        both = list(zip(mine, theirs, strict=False)) if isinstance(theirs, Got) and isinstance(mine, Got) else [(mine, theirs)]
+        both = (
+            list(zip(mine, theirs, strict=False))
+            if isinstance(theirs, Got) and isinstance(mine, Got)
+            else [(mine, theirs)]
+        )
         for subject, model in both:
             if changeable(model) and changeable(subject) and len(self.model) < 30:
                 self.subject.append(subject)

@@ -193,7 +193,9 @@ class RandomGraph(NamedTuple):
             targets: list[Any] = []
             for place, name in enumerate(self.nodes):
                 if luck >> place & 1:
-                    targets.append(name if luck >> (place + 5) & 1 else Send(name, {"count": luck % 3, "log": [source]}))
+                    targets.append(
+                        name if luck >> (place + 5) & 1 else Send(name, {"count": luck % 3, "log": [source]})
+                    )
             return targets
 
         route.__name__ = f"route{seed}"

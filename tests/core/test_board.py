@@ -165,7 +165,12 @@ def router(*reads: str, whole: bool = False) -> Router:
 def test_a_router_sees_its_own_nodes_writes(whole: bool) -> None:
     """S-24: a router's view is the state plus its own node's writes, folded as they will be."""
     graph = program(
-        node("a", "x"), x=LastValue(), r=BinaryOperatorAggregate(list, operator.add), y=LastValue(), c=EphemeralValue(), keys="xry"
+        node("a", "x"),
+        x=LastValue(),
+        r=BinaryOperatorAggregate(list, operator.add),
+        y=LastValue(),
+        c=EphemeralValue(),
+        keys="xry",
     )
     board = begin(graph, {"x": 1, "r": [1]})
     view = board.view_of(router("x", "r", "y", whole=whole), graph, [("r", [2]), ("y", 5), ("r", [3]), ("c", 1)])

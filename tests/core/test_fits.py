@@ -10,7 +10,20 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from enum import Enum, IntEnum
-from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, Optional, Protocol, Required, TypedDict, TypeVar
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    NewType,
+    NotRequired,
+    Optional,
+    Protocol,
+    Required,
+    TypedDict,
+    TypeVar,
+)
 
 import msgspec
 import pydantic
@@ -187,7 +200,8 @@ def test_none_always_fits(hint: Any) -> None:
 
 
 @given(
-    hint=st.sampled_from([hint for hint, _ in FITS + UNFIT]), value=st.sampled_from([value for _, value in FITS + UNFIT])
+    hint=st.sampled_from([hint for hint, _ in FITS + UNFIT]),
+    value=st.sampled_from([value for _, value in FITS + UNFIT]),
 )
 def test_it_answers_whatever_it_is_asked(hint: Any, value: Any) -> None:
     """`fits`: it answers with True or False for any annotation and any value, and raises nothing."""

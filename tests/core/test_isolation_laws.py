@@ -9,7 +9,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mutations import (
     Instruction,
-    Point,
     Twins,
     changeable,
     instructions,

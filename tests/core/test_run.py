@@ -19,7 +19,12 @@ from pregel_async.errors import ErrorCode, GraphRecursionError
 def chain(length: int, *, hidden_first: bool = False) -> Program:
     """n0 -> n1 -> ... by ephemeral channels."""
     nodes = [
-        node(f"n{index}", f"c{index}", sends=[f"c{index + 1}"] if index + 1 < length else [], hidden=hidden_first and index == 0)
+        node(
+            f"n{index}",
+            f"c{index}",
+            sends=[f"c{index + 1}"] if index + 1 < length else [],
+            hidden=hidden_first and index == 0,
+        )
         for index in range(length)
     ]
     return program(*nodes, keys=(), **{f"c{index}": EphemeralValue() for index in range(length)})

@@ -22,9 +22,7 @@ from pregel_async.channels import LastValue
 from pregel_async.types import Send
 
 names = st.text(max_size=8)
-paths = st.one_of(
-    st.tuples(st.just(PULL), names), st.tuples(st.just(PUSH), st.integers(0, 10**6), st.just(False))
-)
+paths = st.one_of(st.tuples(st.just(PULL), names), st.tuples(st.just(PUSH), st.integers(0, 10**6), st.just(False)))
 places = st.tuples(names, names, st.integers(-1, 10**6), names, paths)
 Place = tuple[str, str, int, str, Path]
 

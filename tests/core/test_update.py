@@ -85,7 +85,11 @@ def mixed_program() -> Program:
     """Triggered nodes a, b, c, and three sends to b and a, all writing one log."""
     return program(
         *(
-            node(name, "x", lambda seen, name=name: {"log": f"{name} triggered" if isinstance(seen, dict) else f"{name} {seen}"})
+            node(
+                name,
+                "x",
+                lambda seen, name=name: {"log": f"{name} triggered" if isinstance(seen, dict) else f"{name} {seen}"},
+            )
             for name in ("c", "a", "b")
         ),
         x=LastValue(),

@@ -308,17 +308,20 @@ SHAPES = [alone, in_second_superstep, beside_another, before_a_router]
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["returns", "fails"])
+@pytest.mark.parametrize("given", [None, {"log": ["new"]}], ids=["resumed", "begun anew"])
 @pytest.mark.parametrize("still", [False, True], ids=["has ended", "still runs"])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
 async def test_taken_over(
     shape: Callable[[Held], StateGraph[Any, Any, Any]],
     still: bool,
+    given: dict[str, Any] | None,
     fails: bool,
     saver: BaseCheckpointSaver,
     world: TestWorld,
 ) -> None:
     """P6: a claim that has lapsed is taken over; what its old owner writes next is refused with `lost=True`, and
-    changes nothing; and its end does not give the new owner's claim away."""
+    changes nothing, even while the head is still the one it knows; and its end does not give the new owner's claim
+    away."""
     held = Held(Planned("too late") if fails else None)
     graph = shape(held).compile(saver, world=world)
     old: list[BaseException] = []
@@ -337,10 +340,10 @@ async def test_taken_over(
         mine.hold = still
         taker = shape(mine).compile(saver, world=world)
         if still:
-            group.start_soon(lambda: taker.ainvoke({"log": ["new"]}, "t"))
+            group.start_soon(taker.ainvoke, given, "t")
             await mine.reached.wait()
         else:
-            await taker.ainvoke({"log": ["new"]}, "t")
+            await taker.ainvoke(given, "t")
         before = await trace_of(taker), (await saver.aget_tuple("t", codec=_codec(saver)))
         held.let_go.set()
         while not old:
@@ -593,14 +596,15 @@ async def test_sends_of_two_owners(world: TestWorld) -> None:
             await compiled.ainvoke({"log": ["in"]}, "t")
         assert caught.value.lost
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(run_old)
-        await held.reached.wait()
-        held.hold = False
-        while len((await saver.aget_tuple("t", codec=_codec(saver))).pending_writes) < 2:  # type: ignore[union-attr]
-            await anyio.lowlevel.checkpoint()
-        world.time += EXPIRY
-        result = await compiled.ainvoke(None, "t")
-        assert sorted(probe.started) == ["a@1", "w[0]@2", "w[1]@2", "w[2]@2"]
-        assert result["log"] == ["in", "a@1", "w[0]@2", "w[1]@2", "w[2]@2"]
-        held.let_go.set()
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(run_old)
+            await held.reached.wait()
+            held.hold = False
+            while len((await saver.aget_tuple("t", codec=_codec(saver))).pending_writes) < 2:  # type: ignore[union-attr]
+                await anyio.lowlevel.checkpoint()
+            world.time += EXPIRY
+            result = await compiled.ainvoke(None, "t")
+            assert sorted(probe.started) == ["a@1", "w[0]@2", "w[1]@2", "w[2]@2"]
+            assert result["log"] == ["in", "a@1", "w[0]@2", "w[1]@2", "w[2]@2"]
+            held.let_go.set()

@@ -276,7 +276,17 @@ async def test_what_a_node_can_be(blocking: bool) -> None:
         made.add_edge(START, name)
     result = await made.compile(blocking=blocking).ainvoke({})
     assert sorted(result["log"]) == sorted(
-        ["a_function", "a_coroutine", "a_function", "Callee", "method", "AsyncCallee", "partial", "a_coroutine", "lambda"]
+        [
+            "a_function",
+            "a_coroutine",
+            "a_function",
+            "Callee",
+            "method",
+            "AsyncCallee",
+            "partial",
+            "a_coroutine",
+            "lambda",
+        ]
     )
 
 
@@ -437,7 +447,13 @@ async def test_an_edge_of_several_starts_waits_for_all() -> None:
 
 def test_what_joins_compile_to() -> None:
     """Mental model 2: a barrier per edge of several starts; of one start, a plain edge; to END, nothing."""
-    made = builder("a", "b", "j").add_edge(START, "a").add_edge(["b", "a"], "j").add_edge(["a"], "b").add_edge(["a", "b"], END)
+    made = (
+        builder("a", "b", "j")
+        .add_edge(START, "a")
+        .add_edge(["b", "a"], "j")
+        .add_edge(["a"], "b")
+        .add_edge(["a", "b"], END)
+    )
     channels = made.compile().channels
     assert [name for name in channels if name.startswith("join:")] == ["join:b+a:j"]
     barrier = channels["join:b+a:j"]
@@ -464,7 +480,9 @@ async def test_a_join_in_a_loop() -> None:
 
 async def test_add_sequence() -> None:
     """1.4: `add_sequence` adds nodes and the edges between them; names come from the functions, or are given."""
-    made = StateGraph(State).add_sequence([a_function, ("second", a_function), a_coroutine]).add_edge(START, "a_function")
+    made = (
+        StateGraph(State).add_sequence([a_function, ("second", a_function), a_coroutine]).add_edge(START, "a_function")
+    )
     assert made.edges == {("a_function", "second"), ("second", "a_coroutine"), (START, "a_function")}
     assert await ran(made) == ["a_function", "a_function", "a_coroutine"]
 
@@ -677,7 +695,9 @@ async def test_private_schemas() -> None:
 async def test_an_input_schema_that_is_given() -> None:
     """1.4: `input_schema=` says what a node gets, whatever its annotation says."""
     seen: list[Any] = []
-    made = StateGraph(Whole).add_node("n", lambda state: seen.append(dict(state)), input_schema=Given).add_edge(START, "n")
+    made = (
+        StateGraph(Whole).add_node("n", lambda state: seen.append(dict(state)), input_schema=Given).add_edge(START, "n")
+    )
     await made.compile(blocking=False).ainvoke({"question": "q", "answer": "a"})
     assert seen == [{"question": "q"}]
 
@@ -693,7 +713,9 @@ async def test_input_and_output_schemas() -> None:
     assert chunks[-1] == {"question": "why", "answer": "why!", "scratch": ["thinking"]}
 
 
-@pytest.mark.parametrize(("kind", "shown"), [(DataState, True), (StructState, True), (ModelState, True), (DictState, False)])
+@pytest.mark.parametrize(
+    ("kind", "shown"), [(DataState, True), (StructState, True), (ModelState, True), (DictState, False)]
+)
 async def test_a_node_gets_its_schemas_class(kind: Any, shown: bool) -> None:
     """S-15: TypedDict keys that were never written are absent; other classes take their defaults, and are made anew."""
     seen: list[Any] = []

@@ -90,7 +90,14 @@ async def test_configs_that_are_refused(config: Any, says: str) -> None:
         {"configurable": None},
         {"configurable": {"thread_id": "t", "user_key": object(), "other": 1}},
         {"configurable": {"thread_id": 5}},
-        {"recursion_limit": 5, "max_concurrency": 2, "metadata": {"a": 1}, "tags": ["x"], "run_id": "r", "run_name": "n"},
+        {
+            "recursion_limit": 5,
+            "max_concurrency": 2,
+            "metadata": {"a": 1},
+            "tags": ["x"],
+            "run_id": "r",
+            "run_name": "n",
+        },
         {"max_concurrency": None, "recursion_limit": None, "tags": None, "metadata": None},
     ],
     ids=[str(index) for index in range(9)],
@@ -134,7 +141,13 @@ def test_how_configs_merge() -> None:
         {"configurable": {"thread_id": "a", "x": 1}, "metadata": {"m": 1}, "tags": ["one"], "recursion_limit": 5},
         None,
         "b",
-        {"configurable": {"y": 2}, "metadata": {"m": 2, "n": 3}, "tags": ["two"], "run_name": "r", "recursion_limit": None},
+        {
+            "configurable": {"y": 2},
+            "metadata": {"m": 2, "n": 3},
+            "tags": ["two"],
+            "run_name": "r",
+            "recursion_limit": None,
+        },
     )
     assert merged == {
         "configurable": {"thread_id": "b", "x": 1, "y": 2},
@@ -152,7 +165,9 @@ async def test_with_config() -> None:
     with pytest.raises(GraphRecursionError, match="limit of 2"):
         await bound.ainvoke({})
     assert (await bound.aget_state(None)).next == ("c",)
-    assert await bound.ainvoke({}, {"configurable": {"thread_id": "t2"}, "recursion_limit": 3}) == {"log": ["a", "b", "c"]}
+    assert await bound.ainvoke({}, {"configurable": {"thread_id": "t2"}, "recursion_limit": 3}) == {
+        "log": ["a", "b", "c"]
+    }
     again = bound.with_config("t3").with_config(recursion_limit=3)
     assert await again.ainvoke({}) == {"log": ["a", "b", "c"]}
     assert type(again) is type(made)

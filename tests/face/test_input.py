@@ -196,7 +196,9 @@ async def test_a_second_input() -> None:
 # ---- results of nodes --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("result", [1, "text", ["a"], [{"log": ["x"]}], Ellipsis, True, {"log"}, ("log", ["x"])], ids=repr)
+@pytest.mark.parametrize(
+    "result", [1, "text", ["a"], [{"log": ["x"]}], Ellipsis, True, {"log"}, ("log", ["x"])], ids=repr
+)
 async def test_results_that_are_no_update(result: Any) -> None:
     """1.4: a node returns a mapping, an instance of a schema, or None; anything else is refused, and the node named."""
     with pytest.raises(InvalidUpdateError, match=f"'n'.*{type(result).__name__}") as caught:

@@ -77,7 +77,11 @@ async def test_a_node_reaches_no_sibling(kind: Any) -> None:
 async def test_a_node_reaches_no_channel(kind: Any) -> None:
     """P1: only what a node returns counts: neither the next node nor the result nor a checkpoint sees its changes."""
     seen: list[Any] = []
-    made = StateGraph(kind).add_node("vandal", vandalise_and_return_nothing).add_node("after", lambda s: seen.append(plain(s)))
+    made = (
+        StateGraph(kind)
+        .add_node("vandal", vandalise_and_return_nothing)
+        .add_node("after", lambda s: seen.append(plain(s)))
+    )
     graph = made.add_edge(START, "vandal").add_edge("vandal", "after").compile(InMemorySaver(), blocking=False)
     assert await graph.ainvoke(given(), "t") == given()
     assert seen == [given()]
@@ -117,7 +121,11 @@ async def test_what_a_node_keeps_and_changes_later(kind: Any) -> None:
         kept[1]["table"]["k"] = "changed"
         kept[1]["items"].clear()
 
-    made = StateGraph(kind).add_sequence([first, second, ("third", lambda state: {"note": "end"})]).add_edge(START, "first")
+    made = (
+        StateGraph(kind)
+        .add_sequence([first, second, ("third", lambda state: {"note": "end"})])
+        .add_edge(START, "first")
+    )
     graph = made.compile(InMemorySaver(), blocking=False)
     expected = {**given(), "items": [{"mine": [1]}], "table": {"k": [1]}, "note": "end"}
     assert await graph.ainvoke(given(), "t") == expected
@@ -177,7 +185,9 @@ async def test_an_argument_that_is_changed_after_it_was_sent() -> None:
         sent["n"].append("changed")
 
     made = StateGraph(DictState).add_node("s", lambda state: None).add_node("w", lambda arg: seen.append(deepcopy(arg)))
-    made.add_node("a", late_change).add_edge(START, "s").add_conditional_edges("s", lambda state: [Send("w", sent), "a"])
+    made.add_node("a", late_change).add_edge(START, "s").add_conditional_edges(
+        "s", lambda state: [Send("w", sent), "a"]
+    )
     await made.compile(blocking=False).ainvoke({})
     assert seen == [{"n": [1]}]
 
@@ -196,7 +206,9 @@ async def test_the_callers_input_stays_as_it_is(kind: Any, as_instance: bool) ->
         get(mine, "table")["t"]["deep"].clear()
 
     seen: list[Any] = []
-    made = StateGraph(kind).add_sequence([("v", vandalise_and_return_nothing), meddle, ("w", lambda s: seen.append(plain(s)))])
+    made = StateGraph(kind).add_sequence(
+        [("v", vandalise_and_return_nothing), meddle, ("w", lambda s: seen.append(plain(s)))]
+    )
     graph = made.add_edge(START, "v").compile(blocking=False)
     assert await graph.ainvoke(mine) == given()
     assert seen == [given()]
@@ -227,7 +239,11 @@ async def test_chunks_are_the_readers(kind: Any) -> None:
         return {"items": [{"n": 1}, [2]], "table": {"t": {"deep": [3]}}}
 
     seen: list[Any] = []
-    made = StateGraph(kind).add_sequence([("a", node), ("b", node), ("w", lambda s: seen.append(plain(s)))]).add_edge(START, "a")
+    made = (
+        StateGraph(kind)
+        .add_sequence([("a", node), ("b", node), ("w", lambda s: seen.append(plain(s)))])
+        .add_edge(START, "a")
+    )
     graph = made.compile(InMemorySaver(), blocking=False)
     async with graph.astream(given(), "t", stream_mode=["updates", "values", "tasks"]) as chunks:
         async for mode, chunk in chunks:
@@ -420,7 +436,9 @@ async def test_a_cycle_in_a_send() -> None:
         loop["self"] = loop
         return Send("n", loop)
 
-    made = StateGraph(DictState).add_node("n", lambda state: None).add_edge(START, "n").add_conditional_edges("n", router)
+    made = (
+        StateGraph(DictState).add_node("n", lambda state: None).add_edge(START, "n").add_conditional_edges("n", router)
+    )
     with pytest.raises(InvalidUpdateError, match="contains itself") as caught:
         await made.compile(blocking=False).ainvoke({})
     assert any("'n'" in note for note in caught.value.__notes__)

@@ -227,7 +227,10 @@ async def test_every_kind_of_channel_together() -> None:
     """Seed 001, channels: the kinds side by side: folds, topics, barriers, values that live for a step or are untracked."""
     graph = Pregel(
         nodes={
-            "a": NodeBuilder().subscribe_to("in").do(lambda s: s["in"]).write_to("sum", "topic", any=1, both="a", free=object()),
+            "a": NodeBuilder()
+            .subscribe_to("in")
+            .do(lambda s: s["in"])
+            .write_to("sum", "topic", any=1, both="a", free=object()),
             "b": NodeBuilder().subscribe_to("in").do(lambda s: s["in"]).write_to("sum", "topic", any=1, both="b"),
             "j": NodeBuilder().subscribe_to("both").read_from("sum", "topic", "any", "free").do(sorted).write_to("out"),
         },

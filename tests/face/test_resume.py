@@ -241,14 +241,16 @@ async def test_finished_sends_do_not_run_again(saver: BaseCheckpointSaver) -> No
 
     async def worker(number: int) -> dict[str, Any]:
         ran[number] += 1
+        if sum(ran.values()) >= 6:
+            others.set()
         if number in broken:
             await others.wait()
             raise Oops(number)
-        if sum(ran.values()) >= 6:
-            others.set()
         return {"log": [str(number)]}
 
-    made = StateGraph(State).add_node(worker).add_conditional_edges(START, lambda s: [Send("worker", n) for n in range(6)])
+    made = (
+        StateGraph(State).add_node(worker).add_conditional_edges(START, lambda s: [Send("worker", n) for n in range(6)])
+    )
     graph = made.compile(saver)
     with pytest.raises(Oops):
         await graph.ainvoke({}, "t")
@@ -368,7 +370,9 @@ async def test_a_router_sees_the_same_on_resume(saver: BaseCheckpointSaver) -> N
 async def test_a_failed_router_at_the_start(saver: BaseCheckpointSaver, switches: Switches) -> None:
     """P3: a router of START that fails leaves the start open; the input is kept, and resume asks the router again."""
     switches.broken = {"begin"}
-    made = StateGraph(State).add_node("a", switches.node("a")).add_conditional_edges(START, switches.router("begin", "a"))
+    made = (
+        StateGraph(State).add_node("a", switches.node("a")).add_conditional_edges(START, switches.router("begin", "a"))
+    )
     graph = made.compile(saver)
     with pytest.raises(Oops, match="begin"):
         await graph.ainvoke({"note": "x"}, "t")
@@ -455,7 +459,7 @@ async def test_what_ends_a_process_leaves_a_resumable_thread(
         return {"log": ["n"]}
 
     async def waits(state: Any) -> dict[str, Any]:
-        if ending or where == "beside" and not resumed:
+        if ending or (where == "beside" and not resumed):
             await anyio.sleep_forever()
         return {"log": ["o"]}
 
@@ -482,7 +486,7 @@ async def test_what_ends_a_process_leaves_a_resumable_thread(
                         pass
             else:
                 await graph.ainvoke({}, "t")
-    except BaseException as error:  # noqa: BLE001  # pytest would end at it
+    except BaseException as error:  # pytest would end at it
         caught = error
     assert type(caught) is kind
     resumed.append(True)

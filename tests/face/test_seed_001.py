@@ -62,9 +62,7 @@ def test_the_channels_of_the_listing() -> None:
 def test_the_nodes_of_the_listing() -> None:
     """Seed 001: the nodes have the listing's names, triggers and reads, the start node included."""
     nodes = example().nodes
-    assert {
-        name: (node.name, node.trigger_channels, sorted(node.read_channels)) for name, node in nodes.items()
-    } == {
+    assert {name: (node.name, node.trigger_channels, sorted(node.read_channels)) for name, node in nodes.items()} == {
         START: (START, [START], [START]),
         "process_input": ("process_input", ["branch:to:process_input"], ["decision", "input", "output"]),
         "make_decision": ("make_decision", ["branch:to:make_decision"], ["decision", "input", "output"]),
@@ -212,7 +210,9 @@ async def test_invariant_3_checkpoint_consistency() -> None:
     """Seed 001 invariant 3: checkpoints hold the complete state at superstep boundaries; a restored one goes on with
     the exact same state."""
     builder = StateGraph(Log)
-    builder.add_sequence([(name, lambda state, name=name: {"log": [f"{name}{state['total']}"], "total": 1}) for name in "abcd"])
+    builder.add_sequence(
+        [(name, lambda state, name=name: {"log": [f"{name}{state['total']}"], "total": 1}) for name in "abcd"]
+    )
     builder.add_edge(START, "a")
     saver = InMemorySaver()
     whole = await builder.compile(blocking=False).ainvoke({"total": 10})

@@ -209,7 +209,9 @@ async def test_tasks_show_their_results(saver: BaseCheckpointSaver) -> None:
 
 async def test_results_of_a_wide_superstep(saver: BaseCheckpointSaver) -> None:
     """1.7, P2: each task of a wide superstep has its own result, by its own id."""
-    made = StateGraph(State).add_node("w", lambda arg: {"log": [f"w{arg}"]}).add_node("p", says("p")).add_edge(START, "p")
+    made = (
+        StateGraph(State).add_node("w", lambda arg: {"log": [f"w{arg}"]}).add_node("p", says("p")).add_edge(START, "p")
+    )
     made.add_conditional_edges(START, lambda state: [Send("w", number) for number in range(5)])
     graph = made.compile(saver, blocking=False)
     await graph.ainvoke({}, "t")

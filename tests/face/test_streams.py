@@ -140,7 +140,12 @@ async def test_an_update_is_shown_before_its_siblings_finish() -> None:
 
 async def test_updates_of_sends() -> None:
     """S-17, S-57: each send is a task and has a chunk of its own."""
-    made = StateGraph(State).add_node("s", lambda state: None).add_node("w", lambda arg: {"log": [arg]}).add_edge(START, "s")
+    made = (
+        StateGraph(State)
+        .add_node("s", lambda state: None)
+        .add_node("w", lambda arg: {"log": [arg]})
+        .add_edge(START, "s")
+    )
     made.add_conditional_edges("s", lambda state: [Send("w", "1"), Send("w", "2")])
     got = await chunks(made.compile(blocking=False), {})
     assert got[0] == {"s": None}
@@ -177,7 +182,11 @@ async def test_updates_of_a_resumed_superstep() -> None:
         return {"log": ["flaky"]}
 
     ran: list[str] = []
-    made = StateGraph(State).add_node("flaky", flaky).add_node("good", lambda state: ran.append("good") or {"log": ["good"]})
+    made = (
+        StateGraph(State)
+        .add_node("flaky", flaky)
+        .add_node("good", lambda state: ran.append("good") or {"log": ["good"]})
+    )
     graph = made.add_edge(START, "flaky").add_edge(START, "good").compile(InMemorySaver(), blocking=False)
     with pytest.raises(ValueError):
         await graph.ainvoke({}, {"configurable": {"thread_id": "t"}, "max_concurrency": None})

@@ -27,9 +27,7 @@ def saver_threads() -> list[threading.Thread]:
     return [
         one
         for one in threading.enumerate()
-        if "SqliteSaver" in one.name
-        or "_connection_worker" in one.name
-        or isinstance(one, aiosqlite.Connection)
+        if "SqliteSaver" in one.name or "_connection_worker" in one.name or isinstance(one, aiosqlite.Connection)
     ]
 
 

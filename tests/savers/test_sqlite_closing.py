@@ -176,6 +176,19 @@ async def test_closing_waits_for_what_was_begun(path: Path) -> None:
         assert len(await saver.scan(None, None)) == 10
 
 
+async def test_closing_gives_claims_up(path: Path) -> None:
+    """P6: of a run that still goes on when its saver is closed, every thread is free at once, with what is stored."""
+    async with SqliteSaver.from_conn_string(path) as saver:
+        claims = [await take(saver, thread) for thread in ("t1", "t2", "t3")]
+        await saver.commit(claims[0], commit(row(1)))
+        await saver.commit(claims[1], commit(row(1)))
+        await saver.release(claims[1])
+        await take(saver, "t2", "run-2")
+    async with SqliteSaver.from_conn_string(path) as saver:
+        assert [(await take(saver, thread, "run-3")).epoch for thread in ("t1", "t2", "t3")] == [2, 3, 1]
+        assert await head_of(saver, "t1") == cid(1)
+
+
 async def test_a_call_that_comes_too_late(path: Path) -> None:
     """P7: handed over just when the saver closes, or after: refused, and not left waiting."""
     async with SqliteSaver.from_conn_string(path) as saver:

@@ -118,6 +118,14 @@ def _fan(node: Any) -> StateGraph[Any, Any, Any]:
 waiting = _fan(work)
 
 
+async def waits(state: Hello) -> None:
+    print("a node with an odd name", flush=True)
+    await anyio.sleep_forever()
+
+
+odd = StateGraph(Hello).add_node("[/red] smile", waits).add_edge(START, "[/red] smile")
+
+
 async def breaks(task: Item) -> dict[str, Any]:
     """Unless there is a file `open`."""
     await anyio.lowlevel.checkpoint()
@@ -151,7 +159,8 @@ reading = StateGraph(Hello).add_node("reads", reads_a_pipe).add_edge(START, "rea
 async def blocks(state: Hello) -> None:
     """Keeps the event loop busy."""
     print("blocking", flush=True)
-    time.sleep(600)
+    while True:
+        time.sleep(0.05)
 
 
 blocking = StateGraph(Hello).add_node("blocks", blocks).add_edge(START, "blocks")

@@ -1,0 +1,241 @@
+"""Stored threads against changed code: what goes on, and what is refused before anything runs."""
+
+from __future__ import annotations
+
+import operator
+from typing import Annotated, Any, TypedDict
+
+import pytest
+
+from checkpoint_savers import BaseCheckpointSaver
+from pregel_async import END, START, NodeBuilder, Pregel, Send, StateGraph
+from pregel_async.channels import AnyValue, LastValue, Topic
+from pregel_async.errors import GraphChangedError, GraphRecursionError, PregelError
+
+pytestmark = pytest.mark.anyio
+
+
+class Old(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+    count: int
+    gone: str
+
+
+class New(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+    count: int
+    added: str
+    tags: Annotated[list[str], operator.add]
+
+
+class OtherType(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+    count: str
+
+
+class OtherKind(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+    count: Annotated[int, AnyValue]
+
+
+class OtherReducedType(TypedDict, total=False):
+    log: Annotated[int, operator.add]
+    count: int
+
+
+class WiderType(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+    count: int | str
+
+
+ran: list[str] = []
+
+
+def graph(schema: Any, *names: str, saver: Any, edges: Any = None) -> Any:
+    def says(name: str) -> Any:
+        return lambda state: ran.append(name) or {"log": [name]}
+
+    made = StateGraph(schema).add_sequence([(name, says(name)) for name in names]).add_edge(START, names[0])
+    if edges is not None:
+        edges(made)
+    return made.compile(saver, blocking=False)
+
+
+async def stop(made: Any, limit: int, given: Any = None) -> None:
+    ran.clear()
+    with pytest.raises(GraphRecursionError):
+        await made.ainvoke(
+            given or {"count": 1, "gone": "kept"}, {"configurable": {"thread_id": "t"}, "recursion_limit": limit}
+        )
+
+
+async def test_new_keys_start_unwritten(saver: BaseCheckpointSaver) -> None:
+    """Issue 2: against changed code, new keys start as unwritten (a reducer with its empty value)."""
+    await stop(graph(Old, "a", "b", saver=saver), 1)
+    seen: list[Any] = []
+
+    def look(made: Any) -> None:
+        made.add_node("look", lambda state: seen.append(dict(state))).add_edge("b", "look")
+
+    new = graph(New, "a", "b", saver=saver, edges=look)
+    assert (await new.aget_state("t")).values == {"log": ["a"], "count": 1, "tags": []}
+    assert await new.ainvoke(None, "t") == {"log": ["a", "b"], "count": 1, "tags": []}
+    assert seen == [{"log": ["a", "b"], "count": 1, "tags": []}]
+
+
+async def test_a_removed_keys_value_is_kept_and_not_shown(saver: BaseCheckpointSaver) -> None:
+    """Issue 2: a removed key's value is kept, not shown: code that has the key again finds it."""
+    old = graph(Old, "a", "b", "c", saver=saver)
+    await stop(old, 1)
+    new = graph(New, "a", "b", "c", saver=saver)
+    await stop_resumed(new, 1)
+    assert "gone" not in (await new.aget_state("t")).values
+    assert (await old.aget_state("t")).values == {"log": ["a", "b"], "count": 1, "gone": "kept"}
+    assert await old.ainvoke(None, "t") == {"log": ["a", "b", "c"], "count": 1, "gone": "kept"}
+
+
+async def stop_resumed(made: Any, limit: int) -> None:
+    with pytest.raises(GraphRecursionError):
+        await made.ainvoke(None, {"configurable": {"thread_id": "t"}, "recursion_limit": limit})
+
+
+@pytest.mark.parametrize(
+    ("schema", "name"),
+    [(OtherType, "count"), (OtherKind, "count"), (OtherReducedType, "log")],
+    ids=["type", "kind", "reduced"],
+)
+@pytest.mark.parametrize("given", [None, {}], ids=["resume", "input"])
+async def test_a_changed_type_or_kind(saver: BaseCheckpointSaver, schema: Any, name: str, given: Any) -> None:
+    """Issue 2: a changed type or channel kind is a GraphChangedError that names it, before anything runs or is stored."""
+    old = graph(Old, "a", "b", saver=saver)
+    await stop(old, 1)
+    before = await old.aget_state("t")
+    new = graph(schema, "a", "b", saver=saver)
+    with pytest.raises(GraphChangedError, match=f"'t'.*'{name}'") as caught:
+        await new.ainvoke(given, "t")
+    assert (caught.value.thread_id, caught.value.name) == ("t", name)
+    assert isinstance(caught.value, PregelError)
+    with pytest.raises(GraphChangedError):
+        await new.aget_state("t")
+    assert ran == ["a"]
+    assert await old.aget_state("t") == before
+    assert await old.ainvoke(None, "t") == {"log": ["a", "b"], "count": 1, "gone": "kept"}
+
+
+async def test_a_wider_type_fits(saver: BaseCheckpointSaver) -> None:
+    """Issue 2: what the stored value still fits is no change that matters."""
+    await stop(graph(Old, "a", "b", saver=saver), 1)
+    assert (await graph(WiderType, "a", "b", saver=saver).ainvoke(None, "t"))["log"] == ["a", "b"]
+
+
+@pytest.mark.parametrize("given", [None, {}], ids=["resume", "input"])
+async def test_a_pending_node_that_was_removed(saver: BaseCheckpointSaver, given: Any) -> None:
+    """Issue 2: a pending task of a removed node is a GraphChangedError naming it, before anything runs."""
+    old = graph(Old, "a", "b", "c", saver=saver)
+    await stop(old, 1)
+    new = graph(Old, "a", "c", saver=saver)
+    with pytest.raises(GraphChangedError, match="'b'") as caught:
+        await new.ainvoke(given, "t")
+    assert caught.value.name == "b"
+    assert ran == ["a"]
+    assert await old.ainvoke(None, "t") == {"log": ["a", "b", "c"], "count": 1, "gone": "kept"}
+
+
+async def test_a_pending_send_to_a_removed_node(saver: BaseCheckpointSaver) -> None:
+    """Issue 2: and so is a pending send."""
+
+    def fan_out(made: Any) -> None:
+        made.add_node("w", lambda arg: {"log": [arg]}).add_conditional_edges(
+            "a", lambda state: [Send("w", "1"), Send("w", "2")]
+        )
+
+    old = graph(Old, "a", saver=saver, edges=fan_out)
+    await stop(old, 1)
+    with pytest.raises(GraphChangedError, match="'w'") as caught:
+        await graph(Old, "a", saver=saver).ainvoke(None, "t")
+    assert caught.value.name == "w"
+    assert (await old.ainvoke(None, "t"))["log"] == ["a", "1", "2"]
+
+
+async def test_a_pending_join_of_a_removed_node(saver: BaseCheckpointSaver) -> None:
+    """Issue 2: and so is a task that a complete join is waiting to run."""
+
+    def join(made: Any) -> None:
+        made.add_node("x", lambda state: {"log": ["x"]}).add_node("j", lambda state: {"log": ["j"]})
+        made.add_edge(START, "x").add_edge(["a", "x"], "j")
+
+    def no_join(made: Any) -> None:
+        made.add_node("x", lambda state: {"log": ["x"]}).add_edge(START, "x")
+
+    old = graph(Old, "a", saver=saver, edges=join)
+    await stop(old, 1)
+    assert (await old.aget_state("t")).next == ("j",)
+    with pytest.raises(GraphChangedError, match="'j'"):
+        await graph(Old, "a", saver=saver, edges=no_join).ainvoke(None, "t")
+    assert (await old.ainvoke(None, "t"))["log"] == ["a", "x", "j"]
+
+
+async def test_a_node_that_is_not_pending_may_go(saver: BaseCheckpointSaver) -> None:
+    """Issue 2: only what is pending matters: other nodes may be added, removed and renamed."""
+    await stop(graph(Old, "a", "b", "c", saver=saver), 1)
+    new = graph(Old, "b", "d", saver=saver)
+    assert await new.ainvoke(None, "t") == {"log": ["a", "b", "d"], "count": 1, "gone": "kept"}
+
+
+async def test_a_finished_thread_under_a_new_graph(saver: BaseCheckpointSaver) -> None:
+    """Issue 2: a finished thread goes on under quite another graph, with the keys that both know."""
+    await graph(Old, "a", saver=saver).ainvoke({"count": 1}, "t")
+    assert await graph(New, "z", saver=saver).ainvoke({"added": "x"}, "t") == {
+        "log": ["a", "z"],
+        "count": 1,
+        "added": "x",
+        "tags": [],
+    }
+
+
+async def test_a_join_that_gained_a_start(saver: BaseCheckpointSaver) -> None:
+    """Issue 2: a join of other starts is another channel: what one had collected does not complete the other."""
+
+    def joined(*starts: str) -> Any:
+        def edges(made: Any) -> None:
+            for name in ("x", "y"):
+                made.add_node(name, lambda state, name=name: {"log": [name]})
+            made.add_node("j", lambda state: {"log": ["j"]}).add_edge("b", "x").add_edge("x", "y").add_edge(
+                list(starts), "j"
+            )
+
+        return edges
+
+    await stop(graph(Old, "a", "b", saver=saver, edges=joined("a", "x")), 2)
+    new = graph(Old, "a", "b", saver=saver, edges=joined("a", "x", "y"))
+    assert (await new.ainvoke(None, "t"))["log"] == ["a", "b", "x", "y"]
+
+
+async def test_the_low_level_changed(saver: BaseCheckpointSaver) -> None:
+    """Issue 2: the same for channels of raw Pregel."""
+
+    def pregel(channel: Any) -> Pregel:
+        return Pregel(
+            nodes={"n": NodeBuilder().subscribe_only("in").write_to("out")},
+            channels={"in": LastValue(int), "out": channel},
+            input_channels="in",
+            output_channels="out",
+            checkpointer=saver,
+            blocking=False,
+        )
+
+    assert await pregel(LastValue(int)).ainvoke(1, "t") == 1
+    with pytest.raises(GraphChangedError, match="'out' was a LastValue and is a Topic"):
+        await pregel(Topic(int)).ainvoke(2, "t")
+    with pytest.raises(GraphChangedError, match="'out'"):
+        await pregel(LastValue(str)).ainvoke(2, "t")
+    assert await pregel(LastValue(int)).ainvoke(2, "t") == 2
+
+
+async def test_deferring_a_pending_node(saver: BaseCheckpointSaver) -> None:
+    """Issue 2: a pending node that became deferred has another kind of inbox: the error names it."""
+    await stop(graph(Old, "a", "b", saver=saver), 1)
+    made = StateGraph(Old).add_node("a", lambda state: None).add_node("b", lambda state: None, defer=True)
+    new = made.add_edge(START, "a").add_edge("a", "b").add_edge("b", END).compile(saver, blocking=False)
+    with pytest.raises(GraphChangedError, match="branch:to:b"):
+        await new.ainvoke(None, "t")

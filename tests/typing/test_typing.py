@@ -1,0 +1,37 @@
+"""What users' type checkers say: mypy and pyright, both strict, read tests/typing/cases.
+
+Each wrong line there has an ignore comment of its own for each checker, and both report comments that are not needed: so a
+line that is accepted by mistake fails as surely as one that is refused by mistake.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+
+def checked(*command: str) -> str:
+    """What a checker prints when it is not content."""
+    done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=False, cwd=ROOT)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is not installed here")
+def test_mypy() -> None:
+    """Issue 2, project: typed for mypy --strict: schemas in and out, nodes, protocol, channels; wrong uses are refused."""
+    assert checked("mypy", "--strict", "--config-file=", "--cache-dir=.mypy_cache", str(HERE / "cases")) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("pyright") is None, reason="pyright is not installed here")
+def test_pyright() -> None:
+    """Issue 2, project: and for pyright strict."""
+    assert checked("pyright", "--project", str(HERE / "pyrightconfig.json")) == ""
