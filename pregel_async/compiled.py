@@ -173,7 +173,8 @@ class Graph(Generic[InputT, OutputT]):
 
         Args:
             stream_mode: "updates" (each task's update as it finishes), "values" (the state after each superstep),
-                "tasks" (each task when it is planned and when it has ended), or several, which labels each chunk: `(mode, payload)`.
+                "tasks" (each task when it is planned and when it has ended), or several, which labels each chunk:
+                `(mode, payload)`.
             output_keys: the channels to show, instead of all state keys.
 
         The other arguments and the errors are those of `ainvoke`. A bad config raises here, all else while reading.

@@ -27,7 +27,6 @@ import pytest
         ("flows:make_nothing", "make_nothing returned a int, which is no graph"),
         ("flows:make_later", "make_later returned a coroutine, which is no graph"),
         ("flows:make_of_two", "make_of_two takes 2 arguments"),
-        ("flows:raw", "'Pregel' is a Pregel that is built already"),
         ("ending:graph", "importing ending ended the program"),
     ],
 )

@@ -1,8 +1,11 @@
 """Values of every kind that counts as data, and random programs that change them in place.
 
-A program runs on two values at once: on what `isolate` handed out, and on a deep copy, which is what a node believes it has.
-Each instruction picks something that was obtained so far and does to it what Python code does: takes, stores, sorts, unpacks.
+A program runs on two values at once: on what `isolate` handed out, and on a deep copy, which is what a node believes it
+has. Each instruction picks something that was obtained so far and does to it what Python code does: takes, stores,
+sorts, unpacks.
 """
+
+# ruff: noqa: RUF005, C416, C417  # each way to do a thing is one of the things to try
 
 from __future__ import annotations
 
@@ -175,7 +178,8 @@ instructions: st.SearchStrategy[list[Instruction]] = st.lists(
 )
 
 Action = Callable[[Any, int, Any], Any]
-"""Given what is in hand, a place and a value; what it returns was obtained by it, one by one if it is a list of `Got`."""
+"""Given what is in hand, a place and a value; what it returns was obtained by it, one by one if it is a list of
+`Got`."""
 
 
 class Got(list[Any]):

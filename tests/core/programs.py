@@ -1,4 +1,5 @@
-"""Random programs, for hypothesis: of the low level and as state graphs, with nodes that are functions of their input."""
+"""Random programs, for hypothesis: of the low level and as state graphs, with nodes that are functions of their
+input."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The algorithm without an event loop: a scripted port, and small programs to run on it.
 
-Nodes are plain functions. Which task of a superstep ends first is the script's choice; outcomes are in plan order whatever it
-chooses, as the port's contract says.
+Nodes are plain functions. Which task of a superstep ends first is the script's choice; outcomes are in plan order
+whatever it chooses, as the port's contract says.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def nothing(value: Any) -> None:
 def node(
     name: str,
     triggers: str | Sequence[str],
-    call: Callable[[Any], Mapping[str, Any] | None] = nothing,
+    call: Callable[[Any], Any] = nothing,
     *,
     reads: str | Sequence[str] | None = None,
     sends: Sequence[str] = (),
@@ -203,8 +203,8 @@ def pairs(result: Any) -> list[Write]:
     return list(result.items()) if isinstance(result, Mapping) else list(result)
 
 
-def program(*nodes: Node, keys: Iterable[str] | None = None, **channels: Channel) -> Program:
-    """A program whose input is a mapping of any channels. All channels are state, unless `keys` says which are."""
+def program(*nodes: Node, keys: Any = None, **channels: Any) -> Program:
+    """A program whose input is a mapping of any channels. All channels are state, unless `keys` (names) says which are."""
     return build_program(
         name="scripted",
         nodes=nodes,

@@ -1,5 +1,8 @@
 """The board: sparse, a value, and the same after it was stored and read back."""
 
+# Tests do on purpose what users may do, types or not:
+# mypy: disable-error-code="func-returns-value"
+
 from __future__ import annotations
 
 import operator
@@ -43,7 +46,8 @@ def test_only_what_holds_something_has_a_version() -> None:
 
 
 def test_versions_rise_even_for_a_channel_that_was_forgotten() -> None:
-    """`board`: a channel that is written again gets a version above all others: forgetting what was seen loses nothing."""
+    """`board`: a channel that is written again gets a version above all others: forgetting what was seen loses
+    nothing."""
     ran: list[int] = []
     graph = program(
         node("a", "e", lambda seen: ran.append(seen["e"]) or ({"e": seen["e"] + 1} if seen["e"] < 5 else None)),
@@ -125,7 +129,8 @@ def test_keys_that_are_no_state_are_read_when_named() -> None:
 
 
 def test_show() -> None:
-    """Seed 001, termination: one output channel is shown bare (None when empty), several as a mapping of what there is."""
+    """Seed 001, termination: one output channel is shown bare (None when empty), several as a mapping of what there
+    is."""
     graph = everything()
     board = begin(graph, {"x": 1})
     assert board.show("x") == 1
@@ -237,7 +242,8 @@ def big_program() -> Program:
 
 @pytest.mark.parametrize("stop", range(1, 7))
 def test_a_board_that_was_stored_goes_on_the_same(stop: int) -> None:
-    """Seed 001 invariant 3, P2: a run that goes on from a stored board makes the same supersteps as one that did not stop."""
+    """Seed 001 invariant 3, P2: a run that goes on from a stored board makes the same supersteps as one that did not
+    stop."""
     graph = big_program()
     whole = run(graph, {"go": 1, "n": 0}).steps
     board, script = begin(graph, {"go": 1, "n": 0}), Script(graph)

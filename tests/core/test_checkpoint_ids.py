@@ -47,7 +47,8 @@ def made(moments: list[tuple[float, int]]) -> list[CheckpointId]:
 
 @given(moments=moments)
 def test_an_id_is_greater_than_the_one_before(moments: list[tuple[float, int]]) -> None:
-    """Issue 2, S-40: ids sort by creation as strings; an id is greater than its parent's even when the clock goes back."""
+    """Issue 2, S-40: ids sort by creation as strings; an id is greater than its parent's even when the clock goes
+    back."""
     ids = made(moments)
     assert ids == sorted(ids)
     assert len(set(ids)) == len(ids)
@@ -81,7 +82,8 @@ def test_an_id_is_a_uuid_of_version_7(time: float, random: int) -> None:
 
 
 def test_a_clock_that_went_back_a_year_counts_on() -> None:
-    """Issue 2: the clock may go back by any amount; ids count on from the last, and take up the clock when it is past."""
+    """Issue 2: the clock may go back by any amount; ids count on from the last, and take up the clock when it is
+    past."""
     now, year = 1_700_000_000.0, 31_536_000.0
     first = checkpoint_id(Scripted(now, MOST), None)
     second = checkpoint_id(Scripted(now - year, 0), first)

@@ -35,7 +35,8 @@ def identities(value: Any) -> list[int]:
 @MANY
 @given(state=states, program=instructions)
 def test_the_owned_value_stays_as_it_is(state: dict[str, Any], program: list[Instruction]) -> None:
-    """P1: a node may do any sequence of in-place mutations on its input: the owned original stays equal and identical."""
+    """P1: a node may do any sequence of in-place mutations on its input: the owned original stays equal and
+    identical."""
     owned = own(state)
     before, ids = shape(owned), identities(owned)
     Twins(isolate(owned), copy.deepcopy(state)).run(program, compare=False)
@@ -97,7 +98,8 @@ def test_an_owned_value_is_plain(state: dict[str, Any], program: list[Instructio
 @MANY
 @given(state=plain_states, program=instructions)
 def test_changing_lists_and_dicts_is_changing_a_deep_copy(state: dict[str, Any], program: list[Instruction]) -> None:
-    """P1, `isolation`: what is taken is the same object the next time: a node sees its own changes, as on a deep copy."""
+    """P1, `isolation`: what is taken is the same object the next time: a node sees its own changes, as on a deep
+    copy."""
     node = Twins(isolate(own(state)), copy.deepcopy(state))
     node.run(program, compare=True, deriving=False)
     node.check_all()
@@ -174,7 +176,8 @@ def test_an_unchanged_value_is_equal(value: Any) -> None:
 @MANY
 @given(values=st.lists(plain_values, min_size=2, max_size=6), at=st.integers(0, 5))
 def test_unchanged_neighbours_keep_their_identity(values: list[Any], at: int) -> None:
-    """P10, `isolation`: a node that appends to or changes one element of a list leaves the others the very same objects."""
+    """P10, `isolation`: a node that appends to or changes one element of a list leaves the others the very same
+    objects."""
     owned = own(values)
     at %= len(values)
     seen = isolate(owned)

@@ -97,7 +97,8 @@ def test_a_write_of_an_equal_value_triggers_too() -> None:
 
 
 def test_seen_is_noted_for_a_tasks_own_triggers_alone() -> None:
-    """S-8: `versions_seen` of a task is updated for the channels in its trigger list; reading a channel is not seeing it."""
+    """S-8: `versions_seen` of a task is updated for the channels in its trigger list; reading a channel is not seeing
+    it."""
     graph = program(
         node("a", "x", reads=("x", "y")), node("b", "y", reads=("x", "y")), x=LastValue(), y=LastValue(), z=LastValue()
     )
@@ -192,7 +193,7 @@ def test_work_of_planning_does_not_grow_with_the_graph() -> None:
     looked: list[str] = []
 
     class Watched(dict[str, Any]):
-        def get(self, key: str, default: Any = None) -> Any:  # type: ignore[override]
+        def get(self, key: str, default: Any = None, /) -> Any:
             looked.append(key)
             return super().get(key, default)
 
@@ -219,7 +220,8 @@ def test_two_nodes_see_the_same_write_each_once() -> None:
 
 
 def test_a_node_that_ran_on_an_old_write_runs_on_a_new_one() -> None:
-    """Seed 002: seen versions are kept per node: a write after one node's run triggers that node again, and the others."""
+    """Seed 002: seen versions are kept per node: a write after one node's run triggers that node again, and the
+    others."""
     graph = program(node("a", "x"), node("b", ["x", "y"]), x=LastValue(), y=LastValue())
     board = begin(graph, {"y": 1})
     assert names(plan(graph, board)) == ["b"]

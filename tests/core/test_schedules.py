@@ -50,7 +50,8 @@ def any_order(data: st.DataObject) -> Any:
 @MANY
 @given(made=random_programs(), data=st.data())
 def test_programs_do_not_depend_on_the_schedule(made: RandomProgram, data: st.DataObject) -> None:
-    """P2, rule 3, seed 001 invariant 1: every order of completion gives the same values, versions, task ids and errors."""
+    """P2, rule 3, seed 001 invariant 1: every order of completion gives the same values, versions, task ids and
+    errors."""
     graph = made.build()
     expected = trace(graph, made.input())
     assert trace(graph, made.input(), Script(graph, any_order(data))) == expected

@@ -1,5 +1,8 @@
 """Configs and arguments of calls: what is taken, what is refused, and what is bound."""
 
+# Tests do on purpose what users may do, types or not:
+# mypy: disable-error-code="misc"
+
 from __future__ import annotations
 
 import operator
@@ -116,7 +119,8 @@ async def test_a_stored_run_needs_a_thread(config: Any) -> None:
 
 
 async def test_a_thread_id_may_be_a_string_or_a_number() -> None:
-    """S-51, issue 2: a thread's id as the whole config, under `configurable`, and as another type, is the same thread."""
+    """S-51, issue 2: a thread's id as the whole config, under `configurable`, and as another type, is the same
+    thread."""
     made = graph(saver=InMemorySaver())
     await made.ainvoke({}, "7")
     await made.ainvoke({}, {"configurable": {"thread_id": "7"}})

@@ -1,5 +1,8 @@
 """Stored threads against changed code: what goes on, and what is refused before anything runs."""
 
+# Tests do on purpose what users may do, types or not:
+# mypy: disable-error-code="func-returns-value"
+
 from __future__ import annotations
 
 import operator
@@ -106,7 +109,8 @@ async def stop_resumed(made: Any, limit: int) -> None:
 )
 @pytest.mark.parametrize("given", [None, {}], ids=["resume", "input"])
 async def test_a_changed_type_or_kind(saver: BaseCheckpointSaver, schema: Any, name: str, given: Any) -> None:
-    """Issue 2: a changed type or channel kind is a GraphChangedError that names it, before anything runs or is stored."""
+    """Issue 2: a changed type or channel kind is a GraphChangedError that names it, before anything runs or is
+    stored."""
     old = graph(Old, "a", "b", saver=saver)
     await stop(old, 1)
     before = await old.aget_state("t")

@@ -1,4 +1,8 @@
-"""P1 where users meet it: nodes, routers, reducers, readers and callers that change things in place, for every schema."""
+"""P1 where users meet it: nodes, routers, reducers, readers and callers that change things in place, for every
+schema."""
+
+# Tests do on purpose what users may do, types or not:
+# mypy: disable-error-code="arg-type,misc"
 
 from __future__ import annotations
 
@@ -367,7 +371,8 @@ async def test_other_containers() -> None:
 
 
 async def test_the_low_level_is_isolated_too() -> None:
-    """P1: bare values, topics and ephemeral channels of raw Pregel, read by several nodes and written to several channels."""
+    """P1: bare values, topics and ephemeral channels of raw Pregel, read by several nodes and written to several
+    channels."""
     seen: list[Any] = []
 
     def change(value: Any) -> Any:

@@ -53,7 +53,8 @@ async def test_seed_003s_example() -> None:
 
 
 def test_what_build_makes() -> None:
-    """Seed 003: the builder turns a fluent description into a concrete PregelNode with channels, triggers and writers."""
+    """Seed 003: the builder turns a fluent description into a concrete PregelNode with channels, triggers and
+    writers."""
     node = NodeBuilder().subscribe_only("a").do(double).write_to("b").meta("tag", author="me").build()
     assert isinstance(node, PregelNode)
     assert (node.channels, node.triggers, node.writers) == ("a", ("a",), (ChannelWriteEntry("b"),))
@@ -149,7 +150,8 @@ async def test_a_node_without_an_action_passes_its_input_on() -> None:
 
 
 async def test_what_write_to_takes() -> None:
-    """1.3: names take the result; a keyword takes what its function makes of it, or a constant; entries say all of it."""
+    """1.3: names take the result; a keyword takes what its function makes of it, or a constant; entries say all of
+    it."""
     node = (
         NodeBuilder()
         .subscribe_only("a")
@@ -181,7 +183,8 @@ async def test_what_write_to_takes() -> None:
 
 
 async def test_a_chain_of_channels() -> None:
-    """Seed 001, S-35: raw Pregel has no start node: a chain of n runs n supersteps, from 0 on, and needs a limit of n."""
+    """Seed 001, S-35: raw Pregel has no start node: a chain of n runs n supersteps, from 0 on, and needs a limit of
+    n."""
     nodes = {f"n{i}": NodeBuilder().subscribe_only(f"c{i}").do(lambda x: x + 1).write_to(f"c{i + 1}") for i in range(4)}
     graph = Pregel(
         nodes=nodes,
@@ -224,7 +227,8 @@ async def test_the_default_mode_is_values() -> None:
 
 
 async def test_every_kind_of_channel_together() -> None:
-    """Seed 001, channels: the kinds side by side: folds, topics, barriers, values that live for a step or are untracked."""
+    """Seed 001, channels: the kinds side by side: folds, topics, barriers, values that live for a step or are
+    untracked."""
     graph = Pregel(
         nodes={
             "a": NodeBuilder()

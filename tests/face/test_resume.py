@@ -1,5 +1,8 @@
 """Going on after a failure: what is recorded, what shows, and what runs again."""
 
+# Tests do on purpose what users may do, types or not:
+# mypy: disable-error-code="arg-type,var-annotated"
+
 from __future__ import annotations
 
 import operator
@@ -292,8 +295,8 @@ async def test_cancelled_siblings_have_cleaned_up(saver: BaseCheckpointSaver) ->
 
 
 async def test_new_input_discards_what_was_open(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """S-83: new input on a thread with unfinished tasks discards those: they do not run, and what their siblings did does
-    not count."""
+    """S-83: new input on a thread with unfinished tasks discards those: they do not run, and what their siblings did
+    does not count."""
     done = anyio.Event()
     switches.broken = {"b"}
     made = StateGraph(State).add_node("a", switches.node("a", done=done)).add_node("b", switches.node("b", after=done))
@@ -313,8 +316,8 @@ async def test_new_input_discards_what_was_open(saver: BaseCheckpointSaver, swit
 
 @pytest.mark.parametrize("beside", [False, True])
 async def test_a_failed_router(saver: BaseCheckpointSaver, switches: Switches, beside: bool) -> None:
-    """P3, Q-1: routing is part of the superstep: a failed router leaves the task open, and resume runs only the routers.
-    (The peer skips the router on resume, and reports success.)"""
+    """P3, Q-1: routing is part of the superstep: a failed router leaves the task open, and resume runs only the
+    routers. (The peer skips the router on resume, and reports success.)"""
     switches.broken = {"route"}
     made = StateGraph(State).add_node("a", switches.node("a")).add_node("b", switches.node("b")).add_edge(START, "a")
     made.add_conditional_edges("a", switches.router("route", "b"))
@@ -500,7 +503,8 @@ async def test_what_ends_a_process_leaves_a_resumable_thread(
 
 
 async def test_a_cancelled_run_is_resumable(saver: BaseCheckpointSaver) -> None:
-    """P5, P7: a run that was cancelled is gone on with; what finished is not run again, and nobody is told of a failure."""
+    """P5, P7: a run that was cancelled is gone on with; what finished is not run again, and nobody is told of a
+    failure."""
     ran: Counter[str] = Counter()
     reached = anyio.Event()
 

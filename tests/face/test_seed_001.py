@@ -1,5 +1,8 @@
 """Seed 001: its StateGraph example, the listing that it compiles to, its walkthrough, and its six invariants."""
 
+# Tests do on purpose what users may do, types or not:
+# mypy: disable-error-code="arg-type,misc"
+
 from __future__ import annotations
 
 import operator
@@ -101,7 +104,7 @@ async def test_the_walkthrough() -> None:
     """Seed 001, "Execution Walkthrough": the start node writes the input, process_input its output, make_decision its
     decision, each in a superstep of its own; the result is the output channels' values."""
     graph = example(InMemorySaver())
-    result = await graph.ainvoke({"input": "x"}, "t")  # type: ignore[typeddict-item]
+    result = await graph.ainvoke({"input": "x"}, "t")
     assert result == {"input": "x", "output": "processed x", "decision": "decided on processed x"}
     history = [snapshot async for snapshot in graph.aget_state_history("t")][::-1]
     assert [(snapshot.values, snapshot.next) for snapshot in history] == [
@@ -115,7 +118,7 @@ async def test_the_walkthrough() -> None:
 async def test_the_walkthrough_as_a_stream() -> None:
     """Seed 001, stream modes: values after each superstep, updates after each node; the start node is not shown."""
     graph = example()
-    chunks = [chunk async for chunk in graph.astream({"input": "x"}, stream_mode=["updates", "values"])]  # type: ignore[typeddict-item]
+    chunks = [chunk async for chunk in graph.astream({"input": "x"}, stream_mode=["updates", "values"])]
     assert chunks == [
         ("values", {"input": "x"}),
         ("updates", {"process_input": {"output": "processed x"}}),
@@ -127,7 +130,7 @@ async def test_the_walkthrough_as_a_stream() -> None:
 
 async def test_the_default_mode_is_updates() -> None:
     """Seed 001, PregelProtocol; issue 2, decided: the default stream mode is `updates`."""
-    assert [chunk async for chunk in example().astream({"input": "x"})] == [  # type: ignore[typeddict-item]
+    assert [chunk async for chunk in example().astream({"input": "x"})] == [
         {"process_input": {"output": "processed x"}},
         {"make_decision": {"decision": "decided on processed x"}},
     ]

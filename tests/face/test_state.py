@@ -1,5 +1,10 @@
 """Reading threads: snapshots, history, and what they say about tasks."""
 
+# Tests do on purpose what users may do, types or not:
+# mypy: disable-error-code="func-returns-value"
+
+# ruff: noqa: PERF401  # what was read before an error, or a stop, counts
+
 from __future__ import annotations
 
 import operator
@@ -179,7 +184,8 @@ async def test_what_history_takes(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_next_lists_sends_first(saver: BaseCheckpointSaver) -> None:
-    """S-2, P2: `next` and `tasks` list sends by index, then triggered nodes by name; registration order is never used."""
+    """S-2, P2: `next` and `tasks` list sends by index, then triggered nodes by name; registration order is never
+    used."""
     made = chain("s").add_node("z", says("z")).add_node("b", says("b")).add_node("w", says("w"))
     made.add_conditional_edges("s", lambda state: ["z", Send("w", {}), "b", Send("b", {})])
     graph = made.compile(saver, blocking=False)

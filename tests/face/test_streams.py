@@ -1,5 +1,10 @@
 """What streams show: the shapes and the order of chunks."""
 
+# Tests do on purpose what users may do, types or not:
+# mypy: disable-error-code="func-returns-value"
+
+# ruff: noqa: PERF401  # what was read before an error, or a stop, counts
+
 from __future__ import annotations
 
 import operator
@@ -417,7 +422,8 @@ async def test_configs_of_a_batch() -> None:
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_what_ends_a_process_ends_a_batch(kind: type[BaseException], backend: str) -> None:
-    """Issue 2: KeyboardInterrupt and SystemExit in a node end a batch too, as themselves, and the other runs clean up."""
+    """Issue 2: KeyboardInterrupt and SystemExit in a node end a batch too, as themselves, and the other runs clean
+    up."""
     cleaned: list[str] = []
 
     async def node(state: Any) -> None:

@@ -1,5 +1,8 @@
 """Plain functions as nodes: in worker threads by default, in place when they promise never to block."""
 
+# Tests do on purpose what users may do, types or not:
+# mypy: disable-error-code="arg-type,misc"
+
 from __future__ import annotations
 
 import contextvars
@@ -74,7 +77,8 @@ async def test_the_loop_goes_on_meanwhile() -> None:
 @pytest.mark.parametrize("beside", [True, False])
 @pytest.mark.parametrize("flavour", ["sync", "async"])
 async def test_context_variables(blocking: bool, beside: bool, flavour: str) -> None:
-    """Issue 2, runner rule 1: a node sees its caller's context variables, in a thread too; what it sets stays its own."""
+    """Issue 2, runner rule 1: a node sees its caller's context variables, in a thread too; what it sets stays its
+    own."""
     seen: dict[str, str] = {}
 
     def sync(name: str) -> Any:

@@ -1,5 +1,8 @@
 """A single planned task is awaited in place, and nobody can tell: the three rules of `runner.py` and performance.md."""
 
+# Tests do on purpose what users may do, types or not:
+# mypy: disable-error-code="arg-type"
+
 from __future__ import annotations
 
 import asyncio
@@ -404,7 +407,8 @@ async def outcome(graph: Any, *, streamed: bool) -> Any:
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("name", [*OUTCOMES, *OUTCOMES_ON_ASYNCIO])
 async def test_alone_as_beside_another(name: str, streamed: bool, anyio_backend_name: str) -> None:
-    """Performance, point 2, runner rule 3: outcome, error and cancellation of a single task are what one in a group gives."""
+    """Performance, point 2, runner rule 3: outcome, error and cancellation of a single task are what one in a group
+    gives."""
     node = OUTCOMES.get(name)
     if node is None:
         if anyio_backend_name != "asyncio":
@@ -586,8 +590,8 @@ async def test_a_swallowed_cancellation_stays_in_its_scope(build: Callable[..., 
 @both
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_node_that_fails_while_the_run_is_cancelled(build: Callable[..., Any], streamed: bool) -> None:
-    """P9, P13: a node that fails while it cleans up, its run being cancelled, has failed: whoever cancelled hears of it,
-    as from any code that was awaited, and on both event loops."""
+    """P9, P13: a node that fails while it cleans up, its run being cancelled, has failed: whoever cancelled hears of
+    it, as from any code that was awaited, and on both event loops."""
     reached = anyio.Event()
 
     async def fails(state: Any) -> None:

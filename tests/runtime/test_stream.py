@@ -1,5 +1,10 @@
 """The stream object: it owns its run, is bounded, and ends cleanly whatever its reader does (P7, P12)."""
 
+# Tests do on purpose what users may do, types or not:
+# mypy: disable-error-code="arg-type"
+
+# ruff: noqa: PERF401  # what was read before an error, or a stop, counts
+
 from __future__ import annotations
 
 import asyncio
@@ -152,7 +157,8 @@ async def test_a_run_that_never_begins() -> None:
 
 
 async def test_nothing_runs_before_it_is_read() -> None:
-    """`GraphStream`: the run starts with the first read, or on entering; making a stream and dropping it does nothing."""
+    """`GraphStream`: the run starts with the first read, or on entering; making a stream and dropping it does
+    nothing."""
     source = Source()
     async with nothing_left():
         stream = source.stream()
@@ -233,7 +239,8 @@ async def test_a_reader_that_is_far_behind_can_close() -> None:
 
 @pytest.mark.parametrize("how", ["break", "aclose", "exception"])
 async def test_leaving_early(how: str) -> None:
-    """P7: a stream that is closed, by `aclose()` or the end of `async with`: its run has ended before control returns."""
+    """P7: a stream that is closed, by `aclose()` or the end of `async with`: its run has ended before control
+    returns."""
     graph, reached, steps = waiting()
     async with nothing_left():
         if how == "break":
@@ -259,7 +266,8 @@ async def test_leaving_early(how: str) -> None:
 
 
 async def test_a_failure_in_the_body_is_the_one_that_is_raised() -> None:
-    """P9: an exception in the reader's own code is raised itself; a failure of the run that nobody read is told with it."""
+    """P9: an exception in the reader's own code is raised itself; a failure of the run that nobody read is told with
+    it."""
     source = Source(1, fails=True)
     with pytest.raises(KeyError) as caught:
         async with source.stream() as stream:
@@ -356,8 +364,8 @@ async def test_a_read_that_is_cancelled() -> None:
 
 
 async def test_wait_for_around_a_read(anyio_backend_name: str) -> None:
-    """House style: no scope stays open across a `yield`, as `__anext__` may come from another task each time: `wait_for`
-    reads chunk by chunk, and a timeout ends the run."""
+    """House style: no scope stays open across a `yield`, as `__anext__` may come from another task each time:
+    `wait_for` reads chunk by chunk, and a timeout ends the run."""
     if anyio_backend_name != "asyncio":
         return
     async with nothing_left():
@@ -425,8 +433,9 @@ async def test_the_readers_scope_is_not_the_runs() -> None:
 
 @pytest.mark.parametrize("why", ["break", "error"])
 async def test_a_dropped_stream(why: str) -> None:
-    """P7: a stream that is only dropped (a break, or an error, without `async with`) is cancelled that moment, warns, and
-    ends as soon as the loop runs on. (Python calls nothing at a `break`, but at the end of the last reference.)"""
+    """P7: a stream that is only dropped (a break, or an error, without `async with`) is cancelled that moment, warns,
+    and ends as soon as the loop runs on. (Python calls nothing at a `break`, but at the end of the last
+    reference.)"""
     graph, reached, steps = waiting()
 
     async def reader() -> None:

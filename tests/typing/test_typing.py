@@ -1,7 +1,7 @@
 """What users' type checkers say: mypy and pyright, both strict, read tests/typing/cases.
 
-Each wrong line there has an ignore comment of its own for each checker, and both report comments that are not needed: so a
-line that is accepted by mistake fails as surely as one that is refused by mistake.
+Each wrong line there has an ignore comment of its own for each checker, and both report comments that are not needed:
+so a line that is accepted by mistake fails as surely as one that is refused by mistake.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def checked(*command: str) -> str:
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is not installed here")
 def test_mypy() -> None:
-    """Issue 2, project: typed for mypy --strict: schemas in and out, nodes, protocol, channels; wrong uses are refused."""
+    """Issue 2, project: typed for mypy --strict: schemas in and out, nodes, protocol, channels; wrong uses are
+    refused."""
     assert checked("mypy", "--strict", "--config-file=", "--cache-dir=.mypy_cache", str(HERE / "cases")) == ""
 
 
