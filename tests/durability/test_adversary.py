@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import gc
 import operator
@@ -523,6 +524,23 @@ async def test_what_ends_a_process(
     failed = [task.error.type for task in (await graph.aget_state("t")).tasks if task.error]
     assert failed == [kind.__name__]
     assert (await graph.ainvoke(None, "t"))["out"] == [1] * (1 + beside)
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another"])
+async def test_a_failure_while_being_cancelled(beside: bool, saver: BaseCheckpointSaver) -> None:
+    """P3, P7: a node that fails at the moment its run is cancelled has failed: it is recorded."""
+
+    async def fail(state: Values) -> None:
+        scope.cancel()
+        raise Planned("now")
+
+    calls: dict[str, Any] = {"a": fail, "b": _hang} if beside else {"a": fail}
+    with anyio.CancelScope() as scope, contextlib.suppress(Planned):
+        await several(calls, saver).ainvoke({}, "t")
+    graph = several(dict.fromkeys(calls, lambda state: {"out": [1]}), saver)
+    tasks = (await graph.aget_state("t")).tasks
+    assert [task.error.message for task in tasks if task.error] == ["now"]
+    assert (await graph.ainvoke(None, "t"))["out"] == [1] * len(calls)
 
 
 # ---- failures ------------------------------------------------------------------------------------------------------

@@ -214,6 +214,27 @@ async def test_a_bit_is_flipped(database: Path, tmp_path: Path) -> None:
             pass
 
 
+async def test_a_bit_of_a_frame_is_flipped(database: Path) -> None:
+    """P11: the checksum notices every one of them."""
+    rng = random.Random(os.environ.get("PREGEL_SEED", "0"))
+    with closing(sqlite3.connect(database)) as connection:
+        frames = connection.execute(
+            "SELECT checkpoint_id, frame FROM checkpoints WHERE thread_id = 't' ORDER BY checkpoint_id"
+        ).fetchall()
+    async with SqliteSaver(database, synchronous="NORMAL") as saver:
+        graph = chain(Probe(), saver)
+        for _ in range(FLIPS * 2):
+            checkpoint, frame = rng.choice(frames)
+            damaged = bytearray(frame)
+            damaged[rng.randrange(len(frame))] ^= 1 << rng.randrange(8)
+            update = "UPDATE checkpoints SET frame = ? WHERE checkpoint_id = ?"
+            execute(database, update, bytes(damaged), checkpoint)
+            with pytest.raises(CorruptCheckpointError):
+                await graph.aget_state({"configurable": {"thread_id": "t", "checkpoint_id": checkpoint}})
+            execute(database, update, frame, checkpoint)
+        assert (await graph.aget_state("t")).values["log"] == ["in", "a@1", "b@2", "c@3"]
+
+
 # ---- read-only, full, locked ---------------------------------------------------------------------------------------
 
 
@@ -439,6 +460,40 @@ async def test_one_of_many_writers(bad: Any, path: str, saver: BaseCheckpointSav
     ran.clear()
     assert (await compiled.ainvoke(None, "t"))["many"] == [0, 1, 2, 3]
     assert ran == [3]
+
+
+broken = True
+
+
+def into_opaque(current: Any, update: Any) -> Any:
+    return Opaque() if broken else update
+
+
+class Folded(TypedDict, total=False):
+    many: Annotated[Any, into_opaque]
+
+
+async def test_what_a_reducer_makes(saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P3, P5, P11: when only the folded value cannot be stored no task is to blame, and none runs again."""
+    ran: list[int] = []
+
+    async def work(given: int) -> dict[str, Any]:
+        ran.append(given)
+        for _ in range(given):
+            await anyio.lowlevel.checkpoint()
+        return {"many": given}
+
+    graph = StateGraph(Folded).add_node("work", work)
+    graph.add_conditional_edges(START, lambda state: [Send("work", i) for i in range(3)])
+    compiled = graph.compile(saver)
+    with pytest.raises(UnstorableValueError) as caught:
+        await compiled.ainvoke({}, "t")
+    assert caught.value.channel == "many"
+    snapshot = await compiled.aget_state("t")
+    assert [task.error for task in snapshot.tasks] == [None] * 3 and snapshot.error is not None
+    monkeypatch.setitem(globals(), "broken", False)
+    assert await compiled.ainvoke(None, "t") == {"many": 2}
+    assert sorted(ran) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("bad", "path"), BAD, ids=[path or "itself" for _, path in BAD])

@@ -91,9 +91,12 @@ async def streamed_and_closed(graph: Graph, given: Any, config: dict[str, Any], 
     closed = False
 
     async def close() -> None:
-        nonlocal closed
+        nonlocal closed, failure
         await closing.wait()
-        await stream.aclose()
+        try:
+            await stream.aclose()
+        except Exception as error:  # the run had failed by itself
+            failure = error
         closed = True
 
     async with anyio.create_task_group() as group:

@@ -442,10 +442,15 @@ async def test_a_heartbeat_that_came_too_late(
     graph = StateGraph(State).add_node("long", long).add_edge(START, "long").compile(beating, world=world)
     other = StateGraph(State).add_node("long", node(Probe(), "short")).add_edge(START, "long")
 
+    def miss() -> None:
+        raise StorageError("injected")
+
     async def take() -> None:
         await started.wait()
+        beating.at = miss
         world.time += EXPIRY
         await other.compile(saver, world=world).ainvoke({"log": ["new"]}, "t")
+        beating.at = lambda: None
 
     async with anyio.create_task_group() as group:
         group.start_soon(take)

@@ -147,10 +147,22 @@ async def test_an_error_waits_for_its_chunks() -> None:
 async def test_a_run_that_never_begins() -> None:
     """Issue 2: errors of the input come with the first read."""
     stream = Source().graph.astream({"nonsense": 1})
-    with pytest.raises(TypeError, match="nonsense"):
-        await anext(stream)
-    with pytest.raises(StopAsyncIteration):
-        await anext(stream)
+    with anyio.fail_after(10):
+        with pytest.raises(TypeError, match="nonsense"):
+            await anext(stream)
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+
+
+async def test_a_run_that_ends_at_once() -> None:
+    """P13: a run that is over before its reader has begun to wait (with eager tasks it is over when it has been started)
+    is seen to its end."""
+    graph = StateGraph(State).add_node("n", lambda state: None).add_conditional_edges(START, lambda state: END)
+    with anyio.fail_after(10):
+        assert [chunk async for chunk in graph.compile(blocking=False).astream({})] == []
+        async with graph.compile(blocking=False).astream({"nonsense": 1}) as stream:  # type: ignore[typeddict-item]
+            with pytest.raises(TypeError, match="nonsense"):
+                await anext(stream)
 
 
 # ---- when the run starts -----------------------------------------------------------------------------------------

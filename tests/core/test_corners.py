@@ -1,0 +1,133 @@
+"""What happens seldom: channels that an update empties, tuples with attributes, deep nesting, a reserved channel's name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from checkpoint_savers.ledger import SENDS
+from pregel_async import NodeBuilder, Pregel
+from pregel_async._core import superstep
+from pregel_async._core.board import Board
+from pregel_async._core.isolation import isolate, own
+from pregel_async._core.program import Node, Program, Router, build_program
+from pregel_async.channels import MISSING, BaseChannel, EphemeralValue, LastValue
+from pregel_async.errors import EmptyChannelError, GraphValidationError, InvalidUpdateError
+
+SCOPE = ("t", "")
+
+
+class Toggle(BaseChannel[int, int, Any]):
+    """Holds a positive number; a negative one empties it. Finishing changes it, and shows nothing."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, typ: Any = int) -> None:
+        super().__init__(typ)
+        self.value: Any = MISSING
+
+    def get(self) -> int:
+        if self.value is MISSING:
+            raise EmptyChannelError(self.key)
+        return int(self.value)
+
+    def update(self, values: Sequence[int]) -> bool:
+        if not values:
+            return False
+        self.value = values[-1] if values[-1] > 0 else MISSING
+        return True
+
+    def from_checkpoint(self, stored: Any) -> Toggle:
+        made = Toggle(self.typ)
+        made.key, made.value = self.key, stored
+        return made
+
+    def checkpoint(self) -> Any:
+        return self.value
+
+    def finish(self) -> bool:
+        changed = self.value is not MISSING
+        self.value = MISSING
+        return changed
+
+
+def program(*routers: Router) -> Program:
+    node = Node(
+        name="n",
+        triggers=("go",),
+        reads=("k",),
+        call=lambda value: value,
+        flavour="inline",
+        writes=lambda result: [],
+        routers=routers,
+    )
+    channels: dict[str, BaseChannel[Any, Any, Any]] = {"go": EphemeralValue(), "k": Toggle()}
+    return build_program(
+        name="g", nodes=[node], channels=channels, keys=["k"], inputs="go", outputs="k", read_input=lambda given: []
+    )
+
+
+def test_a_router_sees_that_its_node_emptied_a_key() -> None:
+    """S-24: a router's view is the state with its own node's writes folded in."""
+    router = Router(name="r", call=lambda state: None, reads=("k",), shape=None, route=lambda answer: [])
+    graph = program(router)
+    board = Board(graph)
+    superstep.update(graph, board, [], [[("k", 1), ("go", None)]])
+    assert board.view_of(graph.nodes["n"].routers[0], graph, [("k", -1)]) == {}
+    assert board.values == {"k": 1}
+
+
+def test_a_channel_that_finishing_empties_triggers_nothing() -> None:
+    """S-13: finish() at the end may change a channel without making anything available."""
+    graph = program()
+    board = Board(graph)
+    superstep.update(graph, board, [], [[("k", 1), ("go", None)]])
+    tasks = superstep.plan(graph, board, SCOPE)
+    assert repr(tasks[0]) == "<task 'n' of superstep 0, path ('__pregel_pull', 'n')>"
+    superstep.update(graph, board, tasks, [[]])
+    assert "k" not in board.values
+    assert "k" not in board.versions
+    assert superstep.plan(graph, board, SCOPE) == []
+
+
+def test_a_tuple_with_attributes_keeps_them() -> None:
+    """P1: a tuple's subclass is data too."""
+
+    class Tagged(tuple[Any, ...]):
+        tag: str
+
+    value = Tagged(([1],))
+    value.tag = "x"
+    copied = own(value)
+    assert (type(copied), copied, copied.tag) == (Tagged, ([1],), "x")
+    assert copied[0] is not value[0]
+
+
+def test_what_the_holder_puts_in_is_the_holders() -> None:
+    """P1: only what was handed out is isolated."""
+    mine: list[int] = []
+    taken: Any = isolate({"a": [1]})
+    taken["b"] = mine
+    taken["c"] = mine
+    assert taken["b"] is mine
+    assert taken["c"] is mine
+
+
+def test_a_value_nested_too_deeply_is_refused() -> None:
+    """Bad input: an error, and not a crash, names the channel."""
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(InvalidUpdateError, match="channel 'k': the value contains itself, or is nested too deeply"):
+        own(deep, "k")
+
+
+def test_the_channel_of_sends_is_reserved() -> None:
+    """Section 1.3: another kind of channel under that name is refused."""
+    node = NodeBuilder().subscribe_only("a").do(len).write_to("a")
+    with pytest.raises(GraphValidationError, match="reserved for pending sends"):
+        Pregel(
+            nodes={"n": node}, channels={"a": LastValue(), SENDS: LastValue()}, input_channels="a", output_channels="a"
+        )
