@@ -131,3 +131,12 @@ def test_the_channel_of_sends_is_reserved() -> None:
         Pregel(
             nodes={"n": node}, channels={"a": LastValue(), SENDS: LastValue()}, input_channels="a", output_channels="a"
         )
+
+
+def test_what_c_code_moved_is_isolated_all_the_same() -> None:
+    """P1: an element that was handed out is a copy wherever it stands in its container by now."""
+    origin = {"a": [1]}
+    taken: Any = isolate(origin)
+    dict.__setitem__(taken, "z", dict.__getitem__(taken, "a"))
+    taken["z"].append(2)
+    assert origin == {"a": [1]}
