@@ -62,6 +62,7 @@ class GraphStream(Generic[T]):
                     raise StopAsyncIteration
                 if not pipe.started:
                     pipe.start()
+                    continue  # an eager task may have ended in there
                 try:
                     await pipe.wait_for_chunk()
                 except BaseException as error:

@@ -214,11 +214,14 @@ def _shape(kind: Any) -> Callable[[dict[str, Any]], Any] | None:
     if is_typed_dict(kind):
         return None
     if _is_model(kind):
-        aliases = {name: field.alias for name, field in kind.model_fields.items() if field.alias}
+        # Keys are the fields' names, whatever aliases they have. Before 2.11 pydantic took only the aliases.
+        by_name = "by_name" in inspect.signature(kind.model_validate).parameters
+        aliases = {} if by_name else {name: field.alias for name, field in kind.model_fields.items() if field.alias}
 
         def validated(values: dict[str, Any]) -> Any:
             # A validator is compiled code: it takes containers apart by itself, and must get a copy at every depth.
-            return kind(**{aliases.get(name, name): own(value) for name, value in dict.items(values)})
+            copies = {aliases.get(name, name): own(value) for name, value in dict.items(values)}
+            return kind.model_validate(copies, by_name=True, by_alias=False) if by_name else kind(**copies)
 
         return validated
     make: Callable[..., Any] = kind

@@ -15,7 +15,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -24,11 +24,11 @@ import anyio.from_thread
 import anyio.lowlevel
 import pytest
 import sniffio
-from durable_graphs import Planned, Probe, State, fan_out, node, sync_node
+from durable_graphs import SCENARIOS, Planned, Probe, State, fan_out, node, sync_node
 from durable_steps import Steps, tasks_now
-from durable_world import Died, Failing, Graph, TestWorld, Through, Watch, trace_of
+from durable_world import Died, Failing, Graph, How, TestWorld, Through, Watch, trace_of
 
-from checkpoint_savers import InMemorySaver, SqliteSaver
+from checkpoint_savers import Codec, InMemorySaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import StorageError
 from pregel_async import END, START, Send, StateGraph
@@ -134,28 +134,30 @@ async def test_a_slow_reader_slows_the_run() -> None:
     assert ran == 500
 
 
-async def test_what_is_shown_is_stored(saver: BaseCheckpointSaver, world: TestWorld) -> None:
-    """P4, P5: the process may die as soon as an update is shown: what is shown does not run again."""
-    probe = Probe()
-    build = [lambda: StateGraph(State).add_node("a", node(probe, "a")).add_edge(START, "a"), lambda: fan_out(probe)]
-    for make in build:
-        for at in range(3, 12):  # the claim, the read, the commit of the input; and then
-            probe.__init__()  # type: ignore[misc]
-            dying = Failing(saver, probe, at, "die", "before")
-            shown: list[str] = []
-            try:
-                async for chunk in make().compile(dying, world=world).astream({"log": ["in"]}, "t"):
-                    shown.extend(key for update in chunk.values() for key in update["log"])
-            except (Died, BaseExceptionGroup):
-                pass
-            ran = len(probe.started)
-            probe.dead = False
-            world.time += 31
-            stored = await saver.scan("t", "")
-            await make().compile(saver, world=world).ainvoke(None if stored else {"log": ["in"]}, "t")
-            again = sorted({*shown} & {*probe.started[ran:]})
-            await saver.adelete_thread("t")
-            assert not again, f"shown, and run again: {again}"
+@pytest.mark.parametrize("how", ["die", "down"])
+@pytest.mark.parametrize("name", ["failing-alone", "fan-out", "broken-reducer"])
+async def test_what_is_shown_is_stored(name: str, how: How, saver: BaseCheckpointSaver, world: TestWorld) -> None:
+    """P4, P5: storage may fail, or the process die, at any moment: what a stream has shown does not run again."""
+    (scenario,) = [scenario for scenario in SCENARIOS if scenario.name == name]
+    given = scenario.ops[0].given
+    for at in count(1):
+        probe = Probe()
+        failing = Failing(saver, probe, at, how, "before")
+        shown: list[str] = []
+        with contextlib.suppress(Planned, StorageError, Died, BaseExceptionGroup):
+            async for chunk in scenario.build(probe).compile(failing, world=world).astream(given, "t"):
+                shown.extend(key for update in chunk.values() for key in update["log"])
+        ran = len(probe.started)
+        probe.dead = False
+        probe.op = 1
+        world.time += 31
+        stored = await saver.scan("t", "")
+        await scenario.build(probe).compile(saver, world=world).ainvoke(None if stored else given, "t")
+        again = sorted({*shown} & {*probe.started[ran:]})
+        await saver.adelete_thread("t")
+        assert not again, f"call {at}: shown, and run again: {again}"
+        if failing.error is None:
+            return
 
 
 @pytest.mark.parametrize("how", ["break", "in a cycle", "by another thread"])
@@ -427,6 +429,7 @@ from checkpoint_savers import SqliteSaver
 from pregel_async import START, StateGraph
 
 kind, count, call, backend, path = sys.argv[1:]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
 
 class State(TypedDict, total=False):
     a: int
@@ -906,6 +909,34 @@ async def test_a_recorded_write_to_a_removed_key(saver: BaseCheckpointSaver) -> 
         graph.add_node(name, lambda state, name=name: {"out": [name]})
     graph.add_edge(START, "a").add_edge(START, "b").add_edge("a", "c")
     assert await graph.compile(saver).ainvoke(None, "t") == {"n": 1, "out": ["b", "c"]}
+
+
+@dataclasses.dataclass
+class Sum:
+    x: int
+
+
+@dataclasses.dataclass
+class Renamed:
+    x: int
+
+
+async def test_a_renamed_class(tmp_path: Path) -> None:
+    """P11: its tag is chosen in code, so that it still reads under another name, also where a reducer folds it."""
+    for kind in (Sum, Renamed):
+
+        async def add(state: Any) -> dict[str, Any]:
+            return {"plain": kind(1), "folded": kind(1)}  # noqa: B023
+
+        schema: Any = TypedDict("schema", {"plain": kind, "folded": Annotated[kind, _add]}, total=False)  # type: ignore[misc, valid-type]
+        async with SqliteSaver(tmp_path / "db", codec=Codec().with_types(kind, tag="sum")) as saver:
+            graph = StateGraph(schema).add_node("a", add).add_edge(START, "a").compile(saver)
+            result = await graph.ainvoke({"folded": kind(0)}, "t")
+    assert result == {"plain": Renamed(1), "folded": Renamed(2)}
+
+
+def _add(current: Any, update: Any) -> Any:
+    return type(current)(current.x + update.x)
 
 
 async def test_a_recorded_edge_to_a_removed_node(saver: BaseCheckpointSaver) -> None:

@@ -324,11 +324,11 @@ async def test_taken_over(
     away."""
     held = Held(Planned("too late") if fails else None)
     graph = shape(held).compile(saver, world=world)
-    old: list[BaseException] = []
+    old: list[Any] = []
 
     async def run_old() -> None:
         try:
-            await graph.ainvoke({"log": ["old"]}, "t")
+            old.append(await graph.ainvoke({"log": ["old"]}, "t"))
         except Exception as error:
             old.append(error)
 

@@ -9,6 +9,7 @@ import dataclasses
 import operator
 from typing import Annotated, Any, Literal, TypedDict
 
+import anyio
 import msgspec
 import pydantic
 import pytest
@@ -70,7 +71,7 @@ async def test_inputs_that_are_refused(given: Any, says: str) -> None:
         await made.ainvoke(given, "t")
     assert isinstance(caught.value, PregelError)
     assert isinstance(caught.value, TypeError)
-    with pytest.raises(InvalidInputError):
+    with anyio.fail_after(20), pytest.raises(InvalidInputError):
         async for _ in made.astream(given, "t"):
             raise AssertionError
     assert (ran, (await made.aget_state("t")).metadata) == ([], None)
@@ -149,6 +150,26 @@ async def test_which_fields_of_a_model_count() -> None:
     assert await result(Partial(a=3)) == {"a": 3, "b": 5, "c": 1}
 
 
+class Aliased(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    by_alias: list[int] = pydantic.Field(default_factory=list, alias="byAlias")
+    by_validation: list[int] = pydantic.Field(default_factory=list, validation_alias="byValidation")
+    by_choice: int = pydantic.Field(0, validation_alias=pydantic.AliasChoices("byChoice", "byOther"))
+    by_path: int = pydantic.Field(0, validation_alias=pydantic.AliasPath("nested", "byPath"))
+    shown: int = pydantic.Field(0, serialization_alias="isShown")
+
+
+async def test_a_models_aliases() -> None:
+    """1.4: state keys are a model's field names; a node sees what its keys hold, whatever aliases its fields have."""
+    seen: list[Any] = []
+    made = StateGraph(Aliased).add_node("n", lambda state: seen.append(state) or {"by_choice": state.by_choice + 1})
+    graph = made.add_node("m", seen.append).add_edge(START, "n").add_edge("n", "m").compile(blocking=False)
+    given = {"by_alias": [1], "by_validation": [2], "by_choice": 3, "by_path": 4, "shown": 5}
+    assert await graph.ainvoke(given) == {**given, "by_choice": 4}
+    assert [{name: getattr(state, name) for name in given} for state in seen] == [given, {**given, "by_choice": 4}]
+
+
 class Validated(pydantic.BaseModel):
     count: int = 0
 
@@ -170,7 +191,7 @@ async def test_no_input() -> None:
     made = graph(saver=saver)
     with pytest.raises(EmptyInputError, match="'t'"):
         await made.ainvoke(None, "t")
-    with pytest.raises(EmptyInputError, match="'t'"):
+    with anyio.fail_after(20), pytest.raises(EmptyInputError, match="'t'"):
         _ = [chunk async for chunk in made.astream(None, "t")]
     assert [header async for header in saver.alist(None)] == []
     assert await made.ainvoke({}, "t") == {"log": ["n"]}, "the thread was not left claimed"

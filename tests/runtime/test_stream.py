@@ -160,7 +160,7 @@ async def test_a_run_that_ends_at_once() -> None:
     graph = StateGraph(State).add_node("n", lambda state: None).add_conditional_edges(START, lambda state: END)
     with anyio.fail_after(10):
         assert [chunk async for chunk in graph.compile(blocking=False).astream({})] == []
-        async with graph.compile(blocking=False).astream({"nonsense": 1}) as stream:  # type: ignore[typeddict-item]
+        async with graph.compile(blocking=False).astream({"nonsense": 1}) as stream:
             with pytest.raises(TypeError, match="nonsense"):
                 await anext(stream)
 
