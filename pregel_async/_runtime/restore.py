@@ -28,10 +28,10 @@ JOIN = "join:"
 
 
 def kind_of(channel: BaseChannel[Any, Any, Any]) -> str:
-    """A channel's kind as it is stored: a reducer's with the type that it folds into, where that is one class."""
+    """A channel's kind as it is stored: a reducer's with the type that it folds into, if built in (others are renamed)."""
     if isinstance(channel, BinaryOperatorAggregate):
         kind = get_origin(channel.typ) or channel.typ
-        if isinstance(kind, type):
+        if isinstance(kind, type) and kind.__module__ == "builtins":
             return f"{channel.kind}[{kind.__qualname__}]"
     return channel.kind
 

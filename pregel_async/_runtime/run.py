@@ -182,8 +182,7 @@ class _Run:
             await self._log.on_updated(board)
 
     async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
-        if self._thread is not None:
-            await self._thread.give_up(tasks, outcomes, error)
+        if self._thread is not None and await self._thread.give_up(tasks, outcomes, error):
             await self._runner.tell_rest()
         if self._log is not None and self._log.on_failed is not None:
             await self._log.on_failed(tasks, outcomes)

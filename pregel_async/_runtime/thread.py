@@ -386,11 +386,12 @@ class Thread:
         for task, entry in entries:
             self._records[task.id] = entry
 
-    async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
+    async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> bool:
         """Record a superstep that failed: what finished and is not recorded yet, and what failed, in one transaction.
 
-        If storing that fails too, the superstep's own error is still the one that is raised; the other becomes its
-        note.
+        Returns:
+            Whether it is stored. If storing fails too, the superstep's own error is still the one that is raised, and
+            the other becomes its note.
         """
         entries: list[tuple[Task, TaskEntry]] = []
         for task, outcome in zip(tasks, outcomes, strict=True):
@@ -415,6 +416,8 @@ class Thread:
         except CheckpointError as second:
             with contextlib.suppress(Exception):  # as above
                 error.add_note(f"and the failure could not be recorded: {type(second).__name__}: {second}")
+            return False
+        return True
 
     def _tracked(self, writes: list[Write]) -> list[Write]:
         """Without what goes to channels that are never stored."""
