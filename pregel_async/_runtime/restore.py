@@ -28,7 +28,7 @@ JOIN = "join:"
 
 
 def kind_of(channel: BaseChannel[Any, Any, Any]) -> str:
-    """A channel's kind as it is stored: a reducer's with the type that it folds into, if built in (others are renamed)."""
+    """A channel's kind as it is stored: a reducer's with the type that it folds into, if it is built in."""
     if isinstance(channel, BinaryOperatorAggregate):
         kind = get_origin(channel.typ) or channel.typ
         if isinstance(kind, type) and kind.__module__ == "builtins":
