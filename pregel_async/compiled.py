@@ -22,7 +22,7 @@ from ._runtime.world import SystemWorld, World
 from .channels import BaseChannel
 from .config import address_of, merge_configs, settings_of
 from .drawing import Drawing, Edge, drawing
-from .errors import ConfigError, GraphValidationError, InvalidInputError
+from .errors import ConfigError, GraphValidationError, InvalidCheckpointerError, InvalidInputError
 from .node import NodeBuilder, PregelNode, compile_node
 from .state import StateReader
 from .types import END, START, Config, Names, OnConflict, RunnableConfig, Send, StateSnapshot, StreamMode
@@ -408,7 +408,7 @@ def _checked_saver(checkpointer: BaseCheckpointSaver | None) -> BaseCheckpointSa
     if checkpointer is not None and not isinstance(checkpointer, BaseCheckpointSaver):
         given = cast("object", checkpointer)
         kind = f"class: make one, {given.__name__}()" if isinstance(given, type) else type(given).__name__
-        raise GraphValidationError(
+        raise InvalidCheckpointerError(
             f"a checkpointer is a BaseCheckpointSaver, not a {kind}. A saver that is an async context manager is "
             "entered first: async with SqliteSaver.from_conn_string(path) as saver"
         )

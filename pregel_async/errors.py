@@ -36,7 +36,9 @@ __all__ = [
     "GraphRecursionError",
     "GraphValidationError",
     "InPlaceChangeWarning",
+    "InvalidCheckpointerError",
     "InvalidInputError",
+    "InvalidRouteError",
     "InvalidUpdateError",
     "NodeCancelledError",
     "PregelError",
@@ -70,6 +72,10 @@ class InPlaceChangeWarning(UserWarning):
 
 class GraphValidationError(PregelError, ValueError):
     """The graph as it was built cannot run: an unknown name, a missing entry, a duplicate, a reserved word."""
+
+
+class InvalidCheckpointerError(GraphValidationError, TypeError):
+    """What was given as a checkpointer is no saver."""
 
 
 # ---- calling -----------------------------------------------------------------------------------------------------
@@ -150,6 +156,10 @@ class InvalidUpdateError(PregelError):
         self.node = node
         self.code = code
         super().__init__(message)
+
+
+class InvalidRouteError(InvalidUpdateError, ValueError):
+    """A router answered with what is no destination. Its task stays open, with the node's own writes recorded."""
 
 
 class GraphRecursionError(PregelError, RecursionError):

@@ -24,7 +24,7 @@ from ..channels import (
     NamedBarrierValue,
     NamedBarrierValueAfterFinish,
 )
-from ..errors import ErrorCode, GraphValidationError, InvalidUpdateError
+from ..errors import ErrorCode, GraphValidationError, InvalidRouteError, InvalidUpdateError
 from ..node import flavour_of
 from ..types import END, START, Send
 from .builder import BranchSpec, CompiledStateGraph, StateGraph, draw, hints_of
@@ -178,8 +178,8 @@ def _routers(builder: Builder, source: str) -> tuple[Router, ...]:
 def _route(builder: Builder, source: str, name: str, branch: BranchSpec) -> Callable[[Any], list[Write]]:
     nodes, ends = frozenset(builder.nodes), branch.ends
 
-    def refuse(said: Any, why: str) -> InvalidUpdateError:
-        return InvalidUpdateError(f"router {name!r} of node {source!r} returned {said!r}: {why}", node=source)
+    def refuse(said: Any, why: str) -> InvalidRouteError:
+        return InvalidRouteError(f"router {name!r} of node {source!r} returned {said!r}: {why}", node=source)
 
     def route(answer: Any) -> list[Write]:
         writes: list[Write] = []

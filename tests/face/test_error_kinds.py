@@ -1,0 +1,33 @@
+"""One error root, and what the peer raises as a builtin kind of error is that too."""
+
+from __future__ import annotations
+
+import pytest
+
+from pregel_async import errors
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("ConfigError", ValueError),
+        ("GraphRecursionError", RecursionError),
+        ("GraphValidationError", ValueError),
+        ("InvalidCheckpointerError", TypeError),
+        ("InvalidInputError", TypeError),
+        ("InvalidRouteError", ValueError),
+    ],
+)
+def test_what_the_peer_raises_as_a_builtin_is_one(name: str, kind: type[Exception]) -> None:
+    """Issue 2, 'decided where seeds and peer differ'."""
+    error = getattr(errors, name)
+    assert issubclass(error, kind)
+    assert issubclass(error, errors.PregelError)
+
+
+def test_every_error_has_the_one_root() -> None:
+    """`except PregelError` catches what the runtime and the savers raise alike."""
+    for name in errors.__all__:
+        found = getattr(errors, name)
+        if isinstance(found, type) and issubclass(found, Exception) and not issubclass(found, Warning):
+            assert issubclass(found, errors.PregelError), name
