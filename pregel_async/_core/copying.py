@@ -68,7 +68,7 @@ def copier_of(kind: type) -> Copier:
     elif issubclass(kind, (set, bytearray)):
         found = _copy_shallow
     elif issubclass(kind, msgspec.Struct):
-        found = _copy_struct
+        found = _struct_copier(kind)
     elif dataclasses.is_dataclass(kind):
         found = _copy_dataclass
     elif hasattr(kind, "__pydantic_fields__") or hasattr(kind, "__pydantic_fields_set__"):
@@ -124,15 +124,23 @@ def _copy_sequence(value: Any, each: Callable[[Any], Any]) -> Any:
     return made
 
 
-def _copy_struct(value: Any, each: Callable[[Any], Any]) -> Any:
-    fields = [(name, getattr(value, name)) for name in value.__struct_fields__]
-    changed = [(name, mine) for name, item in fields if (mine := each(item)) is not item]
-    if not changed and value.__struct_config__.frozen:
-        return value
-    made = copy.copy(value)
-    for name, mine in changed:
-        msgspec.structs.force_setattr(made, name, mine)
-    return made
+def _struct_copier(kind: type[msgspec.Struct]) -> Copier:
+    names, frozen = kind.__struct_fields__, kind.__struct_config__.frozen
+
+    def copy_struct(value: Any, each: Callable[[Any], Any]) -> Any:
+        made: Any = None if frozen else copy.copy(value)
+        for name in names:
+            item = getattr(value, name)
+            if type(item) in ATOMS:
+                continue
+            mine = each(item)
+            if mine is not item:
+                if made is None:
+                    made = copy.copy(value)
+                msgspec.structs.force_setattr(made, name, mine)
+        return value if made is None else made
+
+    return copy_struct
 
 
 def _copy_dataclass(value: Any, each: Callable[[Any], Any]) -> Any:

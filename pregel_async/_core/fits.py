@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal, NotRequired, Required, TypeVar, Unio
 
 def fits(hint: Any, value: Any) -> bool:
     """False when `value` cannot be meant by `hint`. None always fits: it is how many say "not yet"."""
+    if type(value) is hint:  # the ordinary case, asked once per key of each input
+        return True
     if value is None or hint is None or hint is Any or isinstance(hint, (str, TypeVar)):
         return True
     origin = get_origin(hint)

@@ -35,6 +35,7 @@ async def attempt(
     record: Recorder | None,
     *,
     natively_cancelled: Callable[[], bool] | None,
+    contained: bool,
     debug: bool,
 ) -> Finished | Failed:
     """Run a task. Its own failures become an outcome; a cancellation from outside goes through.
@@ -46,6 +47,8 @@ async def attempt(
             its own.
         natively_cancelled: whether the running task was cancelled without a scope since the run began; None when the
             running task is not the run's, but this task's own.
+        contained: the running task ends with this one, so that its context is as good as the node's own. (A node with
+            routers gets one of its own all the same: they do not see what it sets.)
         debug: warn when the node changes its input in place.
     """
     node = task.node
@@ -55,7 +58,7 @@ async def attempt(
         if writes is None:
             value = board.input_of(node) if task.send < 0 else isolate(task.arg)
             compare = watch(task, value) if debug else None
-            result = await _call(node, value)
+            result = await _call(node, value, contained=contained and not node.routers)
             if compare is not None:
                 compare()
             writes = [(name, item if type(item) in ATOMS else own(item, name)) for name, item in node.writes(result)]
@@ -90,9 +93,9 @@ async def attempt(
         return Failed(_placed(error, task), writes)
 
 
-async def _call(node: Node, value: Any) -> Any:
+async def _call(node: Node, value: Any, *, contained: bool) -> Any:
     if node.flavour == "async":
-        return await in_own_context(node.call(value))
+        return await (node.call(value) if contained else in_own_context(node.call(value)))
     if node.flavour == "inline":
         result = copy_context().run(node.call, value)
     else:

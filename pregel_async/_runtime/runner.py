@@ -74,7 +74,7 @@ class Runner:
         if len(tasks) > 1:
             return await _Group(self, board, tasks).execute()
         task = tasks[0]
-        outcome = await self.attempt(board, task, self._natively_cancelled)
+        outcome = await self.attempt(board, task, self._natively_cancelled, contained=False)
         if isinstance(outcome, Finished):
             if self._natively_cancelled():
                 # The node has swallowed its caller's cancellation. A group would end with it all the same. A scope
@@ -85,7 +85,7 @@ class Runner:
         return (outcome,)
 
     async def attempt(
-        self, board: Board, task: Task, natively_cancelled: Callable[[], bool] | None
+        self, board: Board, task: Task, natively_cancelled: Callable[[], bool] | None, *, contained: bool
     ) -> Finished | Failed:
         """Run one task, unless its result is recorded."""
         given: list[Write] | None = None
@@ -101,6 +101,7 @@ class Runner:
             given,
             self._record,
             natively_cancelled=natively_cancelled,
+            contained=contained,
             debug=self._debug,
         )
 
@@ -137,15 +138,17 @@ class _Group:
         self._outcomes: list[Outcome | None] = [None] * len(tasks)
         self._open = len(tasks)
         self._broken: BaseException | None = None
+        self._contained = True  # every task has a task of the group to itself
         self._scope: anyio.CancelScope | None = None
 
     async def execute(self) -> Sequence[Outcome]:
         width = self._runner.max_concurrency
+        self._contained = width is None or width >= len(self._tasks)
         places = iter(range(len(self._tasks)))
         try:
             async with anyio.create_task_group() as group:
                 self._scope = group.cancel_scope
-                if width is None or width >= len(self._tasks):
+                if self._contained or width is None:
                     for place in places:
                         group.start_soon(self._one, place)
                 else:
@@ -170,7 +173,7 @@ class _Group:
         """Run one task, and keep what became of it. Nothing but a cancellation leaves here."""
         runner, task = self._runner, self._tasks[place]
         try:
-            outcome = await runner.attempt(self._board, task, None)
+            outcome = await runner.attempt(self._board, task, None, contained=self._contained)
             self._outcomes[place] = outcome
             self._open -= 1
             if isinstance(outcome, Failed):

@@ -608,7 +608,7 @@ async def test_a_node_that_fails_like_a_saver(error: Exception, saver: BaseCheck
     watch = Watch(saver, probe)
 
     async def fail(state: Any) -> None:
-        while "slow" not in probe.under_way:
+        while not probe.started:
             await anyio.lowlevel.checkpoint()
         raise error
 
