@@ -58,7 +58,7 @@ def restore(program: Program, state: State, step: int, codec: Codec, *, thread_i
                     thread_id, node, f"a task of node {node!r} is pending, through edges that are no more"
                 )
             continue
-        if state.kinds.get(name) != kind_of(channel):
+        if not _same_kind(state.kinds.get(name, ""), kind_of(channel)):
             reason = f"channel {name!r} was a {state.kinds.get(name)} and is a {kind_of(channel)}"
             raise GraphChangedError(thread_id, name, reason)
         try:
@@ -84,6 +84,12 @@ def restore(program: Program, state: State, step: int, codec: Codec, *, thread_i
         ran=state.ran,
         noticed=state.noticed,
     )
+
+
+def _same_kind(stored: str, now: str) -> bool:
+    """Whether a stored kind is the channel's; a type is compared where both tell one."""
+    (kind, _, type_then), (other, _, type_now) = stored.partition("["), now.partition("[")
+    return kind == other and (not type_then or not type_now or type_then == type_now)
 
 
 def _is_complete(name: str, stored: Any) -> bool:
