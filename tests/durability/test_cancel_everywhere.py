@@ -167,7 +167,8 @@ async def play(scenario: Scenario, way: Way, saver: BaseCheckpointSaver, world: 
             else:
                 assert op.raises is None
                 result = outcome
-            await watch.look(disturbed=cancelled)
+            planned = len((await graph.aget_state("t")).tasks) if cancelled else None
+            await watch.look(open_tasks=planned)
     await is_one_chain(saver)
     trace = await trace_of(graph)
     await saver.adelete_thread("t")  # refused when the thread was not given up
