@@ -46,9 +46,10 @@ class Entry(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
         versions: the version of each channel in `values` that has not `clock` (full entries only).
         seen: channel -> node -> version, for what nodes saw anew; only channels that hold something are kept.
         ran: names of the nodes whose tasks the superstep ran, in plan order.
-        noticed: the clock up to which static interrupts have stopped the run; 0 for none.
         results: task id -> its writes as (channel, encoded value); None stands for the value that the channel has now.
             Only of tasks that have no record of their own.
+        tips: namespace -> the checkpoint at which the state of a subgraph stands, for those that keep it from call to
+            call and that this superstep moved. So a branch of the root has its own branch of each.
     """
 
     full: bool
@@ -60,8 +61,8 @@ class Entry(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     versions: dict[str, int]
     seen: dict[str, dict[str, int]]
     ran: tuple[str, ...]
-    noticed: int
     results: dict[str, tuple[tuple[str, bytes | None], ...]]
+    tips: dict[str, str] = {}
 
 
 class TaskEntry(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
@@ -72,12 +73,21 @@ class TaskEntry(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
         writes: its writes in order, each value encoded.
         routed: False when its routers have not run (they failed): a resume runs only them.
         error: type, message and time (unix seconds) of a failure; None for a result.
+        interrupts: the questions that it stopped to ask, as (id, encoded value), in order; None when it did not.
+        answers: question id -> encoded answer: all that it, or what it called, was ever given.
     """
 
     name: str
     writes: tuple[tuple[str, bytes], ...] = ()
     routed: bool = True
     error: tuple[str, str, float] | None = None
+    interrupts: tuple[tuple[str, bytes], ...] | None = None
+    answers: dict[str, bytes] = {}
+
+    @property
+    def finished(self) -> bool:
+        """Whether the task has a result, so that it need not run."""
+        return self.routed and self.error is None and self.interrupts is None
 
 
 _T = TypeVar("_T")
@@ -100,11 +110,11 @@ class State(msgspec.Struct):
     versions: dict[str, int]
     seen: dict[str, dict[str, int]]
     ran: tuple[str, ...]
-    noticed: int
+    tips: dict[str, str]
 
     @classmethod
     def empty(cls) -> Self:
-        return cls(0.0, 0, {}, {}, {}, {}, (), 0)
+        return cls(0.0, 0, {}, {}, {}, {}, (), {})
 
     def copy(self) -> State:
         """A copy that `apply` may change; encoded values are shared, as they are never changed in place."""
@@ -116,13 +126,13 @@ class State(msgspec.Struct):
             self.versions.copy(),
             self.seen.copy(),
             self.ran,
-            self.noticed,
+            self.tips.copy(),
         )
 
     def apply(self, entry: Entry) -> None:
         """Go on to the next state, in place."""
         if entry.full:
-            self.values, self.kinds, self.versions, self.seen = {}, {}, {}, {}
+            self.values, self.kinds, self.versions, self.seen, self.tips = {}, {}, {}, {}, {}
         for channel in entry.emptied:
             self.values.pop(channel, None)
             self.kinds.pop(channel, None)
@@ -136,7 +146,8 @@ class State(msgspec.Struct):
         versions.update(entry.versions)
         for channel, nodes in entry.seen.items():
             self.seen[channel] = {**self.seen.get(channel, {}), **nodes}
-        self.ts, self.clock, self.ran, self.noticed = entry.ts, clock, entry.ran, entry.noticed
+        self.tips.update(entry.tips)
+        self.ts, self.clock, self.ran = entry.ts, clock, entry.ran
 
     def whole(self, results: dict[str, tuple[tuple[str, bytes | None], ...]]) -> Entry:
         """The entry that gives this state by itself."""
@@ -150,8 +161,8 @@ class State(msgspec.Struct):
             versions={channel: version for channel, version in self.versions.items() if version != self.clock},
             seen=self.seen,
             ran=self.ran,
-            noticed=self.noticed,
             results=results,
+            tips=self.tips,
         )
 
     def versions_seen(self) -> dict[str, dict[str, int]]:
@@ -160,8 +171,6 @@ class State(msgspec.Struct):
         for channel, nodes in sorted(self.seen.items()):
             for node, version in nodes.items():
                 by_node.setdefault(node, {})[channel] = version
-        if self.noticed:
-            by_node["__interrupt__"] = {c: v for c, v in self.versions.items() if v <= self.noticed}
         return dict(sorted(by_node.items()))
 
     def decode(self, checkpoint_id: CheckpointId, codec: Codec) -> Checkpoint:

@@ -138,6 +138,11 @@ class InMemorySaver(BaseCheckpointSaver):
                 thread.heads[ns] = head = rows[-1].checkpoint_id
                 if thread.newest is None or head > thread.newest:
                     thread.newest = head
+            elif commit.head is not None:
+                ns, moved = commit.head
+                if thread.heads.get(ns) != commit.expected_head or commit.head not in thread.rows:
+                    raise _lost(claim.thread_id, thread)
+                thread.heads[ns] = moved
             for ns, checkpoint_id, task_id in commit.clears:
                 records = thread.records.get((ns, checkpoint_id))
                 if records is not None and records.pop(task_id, None) is not None and not records:

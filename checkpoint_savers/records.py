@@ -116,6 +116,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         rows: the new checkpoints, oldest first, all of one namespace; the last becomes the namespace's head.
         expected_head: the namespace's head now; None when it has none.
+        head: without rows: a namespace, and the stored checkpoint that becomes its head (the tip of another branch).
         records: records of tasks of the superstep that this commit closes, or of the one that it opens.
         clears: keys of records that this commit makes void, as (ns, checkpoint_id, task_id).
         expires_at: the claim's new expiry, in unix seconds.
@@ -128,6 +129,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     clears: tuple[tuple[str, CheckpointId, TaskId], ...] = ()
     expires_at: float
     releases: bool = False
+    head: tuple[str, CheckpointId] | None = None
 
 
 class Chain(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar, cast, runtime_checkable
 
@@ -12,20 +12,38 @@ import anyio
 from checkpoint_savers.abc import BaseCheckpointSaver, address
 from checkpoint_savers.codec import Codec
 
+from ._core.isolation import isolate
 from ._core.program import SENDS, Program, Write, build_program
+from ._core.superstep import Breakpoints
+from ._runtime.context import CURRENT, Running
 from ._runtime.log import Log, Sink
 from ._runtime.loops import alone
-from ._runtime.modes import MODES, View
-from ._runtime.run import Settings, run
+from ._runtime.modes import CUSTOM, MODES, View
+from ._runtime.run import Ended, Settings, run, run_nested
 from ._runtime.stream import GraphStream
 from ._runtime.world import SystemWorld, World
 from .channels import BaseChannel
-from .config import address_of, merge_configs, settings_of
+from .config import address_of, check_durability, is_elsewhere, merge_configs, settings_of, without_address
 from .drawing import Drawing, Edge, drawing
-from .errors import ConfigError, GraphValidationError, InvalidCheckpointerError, InvalidInputError
+from .errors import ConfigError, GraphValidationError, InvalidCheckpointerError, InvalidInputError, InvalidUpdateError
 from .node import NodeBuilder, PregelNode, compile_node
 from .state import StateReader
-from .types import END, START, Config, Names, OnConflict, RunnableConfig, Send, StateSnapshot, StreamMode
+from .types import (
+    END,
+    INTERRUPT,
+    START,
+    All,
+    Command,
+    Config,
+    Durability,
+    Interrupt,
+    Names,
+    OnConflict,
+    RunnableConfig,
+    Send,
+    StateSnapshot,
+    StreamMode,
+)
 
 __all__ = ["Pregel", "PregelProtocol"]
 
@@ -54,7 +72,9 @@ class Graph(Generic[InputT, OutputT]):
 
     Attributes:
         name: for messages and drawings.
-        checkpointer: where threads are stored; None runs without.
+        checkpointer: where threads are stored; None runs without. Of a graph that a node runs: None stores its state
+            with the graph around it, for one call of it; True keeps the state from call to call; False stores nothing.
+        store: what nodes get as `store`.
         stream_mode: what `astream` shows when a call does not say.
     """
 
@@ -62,21 +82,31 @@ class Graph(Generic[InputT, OutputT]):
         self,
         program: Program,
         *,
-        checkpointer: BaseCheckpointSaver | None,
+        checkpointer: BaseCheckpointSaver | bool | None,
         hints: Sequence[Any],
         stream_channels: str | tuple[str, ...],
         stream_mode: StreamMode,
         world: World | None,
         debug: bool,
+        store: Any = None,
+        interrupt_before: All | Sequence[str] = (),
+        interrupt_after: All | Sequence[str] = (),
+        read_context: Callable[[Any], Any] | None = None,
     ) -> None:
         self.name = program.name
         self.checkpointer = _checked_saver(checkpointer)
+        self.store = store
         self.stream_mode: StreamMode = stream_mode
         self._debug = debug
         self._program = program
         self._hints = hints
-        self._codec = None if checkpointer is None else _codec_for(checkpointer, hints)
+        self._codec = _own_codec(self.checkpointer, hints)
+        self._inner_codec: tuple[Codec, Codec] | None = None
         self._stream_channels = stream_channels
+        self._read_context = read_context
+        self._breakpoints = Breakpoints(
+            self._named(interrupt_before, "interrupt_before"), self._named(interrupt_after, "interrupt_after")
+        )
         self._world: World = SystemWorld() if world is None else world
         self._config: RunnableConfig = {}
 
@@ -105,41 +135,63 @@ class Graph(Generic[InputT, OutputT]):
         outputs = self._program.outputs
         return outputs if isinstance(outputs, str) else list(outputs)
 
+    @property
+    def hints(self) -> Sequence[Any]:
+        """The annotations that name the types of its values."""
+        return self._hints
+
+    def input_from(self, state: Any) -> Any:
+        """The input that this graph takes from the state of a graph in which it is a node."""
+        inputs = self._program.inputs
+        if isinstance(inputs, str) or not isinstance(state, dict):
+            return state
+        return {key: state[key] for key in inputs if key in state}
+
     def with_config(self, config: Config | None = None, **keys: Any) -> Self:
         """The same graph with settings bound to it; those of a call win over them."""
         bound = copy.copy(self)
         bound._config = merge_configs(self._config, config, keys)
         return bound
 
-    def with_checkpointer(self, checkpointer: BaseCheckpointSaver | None) -> Self:
+    def with_checkpointer(self, checkpointer: BaseCheckpointSaver | bool | None) -> Self:
         """The same graph, storing its threads there; None stores nothing."""
         bound = copy.copy(self)
         bound.checkpointer = _checked_saver(checkpointer)
-        bound._codec = None if checkpointer is None else _codec_for(checkpointer, self._hints)
+        bound._codec = _own_codec(bound.checkpointer, self._hints)
         return bound
 
     # ---- running -------------------------------------------------------------------------------------------------
 
     async def ainvoke(
         self,
-        input: InputT | None,
+        input: InputT | Command | None,
         config: Config | None = None,
         *,
+        context: Any = None,
         stream_mode: Modes = "values",
         output_keys: Names | None = None,
+        interrupt_before: All | Sequence[str] | None = None,
+        interrupt_after: All | Sequence[str] | None = None,
+        durability: Durability | None = None,
         on_conflict: OnConflict = "reject",
     ) -> OutputT:
-        """Run to the end and return the output.
+        """Run to the end, or to where the run pauses, and return the output.
 
         Args:
-            input: what the input schema says; None goes on with what is stored of the thread.
+            input: what the input schema says; None goes on with what is stored of the thread; a `Command` answers
+                questions, or edits the state and says where to go on.
             config: settings, or a thread id.
+            context: what nodes get as `Runtime.context`, as the context schema says.
+            interrupt_before, interrupt_after: nodes before or after which to stop, "*" for all, instead of those that
+                the graph was compiled with. Call with input None to go on.
+            durability: "sync" stores each superstep before the next starts.
             stream_mode: other than "values": return the list of all chunks that `astream` would give.
             output_keys: the channels to return, instead of the output schema's.
             on_conflict: "reject" raises when another run owns the thread; "wait" waits for it.
 
         Returns:
-            The output channels' values at the end: those that hold something.
+            The output channels' values at the end: those that hold something. When nodes have asked
+            (`interrupt()`), with their questions under "__interrupt__".
 
         Raises:
             PregelError: see `pregel_async.errors`: a bad input or config, a busy thread, failing storage, the step
@@ -147,45 +199,47 @@ class Graph(Generic[InputT, OutputT]):
             Exception: what a node raised, with a note that names it; an `ExceptionGroup` in plan order when several
                 nodes of one superstep did. The thread can be resumed.
         """
-        settings = self._settings(config, on_conflict)
+        stops = self._stops(interrupt_before, interrupt_after)
+        call = self._call(config, context, stops, durability, on_conflict)
         shown = self._shown(output_keys, self._program.outputs)
         if stream_mode == "values":
-            board = await run(self._program, input, settings, self._world, self.checkpointer, self._codec, None)
-            return cast("OutputT", board.show(shown))
-        chunks: list[Any] = []
-
-        async def keep(chunk: Any) -> None:
-            chunks.append(chunk)
-
-        await self._logged(input, settings, stream_mode, self._shown(output_keys, self._stream_channels), keep)
-        return cast("OutputT", chunks)
+            ended = await self._run(input, call, None)
+            return cast("OutputT", _result(ended, shown))
+        kept = _Kept()
+        await self._logged(input, call, stream_mode, self._shown(output_keys, self._stream_channels), kept)
+        return cast("OutputT", kept.chunks)
 
     def astream(
         self,
-        input: InputT | None,
+        input: InputT | Command | None,
         config: Config | None = None,
         *,
+        context: Any = None,
         stream_mode: Modes | None = None,
         output_keys: Names | None = None,
+        interrupt_before: All | Sequence[str] | None = None,
+        interrupt_after: All | Sequence[str] | None = None,
+        durability: Durability | None = None,
         on_conflict: OnConflict = "reject",
     ) -> GraphStream[Any]:
         """Run, and show what happens while it does.
 
         Args:
             stream_mode: "updates" (each task's update as it finishes), "values" (the state after each superstep),
-                "tasks" (each task when it is planned and when it has ended), or several, which labels each chunk:
-                `(mode, payload)`.
+                "tasks" (each task when it is planned and when it has ended), "custom" (what nodes write to the stream),
+                or several, which labels each chunk: `(mode, payload)`. Questions come as `{"__interrupt__": (...)}`.
             output_keys: the channels to show, instead of all state keys.
 
         The other arguments and the errors are those of `ainvoke`. A bad config raises here, all else while reading.
         """
-        settings = self._settings(config, on_conflict)
+        stops = self._stops(interrupt_before, interrupt_after)
+        call = self._call(config, context, stops, durability, on_conflict)
         shown = self._shown(output_keys, self._stream_channels)
         modes = self.stream_mode if stream_mode is None else stream_mode
         _names_of_modes(modes)
 
         async def work(sink: Sink) -> None:
-            await self._logged(input, settings, modes, shown, sink)
+            await self._logged(input, call, modes, shown, sink)
 
         return GraphStream(work)
 
@@ -194,6 +248,7 @@ class Graph(Generic[InputT, OutputT]):
         inputs: Sequence[InputT],
         config: Config | Sequence[Config] | None = None,
         *,
+        context: Any = None,
         return_exceptions: bool = False,
         max_concurrency: int | None = None,
         on_conflict: OnConflict = "reject",
@@ -222,7 +277,9 @@ class Graph(Generic[InputT, OutputT]):
         async def work() -> None:
             for place in places:
                 try:
-                    done[place] = await self.ainvoke(inputs[place], configs[place], on_conflict=on_conflict)
+                    done[place] = await self.ainvoke(
+                        inputs[place], configs[place], context=context, on_conflict=on_conflict
+                    )
                 except Exception as error:
                     done[place] = error
                     if not return_exceptions:
@@ -242,15 +299,92 @@ class Graph(Generic[InputT, OutputT]):
         return [cast("OutputT", done[place]) for place in range(len(inputs))]
 
     async def _logged(
-        self, given: Any, settings: Settings, modes: Modes, shown: str | tuple[str, ...], sink: Sink
+        self, given: Any, call: tuple[Settings, Running | None], modes: Modes, shown: str | tuple[str, ...], sink: Sink
     ) -> None:
         view = View(program=self._program, shown=shown)
         log = Log(_names_of_modes(modes), view, sink, labelled=not isinstance(modes, str))
-        await run(self._program, given, settings, self._world, self.checkpointer, self._codec, log)
+        await self._run(given, call, log)
 
-    def _settings(self, config: Config | None, on_conflict: OnConflict) -> Settings:
-        merged = merge_configs(self._config, config)
-        return settings_of(merged, stored=self.checkpointer is not None, on_conflict=on_conflict, debug=self._debug)
+    async def _run(self, given: Any, call: tuple[Settings, Running | None], log: Log | None) -> Ended:
+        settings, outer = call
+        if outer is None:
+            saver = self.checkpointer if isinstance(self.checkpointer, BaseCheckpointSaver) else None
+            return await run(self._program, given, settings, self._world, saver, self._codec, log)
+        keeps = None if self.checkpointer is False else self.checkpointer is True
+        return await run_nested(self._program, given, settings, outer, self._codec_inside, log, keeps=keeps)
+
+    def _codec_inside(self, outer: Codec) -> Codec:
+        """The codec of the graph around this one, and the types that this graph's annotations name."""
+        known = self._inner_codec
+        if known is None or known[0] is not outer:
+            known = self._inner_codec = (outer, outer.with_annotations(*self._hints))
+        return known[1]
+
+    def _call(
+        self,
+        config: Config | None,
+        context: Any,
+        stops: Breakpoints,
+        durability: Durability | None,
+        on_conflict: OnConflict,
+    ) -> tuple[Settings, Running | None]:
+        """A call's settings, checked; and the node that makes it, when the graph runs as part of its run.
+
+        A config that names a thread makes a run of its own, unless it is the node's own config.
+        """
+        mine = merge_configs(self._config, config)
+        outer = CURRENT.get()
+        if outer is not None:
+            own_saver = isinstance(self.checkpointer, BaseCheckpointSaver) and outer.around.session.hold is None
+            if own_saver or is_elsewhere(mine, outer.config):
+                inherited = outer.around.config if own_saver else None
+                mine, outer = merge_configs(inherited, mine), None
+            else:
+                mine = merge_configs(outer.around.config, without_address(mine))
+        if outer is None and self.checkpointer is True:
+            raise ConfigError(
+                f"graph {self.name!r} is compiled with checkpointer=True, which is for a graph that a node runs: it "
+                "keeps its state with the graph around it. Give it a saver to run it by itself"
+            )
+        stored = isinstance(self.checkpointer, BaseCheckpointSaver) if outer is None else False
+        if durability is not None:
+            check_durability(durability, stored=stored or (outer is not None and outer.around.thread is not None))
+        if context is not None:
+            context = context if self._read_context is None else self._read_context(context)
+        elif outer is not None:
+            context = outer.context
+        store = outer.store if outer is not None and self.store is None else self.store
+        settings = settings_of(
+            mine,
+            stored=stored,
+            nested=outer is not None,
+            on_conflict=on_conflict,
+            context=context,
+            store=store,
+            breakpoints=stops if stops.before or stops.after else None,
+            debug=self._debug,
+        )
+        return settings, outer
+
+    def _stops(self, before: All | Sequence[str] | None, after: All | Sequence[str] | None) -> Breakpoints:
+        bound = self._breakpoints
+        if before is None and after is None:
+            return bound
+        return Breakpoints(
+            bound.before if before is None else self._named(before, "interrupt_before"),
+            bound.after if after is None else self._named(after, "interrupt_after"),
+        )
+
+    def _named(self, names: All | Sequence[str], what: str) -> frozenset[str]:
+        shown = frozenset(name for name, node in self._program.nodes.items() if not node.hidden)
+        if names == "*":
+            return shown
+        if isinstance(names, str):
+            raise ConfigError(f'{what} is a list of nodes, or "*" for all, not {names!r}')
+        for name in names:
+            if name not in shown:
+                raise ConfigError(f"{what} names {name!r}, and graph {self.name!r} has no such node")
+        return frozenset(names)
 
     def _shown(self, keys: Names | None, default: str | tuple[str, ...]) -> str | tuple[str, ...]:
         if keys is None:
@@ -298,7 +432,7 @@ class Graph(Generic[InputT, OutputT]):
                 yield snapshot
 
     def _reader(self, config: Config) -> tuple[StateReader, tuple[str, str, Any]]:
-        if self.checkpointer is None or self._codec is None:
+        if not isinstance(self.checkpointer, BaseCheckpointSaver) or self._codec is None:
             raise ConfigError("the graph has no checkpointer, so nothing is stored: compile it with one")
         thread_id, ns, at = address_of(merge_configs(self._config, config))
         if thread_id is None:
@@ -308,11 +442,33 @@ class Graph(Generic[InputT, OutputT]):
         return StateReader(self._program, self.checkpointer, self._codec), (thread_id, ns, at)
 
 
+def _result(ended: Ended, shown: str | tuple[str, ...]) -> Any:
+    """What a call returns: the state, and the open questions beside it."""
+    value = ended.board.show(shown)
+    if not ended.interrupts:
+        return value
+    asked = list(isolate(ended.interrupts))
+    return {**value, INTERRUPT: asked} if isinstance(value, dict) else {INTERRUPT: asked}
+
+
+class _Kept:
+    """The chunks of a call that returns them all."""
+
+    def __init__(self) -> None:
+        self.chunks: list[Any] = []
+
+    async def put(self, chunk: Any) -> None:
+        self.chunks.append(chunk)
+
+    def push(self, chunk: Any) -> None:
+        self.chunks.append(chunk)
+
+
 def _names_of_modes(modes: Modes) -> list[str]:
     names = [modes] if isinstance(modes, str) else list(modes)
     for name in names:
-        if name not in MODES:
-            raise ConfigError(f"stream_mode {name!r} is not known; known are {', '.join(sorted(MODES))}")
+        if name not in MODES and name != CUSTOM:
+            raise ConfigError(f"stream_mode {name!r} is not known; known are {', '.join(sorted([*MODES, CUSTOM]))}")
     if not names or len(set(names)) < len(names):
         raise ConfigError("stream_mode names each mode once, and at least one")
     return cast("list[str]", names)
@@ -328,6 +484,8 @@ class Pregel(Graph[Any, Any]):
         output_channels: one is returned bare; several as a mapping.
         stream_channels: what streams show; the output channels by default.
         checkpointer: where threads are stored.
+        store: what nodes get as `store`.
+        interrupt_before, interrupt_after: nodes before or after which a run stops; "*" for all.
         name: for messages and drawings.
         blocking: False promises that the nodes' plain functions never block, so that they run on the event loop.
         unknown_keys: "ignore" drops input keys that are no input channels, instead of refusing them.
@@ -346,7 +504,10 @@ class Pregel(Graph[Any, Any]):
         input_channels: Names,
         output_channels: Names,
         stream_channels: Names | None = None,
-        checkpointer: BaseCheckpointSaver | None = None,
+        checkpointer: BaseCheckpointSaver | bool | None = None,
+        store: Any = None,
+        interrupt_before: All | Sequence[str] = (),
+        interrupt_after: All | Sequence[str] = (),
         name: str = "Pregel",
         stream_mode: StreamMode = "values",
         blocking: bool = True,
@@ -372,6 +533,7 @@ class Pregel(Graph[Any, Any]):
             inputs=inputs,
             outputs=outputs,
             read_input=_input_reader(inputs, ignore=unknown_keys == "ignore"),
+            read_command=_command_reader(list(channels)),
         )
         super().__init__(
             program,
@@ -381,6 +543,9 @@ class Pregel(Graph[Any, Any]):
             stream_mode=stream_mode,
             world=world,
             debug=debug,
+            store=store,
+            interrupt_before=interrupt_before,
+            interrupt_after=interrupt_after,
         )
         self._drawn = _draw(built, program)
 
@@ -399,13 +564,18 @@ def _draw(nodes: Mapping[str, PregelNode], program: Program) -> Drawing:
     return drawing(list(nodes), edges)
 
 
-def _codec_for(saver: BaseCheckpointSaver, hints: Sequence[Any]) -> Codec:
+def _own_codec(saver: BaseCheckpointSaver | bool | None, hints: Sequence[Any]) -> Codec | None:
     """The saver's codec, and the types that a graph's annotations name."""
-    return saver.codec.with_types(Send, tag="pregel_async.Send").with_annotations(*hints)
+    if not isinstance(saver, BaseCheckpointSaver):
+        return None
+    codec = saver.codec
+    for kind in (Send, Command, Interrupt):
+        codec = codec.with_types(kind, tag=f"pregel_async.{kind.__name__}")
+    return codec.with_annotations(*hints)
 
 
-def _checked_saver(checkpointer: BaseCheckpointSaver | None) -> BaseCheckpointSaver | None:
-    if checkpointer is not None and not isinstance(checkpointer, BaseCheckpointSaver):
+def _checked_saver(checkpointer: BaseCheckpointSaver | bool | None) -> BaseCheckpointSaver | bool | None:
+    if checkpointer is not None and not isinstance(checkpointer, (BaseCheckpointSaver, bool)):
         given = cast("object", checkpointer)
         kind = f"class: make one, {given.__name__}()" if isinstance(given, type) else type(given).__name__
         raise InvalidCheckpointerError(
@@ -435,6 +605,21 @@ def _input_reader(inputs: str | tuple[str, ...], *, ignore: bool) -> Any:
                 f"the input has {unknown[0]!r}, and the graph's input channels are {', '.join(inputs)}"
             )
         return [(key, given[key]) for key in inputs if key in given]
+
+    return read
+
+
+def _command_reader(channels: Sequence[str]) -> Callable[[Command], list[Write]]:
+    def read(command: Command) -> list[Write]:
+        if command.goto:
+            raise InvalidUpdateError("a graph of channels has nowhere to go to: write to the channel that triggers it")
+        update = command.update or {}
+        if not isinstance(update, Mapping):
+            raise InvalidUpdateError(f"an update is a mapping of channels, not a {type(update).__name__}")
+        for name in update:
+            if name not in channels or name == SENDS:
+                raise InvalidUpdateError(f"the command updates {name!r}, and the graph has no such channel", channel=name)
+        return list(update.items())
 
     return read
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from checkpoint_savers.records import CheckpointId
 
+from ._core.superstep import Breakpoints
 from ._runtime.run import Settings
 from .errors import ConfigError
-from .types import Config, OnConflict, RunnableConfig
+from .types import Config, Durability, OnConflict, RunnableConfig
 
 DEFAULT_RECURSION_LIMIT = 10_007
 
 _TOP = frozenset(RunnableConfig.__annotations__)
-_ADDRESS = frozenset(("thread_id", "checkpoint_id", "checkpoint_ns"))
+_ADDRESS = frozenset(("thread_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map"))
 _SCALARS = (str, int, float, bool)
 
 
@@ -101,12 +102,57 @@ def address_of(config: Mapping[str, Any]) -> tuple[str | None, str, CheckpointId
     return thread_id, ns, None if checkpoint_id is None else CheckpointId(checkpoint_id)
 
 
-def settings_of(config: RunnableConfig, *, stored: bool, on_conflict: OnConflict, debug: bool) -> Settings:
+def without_address(config: RunnableConfig) -> RunnableConfig:
+    """A config that names no thread and no checkpoint."""
+    kept = {key: value for key, value in config.get("configurable", {}).items() if key not in _ADDRESS}
+    return cast("RunnableConfig", {**config, "configurable": kept})
+
+
+def is_elsewhere(config: RunnableConfig, here: RunnableConfig) -> bool:
+    """Whether a config addresses something that is not where the node stands whose config is `here`."""
+    at, where = config.get("configurable", {}), here.get("configurable", {})
+    return any(key in at and at[key] != where.get(key) for key in _ADDRESS) or (
+        "thread_id" in at and "checkpoint_ns" not in at
+    )
+
+
+def check_durability(durability: str, *, stored: bool) -> None:
+    """Raises `ConfigError` for a durability that is not known, or that nothing could have."""
+    if durability not in get_args(Durability):
+        raise ConfigError(f"durability {durability!r} is not known; known are {', '.join(get_args(Durability))}")
+    if not stored:
+        raise ConfigError(f"durability={durability!r} was asked for, and the graph has no checkpointer: compile it with one")
+
+
+def _journey(config: Mapping[str, Any], ns: str, at: CheckpointId | None) -> tuple[CheckpointId, dict[str, CheckpointId]]:
+    """The root's checkpoint, and those of the graphs inside, that the config of a subgraph's state addresses."""
+    places = config.get("configurable", {}).get("checkpoint_map")
+    if at is None or not isinstance(places, Mapping) or "" not in places:
+        raise ConfigError(
+            f"checkpoint_ns {ns!r} addresses a subgraph's state: to go on from there, pass the whole config of a "
+            "snapshot of it, which has a checkpoint_id and a checkpoint_map"
+        )
+    inside = {str(key): CheckpointId(str(value)) for key, value in places.items() if key}
+    return CheckpointId(str(places[""])), {**inside, ns: at}
+
+
+def settings_of(
+    config: RunnableConfig,
+    *,
+    stored: bool,
+    nested: bool,
+    on_conflict: OnConflict,
+    context: Any,
+    store: Any,
+    breakpoints: Breakpoints | None,
+    debug: bool,
+) -> Settings:
     """A call's settings.
 
     Args:
         stored: the graph has a checkpointer, so that a thread is needed.
-        debug: warn when a node changes its input in place.
+        nested: a node runs the graph: its thread is that of the graph around it.
+        context, store, breakpoints, debug: as in `Settings`.
     """
     if on_conflict not in ("reject", "wait"):
         raise ConfigError(f"on_conflict is 'reject' or 'wait', not {on_conflict!r}")
@@ -116,8 +162,9 @@ def settings_of(config: RunnableConfig, *, stored: bool, on_conflict: OnConflict
             "the graph has a checkpointer, so a run needs a thread: pass {'configurable': {'thread_id': ...}}, "
             "or the thread's id as config"
         )
-    if ns:
-        raise ConfigError("checkpoint_ns addresses a subgraph's state; a run starts at the root")
+    travels: dict[str, CheckpointId] = {}
+    if ns and not nested:
+        checkpoint_id, travels = _journey(config, ns, checkpoint_id)
     own = {key: value for key, value in config.get("configurable", {}).items() if key not in _ADDRESS}
     shown: dict[str, Any] = {**own, **config.get("metadata", {}), "run_id": config.get("run_id") or ""}
     for key, value in shown.items():
@@ -126,8 +173,8 @@ def settings_of(config: RunnableConfig, *, stored: bool, on_conflict: OnConflict
             raise ConfigError(f"metadata {key!r} is {value}, which cannot be stored")
     return Settings(
         thread_id=thread_id,
-        ns=ns,
         at=checkpoint_id,
+        travels=travels,
         run_id=config.get("run_id"),
         limit=_count(config, "recursion_limit") or DEFAULT_RECURSION_LIMIT,
         max_concurrency=_count(config, "max_concurrency"),
@@ -135,5 +182,9 @@ def settings_of(config: RunnableConfig, *, stored: bool, on_conflict: OnConflict
         metadata={
             key: value for key, value in shown.items() if type(value) in _SCALARS and not str(key).startswith("__")
         },
+        config=config,
+        context=context,
+        store=store,
+        breakpoints=breakpoints,
         debug=debug,
     )

@@ -1,6 +1,7 @@
 """Every error that the runtime raises on purpose, and the savers' errors that pass through it.
 
-All derive from `PregelError`. An exception that a node raised itself is never wrapped: it gets a note that names node,
+All derive from `PregelError`, but for the two that are no errors (`GraphBubbleUp`): a node that stops to ask, or hands a
+command to the graph around it, leaves by a `BaseException`, which `except Exception` in its code does not catch. An exception that a node raised itself is never wrapped: it gets a note that names node,
 superstep and task. Several that failed in one superstep come as an `ExceptionGroup` in plan order.
 """
 
@@ -24,6 +25,8 @@ from checkpoint_savers.errors import (
     UnsupportedFormatError,
 )
 
+from .types import Command, Interrupt
+
 __all__ = [
     "CheckpointError",
     "CheckpointNotFoundError",
@@ -32,21 +35,29 @@ __all__ = [
     "EmptyChannelError",
     "EmptyInputError",
     "ErrorCode",
+    "GraphBubbleUp",
     "GraphChangedError",
+    "GraphInterrupt",
     "GraphRecursionError",
     "GraphValidationError",
     "InPlaceChangeWarning",
+    "InterruptSwallowedError",
     "InvalidCheckpointerError",
     "InvalidInputError",
+    "InvalidResumeError",
     "InvalidRouteError",
     "InvalidUpdateError",
     "NodeCancelledError",
+    "OutsideRunError",
+    "ParentCommand",
     "PregelError",
     "SaverClosedError",
     "StorageError",
     "StorageFullError",
     "StorageLockedError",
     "StorageReadOnlyError",
+    "SubgraphNotFoundError",
+    "TaskCancelledError",
     "ThreadBusyError",
     "TypeRegistrationError",
     "UnknownTypeError",
@@ -158,8 +169,57 @@ class InvalidUpdateError(PregelError):
         super().__init__(message)
 
 
+class InvalidResumeError(PregelError, ValueError):
+    """An answer fits no open question, or more than one; nothing was run or stored.
+
+    Attributes:
+        thread_id: the thread.
+        open: ids of the questions that are open.
+    """
+
+    def __init__(self, message: str, *, thread_id: str | None = None, open: tuple[str, ...] = ()) -> None:
+        self.thread_id = thread_id
+        self.open = open
+        super().__init__(message)
+
+
+class OutsideRunError(PregelError, RuntimeError):
+    """Something was called that works only inside a running node."""
+
+
+class SubgraphNotFoundError(PregelError, LookupError, ValueError):
+    """A `checkpoint_ns` names a subgraph that the graph does not have."""
+
+
 class InvalidRouteError(InvalidUpdateError, ValueError):
     """A router answered with what is no destination. Its task stays open, with the node's own writes recorded."""
+
+
+class InterruptSwallowedError(PregelError):
+    """A node returned although it, or something that it called, had asked a question.
+
+    Attributes:
+        node: the node.
+    """
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        super().__init__(
+            f"node {node!r} returned although it had asked a question with interrupt(): something in it caught what "
+            "interrupt() raises. Let GraphInterrupt through: it is a BaseException, so that 'except Exception' does."
+        )
+
+
+class TaskCancelledError(PregelError):
+    """A task was awaited that has been cancelled.
+
+    Attributes:
+        name: the task's name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"task {name!r} was cancelled, so that it has no result")
 
 
 class GraphRecursionError(PregelError, RecursionError):
@@ -198,3 +258,34 @@ class NodeCancelledError(PregelError):
             f"node {node!r} raised a cancellation of its own: something it awaited was cancelled and it let that "
             "through. Catch it in the node, or raise another exception."
         )
+
+
+# ---- no errors: how a node stops ---------------------------------------------------------------------------------
+
+
+class GraphBubbleUp(BaseException):
+    """What leaves a node that has neither finished nor failed. Let it through."""
+
+
+class GraphInterrupt(GraphBubbleUp):
+    """The node has asked, and stops until it is answered.
+
+    Attributes:
+        interrupts: the questions; none when a subgraph stopped at a breakpoint.
+    """
+
+    def __init__(self, interrupts: tuple[Interrupt, ...] = ()) -> None:
+        self.interrupts = interrupts
+        super().__init__(interrupts)
+
+
+class ParentCommand(GraphBubbleUp):
+    """A subgraph ends with commands for a graph around it.
+
+    Attributes:
+        commands: in the order of the tasks that gave them.
+    """
+
+    def __init__(self, commands: tuple[Command, ...]) -> None:
+        self.commands = commands
+        super().__init__(commands)

@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from ._core.program import Flavour, Node, Write
+from ._runtime.injection import injections_of
 from ._runtime.worker import in_thread
 from .errors import GraphValidationError
 
@@ -165,6 +166,7 @@ def compile_node(name: str, node: PregelNode, *, blocking: bool) -> Node:
         call=node.bound,
         flavour=flavour_of(node.bound, blocking=blocking),
         writes=_writes(node.writers),
+        injects=injections_of(node.bound, after=1),
     )
 
 

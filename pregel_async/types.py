@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias, TypedDict
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, TypedDict
 
 import msgspec
 
@@ -11,15 +11,22 @@ from checkpoint_savers.records import CheckpointId, CheckpointMetadata, TaskId
 
 __all__ = [
     "END",
+    "INPUT",
     "START",
+    "All",
     "CheckpointId",
     "CheckpointMetadata",
+    "Command",
+    "Durability",
+    "Interrupt",
     "OnConflict",
     "PregelTask",
     "RunnableConfig",
     "Send",
     "StateSnapshot",
+    "StateUpdate",
     "StreamMode",
+    "StreamWriter",
     "TaskId",
 ]
 
@@ -29,9 +36,31 @@ START: Final = "__start__"
 END: Final = "__end__"
 """The virtual node after the last: an edge to it ends that path."""
 
-StreamMode: TypeAlias = Literal["values", "updates", "tasks"]
-"""What a stream shows: the state after each superstep, each task's update as it finishes, or each task when it is
-planned and when it has ended."""
+INPUT: Final = "__input__"
+"""As whom a state update is made that stands for a new input."""
+
+COPY: Final = "__copy__"
+"""As whom a state update is made that copies a checkpoint."""
+
+INTERRUPT: Final = "__interrupt__"
+"""The key of open questions in results and chunks."""
+
+StreamMode: TypeAlias = Literal["values", "updates", "tasks", "custom"]
+"""What a stream shows: the state after each superstep, each task's update as it finishes, each task when it is planned
+and when it has ended, or what the nodes themselves write to it."""
+
+Durability: TypeAlias = Literal["sync"]
+"""When a superstep is stored: "sync" before the next one starts."""
+
+All: TypeAlias = Literal["*"]
+"""Every node."""
+
+
+class StreamWriter(Protocol):
+    """Writes a chunk to the run's `custom` stream, from a node or from whatever it calls."""
+
+    def __call__(self, chunk: Any, /) -> None: ...
+
 
 OnConflict: TypeAlias = Literal["reject", "wait"]
 """What a run does when another owns its thread: raise `ThreadBusyError`, or wait until it is given up or lapses."""
@@ -52,11 +81,58 @@ class Send(msgspec.Struct, frozen=True, order=False):
     arg: Any
 
 
+class Command(msgspec.Struct, frozen=True, kw_only=True, order=False):
+    """What a node returns to update the state and say where to go in one; and what a call is given to answer a question.
+
+    Attributes:
+        graph: whose command it is: None for the node's own graph; `Command.PARENT` for the graph that runs it as a
+            node; or the name of an enclosing graph, or of the node that it is in one.
+        update: an update, as a node may return it, or a list of (key, value) pairs, in which a key may come twice.
+        resume: the answer to the one open question; or {id: answer} for some or all that are open. Any dict whose keys
+            all are such ids counts as the latter. Only as a call's input.
+        goto: nodes to run next, besides those that edges lead to: a name, a `Send`, or a list of them. END adds none.
+    """
+
+    PARENT: ClassVar[Literal["__parent__"]] = "__parent__"
+
+    graph: str | None = None
+    update: Any = None
+    resume: Any = None
+    goto: str | Send | Sequence[str | Send] = ()
+
+
+class Interrupt(msgspec.Struct, frozen=True, order=False):
+    """A question to whoever runs the graph, asked by `interrupt()`.
+
+    Attributes:
+        value: what was asked.
+        id: 32 hex digits: this very question, on every attempt and resume. Answer it with `Command(resume={id: ...})`.
+    """
+
+    value: Any
+    id: str
+
+
+class StateUpdate(msgspec.Struct, frozen=True, order=False):
+    """One update of `abulk_update_state`.
+
+    Attributes:
+        values: the update, as the node may return it.
+        as_node: the node that is to have made it; END, `INPUT` and `"__copy__"` have a meaning of their own.
+        task_id: which of the node's pending tasks; needed when it has several.
+    """
+
+    values: Any
+    as_node: str | None = None
+    task_id: str | None = None
+
+
 class RunnableConfig(TypedDict, total=False):
     """Settings of one call. Wherever a config is taken, a thread id as a string is taken too.
 
     Keys:
-        configurable: `thread_id`, `checkpoint_ns`, `checkpoint_id`, and keys of the user's own.
+        configurable: `thread_id`, `checkpoint_ns`, `checkpoint_id`, `checkpoint_map` (of a subgraph's state: the
+            checkpoints of the graphs around it, by namespace), and keys of the user's own.
         recursion_limit: how many supersteps the run may take; 10 007 by default, the hidden start not counted.
         max_concurrency: how many tasks run at once; all of them by default.
         metadata: scalars that are stored with each checkpoint of the run, and that listings can filter by.
@@ -99,13 +175,17 @@ class PregelTask(msgspec.Struct, frozen=True, kw_only=True):
         name: the node.
         path: `("__pregel_pull", node)`, or `("__pregel_push", index, False)` for a send.
         error: its failure, if it failed and has not been resumed.
+        interrupts: the questions that it has asked and nobody has answered.
+        state: of a task that runs a subgraph: the config that addresses the subgraph's state, or its snapshot.
         result: its update, once it has finished; None before.
     """
 
     id: TaskId
     name: str
-    path: tuple[str | int, ...]
+    path: tuple[Any, ...]
     error: TaskFailure | None = None
+    interrupts: tuple[Interrupt, ...] = ()
+    state: RunnableConfig | StateSnapshot | None = None
     result: Any = None
 
 
@@ -120,6 +200,7 @@ class StateSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         created_at: ISO 8601, UTC; None for a thread with nothing stored.
         parent_config: addresses the checkpoint before; None for the first.
         tasks: sends by index, then the triggered nodes by name.
+        interrupts: all open questions of the tasks.
         error: why the superstep after this checkpoint could not be folded, if it could not.
     """
 
@@ -130,6 +211,7 @@ class StateSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     created_at: str | None = None
     parent_config: RunnableConfig | None = None
     tasks: tuple[PregelTask, ...] = ()
+    interrupts: tuple[Interrupt, ...] = ()
     error: TaskFailure | None = None
 
 

@@ -167,6 +167,7 @@ class SqliteSaver(BaseCheckpointSaver):
             [(thread_id, *key) for key in commit.clears],
             commit.expires_at,
             commit.releases,
+            commit.head,
         )
         if commit.releases:
             self._taken.pop((claim.thread_id, claim.owner.run_id), None)

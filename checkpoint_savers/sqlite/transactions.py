@@ -36,6 +36,9 @@ _RELEASE = (
 _IS_BARE = "SELECT 1 FROM threads WHERE thread_id = ? AND newest IS NULL"
 _FIRST_HEAD = "INSERT INTO heads (thread_id, ns, checkpoint_id) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _MOVE_HEAD = "UPDATE heads SET checkpoint_id = ? WHERE thread_id = ? AND ns = ? AND checkpoint_id = ?"
+_MOVE_HEAD_BACK = (
+    f"{_MOVE_HEAD} AND EXISTS (SELECT 1 FROM checkpoints WHERE thread_id = ? AND ns = ? AND checkpoint_id = ?)"
+)
 _ADD_CHECKPOINT = (
     "INSERT INTO checkpoints (thread_id, ns, base_id, checkpoint_id, parent_id, step, metadata, frame) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
@@ -114,6 +117,7 @@ def commit(
     clears: Sequence[Row],
     expires_at: float,
     releases: bool,
+    moved: tuple[str, CheckpointId] | None,
 ) -> None:
     """Rows and records as they are bound, made ready outside of the transaction."""
     thread_id = claim.thread_id
@@ -132,6 +136,10 @@ def commit(
             db.execute(_ADD_CHECKPOINT, row)
     else:
         renew(db, claim, expires_at)
+        if moved is not None:
+            db.execute(_MOVE_HEAD_BACK, (moved[1], thread_id, moved[0], expected_head, thread_id, *moved))
+            if db.rowcount != 1:
+                raise _lost(db, thread_id)
     for key in clears:
         db.execute(_CLEAR_RECORD, key)
     for row in records:

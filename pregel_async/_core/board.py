@@ -32,16 +32,18 @@ class Board:
         changed: all channels that the superstep changed, emptied ones too, sorted.
         fleeting: channels that may change in a superstep in which nobody writes them.
         ran: names of the nodes that the superstep ran, in plan order.
-        noticed: the clock up to which static interrupts have stopped the run; 0 for none.
+        amended: channels that calls have changed since, while the superstep that follows is open.
+        remaining: how many supersteps the run may still take, the one that is to run next included.
     """
 
     __slots__ = (
+        "amended",
         "changed",
         "channels",
         "clock",
         "fleeting",
-        "noticed",
         "ran",
+        "remaining",
         "seen",
         "step",
         "updated",
@@ -60,7 +62,8 @@ class Board:
         self.changed: list[str] = []
         self.fleeting: set[str] = set()
         self.ran: tuple[str, ...] = ()
-        self.noticed = 0
+        self.remaining = 0
+        self.amended: set[str] = set()
         for name in program.restless:
             self.channels[name] = program.channels[name].fresh()
             self.fleeting.add(name)
@@ -76,11 +79,10 @@ class Board:
         versions: dict[str, int],
         seen: dict[str, dict[str, int]],
         ran: tuple[str, ...],
-        noticed: int,
     ) -> Board:
         """The board that was stored. `stored` holds the checkpoint value of each channel that the program has."""
         board = cls(program)
-        board.step, board.clock, board.ran, board.noticed = step, clock, ran, noticed
+        board.step, board.clock, board.ran = step, clock, ran
         updated: list[str] = []
         for name in stored:  # in the order in which they were written first: nodes see the keys in that order
             channel = program.channels[name].from_checkpoint(stored[name])

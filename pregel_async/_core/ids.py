@@ -8,14 +8,16 @@ an idempotency key towards a service that many threads call.
 from __future__ import annotations
 
 from hashlib import blake2b
+from typing import TypeAlias
 
 from checkpoint_savers.records import TaskId
 
 PULL = "__pregel_pull"
 PUSH = "__pregel_push"
 
-Path = tuple[str | int | bool, ...]
-"""`(PULL, node)` of a triggered node, `(PUSH, index, False)` of a send."""
+Path: TypeAlias = "tuple[str | int | bool | Path, ...]"
+"""`(PULL, node)` of a triggered node, `(PUSH, index, False)` of a send, `(PUSH, path of the caller, index, True)` of a
+call that a task makes."""
 
 
 def task_id(scope: str, ns: str, step: int, node: str, path: Path) -> TaskId:
@@ -29,3 +31,12 @@ def task_id(scope: str, ns: str, step: int, node: str, path: Path) -> TaskId:
     # repr() of a tuple of strings and numbers: no two different tuples have the same.
     key = repr((scope, ns, step, node, path)).encode("utf-8", "surrogatepass")
     return TaskId(blake2b(key, digest_size=16).hexdigest())
+
+
+def interrupt_id(task: TaskId, index: int) -> str:
+    """32 hex digits.
+
+    Args:
+        index: the question's place among those that one attempt of the task asks, from 0.
+    """
+    return blake2b(f"{task} asks {index}".encode(), digest_size=16).hexdigest()

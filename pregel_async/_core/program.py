@@ -12,13 +12,19 @@ from checkpoint_savers.ledger import SENDS
 
 from ..channels import BaseChannel, BinaryOperatorAggregate, Topic
 from ..errors import GraphValidationError
-from ..types import Send
+from ..types import Command, Send
 from .isolation import isolate, own, own_fold
 
-__all__ = ["PURE_REDUCERS", "SENDS", "Node", "Program", "Router", "Write", "build_program"]
+__all__ = ["PARENT", "PURE_REDUCERS", "RETURN", "SENDS", "Node", "Program", "Router", "Write", "build_program"]
 
 Write: TypeAlias = tuple[str, Any]
 """A channel's name, and a value for it."""
+
+PARENT = "__parent__"
+"""Where a command for a graph around this one is written. It is no channel: the graph ends with it."""
+
+RETURN = "__return__"
+"""Where the result of a call is written. It is no channel: the caller has it."""
 
 Flavour: TypeAlias = Literal["async", "sync", "inline"]
 """How a callable is run: awaited, in a worker thread, or called in place because it never blocks."""
@@ -34,6 +40,7 @@ class Router(msgspec.Struct, frozen=True, kw_only=True):
         whole: as in `Node`.
         shape: makes the schema's object of what was read; None leaves the mapping.
         route: turns what it returned into writes. Raises `InvalidUpdateError` for an unknown destination.
+        injects: as in `Node`.
     """
 
     name: str
@@ -42,6 +49,7 @@ class Router(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool = False
     shape: Callable[[dict[str, Any]], Any] | None
     route: Callable[[Any], list[Write]]
+    injects: tuple[tuple[str, str], ...] = ()
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +67,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         edges: written after each finished run.
         routers: asked after each finished run, in order.
         hidden: not shown in streams, and not counted as a superstep.
+        injects: what else it gets, by keyword: (parameter, what).
+        managed: keys of its input that the runtime itself makes (`RemainingSteps`), and how: of the superstep's number,
+            and of how many the run may still take, this one included.
     """
 
     name: str
@@ -72,6 +83,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     edges: tuple[Write, ...] = ()
     routers: tuple[Router, ...] = ()
     hidden: bool = False
+    injects: tuple[tuple[str, str], ...] = ()
+    managed: tuple[tuple[str, Callable[[int, int], Any]], ...] = ()
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +102,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         inputs: the channel that takes the input as it is, or the channels that take a mapping's entries.
         outputs: what a run returns and the stream shows: one channel bare, or several as a mapping.
         read_input: turns a call's input into writes. Raises `InvalidInputError`.
+        read_command: turns the update and goto of a call's command into writes. Raises `InvalidUpdateError`.
     """
 
     name: str
@@ -103,6 +117,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     inputs: str | tuple[str, ...]
     outputs: str | tuple[str, ...]
     read_input: Callable[[Any], list[Write]]
+    read_command: Callable[[Command], list[Write]]
 
 
 def build_program(
@@ -114,6 +129,7 @@ def build_program(
     inputs: str | tuple[str, ...],
     outputs: str | tuple[str, ...],
     read_input: Callable[[Any], list[Write]],
+    read_command: Callable[[Command], list[Write]],
 ) -> Program:
     """Make the tables of nodes and channels that fit each other; whoever calls has validated them.
 
@@ -145,6 +161,7 @@ def build_program(
         inputs=inputs,
         outputs=outputs,
         read_input=read_input,
+        read_command=read_command,
     )
 
 

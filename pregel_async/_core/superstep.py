@@ -15,7 +15,7 @@ and again, until nothing is left to run. The rules:
 4. A superstep is all or nothing.
 5. A recorded task never runs again.
 6. The next superstep starts only when this one is as durable as the run promised.
-7. Every task ends in exactly one outcome: finished, failed or cancelled.
+7. Every task ends in exactly one outcome: finished, failed, paused or cancelled.
 
 Nothing here knows an event loop, a clock or a database: `run` awaits one small port, and the rest are functions.
 
@@ -28,12 +28,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
+import msgspec
+
 from ..channels import MISSING
-from ..errors import GraphRecursionError, InvalidUpdateError, NodeCancelledError, PregelError
+from ..errors import GraphRecursionError, InvalidUpdateError, NodeCancelledError, ParentCommand, PregelError
+from ..types import Command
 from .board import Board, Channel
 from .isolation import own
-from .program import SENDS, Program, Write
-from .task import Cancelled, Failed, Finished, Outcome, Task
+from .program import PARENT, SENDS, Program, Write
+from .task import Cancelled, Failed, Finished, Outcome, Paused, Task
 
 Scope = tuple[str, str]
 """What task ids are made in: the thread's id (or the run's, when it has no thread), and the namespace."""
@@ -54,30 +57,75 @@ class Port(Protocol):
         """Make a finished superstep durable; return when the next may start (rule 6)."""
         ...
 
+    async def pause(self, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
+        """Record what finished and what was asked in a superstep that stays open: the run ends here."""
+        ...
+
     async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
         """Record a superstep that failed. Its board was not changed, or is dropped."""
         ...
 
 
-async def run(program: Program, board: Board, port: Port, *, scope: Scope, limit: int) -> Board:
+class Breakpoints(msgspec.Struct, frozen=True):
+    """Where a run stops between two supersteps.
+
+    Attributes:
+        before: names of nodes that are not to run.
+        after: names of nodes after which nothing is to run.
+    """
+
+    before: frozenset[str] = frozenset()
+    after: frozenset[str] = frozenset()
+
+    def between(self, ran: Sequence[Task], upcoming: Sequence[Task]) -> bool:
+        """Whether to stop after these and before those."""
+        return any(task.node.name in self.after for task in ran) or any(
+            task.node.name in self.before for task in upcoming
+        )
+
+
+async def run(
+    program: Program,
+    board: Board,
+    port: Port,
+    *,
+    scope: Scope,
+    limit: int,
+    breakpoints: Breakpoints | None = None,
+    resumed: bool = False,
+) -> bool:
     """Run supersteps until nothing is left to run.
 
     Args:
+        board: where to begin; in the end, the last board.
         limit: how many supersteps may run; hidden ones do not count.
+        resumed: the run goes on from where another stopped: it does not stop there again.
+
+    Returns:
+        Whether all is done. If not, the run has paused: at questions (`Port.pause` was told) or at a breakpoint.
 
     Raises:
         GraphRecursionError: work was left after `limit` supersteps. All of them are stored.
+        ParentCommand: a task gave a command for a graph around this one.
         BaseException: what a node, a router or a reducer raised; an `ExceptionGroup` in plan order when several nodes
             did.
     """
     left = limit
     tasks = plan(program, board, scope)
+    if breakpoints is not None and not resumed and breakpoints.between((), tasks):
+        return False
     while tasks:
+        board.remaining = left
         if not tasks[0].node.hidden:
             if left == 0:
                 raise GraphRecursionError(limit, board.step, names_of(tasks))
             left -= 1
         outcomes = await port.execute(board, tasks)
+        if stays_open(outcomes):
+            await port.pause(board, tasks, outcomes)
+            if commands := commands_of(outcomes):
+                raise ParentCommand(commands)
+            return False
         try:
             writes = collect(tasks, outcomes)
             update(program, board, tasks, writes)
@@ -86,8 +134,10 @@ async def run(program: Program, board: Board, port: Port, *, scope: Scope, limit
             raise
         upcoming = plan(program, board, scope)
         await port.checkpoint(board, tasks, upcoming)
+        if breakpoints is not None and breakpoints.between(tasks, upcoming):
+            return False
         tasks = upcoming
-    return board
+    return True
 
 
 # ---- plan --------------------------------------------------------------------------------------------------------
@@ -127,6 +177,32 @@ def names_of(tasks: Iterable[Task]) -> tuple[str, ...]:
 
 
 # ---- execute -----------------------------------------------------------------------------------------------------
+
+
+def stays_open(outcomes: Sequence[Outcome]) -> bool:
+    """Whether the superstep is neither whole nor failed: somebody asked, or commands a graph around this one."""
+    waits = False
+    for outcome in outcomes:
+        if isinstance(outcome, Finished):
+            waits = waits or outcome.leaves
+        elif isinstance(outcome, Paused):
+            waits = True
+        else:
+            return False  # a failure is told before a question
+    return waits
+
+
+def commands_of(outcomes: Sequence[Outcome]) -> tuple[Command, ...]:
+    """The commands for graphs around this one, in plan order; none while a question is open."""
+    if any(isinstance(outcome, Paused) for outcome in outcomes):
+        return ()
+    return tuple(
+        value
+        for outcome in outcomes
+        if isinstance(outcome, Finished) and outcome.leaves
+        for name, value in outcome.writes
+        if name == PARENT
+    )
 
 
 def collect(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> list[list[Write]]:
@@ -235,7 +311,24 @@ def update(
                     updated.append(name)
 
     board.updated = updated
+    if board.amended:
+        touched |= board.amended
+        board.amended = set()
     board.changed = sorted(touched)
+
+
+def amend(program: Program, board: Board, writes: Sequence[Write]) -> None:
+    """Fold writes that a call brings into a board whose superstep is open: its tasks see them, and stay the same.
+
+    Nodes that the writes trigger join the superstep. The next `update` tells what changed here with what it changes.
+    """
+    ran, updated, sends = board.ran, board.updated, board.channels.get(SENDS)
+    waiting = [] if sends is None or not sends.is_available() else [(SENDS, send) for send in sends.get()]
+    sent = any(name == SENDS for name, _ in writes)
+    update(program, board, (), [[*waiting, *writes] if sent else writes], step=board.step)
+    board.ran = ran
+    board.amended = set(board.changed)
+    board.updated = sorted({name for name in (*updated, *board.updated) if board.channels[name].is_available()})
 
 
 def _channel(program: Program, board: Board, name: str) -> Channel:

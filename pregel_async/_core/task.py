@@ -8,6 +8,7 @@ import msgspec
 
 from checkpoint_savers.records import TaskId
 
+from ..types import Interrupt
 from .ids import PULL, PUSH, Path, task_id
 from .program import Node, Write
 
@@ -19,20 +20,29 @@ class Task:
         node: what runs.
         step: the superstep's number.
         index: the task's place in the plan.
-        send: the place among the superstep's sends, from 0; -1 for a triggered node.
-        arg: the send's argument.
+        send: the place among the superstep's sends, or among the calls of one task, from 0; -1 for a triggered node.
+        arg: the argument of the send or call.
+        caller: the path of the task that calls; None for a task of the superstep's plan.
     """
 
-    __slots__ = ("_id", "_scope", "arg", "index", "node", "send", "step")
+    __slots__ = ("_id", "_scope", "arg", "caller", "index", "node", "send", "step")
 
     def __init__(
-        self, node: Node, step: int, index: int, scope: tuple[str, str], send: int = -1, arg: Any = None
+        self,
+        node: Node,
+        step: int,
+        index: int,
+        scope: tuple[str, str],
+        send: int = -1,
+        arg: Any = None,
+        caller: Path | None = None,
     ) -> None:
         self.node = node
         self.step = step
         self.index = index
         self.send = send
         self.arg = arg
+        self.caller = caller
         self._scope = scope
         self._id: TaskId | None = None
 
@@ -45,7 +55,13 @@ class Task:
 
     @property
     def path(self) -> Path:
+        if self.caller is not None:
+            return (PUSH, self.caller, self.send, True)
         return (PULL, self.node.name) if self.send < 0 else (PUSH, self.send, False)
+
+    def call(self, node: Node, index: int, arg: Any) -> Task:
+        """The task of a call that this one makes: its `index`-th, from 0."""
+        return Task(node, self.step, self.index, self._scope, index, arg, self.path)
 
     @property
     def triggers(self) -> tuple[str, ...]:
@@ -63,11 +79,26 @@ class Finished(msgspec.Struct, frozen=True):
         writes: the update, then the edges, then what the routers said, in order.
         replayed: True when they were recorded earlier and the node did not run.
         own: how many of them, from the first, are the node's own; the others are its edges' and routers'.
+        leaves: commands for a graph around this one are among them (writes to `PARENT`): this graph ends with them.
     """
 
     writes: list[Write]
     replayed: bool = False
     own: int = 0
+    leaves: bool = False
+
+
+class Paused(msgspec.Struct, frozen=True):
+    """The node has asked, and runs again when it is answered.
+
+    Attributes:
+        interrupts: the open questions, in the order in which the node's code makes them; none when a graph that it runs
+            stopped at a breakpoint.
+        writes: the node's own writes, when only a router asks; None otherwise.
+    """
+
+    interrupts: tuple[Interrupt, ...]
+    writes: list[Write] | None = None
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -86,4 +117,4 @@ class Cancelled(msgspec.Struct, frozen=True):
     """The task was stopped because a sibling failed or the run was cancelled."""
 
 
-Outcome: TypeAlias = Finished | Failed | Cancelled
+Outcome: TypeAlias = Finished | Failed | Paused | Cancelled

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextvars import Context, copy_context
+from functools import partial
 from inspect import isawaitable
 from typing import Any, TypeVar
 
 import anyio
+from msgspec import structs
 
 from .._core.board import Board
 from .._core.copying import ATOMS
 from .._core.isolation import isolate, own
-from .._core.program import Node, Program, Write
-from .._core.task import Failed, Finished, Task
-from ..errors import NodeCancelledError, UnstorableValueError
+from .._core.program import PARENT, Node, Write
+from .._core.task import Failed, Finished, Paused, Task
+from ..errors import (
+    GraphBubbleUp,
+    GraphInterrupt,
+    InterruptSwallowedError,
+    InvalidUpdateError,
+    NodeCancelledError,
+    ParentCommand,
+    UnstorableValueError,
+)
+from ..types import Command
+from .context import CURRENT, Around, Running
 from .inplace import watch
 from .loops import on_asyncio
 from .worker import in_thread
@@ -28,7 +40,7 @@ Recorder = Callable[[Task, list[Write]], Awaitable[None]]
 
 
 async def attempt(
-    program: Program,
+    around: Around,
     board: Board,
     task: Task,
     given: list[Write] | None,
@@ -36,9 +48,8 @@ async def attempt(
     *,
     natively_cancelled: Callable[[], bool] | None,
     contained: bool,
-    debug: bool,
-) -> Finished | Failed:
-    """Run a task. Its own failures become an outcome; a cancellation from outside goes through.
+) -> Finished | Failed | Paused:
+    """Run a task. Its own failures and questions become an outcome; a cancellation from outside goes through.
 
     Args:
         given: the node's own writes, when they were recorded by an earlier run whose router failed: only routers run.
@@ -49,58 +60,173 @@ async def attempt(
             running task is not the run's, but this task's own.
         contained: the running task ends with this one, so that its context is as good as the node's own. (A node with
             routers gets one of its own all the same: they do not see what it sets.)
-        debug: warn when the node changes its input in place.
     """
-    node = task.node
-    writes = given
-    recording = False
+    running = Running(around, board, task)
+    token = CURRENT.set(running)
+    progress = _Progress(given)
     try:
-        if writes is None:
-            value = board.input_of(node) if task.send < 0 else isolate(task.arg)
-            compare = watch(task, value) if debug else None
-            result = await _call(node, value, contained=contained and not node.routers)
-            if compare is not None:
-                compare()
-            writes = [(name, item if type(item) in ATOMS else own(item, name)) for name, item in node.writes(result)]
-        everything = [*writes, *node.edges]
-        for router in node.routers:
-            answer = router.call(board.view_of(router, program, writes))
-            if isawaitable(answer):
-                if record is not None and given is None:
-                    given = writes
-                    recording = True
-                    try:
-                        await record(task, writes)
-                    except BaseException:
-                        if isinstance(answer, types.CoroutineType):
-                            answer.close()  # it was never started, and never will be
-                        raise
-                    recording = False
-                answer = await answer
-            everything.extend([(name, own(item, name)) for name, item in router.route(answer)])
-        return Finished(everything, own=len(writes))
-    except GeneratorExit:
-        raise
-    except anyio.get_cancelled_exc_class() as error:
-        if _cancelled_from_outside(natively_cancelled):
+        try:
+            return await _run(running, record, progress, contained=contained)
+        except GeneratorExit:
             raise
-        failure = NodeCancelledError(node.name)
-        failure.__cause__ = error
+        except anyio.get_cancelled_exc_class() as error:
+            if _cancelled_from_outside(natively_cancelled):
+                raise
+            failure = NodeCancelledError(task.node.name)
+            failure.__cause__ = error
+            return Failed(_placed(failure, task), progress.writes)
+        except BaseException as error:
+            if progress.recording and not isinstance(error, UnstorableValueError):  # storage's failure, not the node's
+                raise
+            return await _stopped(running, error, progress.writes)
+    finally:
+        running.ended = True
+        CURRENT.reset(token)
+        if running.calls is not None:
+            await running.calls.end()
+
+
+class _Progress:
+    """How far an attempt has got.
+
+    Attributes:
+        writes: the node's own writes, once they are known.
+        recording: storage is at work, so that what fails is its failure.
+    """
+
+    __slots__ = ("recording", "writes")
+
+    def __init__(self, given: list[Write] | None) -> None:
+        self.writes = given
+        self.recording = False
+
+
+async def _run(running: Running, record: Recorder | None, progress: _Progress, *, contained: bool) -> Finished:
+    """The node, then its routers."""
+    task, board, program = running.task, running.board, running.around.program
+    node, writes = task.node, progress.writes
+    recorded = writes is not None
+    leaves = False
+    if writes is None:
+        value = board.input_of(node) if task.send < 0 else isolate(task.arg)
+        compare = watch(task, value) if running.around.debug else None
+        try:
+            result = await _call(node, value, running, contained=contained and not node.routers)
+        except BaseException as error:
+            result = _commands_in(error, running)
+        if compare is not None:
+            compare()
+        if running.calls is not None:
+            await running.calls.join()
+        if running.open:
+            raise InterruptSwallowedError(node.name)
+        writes = [(name, item if type(item) in ATOMS else own(item, name)) for name, item in node.writes(result)]
+        for name, item in writes:
+            if name == PARENT:
+                _check_leaves(running, item)
+                leaves = True
+        progress.writes = writes
+    everything = [*writes, *node.edges]
+    for router in node.routers:
+        injected = running.inject(router.injects) if router.injects else {}
+        answer = router.call(board.view_of(router, program, writes), **injected)
+        if isawaitable(answer):
+            if record is not None and not recorded:
+                recorded = progress.recording = True
+                try:
+                    await record(task, writes)
+                except BaseException:
+                    if isinstance(answer, types.CoroutineType):
+                        answer.close()  # it was never started, and never will be
+                    raise
+                progress.recording = False
+            answer = await answer
+        everything.extend([(name, own(item, name)) for name, item in router.route(answer)])
+    if running.open:
+        raise InterruptSwallowedError(node.name)
+    return Finished(everything, own=len(writes), leaves=leaves)
+
+
+def _check_leaves(running: Running, command: Command) -> None:
+    """Refuse a command for a graph around this one that there is not."""
+    name, node = command.graph, running.task.node.name
+    if running.around.outer is None:
+        raise InvalidUpdateError(
+            f"node {node!r} gave a command for {_graph(name)}, and its graph is not run by a node of another. "
+            "Leave out graph= for a command to the node's own graph",
+            node=node,
+        )
+    if name != Command.PARENT and not running.around.enclosing(str(name)):
+        raise InvalidUpdateError(
+            f"node {node!r} gave a command for graph {name!r}, and no graph around it, and no node that it is in, "
+            "has that name",
+            node=node,
+        )
+
+
+def _graph(name: str | None) -> str:
+    return "the graph around its own" if name == Command.PARENT else f"graph {name!r}"
+
+
+async def _stopped(running: Running, error: BaseException, writes: list[Write] | None) -> Finished | Failed | Paused:
+    """The outcome of an attempt that raised.
+
+    What stops a node to ask is looked for in groups too: a task group of the node's own wraps it in one. Beside a
+    failure it does not count.
+    """
+    task = running.task
+    failure = _split(error)[1]
+    if failure is not None:
         return Failed(_placed(failure, task), writes)
-    except BaseException as error:
-        if recording and not isinstance(error, UnstorableValueError):  # storage's failure, not the node's
-            raise
-        return Failed(_placed(error, task), writes)
+    if running.calls is not None:
+        await running.calls.pause()
+    return Paused(running.questions(), writes)
 
 
-async def _call(node: Node, value: Any, *, contained: bool) -> Any:
+def _split(error: BaseException) -> tuple[list[GraphBubbleUp], BaseException | None]:
+    """What stops the node without being a failure, and the failure if there is one."""
+    if isinstance(error, GraphBubbleUp):
+        return [error], None
+    if isinstance(error, BaseExceptionGroup):
+        found, rest = error.split(GraphBubbleUp)
+        if found is not None:
+            return list(_flat(found)), rest
+    return [], error
+
+
+def _flat(group: BaseExceptionGroup[Any]) -> Iterator[Any]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _flat(error)
+        else:
+            yield error
+
+
+def _commands_in(error: BaseException, running: Running) -> list[Command]:
+    """The commands that a graph which the node ran gave to this one: they are the node's result.
+
+    Raises:
+        BaseException: `error` itself, when it is anything else.
+    """
+    bubbles, failure = _split(error)
+    commands = [command for bubble in bubbles if isinstance(bubble, ParentCommand) for command in bubble.commands]
+    if failure is not None or not commands or any(isinstance(bubble, GraphInterrupt) for bubble in bubbles):
+        raise error
+    mine = (Command.PARENT, running.around.program.name, running.task.node.name)
+    return [structs.replace(command, graph=None) if command.graph in mine else command for command in commands]
+
+
+async def _call(node: Node, value: Any, running: Running, *, contained: bool) -> Any:
+    injected = running.inject(node.injects) if node.injects else {}
     if node.flavour == "async":
-        return await (node.call(value) if contained else in_own_context(node.call(value)))
+        awaitable = node.call(value, **injected)
+        return await (awaitable if contained else in_own_context(awaitable))
+    call = partial(node.call, **injected) if injected else node.call
     if node.flavour == "inline":
-        result = copy_context().run(node.call, value)
+        result = copy_context().run(call, value)
     else:
         # Cancelling waits for the thread: nothing that the graph started outlives the run.
-        result = await in_thread(node.call, value)
+        result = await in_thread(call, value)
     return await in_own_context(result) if isawaitable(result) else result
 
 

@@ -82,7 +82,6 @@ def restore(program: Program, state: State, step: int, codec: Codec, *, thread_i
         versions=state.versions,
         seen=state.seen,
         ran=state.ran,
-        noticed=state.noticed,
     )
 
 

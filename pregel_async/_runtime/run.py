@@ -1,12 +1,17 @@
-"""One run: put the input on the board, let the algorithm run, and be the port that it asks of the world."""
+"""One run: put the input on the board, let the algorithm run, and be the port that it asks of the world.
+
+A graph that a node runs takes the session of the run around it: its thread, its answers, its task group. What it is
+given and what it gives differ in nothing else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import anyio
 import msgspec
+from anyio.abc import TaskGroup
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
@@ -16,14 +21,25 @@ from .._core import superstep
 from .._core.board import Board
 from .._core.isolation import own
 from .._core.program import Program, Write
-from .._core.task import Cancelled, Outcome, Task
-from ..errors import CheckpointNotFoundError, EmptyInputError
-from ..types import OnConflict
+from .._core.superstep import Breakpoints
+from .._core.task import Cancelled, Outcome, Paused, Task
+from ..errors import (
+    CheckpointNotFoundError,
+    EmptyInputError,
+    GraphInterrupt,
+    InvalidInputError,
+    InvalidResumeError,
+)
+from ..types import Command, Interrupt, OnConflict, RunnableConfig
+from .context import Around, Running, Session
+from .hold import Hold
 from .log import Log
 from .loops import alone
 from .runner import Runner
 from .thread import Thread
 from .world import World
+
+_T = TypeVar("_T")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,25 +47,46 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         thread_id: None runs without a thread: nothing is stored.
-        ns: the namespace, "" for the root graph.
         at: the checkpoint to go on from; None for the head.
+        travels: namespace -> checkpoint, for a journey to a subgraph's checkpoint: `at` is the root's then.
         run_id: None to make one up.
         limit: how many supersteps the run may take.
         max_concurrency: how many tasks run at once; None for all.
         on_conflict: what to do when another run owns the thread.
         metadata: stored with each checkpoint.
+        config: all of the call's settings, as nodes see them.
+        context, store: what nodes get besides.
+        breakpoints: where to stop; None for nowhere.
         debug: warn when a node changes its input in place.
     """
 
     thread_id: str | None
-    ns: str
     at: CheckpointId | None
+    travels: dict[str, CheckpointId]
     run_id: str | None
     limit: int
     max_concurrency: int | None
     on_conflict: OnConflict
     metadata: dict[str, Any]
+    config: RunnableConfig
+    context: Any
+    store: Any
+    breakpoints: Breakpoints | None
     debug: bool
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How a run ended that did not fail.
+
+    Attributes:
+        board: the last.
+        done: nothing is left to run; else it has paused, at questions or at a breakpoint.
+        interrupts: the open questions, in plan order.
+    """
+
+    board: Board
+    done: bool
+    interrupts: tuple[Interrupt, ...]
 
 
 async def run(
@@ -60,54 +97,111 @@ async def run(
     saver: BaseCheckpointSaver | None,
     codec: Codec | None,
     log: Log | None,
-) -> Board:
-    """Run a graph to its end.
+) -> Ended:
+    """Run a graph to its end, or to where it pauses.
 
     Args:
-        given: the input; None goes on from what is stored.
-
-    Returns:
-        The last board.
+        given: the input; None goes on from what is stored; a `Command` answers or edits first.
     """
-    writes = None if given is None else [(name, own(value)) for name, value in program.read_input(given)]
+    call = _read(program, given)
     run_id = settings.run_id or world.new_id()
     if saver is None or codec is None or settings.thread_id is None:
-        if writes is None:
-            raise EmptyInputError(f"no input for graph {program.name!r}, and no thread to go on with: pass an input")
-        this = _Run(program, settings, log, None, (settings.thread_id or run_id, settings.ns))
-        return await this.go(await this.begin(None, writes))
-    if writes is None and await saver.read(settings.thread_id, settings.ns, settings.at) is None:
+        call.require_input(program, stored=False)
+        scope = settings.thread_id or run_id
+
+        async def alone_in_memory(group: TaskGroup) -> Ended:
+            session = Session(world, run_id, scope, None, group)
+            return await _Run(program, settings, session, log, None, "", None).go(call)
+
+        return await _in_group(alone_in_memory)
+    thread_id = settings.thread_id
+    if call.writes is None and await saver.read(thread_id, "", settings.at) is None:
         if settings.at is not None:
-            raise CheckpointNotFoundError(settings.thread_id, settings.at)
-        raise EmptyInputError(
-            f"no input for graph {program.name!r}, and nothing is stored of thread {settings.thread_id!r}: "
-            "pass an input"
+            raise CheckpointNotFoundError(thread_id, settings.at)
+        call.require_input(program, stored=False)
+        if call.command is None or not call.edits:
+            raise EmptyInputError(
+                f"no input for graph {program.name!r}, and nothing is stored of thread {thread_id!r}: pass an input"
+            )
+    async with await Hold.take(saver, world, thread_id, settings.on_conflict) as hold:
+        metadata = {**settings.metadata, "run_id": run_id}
+        thread = await Thread.open(
+            hold, codec, program, at=settings.at, fork=bool(settings.travels), metadata=metadata
         )
-    thread = await Thread.claim(
-        saver,
-        codec,
-        world,
-        program,
-        thread_id=settings.thread_id,
-        ns=settings.ns,
-        at=settings.at,
-        metadata={**settings.metadata, "run_id": run_id},
-        on_conflict=settings.on_conflict,
-    )
-    async with thread:
-        this = _Run(program, settings, log, thread, (settings.thread_id, settings.ns))
-        return await _beside(thread, this, writes)
+
+        async def beside_the_claim(group: TaskGroup) -> Ended:
+            group.start_soon(hold.keep)
+            session = Session(world, run_id, thread_id, hold, group)
+            session.travels = dict(settings.travels)
+            return await _Run(program, settings, session, log, thread, "", None).go(call)
+
+        return await _in_group(beside_the_claim)
 
 
-async def _beside(thread: Thread, this: _Run, writes: list[Write] | None) -> Board:
-    """Run while the claim is kept alive beside it. The run's own error leaves as it is, in no group."""
-    board: Board | None = None
+async def run_nested(
+    program: Program,
+    given: Any,
+    settings: Settings,
+    outer: Running,
+    codec: Callable[[Codec], Codec],
+    log: Log | None,
+    *,
+    keeps: bool | None,
+) -> Ended:
+    """Run a graph as part of a node.
+
+    Args:
+        outer: the node.
+        codec: what to make of the outer graph's codec: it knows this graph's types besides.
+        keeps: the graph's state is kept from call to call; False for one call; None stores nothing of it.
+
+    Raises:
+        GraphInterrupt: it has paused. So does the node.
+        ParentCommand: it has ended with commands for a graph around it.
+    """
+    call = _read(program, given)
+    around = outer.around
+    session = around.session
+    ns = _namespace(outer, keeps=bool(keeps))
+    place = outer.next_place()
+    outer.runs += 1
+    thread: Thread | None = None
+    if around.thread is not None and keeps is not None:
+        thread = await Thread.nested(
+            around.thread,
+            codec(around.thread.codec),
+            program,
+            ns=ns,
+            keeps=keeps,
+            at=session.travels.pop(ns, None),
+        )
+        if thread.continues:
+            call = _Call(None, None, [], False)
+    if thread is None or thread.board is None:
+        call.require_input(program, stored=False)
+    ended = await _Run(program, settings, session, log, thread, ns, outer).go(call)
+    if not ended.done:
+        outer.open[place] = ended.interrupts
+        raise GraphInterrupt(ended.interrupts)
+    return ended
+
+
+def _namespace(outer: Running, *, keeps: bool) -> str:
+    """Where the state of a graph is stored that a node runs: by node and task; of one that keeps it, by node alone."""
+    ns = outer.ns
+    if keeps:
+        ns = "|".join(part.partition(":")[0] for part in ns.split("|"))
+    return f"{ns}|{outer.runs}" if outer.runs else ns
+
+
+async def _in_group(work: Callable[[TaskGroup], Awaitable[_T]]) -> _T:
+    """Run beside tasks that live as long as the run. Its own error leaves as it is, in no group."""
+    result: list[_T] = []
     failure: BaseException | None = None
     try:
         async with anyio.create_task_group() as group:
-            group.start_soon(thread.keep)
             try:
-                board = await this.go(await this.begin(thread.board, writes))
+                result.append(await work(group))
             except anyio.get_cancelled_exc_class():
                 raise
             except BaseException as error:
@@ -118,53 +212,186 @@ async def _beside(thread: Thread, this: _Run, writes: list[Write] | None) -> Boa
         raise alone(several) from None
     if failure is not None:
         raise failure
-    assert board is not None
-    return board
+    return result[0]
+
+
+# ---- what a call brings --------------------------------------------------------------------------------------------
+
+
+class _Call(msgspec.Struct, frozen=True):
+    """What a run was given.
+
+    Attributes:
+        writes: the input's; None when there is none.
+        command: the command that was given instead.
+        edits: the writes of the command's update and goto.
+        answers: it brings an answer.
+    """
+
+    writes: list[Write] | None
+    command: Command | None
+    edits: list[Write]
+    answers: bool
+
+    def require_input(self, program: Program, *, stored: bool) -> None:
+        if self.answers:
+            raise InvalidResumeError(
+                f"graph {program.name!r} was given an answer, and nothing is stored that asked: compile it with a "
+                "checkpointer, and pass the thread_id of the run that asked"
+            )
+        if self.writes is None and not self.edits and not stored:
+            raise EmptyInputError(
+                f"no input for graph {program.name!r}, and nothing is stored to go on with: pass an input"
+            )
+
+
+def _read(program: Program, given: Any) -> _Call:
+    if given is None:
+        return _Call(None, None, [], False)
+    if not isinstance(given, Command):
+        return _Call([(name, own(value)) for name, value in program.read_input(given)], None, [], False)
+    if given.graph is not None:
+        raise InvalidInputError(
+            f"a command for graph {given.graph!r} was given as input: leave out graph=, it is for the graph called"
+        )
+    edits = [(name, own(value)) for name, value in program.read_command(given)]
+    if given.resume is None and not edits:
+        raise EmptyInputError(f"the command given to graph {program.name!r} is empty: it resumes, updates or goes nowhere")
+    return _Call(None, given, edits, given.resume is not None)
+
+
+_DIGITS = frozenset("0123456789abcdef")
+
+
+def _is_id(key: object) -> bool:
+    return isinstance(key, str) and len(key) == 32 and _DIGITS.issuperset(key)
+
+
+def _answers_to(resume: Any, questions: Sequence[Interrupt], thread_id: str) -> dict[str, Any]:
+    """The answers by question id.
+
+    Raises:
+        InvalidResumeError: they fit no open question, or more than one.
+    """
+    ids = tuple(question.id for question in questions)
+    if isinstance(resume, Mapping) and resume and all(map(_is_id, resume)):
+        for key in resume:
+            if key not in ids:
+                raise InvalidResumeError(
+                    f"thread {thread_id!r} has no open question {key!r}: it was answered already, or never asked "
+                    f"on this branch. Open are: {', '.join(ids) or 'none'}",
+                    thread_id=thread_id,
+                    open=ids,
+                )
+        return {key: own(value) for key, value in resume.items()}
+    if len(ids) == 1:
+        return {ids[0]: own(resume)}
+    if not ids:
+        raise InvalidResumeError(
+            f"thread {thread_id!r} was given an answer, and no question is open: it was answered already, or the "
+            "thread never asked. Call with input None to go on",
+            thread_id=thread_id,
+        )
+    raise InvalidResumeError(
+        f"thread {thread_id!r} was given one answer, and {len(ids)} questions are open: pass "
+        f"Command(resume={{id: answer}}) for some or all of {', '.join(ids)}",
+        thread_id=thread_id,
+        open=ids,
+    )
 
 
 class _Run:
     """The port of one run."""
 
     def __init__(
-        self, program: Program, settings: Settings, log: Log | None, thread: Thread | None, scope: superstep.Scope
+        self,
+        program: Program,
+        settings: Settings,
+        session: Session,
+        log: Log | None,
+        thread: Thread | None,
+        ns: str,
+        outer: Running | None,
     ) -> None:
         self._program = program
-        self._limit = settings.limit
-        self._scope = scope
+        self._settings = settings
+        self._session = session
+        self._scope = (session.scope, ns)
         self._thread = thread
         self._log = log
-        self._runner = Runner(
-            program,
-            thread,
-            None if log is None else log.on_finished,
-            settings.max_concurrency,
+        width = settings.max_concurrency
+        self._runner = Runner(thread, log, width)
+        self._runner.around = Around(
+            session=session,
+            program=program,
+            ns=ns,
+            thread=thread,
+            config=settings.config,
+            context=settings.context,
+            store=settings.store,
+            write=None if log is None else log.write,
+            outer=outer,
+            places=None if width is None else anyio.Semaphore(width),
+            call=self._runner.call,
             debug=settings.debug,
         )
         self._outcomes: Sequence[Outcome] = ()
+        self._interrupts: tuple[Interrupt, ...] = ()
 
-    async def begin(self, stored: Board | None, writes: list[Write] | None) -> Board:
+    async def go(self, call: _Call) -> Ended:
+        resumed = call.writes is None
+        board = await self._begin(call)
+        done = await superstep.run(
+            self._program,
+            board,
+            self,
+            scope=self._scope,
+            limit=self._settings.limit,
+            breakpoints=self._settings.breakpoints,
+            resumed=resumed,
+        )
+        if not done and not self._interrupts and self._log is not None and self._log.on_stopped is not None:
+            await self._log.on_stopped(board)
+        return Ended(board, done, self._interrupts)
+
+    async def _begin(self, call: _Call) -> Board:
         """The board to run from: the stored one, with the input written on it if there is one.
 
         A new input discards what was pending: those tasks count as run, with nothing written.
         """
-        if writes is None:
-            assert stored is not None
-            if self._thread is not None:
-                self._thread.branch_off(stored)
-            if self._log is not None and self._log.on_resumed is not None:
-                await self._log.on_resumed(stored)
-            return stored
-        board = Board(self._program) if stored is None else stored
+        thread = self._thread
+        stored = None if thread is None else thread.board
+        if call.writes is not None or stored is None:
+            return await self._enter(Board(self._program) if stored is None else stored, call)
+        assert thread is not None
+        if call.command is not None and call.answers:
+            answers = _answers_to(call.command.resume, thread.questions(), thread.thread_id)
+            await thread.answer(answers)
+            self._session.given = answers
+        if call.edits:
+            await thread.amend(stored, call.edits)
+        thread.branch_off(stored)
+        if thread.ns == "":
+            self._session.answers = thread.answers()
+        if self._log is not None and self._log.on_resumed is not None:
+            await self._log.on_resumed(stored)
+        return stored
+
+    async def _enter(self, board: Board, call: _Call) -> Board:
+        writes = call.edits if call.writes is None else call.writes
         discarded = superstep.plan(self._program, board, self._scope)
         superstep.update(self._program, board, discarded, [writes])
         board.ran = ()
+        upcoming = superstep.plan(self._program, board, self._scope)
+        if call.writes is None and not upcoming:
+            raise InvalidInputError(
+                f"the command given to graph {self._program.name!r} only updates, and nothing is stored to go on "
+                "with: pass an input, or say goto="
+            )
         if self._thread is not None:
-            upcoming = superstep.plan(self._program, board, self._scope)
-            await self._thread.commit(board, discarded, [Cancelled()] * len(discarded), upcoming, source="input")
+            nothing = [Cancelled()] * len(discarded)
+            await self._thread.commit(board, discarded, nothing, upcoming, source="input")
         return board
-
-    async def go(self, board: Board) -> Board:
-        return await superstep.run(self._program, board, self, scope=self._scope, limit=self._limit)
 
     # ---- superstep.Port ----------------------------------------------------------------------------------------------
 
@@ -181,8 +408,18 @@ class _Run:
         if self._log is not None and self._log.on_updated is not None:
             await self._log.on_updated(board)
 
+    async def pause(self, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
+        if self._thread is not None:
+            await self._thread.pause(tasks, outcomes)
+            await self._runner.tell_rest()
+        asked = [question for outcome in outcomes if isinstance(outcome, Paused) for question in outcome.interrupts]
+        self._interrupts = tuple(asked)
+        if self._log is not None and self._log.on_paused is not None:
+            await self._log.on_paused(board, tasks, outcomes)
+
     async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
         if self._thread is not None and await self._thread.give_up(tasks, outcomes, error):
             await self._runner.tell_rest()
         if self._log is not None and self._log.on_failed is not None:
             await self._log.on_failed(tasks, outcomes)
+

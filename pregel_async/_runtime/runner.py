@@ -8,17 +8,19 @@ Several tasks run in a task group. A single one is awaited in place, which is a 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import anyio
 import anyio.lowlevel
 
 from .._core.board import Board
-from .._core.program import Program, Write
-from .._core.task import Cancelled, Failed, Finished, Outcome, Task
+from .._core.program import Write
+from .._core.task import Cancelled, Failed, Finished, Outcome, Paused, Task
 from ..errors import UnstorableValueError
 from .attempt import Recorder, attempt
+from .context import Around, Running, Session
+from .log import Log
 from .loops import alone, native_cancellations, turn
 
 
@@ -33,6 +35,10 @@ class Ledger(Protocol):
         """The recorded writes of a task of which only the routers are left to run."""
         ...
 
+    def waits_for(self, task: Task, session: Session) -> Paused | None:
+        """The open questions of a task that none of the answers which this call brought lets go on."""
+        ...
+
     async def record(self, task: Task, writes: list[Write], *, routed: bool) -> None:
         """Store what a task wrote; return when it is durable."""
         ...
@@ -42,27 +48,27 @@ class Runner:
     """Executes supersteps.
 
     Args:
-        storage: None when the run has no thread.
-        finished: told of each task that has finished, once its result is stored; None when nobody listens.
+        storage: None when nothing is stored of the run.
+        log: told of each task that has finished, once its result is stored; None when nobody listens.
         max_concurrency: how many tasks run at once; None for all.
-        debug: warn when a node changes its input in place.
+
+    Attributes:
+        around: what the nodes reach; set before the first superstep.
     """
+
+    around: Around
 
     def __init__(
         self,
-        program: Program,
         storage: Ledger | None,
-        finished: Callable[[Task, Finished], Awaitable[None]] | None,
+        log: Log | None,
         max_concurrency: int | None,
-        *,
-        debug: bool,
     ) -> None:
-        self._program = program
         self.storage = storage
         self.max_concurrency = max_concurrency
-        self._finished = finished
+        self._log = log
+        self._finished = None if log is None else log.on_finished
         self._untold: list[tuple[Task, Finished]] = []
-        self._debug = debug
         self._turn = turn()
         self._cancellations = native_cancellations()
         self._cancelled_before = self._cancellations()
@@ -86,24 +92,58 @@ class Runner:
 
     async def attempt(
         self, board: Board, task: Task, natively_cancelled: Callable[[], bool] | None, *, contained: bool
-    ) -> Finished | Failed:
-        """Run one task, unless its result is recorded."""
+    ) -> Finished | Failed | Paused:
+        """Run one task, unless its result is recorded, or it waits for an answer that is not among those given."""
         given: list[Write] | None = None
+        around = self.around
         if self.storage is not None:
             recorded = self.storage.result_of(task)
             if recorded is not None:
                 return recorded
+            if around.session.given and (waiting := self.storage.waits_for(task, around.session)) is not None:
+                return waiting
             given = self.storage.writes_of(task)
-        return await attempt(
-            self._program,
-            board,
-            task,
-            given,
-            self._record,
-            natively_cancelled=natively_cancelled,
-            contained=contained,
-            debug=self._debug,
-        )
+        if around.places is None:
+            return await attempt(
+                around,
+                board,
+                task,
+                given,
+                self._record,
+                natively_cancelled=natively_cancelled,
+                contained=contained,
+            )
+        async with around.places:
+            return await attempt(
+                around,
+                board,
+                task,
+                given,
+                self._record,
+                natively_cancelled=natively_cancelled,
+                contained=contained,
+            )
+
+    async def call(self, caller: Running, task: Task) -> Finished | Failed | Paused:
+        """Run a task that a node calls, in a task of its own; its result is recorded before anybody has it."""
+        if self.storage is not None:
+            recorded = self.storage.result_of(task)
+            if recorded is not None:
+                return recorded
+        log, board = self._log, caller.board
+        if log is not None and log.on_planned is not None:
+            await log.on_planned(board, (task,))
+        outcome = await attempt(self.around, board, task, None, None, natively_cancelled=None, contained=True)
+        if isinstance(outcome, Failed) and log is not None and log.on_failed is not None:
+            await log.on_failed((task,), (outcome,))
+        if isinstance(outcome, Finished):
+            try:
+                if self.storage is not None:
+                    await self.storage.record(task, outcome.writes, routed=True)
+                await self.tell(task, outcome, stored=True)
+            except Exception as error:  # storage's; it reaches whoever awaits the task
+                return Failed(error)
+        return outcome
 
     async def tell(self, task: Task, outcome: Finished, *, stored: bool) -> None:
         """Tell of a task that has finished: now when its result is stored, else with the superstep's own commit."""
@@ -179,6 +219,8 @@ class _Group:
             if isinstance(outcome, Failed):
                 self._stop()
                 return
+            if isinstance(outcome, Paused):
+                return  # the others run on: what they do is recorded
             stored = runner.storage is None or outcome.replayed
             if not stored and self._open:
                 # The last to finish needs no record: the superstep's commit holds its writes.

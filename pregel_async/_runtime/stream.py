@@ -145,7 +145,7 @@ class _Pipe:
         assert self._scope is not None and self._over is not None
         try:
             with self._scope:
-                await self._work(self._put)
+                await self._work(self)
         except BaseException as error:
             # It goes to the reader, who raises it. A cancellation that came from outside the stream does so on asyncio;
             # trio's must not cross tasks, and reaches the reader by its own.
@@ -157,7 +157,14 @@ class _Pipe:
             if self._filled is not None:
                 self._filled.set()
 
-    async def _put(self, chunk: Any) -> None:
+    def push(self, chunk: Any) -> None:
+        """Take a chunk at once: its writer cannot wait. The run waits for the reader at its next own chunk."""
+        self.chunks.append(chunk)
+        if self._filled is not None:
+            self._filled.set()
+
+    async def put(self, chunk: Any) -> None:
+        """Take a chunk when there is room for it."""
         while len(self.chunks) >= CAPACITY:
             room = anyio.Event()
             self._waiting.append(room)

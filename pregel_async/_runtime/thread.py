@@ -1,157 +1,236 @@
-"""A run's hold on its thread: claim it, load it, commit each superstep, give it up.
+"""One namespace of a claimed thread, as its run writes it: load it, commit each superstep, record what tasks leave.
 
 One superstep is one transaction. Every write compares the claim's epoch and the head in the database, so that a run
 whose thread was taken over changes nothing any more and says so.
+
+Where a subgraph's state stands
+    Its checkpoints say in their metadata (`parents`) on which checkpoints of the graphs around it they were made. So a
+    subgraph that was interrupted in the open superstep of its parent is found again by that superstep's checkpoint,
+    and a fork of the parent, which has another, does not find it: what is stored belongs to its branch. A subgraph
+    that keeps its state from call to call is found by its tip besides, which the root's checkpoints carry.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Literal, Protocol
 
 import anyio
 import msgspec
 
-from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.errors import CheckpointError, StorageError, ThreadBusyError, UnstorableValueError
+from checkpoint_savers.errors import CheckpointError, UnstorableValueError
 from checkpoint_savers.ledger import Entry, Ledger, Reader, TaskEntry, read_record, write_record
-from checkpoint_savers.owner import this_process
-from checkpoint_savers.records import (
-    CheckpointId,
-    CheckpointRow,
-    Claim,
-    Commit,
-    Owner,
-    TaskId,
-    TaskRecord,
-)
+from checkpoint_savers.records import Chain, CheckpointId, CheckpointRow, Commit, TaskId, TaskRecord
 
+from .._core import superstep
 from .._core.board import Board
-from .._core.program import Program, Write
-from .._core.task import Failed, Finished, Outcome, Task
+from .._core.isolation import own
+from .._core.program import PARENT, RETURN, Program, Write
+from .._core.task import Failed, Finished, Outcome, Paused, Task
 from ..channels import MISSING
 from ..errors import CheckpointNotFoundError, GraphChangedError
-from ..types import OnConflict
+from ..types import Interrupt
+from .hold import Hold
 from .restore import BRANCH, kind_of, restore
-from .world import World, checkpoint_id
-
-CLAIM_SECONDS = 30.0
-"""How long a claim lasts after the last commit or heartbeat, when its process cannot be seen to be gone."""
 
 SUPERSTEP = TaskId("")
 """The task id under which a failure of the superstep itself is recorded."""
 
+AMENDED = TaskId("__input__")
+"""The task id under which an update is recorded that a call made to the state of an open superstep."""
+
+Source = Literal["input", "loop", "update", "fork"]
+
+
+class Answered(Protocol):
+    """Which answers there are; see `context.Session`."""
+
+    @property
+    def answers(self) -> Mapping[str, Any]: ...
+
+    @property
+    def given(self) -> Mapping[str, Any]: ...
+
 
 class Thread:
-    """One namespace of a claimed thread, as its run writes it.
+    """One namespace of a claimed thread.
 
     Attributes:
-        thread_id: the thread.
-        board: what was loaded; None when the thread held nothing.
+        ns: the namespace, "" for the root graph's.
+        parents: namespace -> checkpoint, of the graphs around this one.
+        board: what was loaded; None when it held nothing.
+        continues: an earlier attempt at the same call has got this far: its input is on the board already.
     """
 
     def __init__(
         self,
-        saver: BaseCheckpointSaver,
+        hold: Hold,
         codec: Codec,
-        world: World,
         program: Program,
-        claim: Claim,
         *,
         ns: str,
         metadata: dict[str, Any],
+        parents: dict[str, str],
+        outer: Thread | None = None,
+        keeps: bool = False,
     ) -> None:
-        self.thread_id = claim.thread_id
+        self.hold = hold
+        self.codec = codec
+        self.program = program
+        self.ns = ns
+        self.metadata = metadata
+        self.parents = parents
         self.board: Board | None = None
-        self._saver = saver
-        self._codec = codec
-        self._world = world
-        self._program = program
-        self._claim = claim
-        self._ns = ns
-        self._metadata = metadata
-        self._newest = claim.newest
+        self.continues = False
+        self._outer = outer
+        self._keeps = keeps
         self._head: CheckpointId | None = None
         self._ledger = Ledger.start(ns)
+        self._loaded: CheckpointId | None = None
+        self._branches = False  # a resume starts a branch here
+        self._moves = False  # a tip that is not the head: the head moves here with the next transaction
         self._waiting: list[CheckpointRow] = []  # rows that go with the next transaction
         self._records: dict[TaskId, TaskEntry] = {}  # of the open superstep, as they are stored
         self._batch: _Batch | None = None
-        self._held = True
 
-    # ---- claiming and loading ------------------------------------------------------------------------------------
+    @property
+    def thread_id(self) -> str:
+        return self.hold.thread_id
+
+    @property
+    def tip(self) -> CheckpointId | None:
+        """The checkpoint on which the open superstep was planned; None before the first."""
+        return self._ledger.tip
+
+    # ---- loading -------------------------------------------------------------------------------------------------
 
     @classmethod
-    async def claim(
+    async def open(
         cls,
-        saver: BaseCheckpointSaver,
+        hold: Hold,
         codec: Codec,
-        world: World,
         program: Program,
         *,
-        thread_id: str,
-        ns: str,
-        at: CheckpointId | None,
+        ns: str = "",
+        at: CheckpointId | None = None,
+        fork: bool = False,
         metadata: dict[str, Any],
-        on_conflict: OnConflict,
+        parents: dict[str, str] | None = None,
     ) -> Thread:
-        """Take a thread for one run, and load it. Use it in `async with`, which gives it up.
+        """Load a namespace.
 
         Args:
             at: the checkpoint to go on from; None for the head.
+            fork: go on from there on a branch of its own, even if it is a tip.
 
         Raises:
-            ThreadBusyError: another run owns it, and `on_conflict` is "reject".
             CheckpointNotFoundError, GraphChangedError, CorruptCheckpointError, StorageError: nothing was changed.
         """
-        # The caller may have chosen the run's id, and may choose it twice: what tells owners apart is made here.
-        claim = await _claim(saver, world, thread_id, world.new_id(), on_conflict)
-        thread = cls(saver, codec, world, program, claim, ns=ns, metadata=metadata)
-        try:
-            await thread._load(at)
-        except BaseException as error:
-            await thread._release(error)
-            raise
+        thread = cls(hold, codec, program, ns=ns, metadata=metadata, parents=parents or {})
+        chain = await hold.saver.read(hold.thread_id, ns, at)
+        if chain is None and at is not None:
+            raise CheckpointNotFoundError(hold.thread_id, at)
+        await thread._load(chain, fork=fork)
+        if not ns:
+            hold.tips = {name: CheckpointId(tip) for name, tip in thread._ledger.state.tips.items()}
         return thread
 
-    async def __aenter__(self) -> Thread:
-        return self
+    @classmethod
+    async def nested(
+        cls,
+        outer: Thread,
+        codec: Codec,
+        program: Program,
+        *,
+        ns: str,
+        keeps: bool,
+        at: CheckpointId | None = None,
+    ) -> Thread:
+        """Load the namespace of a graph that a node of another graph runs.
 
-    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        await self._release(error)
+        Args:
+            keeps: its state is kept from call to call.
+            at: travel in time: go on from this checkpoint, on a branch of its own.
 
-    async def _release(self, error: BaseException | None) -> None:
-        """Give the thread up. What fails in that becomes a note of the error that is on its way, if there is one."""
-        if not self._held:
-            return
-        self._held = False
-        try:
-            with anyio.CancelScope(shield=True):
-                await self._saver.release(self._claim)
-        except CheckpointError as second:
-            if error is None or isinstance(error, anyio.get_cancelled_exc_class()):
-                raise
-            with contextlib.suppress(Exception):  # an exception that refuses attributes
-                error.add_note(f"and its thread could not be given up: {type(second).__name__}: {second}")
-
-    async def _load(self, at: CheckpointId | None) -> None:
-        chain = await self._saver.read(self.thread_id, self._ns, at)
+        Raises: as `open`.
+        """
+        hold = outer.hold
+        assert outer.tip is not None  # a superstep always follows a checkpoint
+        parents = {**outer.parents, outer.ns: outer.tip}
+        thread = cls(
+            hold, codec, program, ns=ns, metadata=outer.metadata, parents=parents, outer=outer, keeps=keeps
+        )
+        if hold.fresh and ns not in hold.visited:
+            return thread  # nothing of this thread is older than this run, which has not been here
+        chain = await hold.saver.read(hold.thread_id, ns, at)
+        if at is not None:
+            if chain is None:
+                raise CheckpointNotFoundError(hold.thread_id, at)
+            await thread._load(chain, fork=True)
+            thread.continues = True
+            return thread
         if chain is None:
-            if at is not None:
-                raise CheckpointNotFoundError(self.thread_id, at)
+            return thread
+        thread._head = chain.head
+        found = await thread._made_here(chain)
+        if found is not None:
+            await thread._load(found)
+            thread.continues = True
+        elif keeps:
+            tip = chain.head if _parents(chain.rows[-1]).get("") == parents[""] else hold.tips.get(ns)
+            if tip is not None:
+                await thread._load(await hold.saver.read(hold.thread_id, ns, tip))
+        return thread
+
+    async def _made_here(self, chain: Chain) -> Chain | None:
+        """The newest state that was made by an earlier attempt at this very call, if there is one."""
+        outer, hold = self._outer, self.hold
+        assert outer is not None
+        at = outer.tip
+        if _parents(chain.rows[-1]).get(outer.ns) == at:
+            return chain
+        if at != outer._loaded:
+            return None  # this run made that checkpoint, and nothing on it but what the head would show
+        async with aclosing(hold.saver.walk(hold.thread_id, self.ns)) as walk:
+            async for header, reader, _ in walk:
+                if _parents(reader.rows[header.checkpoint_id]).get(outer.ns) == at:
+                    return await hold.saver.read(hold.thread_id, self.ns, header.checkpoint_id)
+                if at is not None and header.checkpoint_id < at:
+                    break
+        return None
+
+    async def _load(self, chain: Chain | None, *, fork: bool = False) -> None:
+        if chain is None:
             return
         self._head = chain.head
         row = chain.rows[-1]
-        reader = Reader(self.thread_id, self._ns, chain.rows)
-        self.board = restore(
-            self._program, reader.state(row.checkpoint_id), row.step, self._codec, thread_id=self.thread_id
-        )
-        self._ledger = Ledger.resume(reader, row.checkpoint_id)
-        if row.checkpoint_id == chain.head:
+        at = self._loaded = row.checkpoint_id
+        reader = Reader(self.thread_id, self.ns, chain.rows)
+        self.board = restore(self.program, reader.state(at), row.step, self.codec, thread_id=self.thread_id)
+        self._ledger = Ledger.resume(reader, at)
+        if at != chain.head and not fork:
+            fork = await self._has_child(at)
+            self._moves = not fork
+        self._branches = fork
+        if not fork:
             # An older checkpoint is deliberately run again from there: what was recorded after it stays with its
             # branch.
             self._records = {record.task_id: self._fitting(record) for record in chain.records}
+            amended = self._records.get(AMENDED)
+            if amended is not None:
+                superstep.amend(self.program, self.board, self._decoded(amended))
+
+    async def _has_child(self, at: CheckpointId) -> bool:
+        async with aclosing(self.hold.saver.walk(self.thread_id, self.ns)) as walk:
+            async for header, _, _ in walk:
+                if header.parent_id == at:
+                    return True
+                if header.checkpoint_id <= at:
+                    break
+        return False
 
     def _fitting(self, record: TaskRecord) -> TaskEntry:
         """A record, by the graph's code as it is now: what was written to a removed key is dropped.
@@ -160,10 +239,11 @@ class Thread:
             GraphChangedError: it leads to a node that is no more.
         """
         entry = read_record(record, self.thread_id)
-        known = [write for write in entry.writes if write[0] in self._program.channels]
+        channels = self.program.channels
+        known = [write for write in entry.writes if write[0] in channels or write[0] in (PARENT, RETURN)]
         if len(known) < len(entry.writes):
             for channel, _ in entry.writes:
-                if channel.startswith(BRANCH) and channel not in self._program.channels:
+                if channel.startswith(BRANCH) and channel not in channels:
                     node = channel.removeprefix(BRANCH)
                     reason = f"node {entry.name!r} has finished and leads to node {node!r}, and there is no such node"
                     raise GraphChangedError(self.thread_id, node, reason)
@@ -175,46 +255,35 @@ class Thread:
 
         So what is recorded from here on stands under another checkpoint than what the other branch recorded.
         """
-        if self._ledger.tip != self._head:
-            before = self._ledger.state
+        if self._branches:
+            self._branches = False
             entry = Entry(
                 full=False,
-                ts=self._world.now(),
+                ts=self.hold.world.now(),
                 clock=board.clock,
                 values={},
                 emptied=(),
                 kinds={},
                 versions={},
                 seen={},
-                ran=before.ran,
-                noticed=before.noticed,
+                ran=self._ledger.state.ran,
                 results={},
             )
             self._append(entry, board.step, "fork")
 
-    async def keep(self) -> None:
-        """Renew the claim from time to time, until cancelled, so that a long superstep does not lose it."""
-        while True:
-            await anyio.sleep(CLAIM_SECONDS / 3)
-            try:
-                await self._saver.renew(self._claim, expires_at=self._expiry())
-            except ThreadBusyError:
-                return  # lost: the next commit is refused, and says so
-            except StorageError:
-                continue  # the next commit meets it too, if it lasts
-
-    def _expiry(self) -> float:
-        return self._world.now() + CLAIM_SECONDS
+    def know(self, *hints: Any) -> None:
+        """Make the codec take the types that these annotations name."""
+        self.codec = self.codec.with_annotations(*hints)
 
     # ---- what earlier runs recorded --------------------------------------------------------------------------------
 
     def result_of(self, task: Task) -> Finished | None:
         """The recorded result of a task that need not run again."""
         entry = self._records.get(task.id) if self._records else None
-        if entry is None or not entry.routed or entry.error is not None:
+        if entry is None or not entry.finished:
             return None
         writes = self._decoded(entry)
-        return Finished(writes, replayed=True, own=len(writes))
+        return Finished(writes, replayed=True, own=len(writes), leaves=any(name == PARENT for name, _ in writes))
 
     def writes_of(self, task: Task) -> list[Write] | None:
         """The recorded writes of a task of which only the routers are left to run."""
@@ -224,7 +293,64 @@ class Thread:
         return self._decoded(entry)
 
     def _decoded(self, entry: TaskEntry) -> list[Write]:
-        return [(channel, self._codec.decode(data, channel=channel)) for channel, data in entry.writes]
+        return [(channel, self.codec.decode(data, channel=channel)) for channel, data in entry.writes]
+
+    # ---- questions and answers -------------------------------------------------------------------------------------
+
+    def questions(self) -> list[Interrupt]:
+        """The open questions of the open superstep's tasks, in plan order."""
+        return [question for entry in self._records.values() for question in open_questions(entry, self.codec)]
+
+    def answers(self) -> dict[str, Any]:
+        """All answers that were given in the open superstep, by question id."""
+        return {
+            key: self.codec.decode(data, channel="an answer")
+            for entry in self._records.values()
+            for key, data in entry.answers.items()
+        }
+
+    def waits_for(self, task: Task, session: Answered) -> Paused | None:
+        """The open questions of a task that none of the answers which this call brought lets go on."""
+        entry = self._records.get(task.id) if self._records else None
+        if entry is None or not entry.interrupts:
+            return None
+        if any(key in session.given for key, _ in entry.interrupts):
+            return None
+        asked = tuple(question for question in open_questions(entry, self.codec) if question.id not in session.answers)
+        return Paused(asked, None if entry.routed else self._decoded(entry)) if asked else None
+
+    async def answer(self, answers: Mapping[str, Any]) -> None:
+        """Record answers to open questions, before anything runs.
+
+        Raises:
+            UnstorableValueError: nothing was stored.
+        """
+        changed: dict[TaskId, TaskEntry] = {}
+        for task_id, entry in self._records.items():
+            asked = {key for key, _ in entry.interrupts or ()}
+            given = {
+                key: self.codec.encode(value, channel=f"the answer to {key}")
+                for key, value in answers.items()
+                if key in asked
+            }
+            if given:
+                changed[task_id] = msgspec.structs.replace(entry, answers={**entry.answers, **given})
+        await self._keep({task_id: (0, entry) for task_id, entry in changed.items()})
+
+    async def amend(self, board: Board, writes: list[Write]) -> None:
+        """Record an update that a call makes to the open superstep's state, and make it."""
+        before = self._records.get(AMENDED)
+        data = tuple([(name, self.codec.encode(value, channel=name)) for name, value in self._tracked(writes)])
+        entry = TaskEntry(name="", writes=(*(before.writes if before is not None else ()), *data))
+        self.branch_off(board)
+        await self._keep({AMENDED: (-1, entry)})
+        superstep.amend(self.program, board, writes)
+
+    async def _keep(self, entries: dict[TaskId, tuple[int, TaskEntry]]) -> None:
+        records = [self._task_record(task_id, index, entry) for task_id, (index, entry) in entries.items()]
+        with anyio.CancelScope(shield=True):
+            await self._write_records(records)
+        self._records.update({task_id: entry for task_id, (_, entry) in entries.items()})
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
@@ -235,13 +361,17 @@ class Thread:
         outcomes: Sequence[Outcome],
         upcoming: Sequence[Task],
         *,
-        source: Literal["input", "loop"] = "loop",
+        source: Source = "loop",
+        waits: bool = False,
     ) -> None:
         """Store a finished superstep: one transaction. The claim is given up in it when nothing is left to run.
 
         With `source="input"` the tasks are those that the new input discards; the failures recorded of them stay in
         history. A superstep that no code of the user's follows before the next commit (the input, before the hidden
         start) waits and is stored with that commit.
+
+        Args:
+            waits: store it with the next transaction, whatever follows.
 
         Raises:
             ThreadBusyError: with `lost=True`.
@@ -257,26 +387,27 @@ class Thread:
                 await self._refuse(error, ran, outcomes)
             raise
         clears = [
-            (self._ns, self._ledger.tip, task_id)
+            (self.ns, self._ledger.tip, task_id)
             for task_id, record in self._records.items()
-            if source == "loop" and self._ledger.tip is not None and (record.error is not None or not record.routed)
+            if source == "loop" and self._ledger.tip is not None and not _is_result(record)
         ]
         self._records = {}
         self._append(entry, board.step, source)
-        if upcoming and all(task.node.hidden for task in upcoming):
+        self._branches = False
+        if waits or (upcoming and all(task.node.hidden for task in upcoming)):
             return
-        await self._transact(clears=tuple(clears), releases=not upcoming)
+        await self._transact(clears=tuple(clears), releases=not upcoming and self._outer is None)
 
-    def _append(self, entry: Entry, step: int, source: Literal["input", "loop", "fork"]) -> None:
-        self._newest = checkpoint_id(self._world, self._newest)
-        parents: dict[str, str] = {}
-        metadata = {**self._metadata, "source": source, "step": step, "parents": parents}
-        row = self._ledger.append(entry, checkpoint_id=self._newest, step=step, metadata=metadata)
+    def _append(self, entry: Entry, step: int, source: Source) -> None:
+        metadata = {**self.metadata, "source": source, "step": step, "parents": self.parents}
+        row = self._ledger.append(entry, checkpoint_id=self.hold.next_id(), step=step, metadata=metadata)
         self._waiting.append(row)
+        if self._keeps:
+            self.hold.tips[self.ns] = self.hold.moved[self.ns] = row.checkpoint_id
 
     def _entry(self, board: Board, ran: Sequence[Task], outcomes: Sequence[Outcome]) -> Entry:
         """What the superstep changed, encoded."""
-        before, encode = self._ledger.state, self._codec.encode
+        before, encode = self._ledger.state, self.codec.encode
         values: dict[str, bytes] = {}
         kinds: dict[str, str] = {}
         emptied: list[str] = []
@@ -304,24 +435,30 @@ class Thread:
         }
         return Entry(
             full=False,
-            ts=self._world.now(),
+            ts=self.hold.world.now(),
             clock=board.clock,
             values=values,
             emptied=tuple(emptied),
             kinds=kinds,
-            versions={},
+            versions={name: version for name in values if (version := board.versions[name]) != board.clock},
             seen=seen,
             ran=board.ran,
-            noticed=board.noticed,
             results=results,
+            tips=self._moved_tips(),
         )
+
+    def _moved_tips(self) -> dict[str, str]:
+        if self._outer is not None or not self.hold.moved:
+            return {}
+        moved, self.hold.moved = self.hold.moved, {}
+        return dict(moved)
 
     def _shown(self, board: Board, writes: list[Write]) -> Iterator[tuple[str, bytes | None]]:
         """A task's update as history shows it: None where the channel's new value is the very same object."""
         for name, value in self._tracked(writes):
-            if name in self._program.keys:
+            if name in self.program.keys:
                 same = board.values.get(name, MISSING) is value
-                yield name, None if same else self._codec.encode(value, channel=name)
+                yield name, None if same else self.codec.encode(value, channel=name)
 
     def _locate(self, board: Board) -> None:
         """Refuse an input by the key that the caller knows, where it is a mapping that one channel holds."""
@@ -329,7 +466,7 @@ class Thread:
             given = board.channels[name].checkpoint()
             if isinstance(given, dict):
                 for key, value in given.items():
-                    self._codec.encode(value, channel=str(key))
+                    self.codec.encode(value, channel=str(key))
 
     async def _refuse(self, error: UnstorableValueError, ran: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
         """Record the tasks that wrote a value which cannot be stored as failed; the others keep their results."""
@@ -348,22 +485,31 @@ class Thread:
 
     async def record(self, task: Task, writes: list[Write], *, routed: bool) -> None:
         """Store what a task wrote. Tasks that finish while a transaction is under way share the next one."""
-        encode = self._codec.encode
+        encode = self.codec.encode
         try:
             data = tuple([(name, encode(value, channel=name)) for name, value in self._tracked(writes)])
         except UnstorableValueError as error:
             error.add_note(f"written by node {task.node.name!r}, superstep {task.step}, task {task.id}")
             raise
-        entry = TaskEntry(name=task.node.name, writes=data, routed=routed)
+        answers = {} if routed else self._answers_of(task.id)
+        await self._share((task, TaskEntry(name=task.node.name, writes=data, routed=routed, answers=answers)))
+
+    async def flush(self) -> None:
+        """Store what waits for the next transaction."""
+        if self._waiting:
+            await self._share(None)
+
+    async def _share(self, stored: tuple[Task, TaskEntry] | None) -> None:
+        """Store a record, or only what waits, with whatever else is being recorded at the time."""
         batch = self._batch
         if batch is not None:
-            batch.entries.append((task, entry))
+            batch.add(stored)
             await batch.wait()
             return
         batch = self._batch = _Batch()
-        batch.entries.append((task, entry))
+        batch.add(stored)
         with anyio.CancelScope(shield=True):
-            while batch.entries:
+            while batch.used:
                 # Those that come while this one is being stored gather in the next; this task stores it for them.
                 self._batch = following = _Batch()
                 try:
@@ -378,13 +524,54 @@ class Thread:
             self._batch = None
 
     async def _store(self, entries: Sequence[tuple[Task, TaskEntry]]) -> None:
-        records = [self._task_record(task.id, task.index, entry) for task, entry in entries]
-        if self._waiting:
-            await self._transact(records=tuple(records))
-        else:
-            await self._saver.record(self._claim, records, expires_at=self._expiry())
+        await self._write_records([self._task_record(task.id, task.index, entry) for task, entry in entries])
         for task, entry in entries:
             self._records[task.id] = entry
+
+    async def _write_records(self, records: Sequence[TaskRecord]) -> None:
+        if self._waiting or self._moves:
+            await self._transact(records=tuple(records))
+        elif records:
+            await self._saved_first()
+            await self.hold.saver.record(self.hold.claim, records, expires_at=self.hold.expiry())
+
+    async def pause(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
+        """Record a superstep that stays open: what finished and is not recorded yet, and what was asked.
+
+        Raises:
+            ThreadBusyError: with `lost=True`.
+            UnstorableValueError: a question cannot be stored; nothing was.
+            StorageError
+        """
+        entries: list[tuple[Task, TaskEntry]] = []
+        for task, outcome in zip(tasks, outcomes, strict=True):
+            if isinstance(outcome, Paused):
+                try:
+                    entries.append((task, self._paused(task, outcome)))
+                except UnstorableValueError as error:
+                    error.add_note(f"asked by node {task.node.name!r}, superstep {task.step}, task {task.id}")
+                    raise
+            elif isinstance(outcome, Finished) and not self._has_result(task.id):
+                written = self._encoded(outcome.writes)
+                if written is not None:
+                    entries.append((task, TaskEntry(name=task.node.name, writes=written)))
+        with anyio.CancelScope(shield=True):
+            await self._store(entries)
+
+    def _paused(self, task: Task, outcome: Paused) -> TaskEntry:
+        return TaskEntry(
+            name=task.node.name,
+            writes=() if outcome.writes is None else self._encoded(outcome.writes) or (),
+            routed=outcome.writes is None,
+            interrupts=tuple(
+                [(asked.id, self.codec.encode(asked.value, channel="interrupt()")) for asked in outcome.interrupts]
+            ),
+            answers=self._answers_of(task.id),
+        )
+
+    def _answers_of(self, task_id: TaskId) -> dict[str, bytes]:
+        before = self._records.get(task_id)
+        return {} if before is None else before.answers
 
     async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> bool:
         """Record a superstep that failed: what finished and is not recorded yet, and what failed, in one transaction.
@@ -398,7 +585,10 @@ class Thread:
             if isinstance(outcome, Failed):
                 writes = () if outcome.writes is None else self._encoded(outcome.writes)
                 failed = self._failure(task.node.name, outcome.error, writes, routed=outcome.writes is None)
-                entries.append((task, failed))
+                entries.append((task, msgspec.structs.replace(failed, answers=self._answers_of(task.id))))
+            elif isinstance(outcome, Paused):
+                with contextlib.suppress(UnstorableValueError):  # the failure is what the superstep ends with
+                    entries.append((task, self._paused(task, outcome)))
             elif isinstance(outcome, Finished) and not self._has_result(task.id):
                 written = self._encoded(outcome.writes)
                 if written is not None:
@@ -409,10 +599,7 @@ class Thread:
             records.append(self._task_record(SUPERSTEP, -1, folding))
         try:
             with anyio.CancelScope(shield=True):
-                if self._waiting:
-                    await self._transact(records=tuple(records))
-                else:
-                    await self._saver.record(self._claim, records, expires_at=self._expiry())
+                await self._write_records(records)
         except CheckpointError as second:
             with contextlib.suppress(Exception):  # as above
                 error.add_note(f"and the failure could not be recorded: {type(second).__name__}: {second}")
@@ -421,16 +608,16 @@ class Thread:
 
     def _tracked(self, writes: list[Write]) -> list[Write]:
         """Without what goes to channels that are never stored."""
-        channels = self._program.channels
-        return [write for write in writes if channels[write[0]].tracked]
+        channels = self.program.channels
+        return [write for write in writes if write[0] not in channels or channels[write[0]].tracked]
 
     def _has_result(self, task_id: TaskId) -> bool:
         entry = self._records.get(task_id)
-        return entry is not None and entry.routed and entry.error is None
+        return entry is not None and entry.finished
 
     def _encoded(self, writes: list[Write]) -> tuple[tuple[str, bytes], ...] | None:
         try:
-            return tuple([(name, self._codec.encode(value, channel=name)) for name, value in self._tracked(writes)])
+            return tuple([(name, self.codec.encode(value, channel=name)) for name, value in self._tracked(writes)])
         except UnstorableValueError:
             return None  # it would be refused by the commit too: the task runs again
 
@@ -439,18 +626,18 @@ class Thread:
     ) -> TaskEntry:
         kind = type(error)
         named = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-        told = (named, _message(error), self._world.now())
+        told = (named, _message(error), self.hold.world.now())
         return TaskEntry(name=name, writes=writes or (), routed=routed or writes is None, error=told)
 
     def _task_record(self, task_id: TaskId, index: int, entry: TaskEntry) -> TaskRecord:
         at = self._ledger.tip
         assert at is not None  # a superstep always follows a checkpoint
         return TaskRecord(
-            ns=self._ns,
+            ns=self.ns,
             checkpoint_id=at,
             task_id=task_id,
             index=index,
-            kind="error" if entry.error is not None else "result",
+            kind="result" if entry.finished or not entry.routed else "error" if entry.error is not None else "interrupt",
             frame=write_record(entry),
         )
 
@@ -461,20 +648,47 @@ class Thread:
         clears: tuple[tuple[str, CheckpointId, TaskId], ...] = (),
         releases: bool = False,
     ) -> None:
-        rows = tuple(self._waiting)
+        await self._saved_first()
+        rows, tip, hold = tuple(self._waiting), self._ledger.tip, self.hold
+        assert tip is not None
         commit = Commit(
             rows=rows,
             expected_head=self._head,
             records=records,
             clears=clears,
-            expires_at=self._expiry(),
+            expires_at=hold.expiry(),
             releases=releases,
+            head=None if rows else (self.ns, tip),
         )
-        await self._saver.commit(self._claim, commit)
+        await hold.saver.commit(hold.claim, commit)
         self._waiting.clear()
-        self._head = rows[-1].checkpoint_id
+        self._moves = False
+        self._head = tip
+        hold.visited.add(self.ns)
         if releases:
-            self._held = False
+            hold.released = True
+
+    async def _saved_first(self) -> None:
+        """A graph's state is stored after the checkpoint of the graph around it that it was made on."""
+        if self._outer is not None:
+            await self._outer.flush()
+
+
+def open_questions(entry: TaskEntry, codec: Codec) -> Iterator[Interrupt]:
+    """What a task has asked and nobody has answered."""
+    for key, data in entry.interrupts or ():
+        if key not in entry.answers:
+            yield Interrupt(codec.decode(data, channel="interrupt()"), key)
+
+
+def _parents(row: CheckpointRow) -> dict[str, str]:
+    found = row.metadata.get("parents")
+    return found if isinstance(found, dict) else {}
+
+
+def _is_result(entry: TaskEntry) -> bool:
+    """Whether a record is what history shows of a task of the plan."""
+    return entry.finished and not (entry.writes and entry.writes[0][0] == RETURN)
 
 
 def _message(error: BaseException) -> str:
@@ -491,8 +705,14 @@ class _Batch:
 
     def __init__(self) -> None:
         self.entries: list[tuple[Task, TaskEntry]] = []
+        self.used = False
         self._event: anyio.Event | None = None
         self._error: BaseException | None = None
+
+    def add(self, stored: tuple[Task, TaskEntry] | None) -> None:
+        self.used = True
+        if stored is not None:
+            self.entries.append(stored)
 
     async def wait(self) -> None:
         """Wait until it is durable. Raises what storing it raised."""
@@ -508,45 +728,3 @@ class _Batch:
             self._event.set()
 
 
-async def _claim(
-    saver: BaseCheckpointSaver, world: World, thread_id: str, owner_id: str, on_conflict: OnConflict
-) -> Claim:
-    owner = this_process(owner_id)
-    pause = 0.02
-    while True:
-        try:
-            return await _claim_once(saver, world, thread_id, owner)
-        except ThreadBusyError:
-            if on_conflict == "reject":
-                raise
-        await anyio.sleep(pause * (0.5 + world.jitter()))
-        pause = min(pause * 1.5, 1.0)
-
-
-async def _claim_once(saver: BaseCheckpointSaver, world: World, thread_id: str, owner: Owner) -> Claim:
-    """Claim in a task of its own, so that a cancelled run learns whether it had the thread already, and gives it
-    back."""
-    claim: Claim | None = None
-    failure: Exception | None = None
-
-    async def take() -> None:
-        nonlocal claim, failure
-        now = world.now()
-        with anyio.CancelScope(shield=True):
-            try:
-                claim = await saver.claim(thread_id, owner, now=now, expires_at=now + CLAIM_SECONDS)
-            except Exception as error:
-                failure = error
-
-    try:
-        async with anyio.create_task_group() as group:
-            group.start_soon(take)
-    except BaseException:
-        if claim is not None:
-            with anyio.CancelScope(shield=True):
-                await saver.release(claim)
-        raise
-    if failure is not None:
-        raise failure
-    assert claim is not None
-    return claim

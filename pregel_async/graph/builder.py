@@ -5,18 +5,30 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, get_args, get_origin, get_type_hints, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    Self,
+    TypeAlias,
+    get_args,
+    get_origin,
+    overload,
+)
 
 import msgspec
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 
+from .._runtime.injection import check_signature, hints_of, injections_of
 from .._runtime.world import World
 from ..compiled import Graph
 from ..drawing import Drawing, Edge, drawing
 from ..errors import GraphValidationError
-from ..types import END, START, Send
-from .schema import Channel, Schema, is_schema, merge_channels, read_schema
+from ..types import END, START, All, Command, Send
+from .schema import Channel, Schema, context_reader, is_schema, merge_channels, read_schema
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -40,7 +52,8 @@ else:
 
 UnknownKeys: TypeAlias = Literal["error", "ignore"]
 Destination: TypeAlias = str | Send
-Path: TypeAlias = Callable[[Any], Destination | Sequence[Destination] | Awaitable[Destination | Sequence[Destination]]]
+Path: TypeAlias = Callable[..., Destination | Sequence[Destination] | Awaitable[Destination | Sequence[Destination]]]
+Destinations: TypeAlias = Sequence[str] | Mapping[str, str]
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,12 +64,18 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
         input: the schema of what it gets.
         defer: it waits until nothing else is left to run.
         metadata: the user's own.
+        graph: the compiled graph that it is, if it is one.
+        injects: what else the function gets, by keyword.
+        destinations: where its commands may go, for the drawing: (node, label); None where they may go anywhere.
     """
 
-    call: Callable[[Any], Any]
+    call: Callable[..., Any]
     input: Schema
     defer: bool
     metadata: Mapping[str, Any]
+    graph: Graph[Any, Any] | None
+    injects: tuple[tuple[str, str], ...]
+    destinations: tuple[tuple[str, str | None], ...]
 
 
 class BranchSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,11 +85,13 @@ class BranchSpec(msgspec.Struct, frozen=True, kw_only=True):
         path: the router.
         input: the schema of what it gets.
         ends: what it may say -> the node or END that is meant; None when it names nodes itself.
+        injects: what else the router gets, by keyword.
     """
 
-    path: Callable[[Any], Any]
+    path: Callable[..., Any]
     input: Schema
     ends: dict[Any, str] | None
+    injects: tuple[tuple[str, str], ...]
 
 
 class StateGraph(Generic[StateT, InputT, OutputT]):
@@ -80,7 +101,9 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
     each update into the value with `reducer(current, update)`; `Annotated[T, channel]` is that channel.
 
     Args:
-        state_schema: a TypedDict, dataclass, msgspec.Struct or pydantic model.
+        state_schema: a TypedDict, dataclass, msgspec.Struct or pydantic model; or any other type, whose one value is
+            the state then.
+        context_schema: what a call's `context=` must fit: a TypedDict, dataclass, msgspec.Struct or pydantic model.
         input_schema: what a run takes; the state by default.
         output_schema: what a run returns; the state by default.
 
@@ -94,17 +117,41 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             return types.GenericAlias(cls, item)
 
     @overload
-    def __init__(self: StateGraph[S, S, S], state_schema: type[S]) -> None: ...
-    @overload
-    def __init__(self: StateGraph[S, In, S], state_schema: type[S], *, input_schema: type[In]) -> None: ...
-    @overload
-    def __init__(self: StateGraph[S, S, Out], state_schema: type[S], *, output_schema: type[Out]) -> None: ...
+    def __init__(
+        self: StateGraph[S, S, S], state_schema: type[S], context_schema: type[Any] | None = None
+    ) -> None: ...
     @overload
     def __init__(
-        self: StateGraph[S, In, Out], state_schema: type[S], *, input_schema: type[In], output_schema: type[Out]
+        self: StateGraph[S, In, S],
+        state_schema: type[S],
+        context_schema: type[Any] | None = None,
+        *,
+        input_schema: type[In],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: StateGraph[S, S, Out],
+        state_schema: type[S],
+        context_schema: type[Any] | None = None,
+        *,
+        output_schema: type[Out],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: StateGraph[S, In, Out],
+        state_schema: type[S],
+        context_schema: type[Any] | None = None,
+        *,
+        input_schema: type[In],
+        output_schema: type[Out],
     ) -> None: ...
     def __init__(
-        self, state_schema: type[Any], *, input_schema: type[Any] | None = None, output_schema: type[Any] | None = None
+        self,
+        state_schema: type[Any],
+        context_schema: type[Any] | None = None,
+        *,
+        input_schema: type[Any] | None = None,
+        output_schema: type[Any] | None = None,
     ) -> None:
         self.state_schema = read_schema(state_schema, "state schema")
         self.input_schema = self.state_schema if input_schema is None else read_schema(input_schema, "input schema")
@@ -112,6 +159,8 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         self.channels: dict[str, Channel] = {}
         for schema in (self.state_schema, self.input_schema, self.output_schema):
             merge_channels(self.channels, schema)
+        self.context_schema = context_schema
+        self.read_context = None if context_schema is None else context_reader(context_schema)
         self.nodes: dict[str, NodeSpec] = {}
         self.edges: set[tuple[str, str]] = set()
         self.waiting_edges: set[tuple[tuple[str, ...], str]] = set()
@@ -123,49 +172,59 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
     def add_node(
         self,
         node: str,
-        action: Callable[[StateT], object],
+        action: Callable[Concatenate[StateT, ...], object],
         *,
         defer: bool = False,
         metadata: Mapping[str, Any] | None = None,
         input_schema: None = None,
+        destinations: Destinations | None = None,
     ) -> Self: ...
     @overload
     def add_node(
         self,
         node: str,
-        action: Callable[[NodeInputT], object],
+        action: Callable[Concatenate[NodeInputT, ...], object] | Graph[Any, Any],
         *,
         defer: bool = False,
         metadata: Mapping[str, Any] | None = None,
         input_schema: type[NodeInputT] | None = None,
+        destinations: Destinations | None = None,
     ) -> Self: ...
     @overload
     def add_node(
         self,
-        node: Callable[[NodeInputT], object],
+        node: Callable[Concatenate[NodeInputT, ...], object] | Graph[Any, Any],
         *,
         defer: bool = False,
         metadata: Mapping[str, Any] | None = None,
         input_schema: type[NodeInputT] | None = None,
+        destinations: Destinations | None = None,
     ) -> Self: ...
     def add_node(
         self,
-        node: str | Callable[[Any], object],
-        action: Callable[[Any], object] | None = None,
+        node: str | Callable[..., object] | Graph[Any, Any],
+        action: Callable[..., object] | Graph[Any, Any] | None = None,
         *,
         defer: bool = False,
         metadata: Mapping[str, Any] | None = None,
         input_schema: type[Any] | None = None,
+        destinations: Destinations | None = None,
     ) -> Self:
-        """Add a node: a function, or a coroutine function, of the state, that returns an update of it.
+        """Add a node: a function, or a coroutine function, of the state, that returns an update of it; or a graph.
 
         Args:
-            node: its name, or the function, whose name it gets.
-            action: the function. It returns a mapping of the keys to update, an instance of a schema, or None.
+            node: its name, or the function or graph, whose name it gets.
+            action: the function. It returns a mapping of the keys to update, an instance of a schema, a `Command`, a
+                list of these, or None. Besides the state it gets, by keyword, what its signature asks for: parameters
+                annotated `Runtime[Context]`, `RunnableConfig` or `StreamWriter`, or named `runtime`, `config`,
+                `writer`, `store` or `previous`. Or a compiled graph: it gets the keys of the state that it knows, and
+                its output is the update.
             defer: run it only when nothing else is left to run.
             metadata: your own.
             input_schema: what the function gets; by default what its first parameter's annotation says, else the state.
                 Keys that the state does not have become channels, private to those nodes that name them.
+            destinations: where the node's commands may go, for drawings and checked by compile: names, or names with
+                labels. A return annotation `Command[Literal["a", "b"]]` says the same.
         """
         if isinstance(node, str):
             name = node
@@ -174,19 +233,29 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         else:
             if action is not None:
                 raise GraphValidationError("add_node takes a name and a function, or a function")
-            action, name = node, _name_of(node)
+            action, name = node, node.name if isinstance(node, Graph) else _name_of(node)
         if name in self.nodes:
             raise GraphValidationError(f"there is a node {name!r} already")
         if not name or name in (START, END) or any(mark in name for mark in "|:"):
             raise GraphValidationError(f"{name!r} cannot be a node's name: it is reserved, or contains '|' or ':'")
-        _check_action(name, action)
+        graph = action if isinstance(action, Graph) else None
+        call: Callable[..., Any] = graph.ainvoke if graph is not None else action  # type: ignore[assignment]
+        injects = () if graph is not None else _check_action(name, call)
         schema = self.state_schema
         if input_schema is not None:
             schema = read_schema(input_schema, f"input schema of node {name!r}")
-        else:
-            schema = self._annotated_schema(action, f"input schema of node {name!r}")
+        elif graph is None:
+            schema = self._annotated_schema(call, f"input schema of node {name!r}")
         merge_channels(self.channels, schema)
-        self.nodes[name] = NodeSpec(call=action, input=schema, defer=defer, metadata=dict(metadata or {}))
+        self.nodes[name] = NodeSpec(
+            call=call,
+            input=schema,
+            defer=defer,
+            metadata=dict(metadata or {}),
+            graph=graph,
+            injects=injects,
+            destinations=_destinations(call, destinations) if graph is None else (),
+        )
         return self
 
     def add_sequence(self, nodes: Sequence[Callable[[Any], object] | tuple[str, Callable[[Any], object]]]) -> Self:
@@ -240,7 +309,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         if source == END:
             raise GraphValidationError("an edge cannot start at END")
         name = _name_of(path)
-        _check_action(f"{source}/{name}", path)
+        injects = _check_action(f"{source}/{name}", path)
         if name in self.branches.get(source, {}):
             raise GraphValidationError(
                 f"{source!r} has a conditional edge {name!r} already: give the functions different names"
@@ -255,7 +324,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             ends = None if literal is None else {end: end for end in literal}
         schema = self._annotated_schema(path, f"input schema of router {name!r}")
         merge_channels(self.channels, schema)
-        self.branches.setdefault(source, {})[name] = BranchSpec(path=path, input=schema, ends=ends)
+        self.branches.setdefault(source, {})[name] = BranchSpec(path=path, input=schema, ends=ends, injects=injects)
         return self
 
     def set_entry_point(self, key: str) -> Self:
@@ -277,8 +346,11 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
     @overload
     def compile(  # type: ignore[overload-overlap]  # a TypedDict is what a run returns; of other schemas, their fields
         self: StateGraph[StateT, InputT, MappingT],
-        checkpointer: BaseCheckpointSaver | None = None,
+        checkpointer: BaseCheckpointSaver | bool | None = None,
         *,
+        store: Any = None,
+        interrupt_before: All | Sequence[str] = (),
+        interrupt_after: All | Sequence[str] = (),
         name: str | None = None,
         blocking: bool = True,
         unknown_keys: UnknownKeys = "error",
@@ -288,8 +360,11 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
     @overload
     def compile(
         self,
-        checkpointer: BaseCheckpointSaver | None = None,
+        checkpointer: BaseCheckpointSaver | bool | None = None,
         *,
+        store: Any = None,
+        interrupt_before: All | Sequence[str] = (),
+        interrupt_after: All | Sequence[str] = (),
         name: str | None = None,
         blocking: bool = True,
         unknown_keys: UnknownKeys = "error",
@@ -298,8 +373,11 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
     ) -> CompiledStateGraph[StateT, InputT, dict[str, Any]]: ...
     def compile(
         self,
-        checkpointer: BaseCheckpointSaver | None = None,
+        checkpointer: BaseCheckpointSaver | bool | None = None,
         *,
+        store: Any = None,
+        interrupt_before: All | Sequence[str] = (),
+        interrupt_after: All | Sequence[str] = (),
         name: str | None = None,
         blocking: bool = True,
         unknown_keys: UnknownKeys = "error",
@@ -309,7 +387,12 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         """Check the graph and make it runnable. The builder is left as it is, and may be changed and compiled again.
 
         Args:
-            checkpointer: where threads are stored; None runs without.
+            checkpointer: where threads are stored; None runs without. For a graph that is a node of another, None
+                stores its state with the other's, for one run of the node; True keeps it from run to run; False stores
+                nothing of it.
+            store: what nodes get as `store`: long-term memory, say.
+            interrupt_before, interrupt_after: nodes before or after which a run stops until it is called again with
+                input None; "*" for all.
             name: for messages and drawings.
             blocking: False promises that the nodes' plain functions never block: they run on the event loop then, and
                 not in worker threads.
@@ -332,6 +415,9 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             ignore_unknown=unknown_keys == "ignore",
             world=world,
             debug=debug,
+            store=store,
+            interrupt_before=interrupt_before,
+            interrupt_after=interrupt_after,
         )
 
     def _annotated_schema(self, call: Callable[..., Any], role: str) -> Schema:
@@ -362,6 +448,10 @@ class CompiledStateGraph(Graph[InputT, OutputT], Generic[StateT, InputT, OutputT
         self.builder = builder
         self._drawn = drawn
 
+    def input_from(self, state: Any) -> Any:
+        schema = self.builder.input_schema
+        return {key: state[key] for key in schema.keys if key in state} if isinstance(state, dict) else state
+
     def get_graph(self) -> Drawing:
         """Nodes and edges, to be drawn."""
         return self._drawn
@@ -378,17 +468,10 @@ def draw(builder: StateGraph[Any, Any, Any]) -> Drawing:
                 Edge(source=source, target=end, conditional=True, label=None if said == end else str(said))
                 for said, end in ends.items()
             ]
+    for source, node in builder.nodes.items():
+        edges += [Edge(source=source, target=end, conditional=True, label=label) for end, label in node.destinations]
     deferred = frozenset(name for name, node in builder.nodes.items() if node.defer)
     return drawing(list(builder.nodes), edges, deferred)
-
-
-def hints_of(call: Callable[..., Any]) -> dict[str, Any]:
-    """A callable's annotations; none when they cannot be resolved (they name something local, say)."""
-    target = call if inspect.isroutine(call) or inspect.isclass(call) else getattr(call, "__call__", call)  # noqa: B004  # an instance's
-    try:
-        return get_type_hints(getattr(call, "func", target), include_extras=True)
-    except (NameError, TypeError):
-        return {}
 
 
 def _name_of(call: Any) -> str:
@@ -396,11 +479,10 @@ def _name_of(call: Any) -> str:
     return getattr(named, "__name__", None) or type(named).__name__
 
 
-def _check_action(name: str, call: Any) -> None:
+def _check_action(name: str, call: Any) -> tuple[tuple[str, str], ...]:
+    """Refuse what cannot be called with the state. Returns what else it gets."""
     if isinstance(call, Graph):
-        raise GraphValidationError(
-            f"the action of {name!r} is a compiled graph: call it in a function, await graph.ainvoke(...)"
-        )
+        raise GraphValidationError(f"the action of {name!r} is a graph: it can be a node, and not a router")
     if not callable(call):
         raise GraphValidationError(
             f"the action of {name!r} is a function, and {call!r} is not callable. Name and function go together: "
@@ -408,14 +490,29 @@ def _check_action(name: str, call: Any) -> None:
         )
     if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
         raise GraphValidationError(f"the action of {name!r} is a generator: return an update instead of yielding")
-    try:
-        inspect.signature(call).bind(object())
-    except TypeError as error:
-        raise GraphValidationError(
-            f"{name!r} is called with one argument, the state: {error}. Bind what else it needs, with functools.partial"
-        ) from error
-    except ValueError:
-        return  # a builtin that tells nothing about itself
+    injects = injections_of(call, after=1)
+    check_signature(call, object(), what=f"{name!r} is called with one argument, the state", injected=injects)
+    return injects
+
+
+def _destinations(call: Callable[..., Any], given: Destinations | None) -> tuple[tuple[str, str | None], ...]:
+    """Where a node's commands may go, as far as it says."""
+    if isinstance(given, Mapping):
+        return tuple(given.items())
+    if given is not None:
+        return tuple((name, None) for name in given)
+    found: list[tuple[str, str | None]] = []
+
+    def look(at: Any) -> None:
+        if get_origin(at) is Command:
+            for inner in get_args(at):
+                found.extend((name, None) for name in get_args(inner) if isinstance(name, str))
+        else:
+            for inner in get_args(at):
+                look(inner)
+
+    look(hints_of(call).get("return"))
+    return tuple(found)
 
 
 def _literal_return(path: Callable[..., Any]) -> tuple[Any, ...] | None:

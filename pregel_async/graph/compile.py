@@ -9,13 +9,14 @@ a conditional edge          a router of the node, whose answer becomes writes to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import isawaitable
 from typing import Any
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 
-from .._core.program import SENDS, Node, Router, Write, build_program
+from .._core.program import PARENT, SENDS, Node, Router, Write, build_program
+from .._runtime.injection import hints_of
 from .._runtime.restore import BRANCH, JOIN
 from .._runtime.world import World
 from ..channels import (
@@ -25,9 +26,10 @@ from ..channels import (
     NamedBarrierValueAfterFinish,
 )
 from ..errors import ErrorCode, GraphValidationError, InvalidRouteError, InvalidUpdateError
+from ..compiled import Graph
 from ..node import flavour_of
-from ..types import END, START, Send
-from .builder import BranchSpec, CompiledStateGraph, StateGraph, draw, hints_of
+from ..types import END, START, All, Command, Send
+from .builder import BranchSpec, CompiledStateGraph, StateGraph, draw
 from .schema import Channel, Schema, as_mapping, input_reader
 
 Builder = StateGraph[Any, Any, Any]
@@ -35,13 +37,16 @@ Builder = StateGraph[Any, Any, Any]
 
 def compile_program(
     builder: Builder,
-    checkpointer: BaseCheckpointSaver | None,
+    checkpointer: BaseCheckpointSaver | bool | None,
     *,
     name: str,
     blocking: bool,
     ignore_unknown: bool,
     world: World | None,
     debug: bool,
+    store: Any,
+    interrupt_before: All | Sequence[str],
+    interrupt_after: All | Sequence[str],
 ) -> CompiledStateGraph[Any, Any, Any]:
     """The runnable graph. The builder is only read."""
     _validate(builder)
@@ -73,10 +78,11 @@ def compile_program(
                 name=target,
                 triggers=tuple(sorted([BRANCH + target, *joins])),
                 reads=spec.input.keys,
-                shape=spec.input.shape,
-                call=spec.call,
-                flavour=flavour_of(spec.call, blocking=blocking),
-                writes=_update_reader(builder, target, spec.input, keys, ignore_unknown=ignore_unknown),
+                shape=None if spec.graph is not None else spec.input.shape,
+                call=spec.call if spec.graph is None else _as_node(spec.graph, frozenset(keys)),
+                flavour="async" if spec.graph is not None else flavour_of(spec.call, blocking=blocking),
+                injects=spec.injects,
+                writes=_Updates(builder, target, spec.input, ignore_unknown=ignore_unknown),
                 edges=_edges(builder, target),
                 routers=_routers(builder, target),
             )
@@ -89,12 +95,14 @@ def compile_program(
         inputs=START,
         outputs=builder.output_schema.keys,
         read_input=input_reader(builder.input_schema, START, ignore_unknown=ignore_unknown),
+        read_command=_Updates(builder, START, builder.input_schema, ignore_unknown=ignore_unknown).command,
     )
     schemas = [builder.state_schema, builder.input_schema, builder.output_schema]
     schemas += [spec.input for spec in builder.nodes.values()]
     hints: list[Any] = [schema.type for schema in schemas]
     hints += [hint for schema in schemas for hint in schema.hints.values()]
-    hints += [hint for spec in builder.nodes.values() for hint in hints_of(spec.call).values()]
+    hints += [hint for spec in builder.nodes.values() if spec.graph is None for hint in hints_of(spec.call).values()]
+    hints += [hint for spec in builder.nodes.values() if spec.graph is not None for hint in spec.graph.hints]
     return CompiledStateGraph(
         builder,
         draw(builder),
@@ -105,6 +113,10 @@ def compile_program(
         stream_mode="updates",
         world=world,
         debug=debug,
+        store=store,
+        interrupt_before=interrupt_before,
+        interrupt_after=interrupt_after,
+        read_context=builder.read_context,
     )
 
 
@@ -141,6 +153,19 @@ def _validate(builder: Builder) -> None:
                     raise GraphValidationError(f"the conditional edge {name!r} of {source!r} cannot lead to START")
 
 
+def _as_node(graph: Graph[Any, Any], keys: frozenset[str]) -> Callable[[Any], Awaitable[Any]]:
+    """A graph as a node's function: of the state it gets the keys that it knows, and what it returns of those that the
+    state knows is the update."""
+
+    async def run_graph(state: Any) -> Any:
+        result: Any = await graph.ainvoke(graph.input_from(state))
+        if isinstance(result, dict):
+            return {key: value for key, value in result.items() if key in keys}
+        return result
+
+    return run_graph
+
+
 def _identity(value: Any) -> Any:
     return value
 
@@ -169,6 +194,7 @@ def _routers(builder: Builder, source: str) -> tuple[Router, ...]:
             call=branches[name].path,
             reads=branches[name].input.keys,
             shape=branches[name].input.shape,
+            injects=branches[name].injects,
             route=_route(builder, source, name, branches[name]),
         )
         for name in sorted(branches)
@@ -184,71 +210,120 @@ def _route(builder: Builder, source: str, name: str, branch: BranchSpec) -> Call
     def route(answer: Any) -> list[Write]:
         writes: list[Write] = []
         for said in answer if isinstance(answer, (list, tuple)) else (answer,):
-            if isinstance(said, Send):
-                if said.node not in nodes:
-                    raise refuse(said, _unknown(said))
-                writes.append((SENDS, said))
-                continue
             end = said
-            if ends is not None:
+            if ends is not None and not isinstance(said, Send):
                 try:
                     end = ends[said]
                 except (KeyError, TypeError):
                     raise refuse(said, f"its path_map has {', '.join(map(repr, ends))}") from None
-            if end == END:
-                continue
-            if not isinstance(end, str) or end not in nodes:
-                raise refuse(
-                    said,
-                    f"there is no node {end!r}; there are {', '.join(sorted(nodes))}"
-                    if isinstance(end, str)
-                    else "return a node's name, END, a Send, or a list of these",
-                )
-            writes.append((BRANCH + end, None))
+            _go_to(end, nodes, lambda why, said=said: refuse(said, why), writes)  # type: ignore[misc]
         return writes
 
     return route
 
 
-def _unknown(send: Send) -> str:
-    return "nothing can be sent to END" if send.node == END else f"there is no node {send.node!r}"
+def _go_to(
+    end: Any, nodes: frozenset[str], refuse: Callable[[str], InvalidUpdateError], writes: list[Write]
+) -> None:
+    """Add the write that makes a destination run; none for END."""
+    if isinstance(end, Send):
+        if end.node not in nodes:
+            raise refuse("nothing can be sent to END" if end.node == END else f"there is no node {end.node!r}")
+        writes.append((SENDS, end))
+    elif not isinstance(end, str):
+        raise refuse("return a node's name, END, a Send, or a list of these")
+    elif end != END:
+        if end not in nodes:
+            raise refuse(f"there is no node {end!r}; there are {', '.join(sorted(nodes))}")
+        writes.append((BRANCH + end, None))
 
 
-def _update_reader(
-    builder: Builder, node: str, schema: Schema, keys: tuple[str, ...], *, ignore_unknown: bool
-) -> Callable[[Any], list[Write]]:
+class _Updates:
     """Turns what a node returned into writes."""
-    known, nodes = frozenset(keys), frozenset(builder.nodes)
-    schemas = (schema, builder.state_schema, builder.output_schema)
 
-    def writes(result: Any) -> list[Write]:
+    def __init__(self, builder: Builder, node: str, schema: Schema, *, ignore_unknown: bool) -> None:
+        self._node = node
+        self._keys = frozenset(builder.channels)
+        self._nodes = frozenset(builder.nodes)
+        self._schemas = (schema, builder.state_schema, builder.output_schema)
+        self._ignore_unknown = ignore_unknown
+
+    def __call__(self, result: Any) -> list[Write]:
+        """A mapping, an instance of a schema, a `Command`, a list of these, one `Send`, or None.
+
+        Raises:
+            InvalidUpdateError: it is none of these, or names a key or a node that there is not.
+        """
         if result is None:
             return []
+        if type(result) is dict and result.keys() <= self._keys:
+            return list(result.items())
+        if isinstance(result, Command):
+            return self._one_of_several(result)
+        if isinstance(result, (list, tuple)) and self._is_several(result):
+            return [write for each in result for write in self._one_of_several(each)]
         if isinstance(result, Send):
-            if result.node not in nodes:
-                raise InvalidUpdateError(f"node {node!r} returned {result!r}: {_unknown(result)}", node=node)
-            return [(SENDS, result)]
-        update: Mapping[str, Any] | None = result if isinstance(result, dict) else None
-        if update is None:
-            update = next((found for each in schemas if (found := as_mapping(each, result)) is not None), None)
-        if update is None:
-            hint = " (was an await forgotten?)" if isawaitable(result) else ""
-            raise InvalidUpdateError(
-                f"node {node!r} returned a {type(result).__name__}{hint}: return a mapping of the keys to update, "
-                "or None",
-                node=node,
-                code=ErrorCode.INVALID_GRAPH_NODE_RETURN_VALUE,
-            )
-        if update.keys() <= known:
-            return list(update.items())
-        if ignore_unknown:
-            return [(key, value) for key, value in update.items() if key in known]
-        unknown = next(key for key in update if key not in known)
+            writes: list[Write] = []
+            _go_to(result, self._nodes, lambda why: self._refuse(f"returned {result!r}: {why}"), writes)
+            return writes
+        return self._update(result)
+
+    def command(self, command: Command) -> list[Write]:
+        """The writes of a command: its update, then where it goes."""
+        if command.graph is not None:
+            return [(PARENT, command)]
+        writes: list[Write] = []
+        if command.update is not None:
+            writes.extend(self._update(command.update, pairs=True))
+        goto = command.goto
+        for end in (goto,) if isinstance(goto, (str, Send)) else goto:
+            _go_to(end, self._nodes, lambda why, end=end: self._refuse(f"has goto={end!r}: {why}"), writes)  # type: ignore[misc]
+        return writes
+
+    def _is_several(self, result: Sequence[Any]) -> bool:
+        """Whether a list is one of updates and commands. Of a plain state's updates, it may be the update itself."""
+        if self._schemas[0].root or self._schemas[1].root:
+            return any(isinstance(each, Command) for each in result)
+        return True
+
+    def _one_of_several(self, each: Any) -> list[Write]:
+        if isinstance(each, Command):
+            if each.resume is not None:
+                raise self._refuse("returned a Command with resume=, an answer: only a call can be given it")
+            return self.command(each)
+        if isinstance(each, Send):
+            raise self._refuse("returned a list of Sends: return Command(goto=[...]), or let a conditional edge send")
+        return [] if each is None else self._update(each)
+
+    def _update(self, given: Any, *, pairs: bool = False) -> list[Write]:
+        if isinstance(given, dict):
+            return self._known(list(given.items()))
+        for schema in self._schemas:
+            found = as_mapping(schema, given)
+            if found is not None:
+                return self._known(list(found.items()))
+        if pairs and isinstance(given, (list, tuple)) and all(isinstance(each, tuple) and len(each) == 2 for each in given):
+            return self._known(list(given))
+        hint = " (was an await forgotten?)" if isawaitable(given) else ""
         raise InvalidUpdateError(
-            f"node {node!r} updates {unknown!r}, and no schema has that key; known are {', '.join(keys)}. "
-            "compile(unknown_keys='ignore') drops such keys.",
-            channel=str(unknown),
-            node=node,
+            f"node {self._node!r} returned a {type(given).__name__}{hint}: return a mapping of the keys to update, "
+            "a Command, or None",
+            node=self._node,
+            code=ErrorCode.INVALID_GRAPH_NODE_RETURN_VALUE,
         )
 
-    return writes
+    def _known(self, writes: list[Write]) -> list[Write]:
+        unknown = [key for key, _ in writes if key not in self._keys]
+        if not unknown:
+            return writes
+        if self._ignore_unknown:
+            return [write for write in writes if write[0] in self._keys]
+        raise InvalidUpdateError(
+            f"node {self._node!r} updates {unknown[0]!r}, and no schema has that key; known are "
+            f"{', '.join(sorted(self._keys))}. compile(unknown_keys='ignore') drops such keys.",
+            channel=str(unknown[0]),
+            node=self._node,
+        )
+
+    def _refuse(self, what: str) -> InvalidUpdateError:
+        return InvalidUpdateError(f"node {self._node!r} {what}", node=self._node)

@@ -85,6 +85,9 @@ class Script:
             )
         )
 
+    async def pause(self, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
+        self.calls.append(f"pause {tasks[0].step}")
+
     async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
         self.calls.append(f"give up {tasks[0].step}")
         self.given_up.append((tuple(task.node.name for task in tasks), tuple(outcomes), error))
@@ -159,7 +162,6 @@ def stored(graph: Program, board: Board) -> Board:
         versions={name: board.versions[name] for name in held},
         seen={name: board.seen[name] for name in held if name in board.seen},
         ran=board.ran,
-        noticed=board.noticed,
     )
 
 
@@ -213,4 +215,5 @@ def program(*nodes: Node, keys: Any = None, **channels: Any) -> Program:
         inputs=tuple(channels),
         outputs=tuple(channels),
         read_input=pairs,
+        read_command=lambda command: list(command.update.items()),
     )

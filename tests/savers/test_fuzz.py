@@ -184,7 +184,6 @@ def entry(start: int, stop: int) -> bytes:
         versions={"channel0": 3},
         seen={"channel0": {"node": 3, "other": 2}, "channel1": {"node": 7}},
         ran=("node", "other"),
-        noticed=4,
         results={"task": (("channel1", None), ("channel2", encoded(VALUES[2])))},
     )
     return Ledger("", State.empty(), None, 0, 0).append(made, checkpoint_id=ID, step=1, metadata={}).frame

@@ -9,7 +9,7 @@ import msgspec
 
 from ..._core.board import Board
 from ..._core.program import Program
-from ..._core.task import Failed, Finished, Task
+from ..._core.task import Failed, Finished, Paused, Task
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +48,14 @@ class Mode:
 
     def finished(self, task: Task, outcome: Finished) -> Iterable[Any]:
         """A task has finished; its result is as durable as the run promised. In the order in which they finish."""
+        return ()
+
+    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[Any]:
+        """Tasks have asked, and that is recorded; the run ends with their superstep open. In plan order."""
+        return ()
+
+    def stopped(self, board: Board) -> Iterable[Any]:
+        """The run has stopped at a breakpoint."""
         return ()
 
     def failed(self, task: Task, outcome: Failed) -> Iterable[Any]:

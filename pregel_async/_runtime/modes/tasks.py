@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from ..._core.board import Board
 from ..._core.ids import PUSH
 from ..._core.isolation import isolate
-from ..._core.program import Write
-from ..._core.task import Failed, Finished, Task
+from ..._core.program import RETURN, Write
+from ..._core.task import Failed, Finished, Paused, Task
 from .mode import Mode
 from .updates import as_update
 
@@ -19,7 +19,8 @@ class Tasks(Mode):
     `{"id", "name", "error", "result", "interrupts"}` of each that has run, as it ends.
 
     A task whose result was recorded earlier is planned and does not run, so that its second event never comes; its
-    `updates` chunk does. `error` is the live exception.
+    `updates` chunk does. `error` is the live exception. A task that a node calls has `((args), {keyword args})` as input
+    and `{"__return__": value}` as result.
     """
 
     name: ClassVar[str] = "tasks"
@@ -38,6 +39,11 @@ class Tasks(Mode):
         if not (task.node.hidden or outcome.replayed):
             yield self._ended(task, outcome.writes, None)
 
+    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[Any]:
+        for task, outcome in paused:
+            asked = [{"value": isolate(question.value), "id": question.id} for question in outcome.interrupts]
+            yield {**self._ended(task, (), None), "result": {}, "interrupts": asked}
+
     def failed(self, task: Task, outcome: Failed) -> Iterable[Any]:
         if not task.node.hidden:
             yield self._ended(task, outcome.writes or (), outcome.error)
@@ -46,6 +52,8 @@ class Tasks(Mode):
         shown = self.view.shown
         update = as_update(writes, shown)
         result = {} if update is None and not isinstance(shown, str) else update
+        if task.caller is not None and error is None:
+            result = {RETURN: update}
         return {"id": task.id, "name": task.node.name, "error": error, "result": result, "interrupts": []}
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
+from ..._core.board import Board
 from ..._core.isolation import isolate
-from ..._core.program import Write
-from ..._core.task import Finished, Task
+from ..._core.program import RETURN, Write
+from ..._core.task import Finished, Paused, Task
+from ...types import INTERRUPT
 from .mode import Mode
 
 
@@ -17,21 +19,30 @@ class Updates(Mode):
     name: ClassVar[str] = "updates"
 
     def finished(self, task: Task, outcome: Finished) -> Iterable[Any]:
-        if task.node.hidden:
+        if task.node.hidden or outcome.leaves:  # commands for another graph update nothing here
             return
         chunk: dict[str, Any] = {task.node.name: as_update(outcome.writes, self.view.shown)}
         if outcome.replayed:
             chunk["__metadata__"] = {"cached": True}
         yield chunk
 
+    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[Any]:
+        for _, outcome in paused:
+            yield {INTERRUPT: isolate(outcome.interrupts)}
+
+    def stopped(self, board: Board) -> Iterable[Any]:
+        yield {INTERRUPT: ()}
+
 
 def as_update(writes: Sequence[Write], shown: str | tuple[str, ...]) -> Any:
     """A task's writes as the update that its node returned.
 
     Returns:
-        The bare value when one channel is shown; else a mapping of the channels written, a list of one-entry mappings
+        The bare value when one channel is shown, or when it is a call's result; else a mapping of the channels written, a list of one-entry mappings
         when a channel was written more than once, or None when none of them was written.
     """
+    if len(writes) == 1 and writes[0][0] == RETURN:
+        return isolate(writes[0][1])
     if isinstance(shown, str):
         values = [isolate(value) for name, value in writes if name == shown]
         return values if len(values) > 1 else values[0] if values else None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from ..._core.board import Board
+from ..._core.isolation import isolate
+from ..._core.task import Paused, Task
+from ...types import INTERRUPT
 from .mode import Mode
 
 
@@ -16,6 +19,11 @@ class Values(Mode):
 
     def resumed(self, board: Board) -> Iterable[Any]:
         yield board.show(self.view.shown)
+
+    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[Any]:
+        state = board.show(self.view.shown)
+        asked = {INTERRUPT: tuple(isolate(question) for _, outcome in paused for question in outcome.interrupts)}
+        yield {**state, **asked} if isinstance(state, dict) else asked
 
     def updated(self, board: Board) -> Iterable[Any]:
         if not self.names.isdisjoint(board.changed):

@@ -1,0 +1,252 @@
+"""Tasks that a node calls: they run beside it, and are recorded as they finish.
+
+A call gives a future at once. Its result is stored before anybody sees it, under an id made of the caller's and of the
+call's place in it, so that it is never computed again: not after a crash, a question, a failure, or a retry of the
+caller. Calls run in the task group of the whole run, and end before their caller does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from typing import Any, Generic, TypeVar
+
+import anyio
+import anyio.from_thread
+
+from .._core.isolation import isolate, own
+from .._core.program import Node
+from .._core.task import Cancelled, Failed, Finished, Outcome, Paused, Task
+from ..errors import GraphInterrupt, OutsideRunError, TaskCancelledError
+from .context import Running
+from .loops import wait_out
+
+T = TypeVar("T")
+
+
+class TaskFuture(Generic[T]):
+    """The result of a task, once it is there. Await it, as often as you like, in any task of the node.
+
+    A waiter that is cancelled cancels the task, as is usual on asyncio; shield it where that is not meant.
+    """
+
+    def __init__(self, caller: Running, task: Task) -> None:
+        self._caller = caller
+        self._task = task
+        self._place = caller.next_place()
+        self._over = anyio.Event()
+        self._scope = anyio.CancelScope()
+        self._outcome: Outcome | None = None
+        self._told = False
+        self._loop_thread = caller.around.session.loop_thread
+
+    def __repr__(self) -> str:
+        state = "pending" if self._outcome is None else type(self._outcome).__name__.lower()
+        return f"<TaskFuture {self._task.node.name!r} {state}>"
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._wait().__await__()
+
+    def done(self) -> bool:
+        """Whether the task has ended, in whatever way."""
+        return self._outcome is not None
+
+    def cancelled(self) -> bool:
+        """Whether the task was cancelled before it finished."""
+        return isinstance(self._outcome, Cancelled)
+
+    def cancel(self) -> bool:
+        """Cancel the task, if it has not ended. It runs again when the thread is resumed and calls it again.
+
+        Returns:
+            Whether it was still under way.
+        """
+        if self.done():
+            return False
+        self._told = True  # whoever cancels it knows
+        if threading.get_ident() == self._loop_thread:
+            self._scope.cancel()
+        else:
+            anyio.from_thread.run_sync(self._scope.cancel)
+        return True
+
+    def result(self, timeout: float | None = None) -> T:
+        """The result; in a worker thread (a plain function's), wait for it.
+
+        Args:
+            timeout: seconds to wait; None for ever.
+
+        Raises:
+            TimeoutError: it is not there yet.
+            OutsideRunError: called on the event loop's thread before the task has ended: await the future there.
+        """
+        if self.done():
+            return self._take()
+        if threading.get_ident() == self._loop_thread:
+            raise OutsideRunError(
+                f"the result of task {self._task.node.name!r} is not there yet, and waiting for it here would stop "
+                "the event loop: await the future"
+            )
+        return anyio.from_thread.run(self._wait_for, timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What the task raised; None when it finished. Waits as `result` does."""
+        try:
+            self.result(timeout)
+        except TimeoutError:
+            if not self.done():
+                raise
+        except BaseException:
+            if not self.done():
+                raise
+        self._told = True
+        return _error_of(self._outcome, self._task)
+
+    # ---- waiting -----------------------------------------------------------------------------------------------------
+
+    async def _wait_for(self, timeout: float | None) -> T:
+        with anyio.fail_after(timeout):
+            return await self._wait()
+
+    async def _wait(self) -> T:
+        await self.settle()
+        return self._take()
+
+    async def settle(self) -> None:
+        """Wait until the task has ended, in whatever way."""
+        if self._outcome is None:
+            places = self._caller.around.places
+            if places is not None:
+                places.release()  # who waits for a task lends it its place
+            try:
+                await self._over.wait()
+            except BaseException:
+                if not self._caller.open:  # else the caller is on its way to ask, and the task may finish beside it
+                    self.cancel()
+                raise
+            finally:
+                if places is not None:
+                    with anyio.CancelScope(shield=True):
+                        await places.acquire()
+
+    def _take(self) -> T:
+        self._told = True
+        error = _error_of(self._outcome, self._task)
+        if error is not None:
+            raise error
+        assert isinstance(self._outcome, Finished)
+        return isolate(self._outcome.writes[0][1])  # type: ignore[no-any-return]
+
+    # ---- running -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run the task in the group of the run. Nothing but a cancellation leaves here."""
+        around = self._caller.around
+        outcome: Outcome = Cancelled()
+        try:
+            with self._scope:
+                if around.places is None:
+                    outcome = await around.call(self._caller, self._task)
+                else:
+                    async with around.places:
+                        outcome = await around.call(self._caller, self._task)
+        finally:
+            if isinstance(outcome, Paused):
+                self._caller.open[self._place] = outcome.interrupts
+            self._outcome = outcome
+            self._over.set()
+
+    async def wait_out(self) -> None:
+        """Wait until the task has ended, come what may."""
+        await wait_out(self._over)
+
+    def untold(self) -> BaseException | None:
+        """What the task raised, if nobody has been told."""
+        return None if self._told else _error_of(self._outcome, self._task)
+
+
+def _error_of(outcome: Outcome | None, task: Task) -> BaseException | None:
+    if isinstance(outcome, Failed):
+        return outcome.error
+    if isinstance(outcome, Paused):
+        return GraphInterrupt(outcome.interrupts)
+    if isinstance(outcome, Cancelled):
+        return TaskCancelledError(task.node.name)
+    return None
+
+
+class CalledTasks:
+    """The tasks that one attempt of a node has called."""
+
+    def __init__(self) -> None:
+        self._futures: list[TaskFuture[Any]] = []
+
+    def start(self, caller: Running, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskFuture[Any]:
+        """Start a task; on the event loop's thread."""
+        task = caller.task.call(node, len(self._futures), own((args, kwargs)))
+        future: TaskFuture[Any] = TaskFuture(caller, task)
+        self._futures.append(future)
+        caller.around.session.group.start_soon(future.run, name=f"task {node.name}")
+        return future
+
+    async def join(self) -> None:
+        """Wait until all have ended.
+
+        Raises:
+            BaseException: what one of them raised and nobody was told; an `ExceptionGroup` in the order of the calls
+                when there are several; `GraphInterrupt` when one has asked.
+        """
+        for future in self._futures:
+            await future.settle()
+        errors = [error for future in self._futures if (error := future.untold()) is not None]
+        failures = [error for error in errors if not isinstance(error, (GraphInterrupt, TaskCancelledError))]
+        if len(failures) == 1:
+            raise failures[0]
+        if failures:
+            raise BaseExceptionGroup(f"{len(failures)} tasks failed that nobody awaited", failures)
+        for error in errors:
+            if isinstance(error, GraphInterrupt):
+                raise error
+
+    async def pause(self) -> None:
+        """Wait until all have ended, as their caller stops to ask: what they do is not done again."""
+        for future in self._futures:
+            await future.settle()
+
+    async def end(self) -> None:
+        """Cancel those that go on, and wait until they have ended."""
+        going_on = [future for future in self._futures if not future.done()]
+        for future in going_on:
+            future.cancel()
+        for future in going_on:
+            await future.wait_out()
+
+
+def call_task(caller: Running, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskFuture[Any]:
+    """Call a task from wherever the node's code runs: on the event loop, or in a worker thread.
+
+    Raises:
+        OutsideRunError: the node has ended, or runs code in a thread that anyio does not know.
+    """
+
+    def start() -> TaskFuture[Any]:
+        if caller.ended:
+            raise OutsideRunError(
+                f"task {node.name!r} was called for node {caller.task.node.name!r}, which has ended: "
+                "wait in the node for whatever it starts"
+            )
+        if caller.calls is None:
+            caller.calls = CalledTasks()
+        assert isinstance(caller.calls, CalledTasks)
+        return caller.calls.start(caller, node, args, kwargs)
+
+    if caller.around.session.loop_thread == threading.get_ident():
+        return start()
+    try:
+        return anyio.from_thread.run_sync(start)
+    except OutsideRunError:
+        raise
+    except RuntimeError as error:
+        raise OutsideRunError(
+            f"task {node.name!r} was called in a thread of the node's own: call it in the node's function"
+        ) from error

@@ -1,0 +1,302 @@
+"""What a running node reaches: the run around it, what it was called with, and what it may ask.
+
+`CURRENT` names the node that the running code belongs to, in its tasks and worker threads too, as a context variable
+does. What follows from it: who asks a question, whose subgraph a graph's run is, and whose call a task is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from checkpoint_savers.records import CheckpointId, TaskId
+
+from .._core.board import Board
+from .._core.ids import interrupt_id
+from .._core.isolation import isolate, own
+from .._core.program import Program
+from .._core.task import Outcome, Task
+from ..errors import EmptyChannelError, GraphInterrupt, OutsideRunError
+from ..types import Interrupt, RunnableConfig, StreamWriter
+from .hold import Hold
+from .thread import Thread
+from .world import World
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultedTypeVar
+
+    ContextT = DefaultedTypeVar("ContextT", default=Any)
+else:
+    ContextT = TypeVar("ContextT")
+
+PREVIOUS: Final = "__previous__"
+"""The channel of what an entrypoint saved for its next run."""
+
+class ExecutionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a node runs.
+
+    Attributes:
+        task_id: structural: the same on every attempt, replay, resume and fork. Fit as an idempotency key.
+        thread_id: None when the run has no thread.
+        run_id: of the call.
+        checkpoint_id: the checkpoint on which the superstep was planned; None when nothing is stored.
+        checkpoint_ns: the task's namespace: what the state of a subgraph that it runs is stored under.
+        node_attempt: from 1.
+        node_first_attempt_time: when the first attempt began, in unix seconds; None while there is one.
+    """
+
+    task_id: TaskId
+    thread_id: str | None
+    run_id: str
+    checkpoint_id: CheckpointId | None
+    checkpoint_ns: str
+    node_attempt: int = 1
+    node_first_attempt_time: float | None = None
+
+
+class Runtime(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True):
+    """What a node gets besides its input; ask for it with a parameter annotated `Runtime[Context]`, or named `runtime`.
+
+    Attributes:
+        context: what the call was given as `context=`; None without.
+        store: what the graph was compiled with as `store=`; None without.
+        stream_writer: writes to the `custom` stream; does nothing when nobody reads it.
+        previous: what an entrypoint saved in the thread's last run; None elsewhere.
+        execution_info: where the node runs.
+    """
+
+    context: ContextT
+    store: Any
+    stream_writer: StreamWriter
+    previous: Any
+    execution_info: ExecutionInfo
+
+
+class Calls(Protocol):
+    """The tasks that a node has called."""
+
+    async def join(self) -> None:
+        """Wait until all have ended. Raises what one of them raised and nobody was told."""
+        ...
+
+    async def pause(self) -> None:
+        """Wait until all have ended, as their caller stops to ask."""
+        ...
+
+    async def end(self) -> None:
+        """Cancel those that go on, and wait until they have ended."""
+        ...
+
+
+class Session:
+    """What a call of a graph, and the graphs that its nodes run, share.
+
+    Attributes:
+        run_id: the call's.
+        scope: the thread's id; the run's when it has no thread. Task ids are made in it.
+        hold: None when nothing is stored.
+        group: where tasks run that a node calls.
+        answers: question id -> answer: all that were given in the open superstep of the root graph.
+        given: those among them that this call brought.
+        travels: namespace -> checkpoint: where graphs that nodes run are to go on from. Each is used once.
+        loop_thread: the thread that the run's event loop is in.
+    """
+
+    __slots__ = ("answers", "given", "group", "hold", "loop_thread", "run_id", "scope", "travels", "world")
+
+    def __init__(self, world: World, run_id: str, scope: str, hold: Hold | None, group: TaskGroup) -> None:
+        self.world = world
+        self.run_id = run_id
+        self.scope = scope
+        self.hold = hold
+        self.group = group
+        self.answers: dict[str, Any] = {}
+        self.given: Mapping[str, Any] = {}
+        self.travels: dict[str, CheckpointId] = {}
+        self.loop_thread = threading.get_ident()
+
+
+class Around(msgspec.Struct, frozen=True, kw_only=True):
+    """What the nodes of one graph's run share.
+
+    Attributes:
+        session: of the call.
+        program: the graph.
+        ns: its namespace.
+        thread: its storage; None when nothing is stored of it.
+        config: the call's settings, merged with those of the graphs around.
+        context, store: as in `Runtime`.
+        write: puts a chunk on the `custom` stream; None when nobody reads it.
+        outer: the node that runs this graph; None for the root graph.
+        places: for as many tasks as may run at once; None for all.
+        call: runs a task that a node calls: gives its recorded result, or what becomes of it.
+        debug: warn when a node changes its input in place.
+    """
+
+    session: Session
+    program: Program
+    ns: str
+    thread: Thread | None
+    config: RunnableConfig
+    context: Any
+    store: Any
+    write: Callable[[Any], None] | None
+    outer: Running | None
+    places: anyio.Semaphore | None
+    call: Callable[[Running, Task], Awaitable[Outcome]]
+    debug: bool
+
+    def enclosing(self, name: str) -> bool:
+        """Whether a graph around this one, or the node that it is in one, has this name."""
+        outer = self.outer
+        while outer is not None:
+            if name in (outer.around.program.name, outer.task.node.name):
+                return True
+            outer = outer.around.outer
+        return False
+
+
+class Running:
+    """One attempt at one task: what the node's code reaches.
+
+    Attributes:
+        around: the graph's run.
+        board: as the superstep reads it.
+        task: what runs.
+        open: the questions that it, or what it called, has asked in vain, by their place in its code.
+        places: how many things it has asked, called or run: the place of the next.
+        calls: the tasks that it has called; None before the first.
+        runs: how many graphs it has run.
+        ended: the attempt is over; code of it that goes on all the same reaches nothing any more.
+    """
+
+    __slots__ = ("_asked", "around", "board", "calls", "ended", "open", "places", "runs", "task")
+
+    def __init__(self, around: Around, board: Board, task: Task) -> None:
+        self.around = around
+        self.board = board
+        self.task = task
+        self.open: dict[int, tuple[Interrupt, ...]] = {}
+        self.places = 0
+        self.calls: Calls | None = None
+        self.runs = 0
+        self.ended = False
+        self._asked = 0
+
+    @property
+    def ns(self) -> str:
+        """What the state of graphs that it runs is stored under."""
+        own_part = f"{self.task.node.name}:{self.task.id}"
+        return f"{self.around.ns}|{own_part}" if self.around.ns else own_part
+
+    # ---- questions ---------------------------------------------------------------------------------------------------
+
+    def ask(self, value: Any) -> Any:
+        """The answer, if there is one. Raises `GraphInterrupt` with the question if there is none."""
+        index, self._asked = self._asked, self._asked + 1
+        place = self.next_place()
+        key = interrupt_id(self.task.id, index)
+        answers = self.around.session.answers
+        if key in answers:
+            return isolate(answers[key])
+        question = Interrupt(own(value), key)
+        self.open[place] = (question,)
+        raise GraphInterrupt((Interrupt(isolate(question.value), key),))
+
+    def questions(self) -> tuple[Interrupt, ...]:
+        """All open questions, in the order of their places in the node's code."""
+        return tuple(question for place in sorted(self.open) for question in self.open[place])
+
+    def next_place(self) -> int:
+        """The place in the node's code of what it is about to ask, call or run."""
+        place, self.places = self.places, self.places + 1
+        return place
+
+    # ---- what it was called with -------------------------------------------------------------------------------------
+
+    def inject(self, wanted: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+        """The keyword arguments that a node's signature asks for."""
+        return {parameter: getattr(self, what) for parameter, what in wanted}
+
+    @property
+    def config(self) -> RunnableConfig:
+        """The call's settings, and where the node stands. A new one each time."""
+        info = self.info
+        config: dict[str, Any] = {**self.around.config}
+        config["configurable"] = {**config.get("configurable", {}), "checkpoint_ns": info.checkpoint_ns}
+        if info.thread_id is not None:
+            config["configurable"]["thread_id"] = info.thread_id
+        if info.checkpoint_id is not None:
+            config["configurable"]["checkpoint_id"] = info.checkpoint_id
+        config["metadata"] = {**config.get("metadata", {})}
+        config["run_id"] = info.run_id
+        return config  # type: ignore[return-value]  # a RunnableConfig, made key by key
+
+    @property
+    def store(self) -> Any:
+        return self.around.store
+
+    @property
+    def context(self) -> Any:
+        return self.around.context
+
+    @property
+    def writer(self) -> StreamWriter:
+        return self.around.write or _write_to_nobody
+
+    @property
+    def previous(self) -> Any:
+        try:
+            return self.board.read(PREVIOUS)
+        except EmptyChannelError:
+            return None
+
+    @property
+    def info(self) -> ExecutionInfo:
+        session, thread = self.around.session, self.around.thread
+        return ExecutionInfo(
+            task_id=self.task.id,
+            thread_id=None if session.hold is None else session.hold.thread_id,
+            run_id=session.run_id,
+            checkpoint_id=None if thread is None else thread.tip,
+            checkpoint_ns=self.ns,
+        )
+
+    @property
+    def runtime(self) -> Runtime[Any]:
+        return Runtime(
+            context=self.context,
+            store=self.store,
+            stream_writer=self.writer,
+            previous=self.previous,
+            execution_info=self.info,
+        )
+
+
+CURRENT: ContextVar[Running | None] = ContextVar("pregel_async.current", default=None)
+"""The node that the running code belongs to."""
+
+
+def current(what: str) -> Running:
+    """The running node.
+
+    Raises:
+        OutsideRunError: there is none.
+    """
+    running = CURRENT.get()
+    if running is None:
+        raise OutsideRunError(
+            f"{what} was called outside of a run: call it in a node, in a task, or in what these call. "
+            "A thread of your own does not know its node; start it with contextvars.copy_context().run"
+        )
+    return running
+
+
+def _write_to_nobody(chunk: Any, /) -> None:
+    pass

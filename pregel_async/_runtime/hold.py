@@ -1,0 +1,146 @@
+"""A run's hold on its thread: the claim, kept alive while the run goes on, and given up at its end.
+
+All graphs of one run share it: the root graph's, and those that its nodes run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from types import TracebackType
+from typing import Self
+
+import anyio
+
+from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.errors import CheckpointError, StorageError, ThreadBusyError
+from checkpoint_savers.owner import this_process
+from checkpoint_savers.records import CheckpointId, Claim, Owner
+
+from ..types import OnConflict
+from .world import World, checkpoint_id
+
+CLAIM_SECONDS = 30.0
+"""How long a claim lasts after the last commit or heartbeat, when its process cannot be seen to be gone."""
+
+
+class Hold:
+    """A claimed thread. Use it in `async with`, which gives it up.
+
+    Attributes:
+        claim: what every write shows to the saver.
+        fresh: the thread held nothing when it was claimed.
+        released: the claim was given up, with the last commit.
+        tips: namespace -> the checkpoint at which the state of a subgraph stands that keeps it from call to call, on
+            the branch that this run is on.
+        moved: those of them that changed since the root graph's last commit.
+        visited: the namespaces that this run has written.
+    """
+
+    def __init__(self, saver: BaseCheckpointSaver, world: World, claim: Claim) -> None:
+        self.saver = saver
+        self.world = world
+        self.claim = claim
+        self.fresh = claim.newest is None
+        self.released = False
+        self.tips: dict[str, CheckpointId] = {}
+        self.moved: dict[str, CheckpointId] = {}
+        self.visited: set[str] = set()
+        self._newest = claim.newest
+
+    @classmethod
+    async def take(cls, saver: BaseCheckpointSaver, world: World, thread_id: str, on_conflict: OnConflict) -> Hold:
+        """Claim a thread for one run.
+
+        Raises:
+            ThreadBusyError: another run owns it, and `on_conflict` is "reject".
+            StorageError
+        """
+        # The caller may have chosen the run's id, and may choose it twice: what tells owners apart is made here.
+        return cls(saver, world, await _claim(saver, world, thread_id, world.new_id(), on_conflict))
+
+    @property
+    def thread_id(self) -> str:
+        return self.claim.thread_id
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Give the thread up. What fails in that becomes a note of the error that is on its way, if there is one."""
+        if self.released:
+            return
+        self.released = True
+        try:
+            with anyio.CancelScope(shield=True):
+                await self.saver.release(self.claim)
+        except CheckpointError as second:
+            if error is None or isinstance(error, anyio.get_cancelled_exc_class()):
+                raise
+            with contextlib.suppress(Exception):  # an exception that refuses attributes
+                error.add_note(f"and its thread could not be given up: {type(second).__name__}: {second}")
+
+    async def keep(self) -> None:
+        """Renew the claim from time to time, until cancelled, so that a long superstep does not lose it."""
+        while True:
+            await anyio.sleep(CLAIM_SECONDS / 3)
+            try:
+                await self.saver.renew(self.claim, expires_at=self.expiry())
+            except ThreadBusyError:
+                return  # lost: the next commit is refused, and says so
+            except StorageError:
+                continue  # the next commit meets it too, if it lasts
+
+    def expiry(self) -> float:
+        """When a claim that is renewed now lapses, in unix seconds."""
+        return self.world.now() + CLAIM_SECONDS
+
+    def next_id(self) -> CheckpointId:
+        """A checkpoint id greater than all of the thread, of any namespace."""
+        self._newest = checkpoint_id(self.world, self._newest)
+        return self._newest
+
+
+async def _claim(
+    saver: BaseCheckpointSaver, world: World, thread_id: str, owner_id: str, on_conflict: OnConflict
+) -> Claim:
+    owner = this_process(owner_id)
+    pause = 0.02
+    while True:
+        try:
+            return await _claim_once(saver, world, thread_id, owner)
+        except ThreadBusyError:
+            if on_conflict == "reject":
+                raise
+        await anyio.sleep(pause * (0.5 + world.jitter()))
+        pause = min(pause * 1.5, 1.0)
+
+
+async def _claim_once(saver: BaseCheckpointSaver, world: World, thread_id: str, owner: Owner) -> Claim:
+    """Claim in a task of its own, so that a cancelled run learns whether it had the thread already, and gives it
+    back."""
+    claim: Claim | None = None
+    failure: Exception | None = None
+
+    async def take() -> None:
+        nonlocal claim, failure
+        now = world.now()
+        with anyio.CancelScope(shield=True):
+            try:
+                claim = await saver.claim(thread_id, owner, now=now, expires_at=now + CLAIM_SECONDS)
+            except Exception as error:
+                failure = error
+
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(take)
+    except BaseException:
+        if claim is not None:
+            with anyio.CancelScope(shield=True):
+                await saver.release(claim)
+        raise
+    if failure is not None:
+        raise failure
+    assert claim is not None
+    return claim

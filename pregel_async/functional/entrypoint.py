@@ -1,0 +1,173 @@
+"""`@entrypoint`: a workflow that is one function, lowered to a graph of one node.
+
+the input                    channel `__start__`, which triggers the node
+what the function returns    channel `__end__`, the graph's output
+what it saves                channel `__previous__`, which the thread's next run reads
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar, get_args, get_origin, overload
+
+import msgspec
+
+from checkpoint_savers.abc import BaseCheckpointSaver
+
+from .._core.program import Node, Write, build_program
+from .._runtime.context import PREVIOUS
+from .._runtime.injection import check_signature, hints_of, injections_of
+from .._runtime.world import World
+from ..channels import EphemeralValue, LastValue
+from ..compiled import Graph
+from ..context_schema import context_reader
+from ..drawing import Drawing, Edge, drawing
+from ..errors import GraphValidationError, InvalidUpdateError
+from ..node import flavour_of
+from ..types import END, START, Command
+
+__all__ = ["CompiledEntrypoint", "entrypoint"]
+
+InputT = TypeVar("InputT")
+OutputT = TypeVar("OutputT")
+R = TypeVar("R")
+SavedT = TypeVar("SavedT")
+
+
+class Final(msgspec.Struct, Generic[R, SavedT], frozen=True, kw_only=True):
+    """What an entrypoint returns that saves something else than it returns.
+
+    Attributes:
+        value: what the call returns.
+        save: what the thread's next run gets as `previous`.
+    """
+
+    value: R
+    save: SavedT
+
+
+class CompiledEntrypoint(Graph[InputT, OutputT], Generic[InputT, OutputT]):
+    """A workflow that can be run. Its verbs are `Graph`'s."""
+
+    def get_graph(self) -> Drawing:
+        """Nodes and edges, to be drawn."""
+        name = next(iter(self._program.nodes))
+        return drawing([name], [Edge(source=START, target=name), Edge(source=name, target=END)])
+
+
+class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
+    """Make a function a workflow: it is run with `ainvoke(input)`, and calls tasks.
+
+    Args:
+        checkpointer: where threads are stored; None runs without.
+        store: what the function and its tasks get as `store`.
+        context_schema: what a call's `context=` must fit.
+        name: for messages; the function's own by default.
+        blocking: False promises that a plain function never blocks, so that it runs on the event loop.
+        debug: warn when the function changes its input in place.
+        world: clock, ids and randomness; the system's by default.
+
+    The function takes the input, and by keyword what else its signature asks for: `previous` (what the thread's last
+    run returned or saved; None on its first), `runtime`, `config`, `writer`, `store`. It returns the result, or
+    `entrypoint.final(value=..., save=...)`.
+
+    Raises:
+        GraphValidationError: the function is a generator, or takes no input.
+    """
+
+    final = Final
+
+    def __init__(
+        self,
+        checkpointer: BaseCheckpointSaver | bool | None = None,
+        *,
+        store: Any = None,
+        context_schema: type[Any] | None = None,
+        name: str | None = None,
+        blocking: bool = True,
+        debug: bool = False,
+        world: World | None = None,
+    ) -> None:
+        if callable(checkpointer) and not isinstance(checkpointer, BaseCheckpointSaver):
+            raise GraphValidationError("entrypoint is called: @entrypoint(), or @entrypoint(checkpointer=saver)")
+        self._checkpointer = checkpointer
+        self._store = store
+        self._read_context = None if context_schema is None else context_reader(context_schema)
+        self._name = name
+        self._blocking = blocking
+        self._debug = debug
+        self._world = world
+
+    @overload
+    def __call__(self, call: Callable[..., Awaitable[Final[R, Any]]]) -> CompiledEntrypoint[Any, R]: ...
+    @overload
+    def __call__(self, call: Callable[..., Final[R, Any]]) -> CompiledEntrypoint[Any, R]: ...
+    @overload
+    def __call__(self, call: Callable[..., Awaitable[R]]) -> CompiledEntrypoint[Any, R]: ...
+    @overload
+    def __call__(self, call: Callable[..., R]) -> CompiledEntrypoint[Any, R]: ...
+    def __call__(self, call: Callable[..., Any]) -> CompiledEntrypoint[Any, Any]:
+        name = self._name or getattr(call, "__name__", None) or type(call).__name__
+        if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
+            raise GraphValidationError(f"entrypoint {name!r} is a generator: return a value instead of yielding")
+        injects = injections_of(call, after=1)
+        check_signature(call, object(), what=f"entrypoint {name!r} is called with one argument, the input", injected=injects)
+        hints = hints_of(call)
+        returned = hints.get("return", Any)
+        returned, saved = get_args(returned) if get_origin(returned) is Final else (returned, returned)
+        first = next(iter(inspect.signature(call).parameters))
+        node = Node(
+            name=name,
+            triggers=(START,),
+            reads=START,
+            call=call,
+            flavour=flavour_of(call, blocking=self._blocking),
+            writes=_writes,
+            injects=injects,
+        )
+        program = build_program(
+            name=name,
+            nodes=[node],
+            channels={
+                START: EphemeralValue(hints.get(first, Any)),
+                END: LastValue(returned),
+                PREVIOUS: LastValue(saved),
+            },
+            keys=(END, PREVIOUS),
+            inputs=START,
+            outputs=END,
+            read_input=_read_input,
+            read_command=_read_command,
+        )
+        return CompiledEntrypoint(
+            program,
+            checkpointer=self._checkpointer,
+            hints=list(hints.values()),
+            stream_channels=END,
+            stream_mode="updates",
+            world=self._world,
+            debug=self._debug,
+            store=self._store,
+            read_context=self._read_context,
+        )
+
+
+def _read_input(given: Any) -> list[Write]:
+    return [(START, given)]
+
+
+def _read_command(command: Command) -> list[Write]:
+    if command.update is not None or command.goto:
+        raise InvalidUpdateError(
+            "an entrypoint is one function: there is nowhere to go to and no state to update. Answer its questions with "
+            "Command(resume=...), or use aupdate_state to change what it saved"
+        )
+    return []
+
+
+def _writes(result: Any) -> list[Write]:
+    """Both are written, even when they are None: a run that saves None has saved that."""
+    if isinstance(result, Final):
+        return [(END, result.value), (PREVIOUS, result.save)]
+    return [(END, result), (PREVIOUS, result)]

@@ -1,0 +1,114 @@
+"""`@task`: a step of a workflow, whose result is kept."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from .._core.program import RETURN, Node, Write
+from .._runtime.calls import TaskFuture, call_task
+from .._runtime.context import current
+from .._runtime.injection import hints_of, injections_of
+from ..errors import GraphValidationError
+from ..node import flavour_of
+
+__all__ = ["TaskFunction", "TaskFuture", "task"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class TaskFunction(Generic[P, T_co]):
+    """A function whose calls are tasks of the node that makes them. Made by `task`."""
+
+    def __init__(self, call: Callable[P, Awaitable[T_co] | T_co], name: str) -> None:
+        self.name = name
+        self.func = call
+        functools.update_wrapper(self, call)
+        self._hints = tuple(hints_of(call).values())
+        self._node = Node(
+            name=name,
+            triggers=(),
+            reads=(),
+            call=_with_arguments(call),
+            flavour=flavour_of(call, blocking=True),
+            writes=_returned,
+            injects=injections_of(call, after=0),
+        )
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[T_co]:
+        """Start the task, and return at once.
+
+        Its result is recorded before it can be awaited. When the node runs again, after a crash, a question or a
+        failure, the same call (by the order of the node's calls) gives that result and runs nothing.
+
+        Raises:
+            OutsideRunError: called outside of a node, a task or an entrypoint.
+        """
+        caller = current(f"task {self.name!r}")
+        thread = caller.around.thread
+        if thread is not None:
+            thread.know(*self._hints)
+        return call_task(caller, self._node, args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"<task {self.name!r}>"
+
+
+def _with_arguments(call: Callable[..., Any]) -> Callable[..., Any]:
+    def with_arguments(given: tuple[tuple[Any, ...], dict[str, Any]], **injected: Any) -> Any:
+        args, kwargs = given
+        names = _positional(call, len(args)) if injected else ()
+        rest = {name: value for name, value in injected.items() if name not in kwargs and name not in names}
+        return call(*args, **kwargs, **rest)
+
+    return with_arguments
+
+
+def _positional(call: Callable[..., Any], count: int) -> tuple[str, ...]:
+    """The names of the parameters that so many positional arguments fill."""
+    return tuple(inspect.signature(call).parameters)[:count]
+
+
+def _returned(result: Any) -> list[Write]:
+    return [(RETURN, result)]
+
+
+@overload
+def task(call: Callable[P, Awaitable[T]], /) -> TaskFunction[P, T]: ...
+@overload
+def task(call: Callable[P, T], /) -> TaskFunction[P, T]: ...
+@overload
+def task(*, name: str | None = None) -> _TaskDecorator: ...
+def task(call: Callable[..., Any] | None = None, /, *, name: str | None = None) -> Any:
+    """Make a function a task: `@task`, or `@task(name=...)`.
+
+    Args:
+        call: a function, which runs in a worker thread, or a coroutine function. Besides its arguments it gets what its
+            signature asks for, as a node does, where the caller does not pass it.
+        name: for messages and streams; the function's own by default.
+
+    Raises:
+        GraphValidationError: it is no function, or a generator.
+    """
+    decorate = _TaskDecorator(name)
+    return decorate if call is None else decorate(call)
+
+
+class _TaskDecorator:
+    def __init__(self, name: str | None) -> None:
+        self._name = name
+
+    @overload
+    def __call__(self, call: Callable[P, Awaitable[T]], /) -> TaskFunction[P, T]: ...
+    @overload
+    def __call__(self, call: Callable[P, T], /) -> TaskFunction[P, T]: ...
+    def __call__(self, call: Callable[..., Any], /) -> TaskFunction[..., Any]:
+        if not callable(call):
+            raise GraphValidationError(f"a task is a function, and {call!r} is not callable")
+        if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
+            raise GraphValidationError(f"task {call.__name__!r} is a generator: return a value instead of yielding")
+        return TaskFunction(call, self._name or getattr(call, "__name__", None) or type(call).__name__)

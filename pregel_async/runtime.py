@@ -1,0 +1,72 @@
+"""What a node's code calls: questions, and what the node was called with, from however deep inside.
+
+Each finds the running node by a context variable, in the node's own tasks and worker threads too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._runtime.context import ExecutionInfo, Runtime, current
+from .types import RunnableConfig, StreamWriter
+
+__all__ = ["ExecutionInfo", "Runtime", "get_config", "get_runtime", "get_store", "get_stream_writer", "interrupt"]
+
+
+def interrupt(value: Any) -> Any:
+    """Ask whoever runs the graph, and wait for the answer, however long.
+
+    The run stops, with the question in its result under "__interrupt__" and stored with the thread. It goes on when the
+    thread is called with `Command(resume=answer)`: the node runs again from its start, and this call returns the
+    answer. So put after it what must not be done twice, or do it in a task (`pregel_async.task`), whose result is kept.
+
+    A node may ask several times; each question has an id of its own, by the order in which the node asks. Let what this
+    raises through: `except Exception` does.
+
+    Args:
+        value: the question: anything that can be stored.
+
+    Raises:
+        GraphInterrupt: nobody has answered yet.
+        OutsideRunError: called outside of a run.
+    """
+    return current("interrupt()").ask(value)
+
+
+def get_runtime(context_schema: type[Any] | None = None) -> Runtime[Any]:
+    """What the running node was called with.
+
+    Args:
+        context_schema: what `context` is taken for; only for readers of the code.
+
+    Raises:
+        OutsideRunError: called outside of a run.
+    """
+    return current("get_runtime()").runtime
+
+
+def get_config() -> RunnableConfig:
+    """The call's config, and where the running node stands: its thread, checkpoint and namespace.
+
+    Raises:
+        OutsideRunError: called outside of a run.
+    """
+    return current("get_config()").config
+
+
+def get_store() -> Any:
+    """The store that the graph was compiled with; None without.
+
+    Raises:
+        OutsideRunError: called outside of a run.
+    """
+    return current("get_store()").store
+
+
+def get_stream_writer() -> StreamWriter:
+    """Writes to the `custom` stream; what it writes is dropped when nobody reads that.
+
+    Raises:
+        OutsideRunError: called outside of a run.
+    """
+    return current("get_stream_writer()").writer
