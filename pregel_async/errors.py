@@ -43,6 +43,7 @@ __all__ = [
     "InPlaceChangeWarning",
     "InterruptSwallowedError",
     "InvalidCheckpointerError",
+    "InvalidContextError",
     "InvalidInputError",
     "InvalidResumeError",
     "InvalidRouteError",
@@ -134,6 +135,18 @@ class GraphChangedError(PregelError):
             f"thread {thread_id!r} was stored by another version of this graph: {reason}. "
             "Finish the thread with the old code, start a new thread, or change the graph so that it fits."
         )
+
+
+class InvalidContextError(ConfigError, TypeError):
+    """The context does not fit the graph's context schema; nothing was run or stored.
+
+    Attributes:
+        path: where in the context, as `"user.name"`; empty for the context as a whole.
+    """
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        self.path = path
+        super().__init__(message)
 
 
 # ---- running -----------------------------------------------------------------------------------------------------

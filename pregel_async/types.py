@@ -20,6 +20,7 @@ __all__ = [
     "Durability",
     "Interrupt",
     "OnConflict",
+    "Overwrite",
     "PregelTask",
     "RunnableConfig",
     "Send",
@@ -220,3 +221,21 @@ Config: TypeAlias = RunnableConfig | Mapping[str, Any] | str
 
 Names: TypeAlias = str | Sequence[str]
 """One channel (bare values), or several (mappings)."""
+
+
+class Overwrite(msgspec.Struct, frozen=True, order=False, tag_field="type", tag="__overwrite__"):
+    """A write that takes the place of a channel's value instead of being folded into it.
+
+    Whatever else is written to that channel in the same superstep is dropped, in whatever order it comes; two
+    overwrites are an `InvalidUpdateError`. A key without a reducer takes the value as it takes any other, and so
+    refuses a second write beside it.
+
+    Where only JSON gets through, a channel with a reducer understands `{"__overwrite__": value}` and
+    `{"value": value, "type": "__overwrite__"}` (which is how msgspec writes this class) as well. To any other key these
+    are data.
+
+    Attributes:
+        value: what the channel holds afterwards.
+    """
+
+    value: Any

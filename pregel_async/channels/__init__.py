@@ -5,6 +5,7 @@ from __future__ import annotations
 from .abc import MISSING, BaseChannel, Missing
 from .any_value import AnyValue
 from .barrier import NamedBarrierValue, NamedBarrierValueAfterFinish
+from .delta import DeltaChannel
 from .ephemeral import EphemeralValue
 from .last_value import LastValue, LastValueAfterFinish
 from .reduced import BinaryOperatorAggregate
@@ -16,6 +17,7 @@ __all__ = [
     "AnyValue",
     "BaseChannel",
     "BinaryOperatorAggregate",
+    "DeltaChannel",
     "EphemeralValue",
     "LastValue",
     "LastValueAfterFinish",

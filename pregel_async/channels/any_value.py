@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, overload
 
 from .abc import Value
+from .overwrite import written
 from .single import SingleValue
 
 
@@ -27,5 +28,5 @@ class AnyValue(SingleValue[Value]):
     def update(self, values: Sequence[Value]) -> bool:
         if not values:
             return self._clear()
-        self._value = values[-1]
+        self._value = written(values[-1])
         return True

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Self, overload
 
 from .abc import BaseChannel, Value
+from .overwrite import written
 from .single import SingleValue, too_many
 
 
@@ -38,7 +39,7 @@ class EphemeralValue(SingleValue[Value]):
             return self._clear()
         if self.guard and len(values) > 1:
             raise too_many(self, len(values))
-        self._value = values[-1]
+        self._value = written(values[-1])
         return True
 
     def fresh(self) -> Self:

@@ -7,6 +7,7 @@ from typing import Any, Self, overload
 
 from ..errors import EmptyChannelError
 from .abc import MISSING, BaseChannel, Missing, Value
+from .overwrite import written
 from .single import SingleValue, too_many
 
 
@@ -34,7 +35,7 @@ class LastValue(SingleValue[Value]):
             raise too_many(self, len(values))
         if not values:
             return False
-        self._value = values[0]
+        self._value = written(values[0])
         return True
 
 
@@ -74,7 +75,7 @@ class LastValueAfterFinish(BaseChannel[Value, Value, tuple[Value, bool]]):
     def update(self, values: Sequence[Value]) -> bool:
         if not values:
             return False
-        self._value = values[-1]
+        self._value = written(values[-1])
         self._finished = False
         return True
 

@@ -24,8 +24,10 @@ from typing import Any, ClassVar, TypeAlias
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ..errors import EmptyChannelError
+from ..errors import EmptyChannelError, InvalidUpdateError
+from ..types import Overwrite
 from .abc import MISSING, BaseChannel
+from .overwrite import inside_of
 
 __all__ = ["ChannelLaws"]
 
@@ -66,10 +68,12 @@ class ChannelLaws:
     Attributes:
         folds: True if a superstep with two writes does what two supersteps with one write each do.
         commutes: True if the order of a superstep's writes does not matter.
+        overwritten: True if an `Overwrite` takes the place of the value and of all other writes of its superstep.
     """
 
     folds: ClassVar[bool] = False
     commutes: ClassVar[bool] = False
+    overwritten: ClassVar[bool] = False
 
     def make(self) -> Channel:
         """The channel as it would be declared: new, and the same for each call."""
@@ -78,6 +82,10 @@ class ChannelLaws:
     def updates(self) -> st.SearchStrategy[Any]:
         """What one write may bring, wrong values included. They can be deep-copied, and equal their copies."""
         raise NotImplementedError
+
+    def values(self) -> st.SearchStrategy[Any]:
+        """For a channel that is overwritten: values that it can be overwritten with, and then holds and stores."""
+        return self.updates()
 
     # ---- the laws ----
 
@@ -199,6 +207,22 @@ class ChannelLaws:
             assert together in singly, f"{channel!r} refuses {values} and accepts each of them"
 
     @law
+    def test_an_overwrite_takes_the_place_of_all(self, data: st.DataObject) -> None:
+        """For a channel that is overwritten: wherever the overwrite stands among the writes; two are refused."""
+        if not self.overwritten:
+            return
+        channel = self._reached(data)
+        before = look(channel)
+        value, values = data.draw(self.values()), data.draw(st.lists(self._folded, max_size=3))
+        values.insert(data.draw(st.integers(0, len(values))), Overwrite(value))
+        expected = Seen(deepcopy(value), deepcopy(value))
+        twice = data.draw(st.permutations([*values, Overwrite(data.draw(self.values()))]))
+        assert act(channel, Write(twice)) is InvalidUpdateError, f"{channel!r} was overwritten twice, with {twice}"
+        assert look(channel) == before, f"{channel!r} was changed by writes that it refused"
+        assert act(channel, Write(values)) is True, f"{channel!r} refuses {values}, or denies that it changed"
+        assert look(channel) == expected, f"{channel!r} was overwritten with {value!r}, and is {look(channel)}"
+
+    @law
     def test_values_are_replaced_and_not_changed(self, data: st.DataObject) -> None:
         """What a channel was given or has handed out stays as it is."""
         channel = self._declared()
@@ -235,6 +259,10 @@ class ChannelLaws:
     @cached_property
     def _several(self) -> st.SearchStrategy[list[Any]]:
         return st.lists(self.updates(), min_size=1, max_size=3)
+
+    @cached_property
+    def _folded(self) -> st.SearchStrategy[Any]:
+        return self.updates().filter(lambda update: inside_of(update) is MISSING)
 
     @cached_property
     def _writes(self) -> st.SearchStrategy[Write]:

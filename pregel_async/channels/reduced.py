@@ -1,51 +1,44 @@
-"""A channel whose writes are merged by a reducer."""
+"""Channels whose writes are merged by a reducer; here the one that takes them one by one."""
 
 from __future__ import annotations
 
 import collections.abc
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any, NotRequired, Required, Self, cast, get_args, get_origin, overload
+from typing import Annotated, Any, Generic, NotRequired, Required, Self, cast, get_args, get_origin, overload
 
 from ..errors import EmptyChannelError
-from .abc import MISSING, BaseChannel, Missing, Value
+from .abc import MISSING, BaseChannel, Missing, Update, Value
 from .fold import left_fold
+from .overwrite import overwritten
 
 
-class BinaryOperatorAggregate(BaseChannel[Value, Value, Value]):
-    """The left fold of all writes: `op(op(start, first), second)`, and so on from superstep to superstep.
+class Reduced(BaseChannel[Value, Update, Value], Generic[Value, Update]):
+    """A value that writes are merged into: where it starts, and that it is held, shown and stored as it is.
 
     A type that can be made without arguments is where the fold starts (an empty list, 0), and what is shown before the
     first write; nothing is held or stored until then. With any other type there is no value before the first write,
-    which then becomes the value as it is.
-
-    What `Annotated[list[str], operator.add]` becomes.
-
-    Attributes:
-        op: the reducer. It is given the value and one write, and returns the new value. One that changes its first
-            argument in place changes what `get` handed out before; the runtime gives it a copy to change, and so must
-            others who call.
+    which then becomes the value as it is. An `Overwrite` takes the place of the value and of all other writes of its
+    superstep.
     """
 
-    __slots__ = ("_start", "_value", "op")
+    __slots__ = ("_start", "_value")
 
-    kind = "BinaryOperatorAggregate"
     expires = False
 
-    op: Callable[[Value, Value], Value]
     _start: Callable[[], Value] | None
     # MISSING until the first write: what `_start` makes is not held, and is made anew for each reader.
     _value: Value | Missing
 
-    @overload
-    def __init__(self, typ: type[Value], op: Callable[[Any, Any], Any]) -> None: ...
-    @overload
-    def __init__(self: BinaryOperatorAggregate[Any], typ: object, op: Callable[[Any, Any], Any]) -> None: ...
-    def __init__(self, typ: object, op: Callable[[Value, Value], Value]) -> None:
+    def __init__(self, typ: object) -> None:
         super().__init__(typ)
-        self.op = op
-        self._start = _maker(typ)
+        self._start = maker_of(typ)
         self._value = MISSING
+
+    @abstractmethod
+    def _fold(self, value: Value, updates: Sequence[Update]) -> Value:
+        """The value with at least one write merged into it."""
 
     def get(self) -> Value:
         value = self._value
@@ -58,17 +51,21 @@ class BinaryOperatorAggregate(BaseChannel[Value, Value, Value]):
     def is_available(self) -> bool:
         return self._value is not MISSING or self._start is not None
 
-    def update(self, values: Sequence[Value]) -> bool:
+    def update(self, values: Sequence[Update]) -> bool:
         if not values:
             return False
-        value = self._value
+        value = overwritten(self, values)
         if value is MISSING:
-            if self._start is None:
-                value, values = values[0], values[1:]
-            else:
-                value = self._start()
+            value = self._value
+            if value is MISSING:
+                if self._start is None:
+                    value, values = cast("Value", values[0]), values[1:]
+                else:
+                    value = self._start()
+            if values:
+                value = self._fold(value, values)
         # Assigned when the whole fold is done: a reducer that raises leaves the channel as it was.
-        self._value = left_fold(self.op, value, values)
+        self._value = value
         return True
 
     def checkpoint(self) -> Value | Missing:
@@ -81,7 +78,6 @@ class BinaryOperatorAggregate(BaseChannel[Value, Value, Value]):
 
     def fresh(self) -> Self:
         twin = self._blank()
-        twin.op = self.op
         twin._start = self._start
         twin._value = MISSING
         return twin
@@ -92,11 +88,48 @@ class BinaryOperatorAggregate(BaseChannel[Value, Value, Value]):
         return twin
 
     def same_declaration(self, other: BaseChannel[Any, Any, Any]) -> bool:
+        return super().same_declaration(other) and isinstance(other, Reduced) and self._start is other._start
+
+
+class BinaryOperatorAggregate(Reduced[Value, Value]):
+    """The left fold of all writes: `op(op(start, first), second)`, and so on from superstep to superstep.
+
+    What `Annotated[list[str], operator.add]` becomes.
+
+    Attributes:
+        op: the reducer. It is given the value and one write, and returns the new value. One that changes its first
+            argument in place changes what `get` handed out before; the runtime gives it a copy to change, and so must
+            others who call.
+    """
+
+    __slots__ = ("op",)
+
+    kind = "BinaryOperatorAggregate"
+
+    op: Callable[[Value, Value], Value]
+
+    @overload
+    def __init__(self, typ: type[Value], op: Callable[[Any, Any], Any]) -> None: ...
+    @overload
+    def __init__(self: BinaryOperatorAggregate[Any], typ: object, op: Callable[[Any, Any], Any]) -> None: ...
+    def __init__(self, typ: object, op: Callable[[Value, Value], Value]) -> None:
+        super().__init__(typ)
+        self.op = op
+
+    def _fold(self, value: Value, updates: Sequence[Value]) -> Value:
+        folded: Value = left_fold(self.op, value, updates)
+        return folded
+
+    def fresh(self) -> Self:
+        twin = super().fresh()
+        twin.op = self.op
+        return twin
+
+    def same_declaration(self, other: BaseChannel[Any, Any, Any]) -> bool:
         return (
             super().same_declaration(other)
             and isinstance(other, BinaryOperatorAggregate)
-            and self._start is other._start
-            and _same_reducer(self.op, cast("Callable[..., Any]", other.op))
+            and same_reducer(self.op, cast("Callable[..., Any]", other.op))
         )
 
 
@@ -110,7 +143,7 @@ _CONCRETE: dict[object, type] = {
 }
 
 
-def _maker(typ: object) -> Callable[[], Any] | None:
+def maker_of(typ: object) -> Callable[[], Any] | None:
     """What makes an empty value of an annotated type, or None if the type has none."""
     try:
         bare = _bare(typ)
@@ -137,8 +170,8 @@ def _bare(typ: Any) -> object:
             return typ
 
 
-def _same_reducer(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+def same_reducer(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
     """Whether two reducers surely do the same: one object, equal methods, or equal partials of the same function."""
     if isinstance(one, partial) and isinstance(other, partial):
-        return _same_reducer(one.func, other.func) and one.args == other.args and one.keywords == other.keywords
+        return same_reducer(one.func, other.func) and one.args == other.args and one.keywords == other.keywords
     return one is other or bool(one == other)

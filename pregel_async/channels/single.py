@@ -9,7 +9,10 @@ from .abc import MISSING, BaseChannel, Missing, Value
 
 
 class SingleValue(BaseChannel[Value, Value, Value]):
-    """Shows and stores the value that it holds. A subclass says what updates do to `_value`."""
+    """Shows and stores the value that it holds. A subclass says what updates do to `_value`.
+
+    There is no fold that an `Overwrite` could bypass: it is written for what is in it, and counts as any other write.
+    """
 
     __slots__ = ("_value",)
 

@@ -7,10 +7,14 @@ from typing import Any, Self, cast, overload
 
 from ..errors import EmptyChannelError
 from .abc import MISSING, BaseChannel, Missing, Value
+from .overwrite import overwritten
 
 
 class Topic(BaseChannel[Sequence[Value], Value | list[Value], list[Value]]):
     """All values of a superstep, in the order written. A list that is written counts as its elements, one level deep.
+
+    An `Overwrite` takes the place of all that there is and of all that the superstep brings. Its other spellings are
+    data here: a topic's elements may be dicts of any kind.
 
     Attributes:
         typ: the type of one value.
@@ -44,6 +48,10 @@ class Topic(BaseChannel[Sequence[Value], Value | list[Value], list[Value]]):
 
     def update(self, values: Sequence[Value | list[Value]]) -> bool:
         before = self._values
+        instead = overwritten(self, values, spelled=False)
+        if instead is not MISSING:
+            self._values = list(cast("list[Value]", instead)) if isinstance(instead, list) else [cast("Value", instead)]
+            return True
         # A new list, not the old one extended: the old one was handed out.
         flat: list[Value] = before.copy() if self.accumulate else []
         for value in values:

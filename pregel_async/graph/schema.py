@@ -5,33 +5,60 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NotRequired, Required, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, TypeAlias, get_args, get_origin
 
 import msgspec
 
 from .._core.fits import fits, is_typed_dict
 from .._core.isolation import own
 from .._core.program import Write
-from ..channels import BaseChannel, BinaryOperatorAggregate, LastValue
-from ..errors import GraphValidationError, InvalidInputError
+from ..annotations import (
+    aliased,
+    class_of,
+    fields_of,
+    has_fields,
+    is_model,
+    is_type,
+    looks_undecorated,
+    named,
+    value_of,
+)
+from ..channels import BaseChannel, BinaryOperatorAggregate, DeltaChannel, LastValue
+from ..errors import EmptyChannelError, GraphValidationError, InvalidInputError
+from ..managed import ManagedValue
+from ..types import Overwrite
 
 Channel = BaseChannel[Any, Any, Any]
+Managed: TypeAlias = type[ManagedValue[Any]]
+
+ROOT: Final = "__root__"
+"""The channel of a state that is one bare value."""
 
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True):
     """A schema, read.
 
+    A schema without keys of its own (`int`, `Annotated[list, operator.add]`) is the *root*: it has the one key `ROOT`,
+    whose value nodes get bare, and what they return is the update of it.
+
     Attributes:
-        type: the class.
+        role: what it is for, as messages say it.
+        type: the class; of a root the type as it was given.
         hints: its keys, with annotations as they were written.
         channels: one of each key.
-        shape: makes the class's object of a mapping of the keys that hold something; None leaves the mapping.
-        fields_of: the mapping that an instance stands for, as an update; None when the class is a TypedDict.
+        managed: names of those of its fields that the runtime fills in, which are no keys.
+        root: it is one bare value.
+        shape: makes what a node gets of the mapping of the keys that hold something, and of the managed values: the
+            class's object, or a root's value. None leaves the mapping.
+        fields_of: the mapping that an instance stands for, as an update; None where no class has instances of its own.
     """
 
+    role: str
     type: Any
     hints: dict[str, Any]
     channels: dict[str, Channel]
+    managed: dict[str, Managed] = {}
+    root: bool = False
     shape: Callable[[dict[str, Any]], Any] | None
     fields_of: Callable[[Any], dict[str, Any]] | None
 
@@ -39,56 +66,119 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True):
     def keys(self) -> tuple[str, ...]:
         return tuple(self.hints)
 
+    @property
+    def shown(self) -> str | tuple[str, ...]:
+        """What a run shows of it: a root's one channel, bare; else a mapping of the keys."""
+        return ROOT if self.root else self.keys
+
 
 def is_schema(kind: Any) -> bool:
-    """Whether a class can be a state schema."""
-    return (
-        is_typed_dict(kind)
-        or (isinstance(kind, type) and issubclass(kind, msgspec.Struct))
-        or (isinstance(kind, type) and dataclasses.is_dataclass(kind))
-        or _is_model(kind)
-    )
+    """Whether it has keys: a class of one of the four kinds, with or without type arguments."""
+    return has_fields(aliased(kind))
 
 
-def read_schema(kind: Any, role: str) -> Schema:
-    """Read a TypedDict, dataclass, msgspec.Struct or pydantic model.
+def read_schema(kind: Any, role: str, *, managed: bool = True) -> Schema:
+    """Read a TypedDict, dataclass, msgspec.Struct or pydantic model, or another type as a root.
 
     Args:
         role: what it is for, as messages say it.
+        managed: False refuses managed values, which have no place in what comes in or goes out.
 
     Raises:
-        GraphValidationError: it is none of these, an annotation cannot be resolved, or a reducer has no two arguments.
+        GraphValidationError: it is no type, an annotation cannot be resolved, or a reducer has no two arguments.
     """
-    if not is_schema(kind):
+    kind = aliased(kind)
+    if not has_fields(kind):
+        return _read_root(kind, role)
+    cls = class_of(kind)
+    hints = {name: value_of(hint) for name, hint in fields_of(kind).items()}
+    if ROOT in hints:
         raise GraphValidationError(
-            f"the {role} is a TypedDict, a dataclass, a msgspec.Struct or a pydantic model, "
-            f"and {kind!r} is none of them"
+            f"a state key cannot be called {ROOT!r}: the name is reserved for a state of one value"
         )
-    try:
-        hints = get_type_hints(kind, include_extras=True)
-    except NameError as error:
+    filled_in = {
+        name: found
+        for name, hint in hints.items()
+        if (found := _managed(f"{cls.__qualname__}.{name}", hint)) is not None
+    }
+    if filled_in and not managed:
         raise GraphValidationError(
-            f"an annotation of {kind.__qualname__} cannot be resolved ({error}). "
-            "Define what it names at the top of its module."
-        ) from error
-    names = _field_names(kind)
-    hints = {name: _bare(hints[name]) for name in (hints if names is None else names) if name in hints}
+            f"the {role} has a managed value, {next(iter(filled_in))!r}: the runtime fills it in for nodes, and it is "
+            "neither given to a run nor returned by it. Declare it in the state schema."
+        )
+    hints = {name: hint for name, hint in hints.items() if name not in filled_in}
     return Schema(
-        type=kind,
+        role=role,
+        type=cls,
         hints=hints,
-        channels={name: _channel(kind, name, hint) for name, hint in hints.items()},
-        shape=_shape(kind),
-        fields_of=None if is_typed_dict(kind) else _fields_reader(kind),
+        channels={name: _channel(f"{cls.__qualname__}.{name}", hint) for name, hint in hints.items()},
+        managed=filled_in,
+        shape=_shape(cls),
+        fields_of=None if is_typed_dict(cls) else _fields_reader(cls, hints),
     )
 
 
-def merge_channels(channels: dict[str, Channel], more: Schema) -> None:
+def _read_root(kind: Any, role: str) -> Schema:
+    if not is_type(kind):
+        raise GraphValidationError(
+            f"the {role} is a TypedDict, a dataclass, a msgspec.Struct or a pydantic model, or another type for a "
+            f"state of one value, and {kind!r} is none of them"
+        )
+    if looks_undecorated(kind):
+        raise GraphValidationError(
+            f"the {role} {kind.__qualname__} annotates fields and is no dataclass: decorate it, or make it a "
+            "TypedDict, a msgspec.Struct or a pydantic model. A state of one such object is "
+            f"Annotated[{kind.__name__}, LastValue]."
+        )
+    if _managed(role, kind) is not None:
+        raise GraphValidationError(f"the {role} is a managed value: declare it as a key of a state schema")
+    return Schema(
+        role=role,
+        type=kind,
+        hints={ROOT: kind},
+        channels={ROOT: _channel(role, kind)},
+        root=True,
+        shape=_root_value,
+        fields_of=None,
+    )
+
+
+def _root_value(values: dict[str, Any]) -> Any:
+    if ROOT not in values:
+        raise EmptyChannelError(ROOT)
+    return values[ROOT]
+
+
+def merge_channels(channels: dict[str, Channel], more: Schema, managed: dict[str, Managed] | None = None) -> None:
     """Add a schema's channels to a graph's. A plain declaration takes nothing away from one with a reducer or a
     channel.
 
+    Args:
+        managed: the graph's managed values; those of the schema are added.
+
     Raises:
-        GraphValidationError: one key is declared with two different channels.
+        GraphValidationError: one key is declared with two different channels, or both as a channel and as a managed
+            value; or one schema has keys and another is a root.
     """
+    known_managed = {} if managed is None else managed
+    if channels and more.hints and (ROOT in channels) is not more.root:
+        raise GraphValidationError(
+            f"the {more.role} is {named(more.type)}, {'a plain type' if more.root else 'with keys'}, and the graph has "
+            f"{'a state of one value' if ROOT in channels else 'keys'}: all schemas of a graph have keys, or none has"
+        )
+    for name, kind in more.managed.items():
+        if name in channels or known_managed.get(name, kind) is not kind:
+            raise GraphValidationError(
+                f"key {name!r} is declared twice, as the managed value {kind.__name__} in {named(more.type)} and "
+                "differently elsewhere: a managed value is one in every schema"
+            )
+    for name in more.channels:
+        if name in known_managed:
+            raise GraphValidationError(
+                f"key {name!r} is declared twice, as the managed value {known_managed[name].__name__} and as a plain "
+                f"key in {named(more.type)}: a managed value is one in every schema"
+            )
+    known_managed.update(more.managed)
     for name, channel in more.channels.items():
         known = channels.get(name)
         if known is None or (type(known) is LastValue and type(channel) is not LastValue):
@@ -96,12 +186,17 @@ def merge_channels(channels: dict[str, Channel], more: Schema) -> None:
         elif type(channel) is not LastValue and not known.same_declaration(channel):
             raise GraphValidationError(
                 f"key {name!r} is declared twice, as {type(known).__name__} and differently in "
-                f"{more.type.__qualname__}: give it one reducer or channel"
+                f"{named(more.type)}: give it one reducer or channel"
             )
+
+
+# ---- what comes in -------------------------------------------------------------------------------------------------
 
 
 def input_reader(schema: Schema, channel: str, *, ignore_unknown: bool) -> Callable[[Any], list[Write]]:
     """Checks a call's input against the input schema, and puts it on the start channel."""
+    if schema.root:
+        return _root_reader(schema, channel)
 
     def read(given: Any) -> list[Write]:
         values = as_mapping(schema, given)
@@ -115,15 +210,19 @@ def input_reader(schema: Schema, channel: str, *, ignore_unknown: bool) -> Calla
             if key not in schema.hints:
                 if ignore_unknown:
                     continue
+                if key in schema.managed:
+                    raise InvalidInputError(
+                        f"the input has a key {key!r}, a managed value, which the runtime fills in: leave it out"
+                    )
                 raise InvalidInputError(
                     f"the input has a key {key!r} that {schema.type.__qualname__} does not know; it knows "
                     f"{', '.join(schema.keys)}. compile(unknown_keys='ignore') drops such keys."
                 )
-            validated = _is_model(schema.type)  # by the model itself
-            if not validated and type(schema.channels[key]) is LastValue and not fits(schema.hints[key], value):
+            validated = is_model(schema.type)  # by the model itself
+            if not validated and not _can_be_meant(schema, key, value):
                 raise InvalidInputError(
                     f"input {key!r} is a {type(value).__name__}, and {schema.type.__qualname__} says "
-                    f"{_named(schema.hints[key])}"
+                    f"{named(schema.hints[key])}"
                 )
             kept[key] = value
         return [(channel, kept)]
@@ -131,12 +230,37 @@ def input_reader(schema: Schema, channel: str, *, ignore_unknown: bool) -> Calla
     return read
 
 
-def _named(hint: Any) -> str:
-    return hint.__qualname__ if isinstance(hint, type) else str(hint)
+def _root_reader(schema: Schema, channel: str) -> Callable[[Any], list[Write]]:
+    def read(given: Any) -> list[Write]:
+        if not _can_be_meant(schema, ROOT, given):
+            raise InvalidInputError(f"the input is a {type(given).__name__}, and the graph takes {named(schema.type)}")
+        # The start channel has no fold, and takes an overwrite for what is in it: here it is to pass one on.
+        return [(channel, Overwrite(given) if isinstance(given, Overwrite) else given)]
+
+    return read
+
+
+def _can_be_meant(schema: Schema, key: str, value: Any) -> bool:
+    """Whether a value may be written to a key. What a reducer or a channel of another kind takes, it knows itself."""
+    if type(schema.channels[key]) is not LastValue:
+        return True
+    return fits(schema.hints[key], value.value if isinstance(value, Overwrite) else value)
+
+
+def start_writes(schema: Schema) -> Callable[[Any], list[Write]]:
+    """What the hidden start writes to the keys, of what the start channel held."""
+    if schema.root:
+        return lambda given: [(ROOT, given)]
+    return lambda given: list(given.items())
 
 
 def as_mapping(schema: Schema, given: Any) -> Mapping[str, Any] | None:
-    """An update given as a mapping or as an instance of the schema; None when it is neither."""
+    """An update given as a mapping or as an instance of the schema; None when it is neither.
+
+    Of a root everything is an update, a mapping too; but what was to be awaited is no value.
+    """
+    if schema.root:
+        return None if inspect.isawaitable(given) else {ROOT: given}
     if isinstance(given, Mapping):
         return given
     if schema.fields_of is not None and isinstance(given, schema.type):
@@ -147,48 +271,62 @@ def as_mapping(schema: Schema, given: Any) -> Mapping[str, Any] | None:
 # ---- keys ----------------------------------------------------------------------------------------------------------
 
 
-def _field_names(kind: Any) -> list[str] | None:
-    """The names that count as keys; None for all annotated ones."""
-    if is_typed_dict(kind):
+def _managed(where: str, hint: Any) -> Managed | None:
+    """The class that an annotation names to fill in its key. `where` is the key, as messages say it."""
+    if get_origin(hint) is not Annotated:
         return None
-    if dataclasses.is_dataclass(kind):
-        return [field.name for field in dataclasses.fields(kind)]
-    if _is_model(kind):
-        return list(kind.model_fields)
-    return list(kind.__struct_fields__)
+    for mark in get_args(hint)[1:]:
+        if isinstance(mark, type) and issubclass(mark, ManagedValue):
+            if inspect.isabstract(mark):
+                raise GraphValidationError(f"{mark.__qualname__}, which is to fill in {where}, has no get()")
+            return mark
+        if isinstance(mark, ManagedValue):
+            kind = type(mark).__name__
+            raise GraphValidationError(f"{where} is to be filled in by a class: write {kind}, and not {kind}()")
+    return None
 
 
-def _bare(hint: Any) -> Any:
-    while get_origin(hint) in (Required, NotRequired):
-        hint = get_args(hint)[0]
-    return hint
-
-
-def _channel(kind: Any, name: str, hint: Any) -> Channel:
+def _channel(where: str, hint: Any) -> Channel:
+    """The channel that an annotation means. `where` is the key, as messages say it."""
     if get_origin(hint) is not Annotated:
         return LastValue(hint)
     base, *marks = get_args(hint)
-    base = _bare(base)
+    base = value_of(base)
     for mark in marks:
+        if isinstance(mark, DeltaChannel):
+            if not _takes_two(mark.reducer):
+                raise _two_arguments(where, "the current value and a list of updates", mark.reducer)
+            return mark.of_type(base) if mark.typ is Any else mark.fresh()
         if isinstance(mark, BaseChannel):
             return mark.fresh()
         if isinstance(mark, type) and issubclass(mark, BaseChannel):
-            return mark(base)
+            return _made(where, mark, base)
     for mark in marks[:-1]:
         if inspect.isroutine(mark):
             raise GraphValidationError(
-                f"the annotation of {kind.__qualname__}.{name} has a function, {mark!r}, which is not its last "
-                "item: a reducer goes last"
+                f"the annotation of {where} has a function, {mark!r}, which is not its last item: a reducer goes last"
             )
     last = marks[-1]
     if not callable(last) or isinstance(last, type):
         return LastValue(base)
     if not _takes_two(last):
-        raise GraphValidationError(
-            f"the reducer of {kind.__qualname__}.{name} takes two arguments, the current value and the update, "
-            f"and {last!r} does not"
-        )
+        raise _two_arguments(where, "the current value and the update", last)
     return BinaryOperatorAggregate(base, last)
+
+
+def _made(where: str, kind: type[Channel], base: Any) -> Channel:
+    if issubclass(kind, DeltaChannel):  # it would take the type for its reducer
+        raise GraphValidationError(f"the DeltaChannel of {where} needs its reducer: write DeltaChannel(reducer)")
+    try:
+        return kind(base)
+    except TypeError as error:
+        raise GraphValidationError(
+            f"the channel of {where} is not made of a type alone ({error}): write an object, {kind.__name__}(...)"
+        ) from error
+
+
+def _two_arguments(where: str, which: str, reducer: Any) -> GraphValidationError:
+    return GraphValidationError(f"the reducer of {where} takes two arguments, {which}, and {reducer!r} does not")
 
 
 def _takes_two(call: Callable[..., Any]) -> bool:
@@ -206,14 +344,10 @@ def _takes_two(call: Callable[..., Any]) -> bool:
 # ---- to and from the schema's class --------------------------------------------------------------------------------
 
 
-def _is_model(kind: Any) -> bool:
-    return isinstance(kind, type) and hasattr(kind, "model_fields") and hasattr(kind, "model_validate")
-
-
 def _shape(kind: Any) -> Callable[[dict[str, Any]], Any] | None:
     if is_typed_dict(kind):
         return None
-    if _is_model(kind):
+    if is_model(kind):
         # Keys are the fields' names, whatever aliases they have. Before 2.11 pydantic took only the aliases.
         by_name = "by_name" in inspect.signature(kind.model_validate).parameters
         aliases = {} if by_name else {name: field.alias for name, field in kind.model_fields.items() if field.alias}
@@ -227,31 +361,44 @@ def _shape(kind: Any) -> Callable[[dict[str, Any]], Any] | None:
     make: Callable[..., Any] = kind
     if dataclasses.is_dataclass(kind):
         taken = {field.name for field in dataclasses.fields(kind) if field.init}
-        return lambda values: make(**{name: values[name] for name in values if name in taken})
+        later = tuple(field.name for field in dataclasses.fields(kind) if not field.init)
+
+        def made(values: dict[str, Any]) -> Any:
+            instance = make(**{name: values[name] for name in values if name in taken})
+            for name in later:
+                if name in values:  # what was written counts, and not what __post_init__ made of the rest
+                    object.__setattr__(instance, name, values[name])
+            return instance
+
+        return made
     return lambda values: make(**{name: values[name] for name in values})
 
 
 _NO_DEFAULT = object()
+_NOT_SET = object()
 
 
-def _fields_reader(kind: Any) -> Callable[[Any], dict[str, Any]]:
-    """How an instance is read as an update: a field counts unless it is None and None is its default, unset."""
-    defaults = _defaults(kind)
+def _fields_reader(kind: Any, keys: Mapping[str, Any]) -> Callable[[Any], dict[str, Any]]:
+    """How an instance is read as an update: a field counts unless it is None and None is its default, unset.
+
+    Managed values are not among the keys: an instance that a node got has them, and may be given back.
+    """
+    defaults = {name: default for name, default in _defaults(kind).items() if name in keys}
 
     def fields_of(instance: Any) -> dict[str, Any]:
         chosen = getattr(instance, "model_fields_set", ())
-        values = {name: getattr(instance, name) for name in defaults}
+        values = {name: getattr(instance, name, _NOT_SET) for name in defaults}
         return {
             name: value
             for name, value in values.items()
-            if value is not None or defaults[name] is not None or name in chosen
+            if value is not _NOT_SET and (value is not None or defaults[name] is not None or name in chosen)
         }
 
     return fields_of
 
 
 def _defaults(kind: Any) -> dict[str, Any]:
-    if _is_model(kind):
+    if is_model(kind):
         return {
             name: _NO_DEFAULT if field.is_required() or field.default_factory is not None else field.default
             for name, field in kind.model_fields.items()

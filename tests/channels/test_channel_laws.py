@@ -14,6 +14,7 @@ from pregel_async.channels import (
     AnyValue,
     BaseChannel,
     BinaryOperatorAggregate,
+    DeltaChannel,
     EphemeralValue,
     LastValue,
     LastValueAfterFinish,
@@ -25,6 +26,7 @@ from pregel_async.channels import (
 )
 from pregel_async.channels.laws import Channel, ChannelLaws
 from pregel_async.errors import EmptyChannelError, InvalidUpdateError
+from pregel_async.types import Overwrite
 
 operator: Any = _operator  # typeshed leaves its parameters without types
 
@@ -36,6 +38,15 @@ names: st.SearchStrategy[Any] = st.sampled_from(["a", "b", "c", "unknown", ["not
 lists: st.SearchStrategy[Any] = st.sampled_from([[], [1], [2, 3], [[4]]]).map(deepcopy)
 dicts: st.SearchStrategy[Any] = st.sampled_from([{}, {"a": 1}, {"a": 2, "b": [3]}, {"c": 4}]).map(deepcopy)
 refused = st.just(None)
+
+
+def overwriting(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """An overwrite in each of its spellings."""
+    return st.one_of(
+        values.map(Overwrite),
+        values.map(lambda value: {"__overwrite__": value}),
+        values.map(lambda value: {"value": value, "type": "__overwrite__"}),
+    )
 
 
 class TestLastValue(ChannelLaws):
@@ -170,6 +181,107 @@ class TestReducerWithoutStart(ChannelLaws):
 
     def updates(self) -> st.SearchStrategy[Any]:
         return st.integers()
+
+
+class TestOverwrittenLists(ChannelLaws):
+    """Peer semantics S-26, for a channel with a reducer; what refuses two overwrites neither folds nor commutes."""
+
+    overwritten = True
+
+    def make(self) -> Channel:
+        return BinaryOperatorAggregate(list[int], operator.add)
+
+    def updates(self) -> st.SearchStrategy[Any]:
+        return lists | refused | overwriting(lists)
+
+    def values(self) -> st.SearchStrategy[Any]:
+        return lists
+
+
+class TestOverwrittenDicts(TestOverwrittenLists):
+    """An ordinary dict is folded, and one that only begins like an overwrite is an ordinary dict."""
+
+    def make(self) -> Channel:
+        return BinaryOperatorAggregate(dict[str, Any], operator.or_)
+
+    def updates(self) -> st.SearchStrategy[Any]:
+        near = st.sampled_from([{"__overwrite__": 1, "a": 1}, {"value": 1, "type": "a"}, {"value": 1, "a": 1}])
+        return dicts | near | overwriting(dicts)
+
+    def values(self) -> st.SearchStrategy[Any]:
+        return dicts
+
+
+class TestOverwrittenWithoutStart(ChannelLaws):
+    """Q-10: an overwrite that is the first write of a type without an empty value, too."""
+
+    overwritten = True
+
+    def make(self) -> Channel:
+        return BinaryOperatorAggregate(int | None, operator.sub)
+
+    def updates(self) -> st.SearchStrategy[Any]:
+        return st.integers() | overwriting(st.integers())
+
+    def values(self) -> st.SearchStrategy[Any]:
+        return st.integers()
+
+
+class TestOverwrittenTopic(ChannelLaws):
+    overwritten = True
+
+    def make(self) -> Channel:
+        return Topic(object, accumulate=True)
+
+    def updates(self) -> st.SearchStrategy[Any]:
+        return data | data.map(Overwrite)
+
+    def values(self) -> st.SearchStrategy[Any]:
+        return lists.filter(bool)
+
+
+class TestOverwrittenSingleValue(ChannelLaws):
+    """A channel without a fold takes it for what is in it."""
+
+    def make(self) -> Channel:
+        return AnyValue()
+
+    def updates(self) -> st.SearchStrategy[Any]:
+        return data | overwriting(data)
+
+
+def gather(current: list[Any], updates: list[Any]) -> list[Any]:
+    """A batch reducer that does not depend on how writes are split."""
+    gathered = [*current]
+    for update in updates:
+        gathered += update
+    updates.clear()  # the list is its own
+    return gathered
+
+
+class TestDeltaChannel(ChannelLaws):
+    folds = True
+
+    def make(self) -> Channel:
+        return DeltaChannel(gather, list[int])
+
+    def updates(self) -> st.SearchStrategy[Any]:
+        return lists | refused
+
+
+class TestDeltaChannelWithoutStart(ChannelLaws):
+    folds = True
+
+    def make(self) -> Channel:
+        return DeltaChannel(gather)
+
+    def updates(self) -> st.SearchStrategy[Any]:
+        return lists
+
+
+class TestOverwrittenDeltaChannel(TestOverwrittenLists):
+    def make(self) -> Channel:
+        return DeltaChannel(gather, list[int])
 
 
 class Highest(BaseChannel[int, int, int]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from pregel_async.channels import (
 )
 from pregel_async.channels.laws import Channel, ChannelLaws
 from pregel_async.errors import EmptyChannelError
+from pregel_async.types import Overwrite
 
 
 @dataclass(frozen=True)
@@ -248,6 +250,27 @@ class FoldsFromTheRight(Topic[Any]):
         return super().update(values[::-1])
 
 
+@breaks("test_an_overwrite_takes_the_place_of_all", overwritten=True)
+class ClaimsToBeOverwritten(AnyValue[Any]):
+    pass
+
+
+@breaks("test_an_overwrite_takes_the_place_of_all", list, operator.add, overwritten=True)
+class OverwrittenAndFolded(BinaryOperatorAggregate[Any]):
+    def update(self, values: Sequence[Any]) -> bool:
+        changed = super().update(values)
+        if any(isinstance(value, Overwrite) for value in values):
+            super().update([value for value in values if not isinstance(value, Overwrite)])
+        return changed
+
+
+@breaks("test_an_overwrite_takes_the_place_of_all", list, operator.add, overwritten=True)
+class OverwrittenByTheLast(BinaryOperatorAggregate[Any]):
+    def update(self, values: Sequence[Any]) -> bool:
+        overwrites = [value for value in values if isinstance(value, Overwrite)]
+        return super().update(overwrites[-1:] or values)
+
+
 def appended(current: list[Any], update: Any) -> list[Any]:
     current.append(update)
     return current
@@ -270,6 +293,7 @@ def laws_of(planted: Planted) -> ChannelLaws:
     class Laws(ChannelLaws):
         folds = planted.flags.get("folds", False)
         commutes = planted.flags.get("commutes", False)
+        overwritten = planted.flags.get("overwritten", False)
 
         def make(self) -> Channel:
             return planted.make()

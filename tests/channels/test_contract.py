@@ -16,6 +16,7 @@ from pregel_async.channels import (
     AnyValue,
     BaseChannel,
     BinaryOperatorAggregate,
+    DeltaChannel,
     EphemeralValue,
     LastValue,
     LastValueAfterFinish,
@@ -26,11 +27,21 @@ from pregel_async.channels import (
     UntrackedValue,
 )
 
+
+def batch(current: Any, updates: list[Any]) -> Any:
+    return sum(updates, current)
+
+
+def other_batch(current: Any, updates: list[Any]) -> Any:
+    return current
+
+
 BUILT_IN: dict[type[BaseChannel[Any, Any, Any]], BaseChannel[Any, Any, Any]] = {
     type(channel): channel
     for channel in (
         AnyValue(),
         BinaryOperatorAggregate(int, max),
+        DeltaChannel(batch, int),
         EphemeralValue(),
         LastValue(),
         LastValueAfterFinish(),
@@ -70,7 +81,10 @@ def test_flags_of_the_built_in_kinds() -> None:
 
 
 def test_kinds_are_stored_under_stable_names() -> None:
-    """A built-in kind is named by its class; a user's by where it is defined, unless it says otherwise."""
+    """A built-in kind is named by its class; a user's by where it is defined, unless it says otherwise.
+
+    What a DeltaChannel stores is what a reducer stores, so that a thread outlives the change from one to the other.
+    """
 
     class Mine(LastValue[int]):
         pass
@@ -81,7 +95,8 @@ def test_kinds_are_stored_under_stable_names() -> None:
     class Derived(Named):
         pass
 
-    assert all(kind.kind == kind.__name__ for kind in BUILT_IN)
+    assert DeltaChannel.kind == BinaryOperatorAggregate.kind
+    assert all(kind.kind == kind.__name__ for kind in BUILT_IN if kind is not DeltaChannel)
     assert Mine.kind == f"{__name__}.test_kinds_are_stored_under_stable_names.<locals>.Mine"
     assert Named.kind == "named"
     assert Derived.kind.endswith("Derived")
@@ -108,6 +123,8 @@ def test_declarations_agree_with_themselves_only(channel: BaseChannel[Any, Any, 
         (NamedBarrierValue(str, "a"), NamedBarrierValue(str, "ab")),
         (NamedBarrierValueAfterFinish(str, "a"), NamedBarrierValueAfterFinish(str, "ab")),
         (BinaryOperatorAggregate(int, max), BinaryOperatorAggregate(int, min)),
+        (DeltaChannel(batch, int), DeltaChannel(other_batch, int)),
+        (DeltaChannel(batch, int), DeltaChannel(batch, list)),
     ],
     ids=repr,
 )

@@ -167,9 +167,9 @@ def test_reducers_that_can_take_two(schema: Any) -> None:
     assert isinstance(StateGraph(schema).channels["key"], BinaryOperatorAggregate)
 
 
-@pytest.mark.parametrize("schema", [int, dict, "State", None, object, list[int], State({})])
+@pytest.mark.parametrize("schema", ["State", None, 3, State({})])
 def test_what_is_no_schema(schema: Any) -> None:
-    """Issue 2, bad input: what has no keys is no schema, and is refused by name."""
+    """Issue 2, bad input: what is no type is no schema, and is refused by name; so is a plain type beside keys."""
     with pytest.raises(GraphValidationError, match="state schema"):
         StateGraph(schema)
     with pytest.raises(GraphValidationError, match="input schema"):

@@ -1,0 +1,178 @@
+"""What a class says of its fields: which classes have any, and their annotations with type parameters filled in."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from enum import Enum
+from types import NoneType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    NewType,
+    NotRequired,
+    Required,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import msgspec
+
+from ._core.fits import is_typed_dict
+from .errors import GraphValidationError
+
+# ReadOnly is in typing from Python 3.13 on, and in typing_extensions before, which need not be installed.
+_SAYS_NOTHING_OF_THE_VALUE = ("Required", "NotRequired", "ReadOnly")
+
+
+def has_fields(kind: Any) -> bool:
+    """Whether it is a TypedDict, a dataclass, a msgspec.Struct or a pydantic model, or one of these with its type
+    parameters (`Page[int]`)."""
+    cls = class_of(kind)
+    return (
+        is_typed_dict(cls)
+        or (isinstance(cls, type) and issubclass(cls, msgspec.Struct))
+        or (isinstance(cls, type) and dataclasses.is_dataclass(cls))
+        or is_model(cls)
+    )
+
+
+def is_model(cls: Any) -> bool:
+    """Whether it is a pydantic model."""
+    return isinstance(cls, type) and hasattr(cls, "model_fields") and hasattr(cls, "model_validate")
+
+
+def is_type(kind: Any) -> bool:
+    """Whether it can stand in an annotation: a class, or what `typing` makes of classes. None is not asked for here."""
+    return (
+        (isinstance(kind, type) and kind is not NoneType)
+        or get_origin(kind) is not None
+        or kind is Any
+        or isinstance(kind, NewType)
+        or _is_alias(kind)
+    )
+
+
+def looks_undecorated(kind: Any) -> bool:
+    """Whether a class annotates fields and nothing makes them fields: a decorator or a base was forgotten."""
+    if not isinstance(kind, type) or get_origin(kind) is not None or has_fields(kind):
+        return False
+    if issubclass(kind, (tuple, Enum)):
+        return False
+    return any(not _is_of_the_class(hint) for hint in inspect.get_annotations(kind).values())
+
+
+def _is_of_the_class(hint: object) -> bool:
+    """Whether an annotation, a postponed one too, says ClassVar."""
+    class_variable: object = ClassVar
+    if isinstance(hint, str):
+        return hint.partition("[")[0].rpartition(".")[2] == "ClassVar"
+    return class_variable in (hint, get_origin(hint))
+
+
+def class_of(kind: Any) -> Any:
+    """The class behind `Page[int]`; anything else is itself."""
+    origin = get_origin(kind)
+    return origin if isinstance(origin, type) else kind
+
+
+def aliased(kind: Any) -> Any:
+    """What a `type X = ...` stands for."""
+    try:
+        while _is_alias(kind):
+            kind = kind.__value__
+    except NameError as error:  # evaluated here for the first time
+        raise GraphValidationError(f"{kind!r} cannot be resolved ({error})") from error
+    return kind
+
+
+def _is_alias(kind: Any) -> bool:
+    return type(kind).__name__ == "TypeAliasType"  # typing has it from Python 3.12 on, typing_extensions before
+
+
+def value_of(hint: Any) -> Any:
+    """An annotation without what says something of its key: `Required[T]` is T."""
+    while getattr(get_origin(hint), "_name", None) in _SAYS_NOTHING_OF_THE_VALUE:
+        hint = get_args(hint)[0]
+    return hint
+
+
+def is_required(kind: Any, name: str, hint: Any) -> bool:
+    """Whether a TypedDict's objects must have a key."""
+    # The annotations go first: those of a module that postpones them were not looked at when the class was made.
+    while (origin := get_origin(hint)) is not None:
+        if origin in (Required, NotRequired):
+            return origin is Required
+        if origin is not Annotated and getattr(origin, "_name", None) != "ReadOnly":
+            break
+        hint = get_args(hint)[0]
+    return name in class_of(kind).__required_keys__
+
+
+def named(hint: Any) -> str:
+    """An annotation, as messages say it."""
+    return hint.__qualname__ if isinstance(hint, type) and get_origin(hint) is None else str(hint)
+
+
+def fields_of(kind: Any) -> dict[str, Any]:
+    """The names and annotations of what counts as fields; the arguments of `Page[int]` are filled in.
+
+    Raises:
+        GraphValidationError: an annotation cannot be resolved.
+    """
+    cls = class_of(kind)
+    try:
+        hints = _filled(kind)
+    except NameError as error:
+        raise GraphValidationError(
+            f"an annotation of {cls.__qualname__} cannot be resolved ({error}). "
+            "Define what it names at the top of its module."
+        ) from error
+    if is_typed_dict(cls):
+        return hints
+    if dataclasses.is_dataclass(cls):
+        names = [field.name for field in dataclasses.fields(cls)]
+    elif is_model(cls):
+        names = list(cls.model_fields)
+    else:
+        names = list(cls.__struct_fields__)
+    return {name: hints[name] for name in names if name in hints}
+
+
+def _filled(kind: Any) -> dict[str, Any]:
+    """All annotations of a class. Its own type parameters become the arguments that it is given, and those of a base
+    the arguments that it gives to that base; what nobody has given stays."""
+    cls = class_of(kind)
+    hints = get_type_hints(cls, include_extras=True)
+    arguments = _arguments(kind)
+    inherited: dict[str, Any] = {}
+    for base in reversed(vars(cls).get("__orig_bases__", cls.__bases__)):
+        if has_fields(base):
+            plain = get_type_hints(class_of(base), include_extras=True)
+            # What does not equal it is declared anew by the class.
+            inherited |= {name: hint for name, hint in _filled(base).items() if hints.get(name) == plain[name]}
+    return {name: _substituted(inherited.get(name, hint), arguments) for name, hint in hints.items()}
+
+
+def _arguments(kind: Any) -> dict[Any, Any]:
+    """A class's type parameters -> what they stand for in `Page[int]`."""
+    made: Mapping[str, Any] | None = vars(kind).get("__pydantic_generic_metadata__") if is_model(kind) else None
+    if made is not None and made["origin"] is not None:  # of a model it is a class of its own
+        return dict(zip(made["origin"].__pydantic_generic_metadata__["parameters"], made["args"], strict=False))
+    return dict(zip(getattr(class_of(kind), "__parameters__", ()), get_args(kind), strict=False))
+
+
+def _substituted(hint: Any, arguments: Mapping[Any, Any]) -> Any:
+    generic: Any = hint
+    if isinstance(hint, TypeVar):
+        return arguments.get(hint, hint)
+    parameters = getattr(hint, "__parameters__", ())
+    if not arguments or (isinstance(hint, type) and get_origin(hint) is None) or not isinstance(parameters, tuple):
+        return hint
+    if not any(parameter in arguments for parameter in parameters):
+        return hint
+    return generic[tuple(arguments.get(parameter, parameter) for parameter in parameters)]

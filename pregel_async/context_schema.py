@@ -1,0 +1,129 @@
+"""A call's `context=`, checked against the graph's context schema and made into its class, before anything runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import msgspec
+
+from ._core.fits import fits, is_typed_dict
+from .annotations import aliased, class_of, fields_of, has_fields, is_model, is_required, is_type, named, value_of
+from .errors import GraphValidationError, InvalidContextError
+
+
+def context_reader(schema: Any) -> Callable[[Any], Any]:
+    """What turns a call's context into what nodes get.
+
+    A mapping becomes an object of the schema's class (dataclass, msgspec.Struct, pydantic model), at any depth where
+    fields are annotated with such classes; a TypedDict's stays a dict. An instance of the class is passed as it is, and
+    so is None: a call may come without context. Values are compared with annotations as an input's are, laxly; a
+    pydantic model checks its own.
+
+    Args:
+        schema: a class with fields, or any other type; None takes every context as it is.
+
+    Returns:
+        A function of the context. It raises `InvalidContextError` for one that does not fit.
+
+    Raises:
+        GraphValidationError: the schema is no type, or an annotation of it cannot be resolved.
+    """
+    if schema is None:
+        return _as_it_is
+    kind = aliased(schema)
+    if not is_type(kind):
+        raise GraphValidationError(f"the context schema is a class or another type, and {schema!r} is none")
+    if has_fields(kind):
+        fields_of(kind)  # what cannot be resolved is said when the graph is built
+
+    def read(given: Any) -> Any:
+        return None if given is None else _read(kind, given, "")
+
+    return read
+
+
+def _as_it_is(given: Any) -> Any:
+    return given
+
+
+def _read(hint: Any, given: Any, path: str) -> Any:
+    """A value as an annotation says it; at `path` in the context."""
+    hint = aliased(value_of(hint))
+    if get_origin(hint) is Annotated:
+        return _read(get_args(hint)[0], given, path)
+    if isinstance(given, Mapping):
+        kind = _meant_by_mapping(hint)
+        if kind is not None:
+            return _object(kind, given, path)
+    if not fits(class_of(hint) if has_fields(hint) else hint, given):
+        place = f"the context has at {path!r}" if path else "the context is"
+        raise InvalidContextError(f"{place} a {type(given).__name__}, and its schema says {named(hint)}", path=path)
+    return given
+
+
+def _meant_by_mapping(hint: Any) -> Any:
+    """The class with fields that a mapping can only be meant for: the annotation, or the one such class of a union that
+    has no place for a dict."""
+    if has_fields(hint):
+        return hint
+    if get_origin(hint) not in (Union, types.UnionType):
+        return None
+    options = [aliased(option) for option in get_args(hint)]
+    kinds = [option for option in options if has_fields(option)]
+    others = [option for option in options if not has_fields(option) and option is not types.NoneType]
+    return kinds[0] if len(kinds) == 1 and not any(fits(option, {}) for option in others) else None
+
+
+def _object(kind: Any, given: Mapping[Any, Any], path: str) -> Any:
+    cls = class_of(kind)
+    if is_model(cls):
+        return _made(cls, lambda: cls.model_validate(dict(given)), path)
+    hints = fields_of(kind)
+    for key in given:
+        if key not in hints or key not in _taken(cls, hints):
+            raise InvalidContextError(
+                f"the context has {_at(path, key)!r}, which {cls.__qualname__} does not know; it knows "
+                f"{', '.join(_taken(cls, hints))}",
+                path=_at(path, key),
+            )
+    for key in _required(kind, hints):
+        if key not in given:
+            raise InvalidContextError(
+                f"the context lacks {_at(path, key)!r}, which {cls.__qualname__} requires", path=_at(path, key)
+            )
+    values = {key: _read(hints[key], value, _at(path, key)) for key, value in given.items()}
+    return values if is_typed_dict(cls) else _made(cls, lambda: cls(**values), path)
+
+
+def _made(cls: type, make: Callable[[], Any], path: str) -> Any:
+    try:
+        return make()
+    except Exception as error:  # a validator's, or a __post_init__'s; whatever it is, the context was refused by it
+        place = f" at {path!r}" if path else ""
+        raise InvalidContextError(f"the context{place} makes no {cls.__qualname__}: {error}", path=path) from error
+
+
+def _taken(cls: Any, hints: Mapping[str, Any]) -> list[str]:
+    """Names that may be given."""
+    if not dataclasses.is_dataclass(cls):
+        return list(hints)
+    return [field.name for field in dataclasses.fields(cls) if field.init]
+
+
+def _required(kind: Any, hints: Mapping[str, Any]) -> list[str]:
+    """Names that must be given."""
+    cls = class_of(kind)
+    if is_typed_dict(cls):
+        return [name for name, hint in hints.items() if is_required(kind, name, hint)]
+    if dataclasses.is_dataclass(cls):
+        none = dataclasses.MISSING
+        fields = dataclasses.fields(cls)
+        return [field.name for field in fields if field.init and field.default is none is field.default_factory]
+    return [field.name for field in msgspec.structs.fields(cls) if field.required]
+
+
+def _at(path: str, key: object) -> str:
+    return f"{path}.{key}" if path else str(key)
