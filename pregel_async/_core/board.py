@@ -134,6 +134,8 @@ class Board:
         if isinstance(reads, str):
             return self.read(reads)
         mapping = isolate(self.values) if node.whole else self._pick(reads)
+        for name, made in node.managed:
+            mapping[name] = made(self.step + 1, self.remaining)
         return mapping if node.shape is None else node.shape(mapping)
 
     def _pick(self, reads: tuple[str, ...]) -> dict[str, Any]:
@@ -167,6 +169,8 @@ class Board:
             else:
                 values.pop(name, None)
         mapping = isolate(values)
+        for name, made in router.managed:
+            mapping[name] = made(self.step + 1, self.remaining)
         return mapping if router.shape is None else router.shape(mapping)
 
     def held(self, name: str) -> Any:

@@ -40,7 +40,7 @@ class Router(msgspec.Struct, frozen=True, kw_only=True):
         whole: as in `Node`.
         shape: makes the schema's object of what was read; None leaves the mapping.
         route: turns what it returned into writes. Raises `InvalidUpdateError` for an unknown destination.
-        injects: as in `Node`.
+        injects, managed: as in `Node`.
     """
 
     name: str
@@ -50,6 +50,7 @@ class Router(msgspec.Struct, frozen=True, kw_only=True):
     shape: Callable[[dict[str, Any]], Any] | None
     route: Callable[[Any], list[Write]]
     injects: tuple[tuple[str, str], ...] = ()
+    managed: tuple[tuple[str, Callable[[int, int], Any]], ...] = ()
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,10 +25,11 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from .._runtime.injection import check_signature, hints_of, injections_of
 from .._runtime.world import World
 from ..compiled import Graph
+from ..context_schema import context_reader
 from ..drawing import Drawing, Edge, drawing
 from ..errors import GraphValidationError
 from ..types import END, START, All, Command, Send
-from .schema import Channel, Schema, context_reader, is_schema, merge_channels, read_schema
+from .schema import Channel, Managed, Schema, is_schema, merge_channels, read_schema
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -154,11 +155,15 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         output_schema: type[Any] | None = None,
     ) -> None:
         self.state_schema = read_schema(state_schema, "state schema")
-        self.input_schema = self.state_schema if input_schema is None else read_schema(input_schema, "input schema")
-        self.output_schema = self.state_schema if output_schema is None else read_schema(output_schema, "output schema")
+        self.input_schema = self.output_schema = self.state_schema
+        if input_schema is not None:
+            self.input_schema = read_schema(input_schema, "input schema", managed=False)
+        if output_schema is not None:
+            self.output_schema = read_schema(output_schema, "output schema", managed=False)
+        self.managed: dict[str, Managed] = {}
         self.channels: dict[str, Channel] = {}
         for schema in (self.state_schema, self.input_schema, self.output_schema):
-            merge_channels(self.channels, schema)
+            merge_channels(self.channels, schema, self.managed)
         self.context_schema = context_schema
         self.read_context = None if context_schema is None else context_reader(context_schema)
         self.nodes: dict[str, NodeSpec] = {}
@@ -246,7 +251,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             schema = read_schema(input_schema, f"input schema of node {name!r}")
         elif graph is None:
             schema = self._annotated_schema(call, f"input schema of node {name!r}")
-        merge_channels(self.channels, schema)
+        merge_channels(self.channels, schema, self.managed)
         self.nodes[name] = NodeSpec(
             call=call,
             input=schema,
@@ -323,7 +328,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             literal = _literal_return(path)
             ends = None if literal is None else {end: end for end in literal}
         schema = self._annotated_schema(path, f"input schema of router {name!r}")
-        merge_channels(self.channels, schema)
+        merge_channels(self.channels, schema, self.managed)
         self.branches.setdefault(source, {})[name] = BranchSpec(path=path, input=schema, ends=ends, injects=injects)
         return self
 

@@ -30,7 +30,7 @@ from ..compiled import Graph
 from ..node import flavour_of
 from ..types import END, START, All, Command, Send
 from .builder import BranchSpec, CompiledStateGraph, StateGraph, draw
-from .schema import Channel, Schema, as_mapping, input_reader
+from .schema import ROOT, Channel, Schema, as_mapping, filled_in, input_reader, start_writes
 
 Builder = StateGraph[Any, Any, Any]
 
@@ -65,7 +65,7 @@ def compile_program(
             reads=START,
             call=_identity,
             flavour="inline",
-            writes=_start_writes,
+            writes=start_writes(builder.input_schema),
             edges=_edges(builder, START),
             routers=_routers(builder, START),
             hidden=True,
@@ -78,10 +78,11 @@ def compile_program(
                 name=target,
                 triggers=tuple(sorted([BRANCH + target, *joins])),
                 reads=spec.input.keys,
-                shape=None if spec.graph is not None else spec.input.shape,
+                shape=spec.input.shape if spec.graph is None or spec.input.root else None,
                 call=spec.call if spec.graph is None else _as_node(spec.graph, frozenset(keys)),
                 flavour="async" if spec.graph is not None else flavour_of(spec.call, blocking=blocking),
                 injects=spec.injects,
+                managed=filled_in(spec.input.managed) if spec.graph is None else (),
                 writes=_Updates(builder, target, spec.input, ignore_unknown=ignore_unknown),
                 edges=_edges(builder, target),
                 routers=_routers(builder, target),
@@ -93,7 +94,7 @@ def compile_program(
         channels=channels,
         keys=keys,
         inputs=START,
-        outputs=builder.output_schema.keys,
+        outputs=builder.output_schema.shown,
         read_input=input_reader(builder.input_schema, START, ignore_unknown=ignore_unknown),
         read_command=_Updates(builder, START, builder.input_schema, ignore_unknown=ignore_unknown).command,
     )
@@ -109,7 +110,7 @@ def compile_program(
         program=program,
         checkpointer=checkpointer,
         hints=hints,
-        stream_channels=builder.state_schema.keys,
+        stream_channels=builder.state_schema.shown,
         stream_mode="updates",
         world=world,
         debug=debug,
@@ -159,7 +160,7 @@ def _as_node(graph: Graph[Any, Any], keys: frozenset[str]) -> Callable[[Any], Aw
 
     async def run_graph(state: Any) -> Any:
         result: Any = await graph.ainvoke(graph.input_from(state))
-        if isinstance(result, dict):
+        if isinstance(result, dict) and ROOT not in keys:
             return {key: value for key, value in result.items() if key in keys}
         return result
 
@@ -168,10 +169,6 @@ def _as_node(graph: Graph[Any, Any], keys: frozenset[str]) -> Callable[[Any], Aw
 
 def _identity(value: Any) -> Any:
     return value
-
-
-def _start_writes(given: Mapping[str, Any]) -> list[Write]:
-    return list(given.items())
 
 
 def _join(starts: Sequence[str], end: str) -> str:
@@ -195,6 +192,7 @@ def _routers(builder: Builder, source: str) -> tuple[Router, ...]:
             reads=branches[name].input.keys,
             shape=branches[name].input.shape,
             injects=branches[name].injects,
+            managed=filled_in(branches[name].input.managed),
             route=_route(builder, source, name, branches[name]),
         )
         for name in sorted(branches)
@@ -244,6 +242,8 @@ class _Updates:
     def __init__(self, builder: Builder, node: str, schema: Schema, *, ignore_unknown: bool) -> None:
         self._node = node
         self._keys = frozenset(builder.channels)
+        self._managed = frozenset(builder.managed)
+        self._root = builder.state_schema.root
         self._nodes = frozenset(builder.nodes)
         self._schemas = (schema, builder.state_schema, builder.output_schema)
         self._ignore_unknown = ignore_unknown
@@ -256,7 +256,7 @@ class _Updates:
         """
         if result is None:
             return []
-        if type(result) is dict and result.keys() <= self._keys:
+        if type(result) is dict and result.keys() <= self._keys and not self._root:
             return list(result.items())
         if isinstance(result, Command):
             return self._one_of_several(result)
@@ -282,7 +282,7 @@ class _Updates:
 
     def _is_several(self, result: Sequence[Any]) -> bool:
         """Whether a list is one of updates and commands. Of a plain state's updates, it may be the update itself."""
-        if self._schemas[0].root or self._schemas[1].root:
+        if self._root:
             return any(isinstance(each, Command) for each in result)
         return True
 
@@ -293,10 +293,10 @@ class _Updates:
             return self.command(each)
         if isinstance(each, Send):
             raise self._refuse("returned a list of Sends: return Command(goto=[...]), or let a conditional edge send")
-        return [] if each is None else self._update(each)
+        return [] if each is None else self._update(each, where="a list that holds ")
 
-    def _update(self, given: Any, *, pairs: bool = False) -> list[Write]:
-        if isinstance(given, dict):
+    def _update(self, given: Any, *, pairs: bool = False, where: str = "") -> list[Write]:
+        if isinstance(given, dict) and not self._root:
             return self._known(list(given.items()))
         for schema in self._schemas:
             found = as_mapping(schema, given)
@@ -306,7 +306,7 @@ class _Updates:
             return self._known(list(given))
         hint = " (was an await forgotten?)" if isawaitable(given) else ""
         raise InvalidUpdateError(
-            f"node {self._node!r} returned a {type(given).__name__}{hint}: return a mapping of the keys to update, "
+            f"node {self._node!r} returned {where}a {type(given).__name__}{hint}: return a mapping of the keys to update, "
             "a Command, or None",
             node=self._node,
             code=ErrorCode.INVALID_GRAPH_NODE_RETURN_VALUE,
@@ -316,6 +316,9 @@ class _Updates:
         unknown = [key for key, _ in writes if key not in self._keys]
         if not unknown:
             return writes
+        for key in unknown:
+            if key in self._managed:
+                raise self._refuse(f"updates {key!r}, a managed value, which the runtime fills in: leave it out")
         if self._ignore_unknown:
             return [write for write in writes if write[0] in self._keys]
         raise InvalidUpdateError(

@@ -25,7 +25,7 @@ from ..annotations import (
 )
 from ..channels import BaseChannel, BinaryOperatorAggregate, DeltaChannel, LastValue
 from ..errors import EmptyChannelError, GraphValidationError, InvalidInputError
-from ..managed import ManagedValue
+from ..managed import ManagedValue, Progress
 from ..types import Overwrite
 
 Channel = BaseChannel[Any, Any, Any]
@@ -188,6 +188,15 @@ def merge_channels(channels: dict[str, Channel], more: Schema, managed: dict[str
                 f"key {name!r} is declared twice, as {type(known).__name__} and differently in "
                 f"{named(more.type)}: give it one reducer or channel"
             )
+
+
+def filled_in(managed: Mapping[str, Managed]) -> tuple[tuple[str, Callable[[int, int], Any]], ...]:
+    """How the managed values of a schema are made, for a node or a router that reads it."""
+    return tuple((name, _of_progress(kind)) for name, kind in managed.items())
+
+
+def _of_progress(kind: Managed) -> Callable[[int, int], Any]:
+    return lambda step, remaining: kind.get(Progress(step, remaining))
 
 
 # ---- what comes in -------------------------------------------------------------------------------------------------
