@@ -268,6 +268,7 @@ class Ledger:
         self.ns = ns
         self.state = state
         self.tip = None if tip is None else tip.checkpoint_id
+        self._parent = None if tip is None else tip.parent_id
         self._base = None if tip is None else tip.base_id
         self._base_bytes = base_bytes
         self._chain_bytes = chain_bytes
@@ -282,6 +283,12 @@ class Ledger:
         """The branch that ends at a stored checkpoint."""
         state = reader.state(checkpoint_id).copy()
         return cls(reader.ns, state, reader.rows[checkpoint_id], *reader.chain_bytes(checkpoint_id))
+
+    def beside(self) -> Ledger:
+        """A branch that starts beside the last checkpoint: with its state, and with its parent."""
+        made = Ledger(self.ns, self.state.copy(), None, 0, 0)
+        made.tip = self._parent
+        return made
 
     def append(
         self, entry: Entry, *, checkpoint_id: CheckpointId, step: int, metadata: dict[str, Any]
@@ -304,7 +311,7 @@ class Ledger:
             metadata=metadata,
             frame=frame,
         )
-        self.tip = checkpoint_id
+        self._parent, self.tip = self.tip, checkpoint_id
         return row
 
 

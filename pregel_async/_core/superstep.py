@@ -32,7 +32,7 @@ import msgspec
 
 from ..channels import MISSING
 from ..errors import GraphRecursionError, InvalidUpdateError, NodeCancelledError, ParentCommand, PregelError
-from ..types import Command
+from ..types import Command, Send
 from .board import Board, Channel
 from .isolation import own
 from .program import PARENT, SENDS, Program, Write
@@ -315,6 +315,20 @@ def update(
         touched |= board.amended
         board.amended = set()
     board.changed = sorted(touched)
+
+
+def rearm(board: Board, tasks: Iterable[Task]) -> list[Write]:
+    """The writes that keep tasks pending over a superstep in which they do not run."""
+    writes: list[Write] = []
+    for task in tasks:
+        if task.send >= 0:
+            writes.append((SENDS, Send(task.node.name, task.arg)))
+        for trigger in task.triggers:
+            channel = board.channels.get(trigger)
+            new = board.versions.get(trigger, 0) > board.seen.get(trigger, _NOTHING_SEEN).get(task.node.name, 0)
+            if new and channel is not None and channel.expires and channel.is_available():
+                writes.append((trigger, channel.get()))
+    return writes
 
 
 def amend(program: Program, board: Board, writes: Sequence[Write]) -> None:

@@ -113,7 +113,7 @@ async def run(
             session = Session(world, run_id, scope, None, group)
             return await _Run(program, settings, session, log, None, "", None).go(call)
 
-        return await _in_group(alone_in_memory)
+        return await in_group(alone_in_memory)
     thread_id = settings.thread_id
     if call.writes is None and await saver.read(thread_id, "", settings.at) is None:
         if settings.at is not None:
@@ -135,7 +135,7 @@ async def run(
             session.travels = dict(settings.travels)
             return await _Run(program, settings, session, log, thread, "", None).go(call)
 
-        return await _in_group(beside_the_claim)
+        return await in_group(beside_the_claim)
 
 
 async def run_nested(
@@ -194,7 +194,7 @@ def _namespace(outer: Running, *, keeps: bool) -> str:
     return f"{ns}|{outer.runs}" if outer.runs else ns
 
 
-async def _in_group(work: Callable[[TaskGroup], Awaitable[_T]]) -> _T:
+async def in_group(work: Callable[[TaskGroup], Awaitable[_T]]) -> _T:
     """Run beside tasks that live as long as the run. Its own error leaves as it is, in no group."""
     result: list[_T] = []
     failure: BaseException | None = None

@@ -92,7 +92,9 @@ class Thread:
         self._loaded: CheckpointId | None = None
         self._branches = False  # a resume starts a branch here
         self._moves = False  # a tip that is not the head: the head moves here with the next transaction
-        self._waiting: list[CheckpointRow] = []  # rows that go with the next transaction
+        self._waiting: list[CheckpointRow] = []  # what goes with the next transaction: rows,
+        self._staged: list[TaskRecord] = []  # records,
+        self._clears: list[tuple[str, CheckpointId, TaskId]] = []  # and keys of records that are void then
         self._records: dict[TaskId, TaskEntry] = {}  # of the open superstep, as they are stored
         self._batch: _Batch | None = None
 
@@ -118,7 +120,6 @@ class Thread:
         at: CheckpointId | None = None,
         fork: bool = False,
         metadata: dict[str, Any],
-        parents: dict[str, str] | None = None,
     ) -> Thread:
         """Load a namespace.
 
@@ -129,7 +130,7 @@ class Thread:
         Raises:
             CheckpointNotFoundError, GraphChangedError, CorruptCheckpointError, StorageError: nothing was changed.
         """
-        thread = cls(hold, codec, program, ns=ns, metadata=metadata, parents=parents or {})
+        thread = cls(hold, codec, program, ns=ns, metadata=metadata, parents={})
         chain = await hold.saver.read(hold.thread_id, ns, at)
         if chain is None and at is not None:
             raise CheckpointNotFoundError(hold.thread_id, at)
@@ -209,6 +210,8 @@ class Thread:
         row = chain.rows[-1]
         at = self._loaded = row.checkpoint_id
         reader = Reader(self.thread_id, self.ns, chain.rows)
+        if self._outer is None:
+            self.parents = _parents(row)
         self.board = restore(self.program, reader.state(at), row.step, self.codec, thread_id=self.thread_id)
         self._ledger = Ledger.resume(reader, at)
         if at != chain.head and not fork:
@@ -394,9 +397,10 @@ class Thread:
         self._records = {}
         self._append(entry, board.step, source)
         self._branches = False
+        self._clears += clears
         if waits or (upcoming and all(task.node.hidden for task in upcoming)):
             return
-        await self._transact(clears=tuple(clears), releases=not upcoming and self._outer is None)
+        await self._transact(releases=not upcoming and self._outer is None)
 
     def _append(self, entry: Entry, step: int, source: Source) -> None:
         metadata = {**self.metadata, "source": source, "step": step, "parents": self.parents}
@@ -498,6 +502,37 @@ class Thread:
         """Store what waits for the next transaction."""
         if self._waiting:
             await self._share(None)
+
+    # ---- editing -----------------------------------------------------------------------------------------------------
+
+    def stage(self, task: Task, writes: list[Write]) -> None:
+        """Make these the result of a task of the open superstep; stored with the next transaction.
+
+        Raises:
+            UnstorableValueError
+        """
+        data = tuple([(name, self.codec.encode(value, channel=name)) for name, value in self._tracked(writes)])
+        entry = TaskEntry(name=task.node.name, writes=data)
+        self._records[task.id] = entry
+        self._staged.append(self._task_record(task.id, task.index, entry))
+
+    def copy_beside(self, board: Board) -> None:
+        """Go on from a copy of the loaded checkpoint that has the same parent; what is recorded stays with the other."""
+        self._ledger = self._ledger.beside()
+        self._records = {}
+        self._branches = True
+        self.branch_off(board)
+
+    async def settle(self) -> None:
+        """Store all that waits, in one transaction, and give the thread up."""
+        if self._waiting or self._staged or self._moves:
+            with anyio.CancelScope(shield=True):
+                await self._transact(releases=self.ns == "")
+
+    @property
+    def has_records(self) -> bool:
+        """Whether something is recorded of the open superstep."""
+        return bool(self._records)
 
     async def _share(self, stored: tuple[Task, TaskEntry] | None) -> None:
         """Store a record, or only what waits, with whatever else is being recorded at the time."""
@@ -645,7 +680,6 @@ class Thread:
         self,
         *,
         records: tuple[TaskRecord, ...] = (),
-        clears: tuple[tuple[str, CheckpointId, TaskId], ...] = (),
         releases: bool = False,
     ) -> None:
         await self._saved_first()
@@ -654,14 +688,16 @@ class Thread:
         commit = Commit(
             rows=rows,
             expected_head=self._head,
-            records=records,
-            clears=clears,
+            records=(*self._staged, *records),
+            clears=tuple(self._clears),
             expires_at=hold.expiry(),
             releases=releases,
             head=None if rows else (self.ns, tip),
         )
         await hold.saver.commit(hold.claim, commit)
         self._waiting.clear()
+        self._staged.clear()
+        self._clears.clear()
         self._moves = False
         self._head = tip
         hold.visited.add(self.ns)

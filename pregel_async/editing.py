@@ -1,0 +1,241 @@
+"""Editing a thread by hand: what a node would have written, written without running it.
+
+An edit goes through the same machinery as a run: the thread is claimed, updates become writes, writes are folded by
+`superstep.update`, and the checkpoints of one call are one transaction. Three names stand for something else than a
+node: END takes all that is pending for done, INPUT is a new input, COPY copies a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from anyio.abc import TaskGroup
+
+from ._core import superstep
+from ._core.board import Board
+from ._core.isolation import own
+from ._core.program import PARENT, Node, Program, Write
+from ._core.task import Cancelled, Failed, Finished, Outcome, Task
+from ._runtime.attempt import attempt
+from ._runtime.context import Around, Running, Session
+from ._runtime.run import in_group
+from ._runtime.thread import Thread
+from .errors import ConfigError, InvalidUpdateError
+from .types import COPY, END, INPUT, START, RunnableConfig, StateUpdate
+
+SPECIAL = (END, INPUT, COPY)
+
+
+def checked(supersteps: Sequence[Sequence[StateUpdate]]) -> list[list[StateUpdate]]:
+    """The updates of a call, by superstep.
+
+    Raises:
+        ConfigError: there are none.
+        InvalidUpdateError: several in one superstep do not say as whom they are made, or stand for something else.
+    """
+    listed = [[update if isinstance(update, StateUpdate) else StateUpdate(*update) for update in s] for s in supersteps]
+    if not listed or not all(listed):
+        raise ConfigError("there is nothing to update: pass at least one superstep, each with at least one update")
+    for updates in listed:
+        for update in updates:
+            if len(updates) > 1 and (update.as_node is None or update.as_node in SPECIAL):
+                raise InvalidUpdateError(
+                    f"an update {'without as_node' if update.as_node is None else f'as {update.as_node!r}'} is alone in "
+                    "its superstep: name the node of each of several updates"
+                )
+    return listed
+
+
+class Editor:
+    """Applies updates to one namespace of a claimed thread."""
+
+    def __init__(self, thread: Thread, session: Session, config: RunnableConfig) -> None:
+        self._thread = thread
+        self._program: Program = thread.program
+        self._scope = (thread.thread_id, thread.ns)
+        self._board = Board(self._program) if thread.board is None else thread.board
+        self._around = Around(
+            session=session,
+            program=self._program,
+            ns=thread.ns,
+            thread=thread,
+            config=config,
+            context=None,
+            store=None,
+            write=None,
+            outer=None,
+            places=None,
+            call=_no_calls,
+            debug=False,
+        )
+
+    async def apply(self, supersteps: Sequence[Sequence[StateUpdate]]) -> None:
+        """Apply all of them, and store them in one transaction.
+
+        Raises:
+            InvalidUpdateError: an update does not fit, its node is ambiguous, or there is no such node. Nothing was
+                stored.
+            Exception: what a router or reducer raised. Nothing was stored.
+        """
+        for updates in supersteps:
+            first = updates[0]
+            if first.as_node == COPY:
+                await self._copy(first)
+            elif first.as_node == END:
+                await self._finish(first)
+            elif first.as_node == INPUT:
+                await self._enter(first)
+            else:
+                await self._update(updates)
+        await self._thread.settle()
+
+    # ---- as a node ---------------------------------------------------------------------------------------------------
+
+    async def _update(self, updates: Sequence[StateUpdate]) -> None:
+        pending = superstep.plan(self._program, self._board, self._scope)
+        made: list[tuple[Task, list[Write]]] = []
+        besides = False  # somebody updates as a node that is not pending
+        for update in updates:
+            if update.as_node is None and update.values is None:
+                besides = True
+                continue
+            node = self._node(update.as_node)
+            task = self._pending(pending, node, update.task_id)
+            if task is None:
+                besides = True
+                task = Task(node, self._board.step + 1, -1, self._scope)
+            made.append((task, await self._writes(task, update.values)))
+        for task, writes in made:
+            if task.index >= 0:
+                self._thread.stage(task, writes)
+        results = {task.id: self._thread.result_of(task) for task in pending}
+        done = [task for task in pending if results[task.id] is not None]
+        if not besides and len(done) < len(pending):
+            return  # the others stay pending, on the state that they were planned on
+        ran: list[Task] = list(done)
+        outcomes: list[Outcome] = [results[task.id] or Cancelled() for task in done]
+        for task, writes in made:
+            if task.index < 0:
+                ran.append(task)
+                outcomes.append(Finished(writes, own=len(writes)))
+        left = [task for task in pending if results[task.id] is None]
+        await self._fold(ran, outcomes, superstep.rearm(self._board, left) if ran else [])
+
+    def _node(self, name: str | None) -> Node:
+        """The node as which an update is made; inferred where there is no doubt."""
+        nodes, ran = self._program.nodes, set(self._board.ran)
+        if name is None:
+            shown = [node for node in nodes.values() if not node.hidden]
+            if len(shown) == 1:
+                return shown[0]
+            if self._thread.tip is None and START in nodes:
+                return nodes[START]
+            if len(ran) == 1:
+                name = next(iter(ran))
+            else:
+                by = ", ".join(repr(each) for each in sorted(ran)) or "nobody"
+                raise InvalidUpdateError(
+                    f"it is ambiguous as whom this update is made: the last superstep was made by {by}. Pass as_node="
+                )
+        if name not in nodes:
+            there = ", ".join(sorted(key for key, node in nodes.items() if not node.hidden))
+            raise InvalidUpdateError(f"there is no node {name!r} to update as; there are {there}", node=name)
+        return nodes[name]
+
+    def _pending(self, pending: Sequence[Task], node: Node, task_id: str | None) -> Task | None:
+        """The pending task that an update stands for."""
+        mine = [task for task in pending if task.node.name == node.name and self._thread.result_of(task) is None]
+        if task_id is not None:
+            for task in mine:
+                if task.id == task_id:
+                    return task
+            raise InvalidUpdateError(
+                f"no task {task_id!r} of node {node.name!r} is pending; pending are: "
+                f"{', '.join(task.id for task in mine) or 'none'}",
+                node=node.name,
+            )
+        if len(mine) > 1:
+            raise InvalidUpdateError(
+                f"it is ambiguous which task of node {node.name!r} this update stands for: {len(mine)} are pending. "
+                f"Pass task_id=, one of {', '.join(task.id for task in mine)}",
+                node=node.name,
+            )
+        return mine[0] if mine else None
+
+    async def _writes(self, task: Task, values: Any) -> list[Write]:
+        """What the node would have written: its update, its edges, and what its routers say to that."""
+        node = task.node
+        writes = [(name, own(value, name)) for name, value in node.writes(values)]
+        if any(name == PARENT for name, _ in writes):
+            raise InvalidUpdateError("an update cannot command the graph around: update that graph's state", node=node.name)
+        if not writes and values is not None and not node.edges and not node.routers:
+            raise InvalidUpdateError(f"node {node.name!r} writes nothing, so that an update as it does nothing")
+        outcome = await attempt(
+            self._around, self._board, task, writes, None, natively_cancelled=None, contained=False
+        )
+        if isinstance(outcome, Failed):
+            raise outcome.error
+        if not isinstance(outcome, Finished):
+            raise InvalidUpdateError(f"a router of node {node.name!r} asks: an update cannot answer", node=node.name)
+        return outcome.writes
+
+    # ---- as something else -------------------------------------------------------------------------------------------
+
+    async def _finish(self, update: StateUpdate) -> None:
+        """All that is pending counts as done; what has a result keeps it."""
+        if update.values is not None:
+            raise InvalidUpdateError("an update as END takes all that is pending for done: it has no values")
+        tasks = superstep.plan(self._program, self._board, self._scope)
+        outcomes: list[Outcome] = [self._thread.result_of(task) or Finished([]) for task in tasks]
+        writes = [outcome.writes for outcome in outcomes if isinstance(outcome, Finished)]
+        quiet = [[write for write in each if write[0] in self._program.keys] for each in writes]
+        superstep.update(self._program, self._board, tasks, quiet)
+        changed = set(self._board.changed)
+        while left := superstep.plan(self._program, self._board, self._scope):  # what was put off comes due, and is done
+            superstep.update(self._program, self._board, left, [], step=self._board.step)
+            tasks += left
+            outcomes += [Finished([])] * len(left)
+            changed |= set(self._board.changed)
+        self._board.changed = sorted(changed)
+        await self._thread.commit(self._board, tasks, outcomes, [], source="update", waits=True)
+
+    async def _enter(self, update: StateUpdate) -> None:
+        writes = [(name, own(value)) for name, value in self._program.read_input(update.values)]
+        discarded = superstep.plan(self._program, self._board, self._scope)
+        superstep.update(self._program, self._board, discarded, [writes])
+        self._board.ran = ()
+        nothing: list[Outcome] = [Cancelled() for _ in discarded]
+        await self._thread.commit(self._board, discarded, nothing, [], source="input", waits=True)
+
+    async def _copy(self, update: StateUpdate) -> None:
+        if self._thread.board is None:
+            raise InvalidUpdateError("there is no checkpoint to copy: nothing is stored of the thread")
+        self._thread.copy_beside(self._board)
+        for each in update.values or ():
+            more = StateUpdate(*each) if isinstance(each, (list, tuple)) else each
+            if not isinstance(more, StateUpdate):
+                raise InvalidUpdateError(
+                    f"an update as {COPY!r} has no values, or a list of updates for the copy: (values, as_node), "
+                    f"not {type(more).__name__}"
+                )
+            await self._update([more])
+
+    async def _fold(self, ran: list[Task], outcomes: list[Outcome], besides: list[Write]) -> None:
+        writes = [outcome.writes for outcome in outcomes if isinstance(outcome, Finished)]
+        superstep.update(self._program, self._board, ran, [*writes, besides])
+        await self._thread.commit(self._board, ran, outcomes, [], source="update", waits=True)
+
+
+async def edit(thread: Thread, updates: Sequence[Sequence[StateUpdate]], run_id: str, config: RunnableConfig) -> None:
+    """Apply updates to a loaded thread; see `Editor.apply`."""
+
+    async def work(group: TaskGroup) -> None:
+        session = Session(thread.hold.world, run_id, thread.thread_id, thread.hold, group)
+        await Editor(thread, session, config).apply(updates)
+
+    await in_group(work)
+
+
+async def _no_calls(caller: Running, task: Task) -> Outcome:
+    raise InvalidUpdateError("a router called a task while a state was updated by hand: routers only look", node=task.node.name)
