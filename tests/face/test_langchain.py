@@ -159,7 +159,7 @@ async def test_a_graph_of_its_messages() -> None:
 @needs_langchain
 def test_all_that_comes_in_can_be_made_its_messages() -> None:
     """As LangGraph's users expect: strings, pairs and dicts; what was given is not changed or shared."""
-    given: Any = {"role": "user", "content": [{"type": "text", "text": "b"}]}
+    given: Any = {"role": "user", "content": [{"type": "text", "text": "b", "tags": []}]}
     made = langchain.add_messages([], ["a", given, ("ai", "c"), lc.AIMessageChunk("d"), lc.SystemMessage("e", id="5")])
     assert [type(m) for m in made] == [
         lc.HumanMessage,
@@ -169,7 +169,7 @@ def test_all_that_comes_in_can_be_made_its_messages() -> None:
         lc.SystemMessage,
     ]
     assert made[1].content == given["content"] and made[1].content is not given["content"]
-    assert made[1].content[0] is not given["content"][0]
+    assert made[1].content[0]["tags"] is not given["content"][0]["tags"]
     assert len(set(ids(made))) == 5 and None not in ids(made)
     assert langchain.add_messages(made, RemoveMessage("5")) == made[:4]
     assert langchain.add_messages(made, [RemoveMessage(REMOVE_ALL_MESSAGES), "z"])[0].content == "z"
