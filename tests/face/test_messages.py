@@ -1,0 +1,530 @@
+"""Lists of messages: ids, replacing, removing, and what is told by shape alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from collections import OrderedDict
+from datetime import datetime
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
+from pregel_async import END, START, StateGraph
+from pregel_async._core.program import _guarded
+from pregel_async.errors import GraphValidationError, InvalidUpdateError, PregelError
+from pregel_async.messages import (
+    REMOVE_ALL_MESSAGES,
+    InvalidMessageError,
+    MessageNotFoundError,
+    MessagesState,
+    RemoveMessage,
+    add_messages,
+    fold_messages,
+)
+
+ROOT = Path(__file__).parents[2]
+
+PINNED = "1069b45c68f48cf884062c94a80d40fd"
+"""The id of "hi"."""
+
+
+def user(content: Any, id: Any = None, **more: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content, **({} if id is None else {"id": id}), **more}
+
+
+def ids(messages: list[Any]) -> list[Any]:
+    return [message["id"] if isinstance(message, dict) else message.id for message in messages]
+
+
+@dataclasses.dataclass
+class Plain:
+    content: Any
+    role: str = "user"
+    id: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.content == "made again":
+            raise AssertionError(self)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    content: Any
+    role: str = "user"
+    id: str | None = None
+
+
+class Struct(msgspec.Struct):
+    content: Any
+    type: str = "human"
+    id: str | None = None
+
+
+class FrozenStruct(msgspec.Struct, frozen=True):
+    content: Any
+    role: str = "user"
+    id: str | None = None
+
+
+class Model(pydantic.BaseModel):
+    content: Any
+    role: str = "user"
+    id: str | None = None
+
+
+class FrozenModel(pydantic.BaseModel, frozen=True, extra="allow"):
+    content: Any
+    role: str = "user"
+    id: str | None = None
+
+
+class Own:
+    """Of no known kind."""
+
+    def __init__(self, content: Any, id: str | None = None) -> None:
+        self.content, self.role, self.id = content, "user", id
+
+
+CLASSES: list[Any] = [Plain, Frozen, Struct, FrozenStruct, Model, FrozenModel, Own]
+
+
+# ---- adding, replacing, removing ---------------------------------------------------------------------------------
+
+
+def test_new_messages_are_appended_and_known_ones_replaced_in_place() -> None:
+    """Peer 1.28: same id replaces in place; new ones are appended."""
+    left = [user("a", "1"), user("b", "2")]
+    right = [user("c", "3"), user("B", "2"), user("C", "3")]
+    assert add_messages(left, right) == [user("a", "1"), user("B", "2"), user("C", "3")]
+    assert left == [user("a", "1"), user("b", "2")]
+
+
+def test_a_message_is_removed_by_its_id() -> None:
+    """Peer 1.28: `RemoveMessage(id)` deletes."""
+    left = [user("a", "1"), user("b", "2"), user("c", "3")]
+    assert add_messages(left, [RemoveMessage("1"), RemoveMessage(id="3")]) == [user("b", "2")]
+    assert add_messages(left, RemoveMessage("2")) == [user("a", "1"), user("c", "3")]
+    assert add_messages(left, {"type": "remove", "id": "2"}) == [user("a", "1"), user("c", "3")]
+    assert add_messages(left, SimpleNamespace(type="remove", id="2", content="")) == [user("a", "1"), user("c", "3")]
+    assert add_messages(left, [user("d", "4"), RemoveMessage("4")]) == left
+
+
+def test_what_is_removed_and_comes_again_is_where_it_was() -> None:
+    """Peer 1.28: in one update; in a later one it is new."""
+    left = [user("a", "1"), user("b", "2")]
+    assert add_messages(left, [RemoveMessage("1"), user("A", "1")]) == [user("A", "1"), user("b", "2")]
+    assert add_messages(left, [RemoveMessage("1"), user("A", "1"), RemoveMessage("1")]) == [user("b", "2")]
+    later = add_messages(add_messages(left, RemoveMessage("1")), user("A", "1"))
+    assert later == [user("b", "2"), user("A", "1")]
+
+
+def test_all_messages_are_removed_up_to_the_mark() -> None:
+    """Peer 1.28: everything up to and including it; what comes behind is folded as ever."""
+    left = [user("a", "1"), user("b", "2")]
+    everything = RemoveMessage(REMOVE_ALL_MESSAGES)
+    assert REMOVE_ALL_MESSAGES == "__remove_all__"
+    assert add_messages(left, everything) == []
+    assert add_messages([], everything) == []
+    assert add_messages(left, [user("x", "9"), everything, user("c", "3"), user("C", "3")]) == [user("C", "3")]
+    assert add_messages(left, [everything, user("x", "9"), everything, user("y", "8")]) == [user("y", "8")]
+    assert add_messages(left, [RemoveMessage("nobody"), everything]) == []
+    with pytest.raises(MessageNotFoundError):
+        add_messages(left, [everything, RemoveMessage("1")])
+
+
+def test_what_is_not_there_cannot_be_removed() -> None:
+    """A typed error, which is a ValueError as the peer's; the list stays as it was."""
+    left = [user("a", "1")]
+    for right in ([RemoveMessage("2")], [user("b", "2"), RemoveMessage("3")]):
+        with pytest.raises(MessageNotFoundError) as caught:
+            add_messages(left, right)
+    assert caught.value.id == "3"
+    assert isinstance(caught.value, ValueError) and isinstance(caught.value, PregelError)
+    assert "'3'" in str(caught.value)
+    assert left == [user("a", "1")]
+    with pytest.raises(InvalidMessageError):
+        add_messages(left, {"role": "remove"})
+
+
+@pytest.mark.parametrize("given", [(None, []), ([], None), ([None], []), ([], [None])])
+def test_none_is_no_list_and_no_message(given: Any) -> None:
+    """Peer 1.28: one-sided None is a ValueError."""
+    with pytest.raises(ValueError) as caught:
+        add_messages(*given)
+    assert isinstance(caught.value, InvalidMessageError)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        7,
+        {},
+        {"content": "no role"},
+        object(),
+        ("user",),
+        ("user", "a", "b"),
+        (1, "b"),
+        SimpleNamespace(id=None),
+        SimpleNamespace(role="user"),
+        user("", id=["no", "id"]),
+        b"",
+    ],
+)
+def test_what_is_no_message_is_refused(wrong: Any) -> None:
+    """With what a message would be; nothing is guessed."""
+    for right in (wrong, [wrong], [user("a"), wrong]):
+        with pytest.raises(InvalidMessageError) as caught:
+            add_messages([], right)
+        assert isinstance(caught.value, ValueError) and isinstance(caught.value, InvalidUpdateError)
+
+
+def test_one_message_and_shorthands() -> None:
+    """A message instead of a list, a string, and pairs of role and content, as the peer's users write them."""
+
+    def made(right: Any) -> list[Any]:
+        return [(m["role"], m["content"]) for m in add_messages([], right)]
+
+    assert made("hi") == made(["hi"]) == made(user("hi")) == [("user", "hi")]
+    assert made(("user", "hi")) == made([["user", "hi"]]) == made(("human", "hi")) == [("user", "hi")]
+    assert made([("ai", "yes"), ("assistant", "no"), ("system", "s"), ("tool", [{"type": "text"}])]) == [
+        ("assistant", "yes"),
+        ("assistant", "no"),
+        ("system", "s"),
+        ("tool", [{"type": "text"}]),
+    ]
+    assert made(MappingProxyType(user("hi"))) == [("user", "hi")]
+    assert add_messages(user("hi", "1"), user("ho", "2")) == [user("hi", "1"), user("ho", "2")]
+    assert add_messages([{"type": "human", "content": "hi", "id": 7}], []) == [
+        {"type": "human", "content": "hi", "id": 7}
+    ]
+
+
+def test_a_configured_reducer() -> None:
+    """Without lists it is the reducer itself, so that it stays one of those that the runtime knows; no format is known."""
+    assert add_messages() is add_messages
+    assert add_messages(format=None) is add_messages
+    with pytest.raises(GraphValidationError, match="langchain-openai"):
+        add_messages(format="langchain-openai")  # type: ignore[call-overload]
+    for half in ({"left": []}, {"right": []}):
+        with pytest.raises(InvalidMessageError, match="missing"):
+            add_messages(**half)
+
+
+# ---- ids that are made up ----------------------------------------------------------------------------------------
+
+
+def test_ids_are_the_same_on_every_fold() -> None:
+    """P2: nothing but the messages is asked, in no order that differs from one process or version to the next."""
+    given = ["hi", ("ai", [{"b": 1, "a": {"x", "y", "z"}}]), user("hi"), user("ö\ud800", when=datetime(2024, 1, 2))]
+    first = ids(add_messages([], given))
+    assert first == ids(add_messages([], given))
+    assert len(set(first)) == 4
+    code = (
+        "from datetime import datetime\nfrom pregel_async.messages import add_messages\n"
+        f"print([m['id'] for m in add_messages([], {given[:3]!r})])"
+    )
+    for seed in ("1", "2"):
+        ran = subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert ran.stdout.strip() == repr(first[:3])
+
+
+def test_the_id_of_a_message_is_kept_from_release_to_release() -> None:
+    """P2: a replay after an upgrade makes the ids that were made before."""
+    assert ids(add_messages([], ["hi", "hi"])) == [PINNED, f"{PINNED}-2"]
+
+
+def test_equal_messages_get_different_ids() -> None:
+    """However many there are, in one update or several, and with ids that look like those that would come next."""
+    one = add_messages([], ["hi"] * 3)
+    assert ids(one) == [PINNED, f"{PINNED}-2", f"{PINNED}-3"]
+    assert ids(add_messages(one, ["hi", "hi"])) == [*ids(one), f"{PINNED}-4", f"{PINNED}-5"]
+    taken = [user("other", f"{PINNED}-2"), user("third", PINNED)]
+    assert ids(add_messages(taken, "hi")) == [f"{PINNED}-2", PINNED, f"{PINNED}-3"]
+    # one that comes later in the same update is not taken for the one without an id before it
+    assert add_messages([], ["hi", user("other", PINNED)])[1] == user("other", PINNED)
+    many = add_messages([], ["hi"] * 2000)
+    assert len(set(ids(many))) == 2000
+
+
+def test_an_id_is_not_made_again_in_the_update_that_removes_it() -> None:
+    """Who reads the update, or looks for ids that he has seen, does not take one message for another."""
+    one = add_messages([], ["hi"])
+    assert ids(add_messages(one, [RemoveMessage(PINNED), "hi"])) == [f"{PINNED}-2"]
+    assert ids(add_messages(one, [RemoveMessage(REMOVE_ALL_MESSAGES), "hi"])) == [f"{PINNED}-2"]
+
+
+class Colour(Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Loose:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (user("a"), user("b")),
+        (user("1"), user(1)),
+        (user(1), user(True)),
+        (user(["a", "b"]), user(["a,b"])),
+        (user("a", name="b"), user("a", nick="b")),
+        (user({"a": "1:b"}), user({"a": "b"})),
+        (user(None), user("None")),
+        (user(Decimal("1")), user(Decimal("2"))),
+        (user(UUID(int=1)), user(UUID(int=2))),
+        (user(datetime(2024, 1, 1)), user(datetime(2024, 1, 2))),
+        (user(Colour.RED), user("Colour.RED")),
+        (user(Colour.RED), user(Colour.BLUE)),
+        (user({1, 2}), user({1, 3})),
+        (user(b"a"), user("a")),
+        (user(Frozen("a")), user(Frozen("b"))),
+        (Plain("a"), Plain("b")),
+        (Struct("a"), Struct("b")),
+        (Model(content="a"), Model(content="b")),
+        (FrozenModel(content="a", mood="good"), FrozenModel(content="a")),
+        (Own("a"), Own("b")),
+        (Frozen("a"), FrozenStruct("a")),
+    ],
+)
+def test_different_messages_get_ids_that_do_not_count(one: Any, other: Any) -> None:
+    """So the id of each does not depend on whether the other is there."""
+    both = ids(add_messages([], [one, other]))
+    assert both == [*ids(add_messages([], one)), *ids(add_messages([], other))]
+    assert both == ids(add_messages([], [other, one]))[::-1]
+    assert not any("-" in id for id in both)
+
+
+def test_equal_messages_have_equal_ids_whatever_their_order_or_address() -> None:
+    """P2: what differs between two processes leaves no trace in an id."""
+    one = {"role": "user", "content": {"a": 1, "b": Loose()}}
+    two = OrderedDict(content={"b": Loose(), "a": 1}, role="user")
+    assert ids(add_messages([], one)) == ids(add_messages([], two))
+    assert ids(add_messages([], {**one, "id": None})) == ids(add_messages([], one))
+    assert type(add_messages([], two)[0]) is OrderedDict
+
+
+@pytest.mark.parametrize("make", CLASSES)
+def test_a_message_without_an_id_is_copied_and_never_changed(make: Any) -> None:
+    """P1, for any class of messages."""
+    mine = make(content=["x"])
+    [kept] = add_messages([], mine)
+    assert type(kept) is make and mine.id is None
+    assert isinstance(kept.id, str) and kept.content == ["x"]
+    assert ids(add_messages([kept], mine)) == [kept.id, f"{kept.id}-2"]
+    assert add_messages([kept], [])[0] is kept
+    with_id = make(content="y", id="1")
+    assert add_messages([], with_id)[0] is with_id
+    assert add_messages([with_id], RemoveMessage("1")) == []
+
+
+def test_a_copy_is_not_made_by_the_class() -> None:
+    """Its own code would run again, on fields that it has changed before."""
+    mine = Plain("x")
+    mine.content = "made again"
+    assert add_messages([], mine)[0].content == "made again"
+
+
+def test_a_class_may_get_more_optional_fields() -> None:
+    """P2: a replay after that makes the ids that were made before."""
+    one = msgspec.defstruct("Grown", [("role", str), ("id", str | None, None)])
+    two = msgspec.defstruct("Grown", [("role", str), ("id", str | None, None), ("more", str | None, None)])
+    assert ids(add_messages([], one("user"))) == ids(add_messages([], two("user")))
+    assert ids(add_messages([], one("user"))) != ids(add_messages([], two("user", more="")))
+
+
+def test_a_model_notes_that_it_has_an_id_now() -> None:
+    """Else it would be left out where only what is set is shown."""
+    [kept] = add_messages([], Model(content="x"))
+    assert kept.model_dump(exclude_unset=True) == {"content": "x", "id": kept.id}
+
+
+def test_a_copy_that_takes_no_id_is_told() -> None:
+    """With the class's own reason."""
+
+    class Closed:
+        role = "user"
+
+        @property
+        def id(self) -> None:
+            return None
+
+    with pytest.raises(InvalidMessageError, match="cannot be given one"):
+        add_messages([], Closed())
+
+
+def test_a_list_of_before_gets_ids() -> None:
+    """What another reducer left, or the first value of a channel that starts with none."""
+    for lone in (Plain("c"), {**user("c"), "id": None}, user("c"), "c"):
+        assert len(ids(add_messages([lone], []))[0]) == 32
+    left = [user("a"), "b", Plain("c"), user("d", "4")]
+    got = add_messages(left, [RemoveMessage("4")])
+    assert len(set(ids(got))) == 3 and None not in ids(got)
+    assert left == [user("a"), "b", Plain("c"), user("d", "4")]
+
+
+# ---- laws --------------------------------------------------------------------------------------------------------
+
+MESSAGES = st.builds(user, st.sampled_from("abc"), st.sampled_from([None, "1", "2", "3"]))
+UPDATES = st.lists(
+    MESSAGES | st.sampled_from(["1", "2", REMOVE_ALL_MESSAGES]).map(RemoveMessage) | st.just("a"), max_size=6
+)
+
+
+def attempt(call: Any) -> Any:
+    try:
+        return call()
+    except MessageNotFoundError as error:
+        return error.id
+
+
+@given(st.lists(MESSAGES, max_size=5), st.lists(UPDATES, max_size=4))
+def test_one_fold_of_many_updates_is_many_folds(start: list[Any], updates: list[Any]) -> None:
+    """`fold_messages` only saves looking through the list again."""
+
+    def one_by_one() -> list[Any]:
+        value = add_messages(start, [])
+        for update in updates:
+            value = add_messages(value, update)
+        return value
+
+    assert attempt(lambda: fold_messages(start, updates)) == attempt(one_by_one)
+
+
+@given(st.lists(MESSAGES, max_size=5), UPDATES)
+def test_guarded_or_not_the_fold_is_the_same(start: list[Any], update: list[Any]) -> None:
+    """It changes neither argument, keeps each element that is not concerned, and gives no id twice."""
+    left = add_messages([], start)
+    before = repr((left, update))
+    bare = attempt(lambda: add_messages(left, update))
+    assert bare == attempt(lambda: _guarded(add_messages)(left, update))
+    assert repr((left, update)) == before
+    if isinstance(bare, list):
+        assert bare is not left
+        assert None not in ids(bare) and len(set(ids(bare))) == len(bare)
+        assert all(
+            any(kept is message for message in [*left, *update]) or "-" in kept["id"] or len(kept["id"]) == 32
+            for kept in bare
+        )
+
+
+def test_an_append_keeps_the_others_as_they_are() -> None:
+    """P10: storage knows an unchanged element by its identity."""
+    left = add_messages([], [user(n) for n in range(100)])
+    got = add_messages(left, "one more")
+    assert len(got) == 101 and all(a is b for a, b in zip(left, got))
+
+
+# ---- in a graph --------------------------------------------------------------------------------------------------
+
+
+class State(MessagesState, total=False):
+    seen: list[str]
+
+
+@pytest.mark.anyio
+async def test_a_graph_of_messages(saver: BaseCheckpointSaver) -> None:
+    """MessagesState takes more keys; messages, removals among them, are stored with any saver, unregistered."""
+
+    def answer(state: State) -> dict[str, Any]:
+        return {
+            "messages": [("assistant", f"{len(state['messages'])} so far"), RemoveMessage(state["messages"][0]["id"])]
+        }
+
+    graph = StateGraph(State).add_node("answer", answer).add_edge(START, "answer").compile(saver)
+    await graph.ainvoke({"messages": ["hi", "hi"]}, "t")
+    result = await graph.ainvoke({"messages": user("again")}, "t")  # type: ignore[typeddict-item]
+    assert result == (await graph.aget_state("t")).values
+    assert [message["content"] for message in result["messages"]] == ["2 so far", "again", "3 so far"]
+    again = await graph.ainvoke({"messages": ["hi", "hi"]}, "another")
+    assert ids(again["messages"]) == [f"{PINNED}-2", ids(result["messages"])[0]]
+
+
+@pytest.mark.anyio
+async def test_a_router_sees_the_ids_that_are_stored() -> None:
+    """P2, P3: its view has its own node's writes alone, and a sibling's come before them in the list."""
+    seen: list[list[str]] = []
+
+    def look(state: Any) -> str:
+        seen.append(ids(state["messages"]))
+        return END
+
+    graph = (
+        StateGraph(MessagesState)
+        .add_node("a", lambda state: {"messages": ["from a", "from a"]})
+        .add_node("b", lambda state: {"messages": ["from b", "start"]})
+        .add_edge(START, "a")
+        .add_edge(START, "b")
+        .add_conditional_edges("b", look)
+        .compile()
+    )
+    stored = ids((await graph.ainvoke({"messages": ["start"]}))["messages"])
+    assert seen == [[stored[0], *stored[3:]]]
+
+
+@pytest.mark.anyio
+async def test_a_failed_removal_stops_the_superstep(saver: BaseCheckpointSaver) -> None:
+    """P3, P9: as itself, with channel and node; the list stays."""
+    graph = (
+        StateGraph(MessagesState)
+        .add_node("remove", lambda state: {"messages": RemoveMessage("nobody")})
+        .add_edge(START, "remove")
+        .compile(saver)
+    )
+    with pytest.raises(MessageNotFoundError) as caught:
+        await graph.ainvoke({"messages": ["hi"]}, "t")
+    assert "'messages'" in caught.value.__notes__[0] and "'remove'" in caught.value.__notes__[0]
+    assert ids((await graph.aget_state("t")).values["messages"]) == [PINNED]
+
+
+@pytest.mark.anyio
+async def test_messages_of_a_class_are_isolated_and_stored() -> None:
+    """P1, P11: a node that changes its input in place changes nothing, and what comes back has its class."""
+
+    def spoil(state: Any) -> dict[str, Any]:
+        state.messages[0].content.append("spoiled")
+        state.messages.clear()
+        return {"messages": [Plain("more")]}
+
+    builder = StateGraph(Chat).add_node("spoil", spoil).add_edge(START, "spoil")
+    mine = Plain(["kept"])
+    graph = builder.compile(InMemorySaver())
+    await graph.ainvoke({"messages": [mine]}, "t")
+    first, second = (await graph.aget_state("t")).values["messages"]
+    assert (type(first), first.content, type(second), second.content) == (Plain, ["kept"], Plain, "more")
+    assert mine.id is None and mine.content == ["kept"]
+
+
+class Chat(msgspec.Struct):
+    messages: Annotated[list[Plain], add_messages()]
+
+
+# ---- what it does not load ---------------------------------------------------------------------------------------
+
+
+def test_it_loads_neither_langchain_nor_pydantic() -> None:
+    """All is told by shape."""
+    code = (
+        "import sys; from pregel_async.messages import add_messages; add_messages([], 'hi'); "
+        "sys.exit(any(name.partition('.')[0] in ('langchain_core', 'pydantic') for name in sys.modules))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
