@@ -2,7 +2,10 @@
 
 from .compiled import Pregel, PregelProtocol
 from .errors import GraphInterrupt
+from .functional import TaskFuture, entrypoint, task
 from .graph import CompiledStateGraph, StateGraph
+from .managed import IsLastStep, ManagedValue, RemainingSteps
+from .messages import REMOVE_ALL_MESSAGES, MessagesState, RemoveMessage, add_messages
 from .node import NodeBuilder, PregelNode
 from .runtime import ExecutionInfo, Runtime, get_config, get_runtime, get_store, get_stream_writer, interrupt
 from .types import (
@@ -10,6 +13,7 @@ from .types import (
     START,
     Command,
     Interrupt,
+    Overwrite,
     PregelTask,
     RunnableConfig,
     Send,
@@ -21,28 +25,39 @@ from .types import (
 
 __all__ = [
     "END",
+    "REMOVE_ALL_MESSAGES",
     "START",
     "Command",
     "CompiledStateGraph",
     "ExecutionInfo",
     "GraphInterrupt",
     "Interrupt",
+    "IsLastStep",
+    "ManagedValue",
+    "MessagesState",
     "NodeBuilder",
+    "Overwrite",
     "Pregel",
     "PregelNode",
     "PregelProtocol",
     "PregelTask",
-    "Runtime",
+    "RemainingSteps",
+    "RemoveMessage",
     "RunnableConfig",
+    "Runtime",
     "Send",
     "StateGraph",
     "StateSnapshot",
     "StateUpdate",
     "StreamMode",
     "StreamWriter",
+    "TaskFuture",
+    "add_messages",
+    "entrypoint",
     "get_config",
     "get_runtime",
     "get_store",
     "get_stream_writer",
     "interrupt",
+    "task",
 ]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from functools import cached_property
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar, cast, runtime_checkable
 
 import anyio
@@ -16,18 +18,29 @@ from ._core.isolation import isolate
 from ._core.program import SENDS, Program, Write, build_program
 from ._core.superstep import Breakpoints
 from ._runtime.context import CURRENT, Running
+from ._runtime.hold import Hold
 from ._runtime.log import Log, Sink
 from ._runtime.loops import alone
 from ._runtime.modes import CUSTOM, MODES, View
 from ._runtime.run import Ended, Settings, run, run_nested
 from ._runtime.stream import GraphStream
+from ._runtime.subgraphs import reachable
+from ._runtime.thread import Thread
 from ._runtime.world import SystemWorld, World
 from .channels import BaseChannel
 from .config import address_of, check_durability, is_elsewhere, merge_configs, settings_of, without_address
 from .drawing import Drawing, Edge, drawing
-from .errors import ConfigError, GraphValidationError, InvalidCheckpointerError, InvalidInputError, InvalidUpdateError
+from .editing import checked, edit, edit_inside
+from .errors import (
+    ConfigError,
+    GraphValidationError,
+    InvalidCheckpointerError,
+    InvalidInputError,
+    InvalidUpdateError,
+    SubgraphNotFoundError,
+)
 from .node import NodeBuilder, PregelNode, compile_node
-from .state import StateReader
+from .state import StateReader, config_of
 from .types import (
     END,
     INTERRUPT,
@@ -39,9 +52,11 @@ from .types import (
     Interrupt,
     Names,
     OnConflict,
+    Overwrite,
     RunnableConfig,
     Send,
     StateSnapshot,
+    StateUpdate,
     StreamMode,
 )
 
@@ -317,7 +332,7 @@ class Graph(Generic[InputT, OutputT]):
         """The codec of the graph around this one, and the types that this graph's annotations name."""
         known = self._inner_codec
         if known is None or known[0] is not outer:
-            known = self._inner_codec = (outer, outer.with_annotations(*self._hints))
+            known = self._inner_codec = (outer, _with_messages(outer.with_annotations(*self._hints), self._hints))
         return known[1]
 
     def _call(
@@ -396,16 +411,22 @@ class Graph(Generic[InputT, OutputT]):
 
     # ---- reading threads -----------------------------------------------------------------------------------------
 
-    async def aget_state(self, config: Config) -> StateSnapshot:
+    async def aget_state(self, config: Config, *, subgraphs: bool = False) -> StateSnapshot:
         """The state of a thread: at its head, or at the `checkpoint_id` that the config names.
+
+        Args:
+            config: a thread id; or a config, which may name a checkpoint, or the namespace of a subgraph
+                (`checkpoint_ns`, as the `state` of the task that runs it says).
+            subgraphs: with the states of the graphs that pending tasks run, at any depth, as their tasks' `state`.
 
         Raises:
             ConfigError: the graph has no checkpointer, or the config no thread.
             CheckpointNotFoundError: the thread has no such checkpoint.
+            SubgraphNotFoundError: the graph has no such subgraph.
             CorruptCheckpointError, GraphChangedError, StorageError
         """
         reader, (thread_id, ns, at) = self._reader(config)
-        return await reader.latest(thread_id, ns, at)
+        return await reader.latest(thread_id, ns, at, subgraphs=subgraphs)
 
     async def aget_state_history(
         self,
@@ -432,6 +453,12 @@ class Graph(Generic[InputT, OutputT]):
                 yield snapshot
 
     def _reader(self, config: Config) -> tuple[StateReader, tuple[str, str, Any]]:
+        (thread_id, ns, at), saver, codec = self._reader_address(config)
+        graph, codec = self._inside(ns, codec)
+        return graph.reader_with(saver, codec), (thread_id, ns, at)
+
+    def _reader_address(self, config: Config) -> tuple[tuple[str, str, Any], BaseCheckpointSaver, Codec]:
+        """What a config addresses, and where it is stored."""
         if not isinstance(self.checkpointer, BaseCheckpointSaver) or self._codec is None:
             raise ConfigError("the graph has no checkpointer, so nothing is stored: compile it with one")
         thread_id, ns, at = address_of(merge_configs(self._config, config))
@@ -439,7 +466,158 @@ class Graph(Generic[InputT, OutputT]):
             raise ConfigError(
                 "the config has no thread_id: pass {'configurable': {'thread_id': ...}}, or the thread's id"
             )
-        return StateReader(self._program, self.checkpointer, self._codec), (thread_id, ns, at)
+        return (thread_id, ns, at), self.checkpointer, self._codec
+
+    def reader_with(self, saver: BaseCheckpointSaver, codec: Codec) -> StateReader:
+        """What reads this graph's threads, with a codec that knows its types."""
+        inner = {name: _Inner(graph) for name, graph in self._graphs_inside.items()}
+        return StateReader(self._program, saver, codec, inner)
+
+    # ---- editing threads -----------------------------------------------------------------------------------------
+
+    async def aupdate_state(
+        self,
+        config: Config,
+        values: Any,
+        as_node: str | None = None,
+        task_id: str | None = None,
+        *,
+        on_conflict: OnConflict = "reject",
+    ) -> RunnableConfig:
+        """Change a thread's state as if a node had returned `values`; its conditional edges are asked, its code is not.
+
+        As a node whose task is pending, the update is the result of that task: the others of its superstep stay
+        pending, and the superstep is closed when they have run. As any other node, it makes a checkpoint of its own,
+        after which what was pending still is.
+
+        Args:
+            config: a thread id; or a config, which may name a checkpoint (the update starts a branch there, unless it
+                is a branch's tip) or a subgraph's namespace.
+            values: as the node may return it; None changes nothing.
+            as_node: the node; inferred when there is no doubt. `END` takes all that is pending for done, `"__input__"`
+                makes a new input, `"__copy__"` copies the checkpoint (and applies `values`, a list of updates).
+            task_id: which of the node's pending tasks; needed when it has several.
+
+        Returns:
+            The config of the thread's last checkpoint.
+
+        Raises:
+            InvalidUpdateError: the update does not fit; there is no such node or task, or several could be meant.
+            ThreadBusyError: a run owns the thread.
+            PregelError: as `aget_state`. Nothing was stored, whatever is raised.
+        """
+        return await self.abulk_update_state(config, [[StateUpdate(values, as_node, task_id)]], on_conflict=on_conflict)
+
+    async def abulk_update_state(
+        self,
+        config: Config,
+        supersteps: Sequence[Sequence[StateUpdate]],
+        *,
+        on_conflict: OnConflict = "reject",
+    ) -> RunnableConfig:
+        """Apply several updates, superstep by superstep, in one transaction. See `aupdate_state`.
+
+        Args:
+            supersteps: each a list of updates that are folded together. Where there are several, each names its node.
+
+        Raises:
+            ConfigError: there is nothing to update.
+            PregelError: as `aupdate_state`.
+        """
+        updates = checked(supersteps)
+        (thread_id, ns, at), saver, codec = self._reader_address(config)
+        graph, inner_codec = self._inside(ns, codec)
+        merged = merge_configs(self._config, config)
+        settings = settings_of(
+            without_address(merged),
+            stored=False,
+            nested=True,
+            on_conflict=on_conflict,
+            context=None,
+            store=None,
+            breakpoints=None,
+            debug=False,
+        )
+        run_id = settings.run_id or self._world.new_id()
+        metadata = {**settings.metadata, "run_id": run_id}
+        async with await Hold.take(saver, self._world, thread_id, on_conflict) as hold:
+            thread = await Thread.open(hold, inner_codec, graph._program, ns=ns, at=at, metadata=metadata)
+            if ns:
+                if thread.board is None:
+                    raise InvalidUpdateError(f"nothing is stored in namespace {ns!r} of thread {thread_id!r} to update")
+                root = await Thread.open(hold, codec, self._program, metadata=metadata)
+                await edit_inside(thread, root, updates, run_id, merged)
+            else:
+                await edit(thread, updates, run_id, merged)
+        return config_of(thread_id, ns, thread.tip, thread.parents)
+
+    # ---- graphs inside -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _graphs_inside(self) -> dict[str, Graph[Any, Any]]:
+        """The first graph that each node's code names, by node; without those that store nothing."""
+        found: dict[str, Graph[Any, Any]] = {}
+        for name, node in self._program.nodes.items():
+            for graph in reachable(node.call, Graph):
+                if graph.checkpointer is not False:
+                    found[name] = graph
+                    break
+        return found
+
+    def _inside(self, ns: str, codec: Codec) -> tuple[Graph[Any, Any], Codec]:
+        """The graph whose state a namespace holds, and the codec that knows its types.
+
+        Raises:
+            SubgraphNotFoundError: there is none.
+        """
+        graph: Graph[Any, Any] = self
+        for part in ns.split("|") if ns else ():
+            if part.isdigit():  # the how-manieth graph that one task ran
+                continue
+            name = part.partition(":")[0]
+            inner = graph._graphs_inside.get(name)
+            if inner is None:
+                raise SubgraphNotFoundError(
+                    f"checkpoint_ns {ns!r} names node {name!r}, and graph {graph.name!r} has no node of that name that "
+                    "runs a graph"
+                )
+            codec, graph = inner._codec_inside(codec), inner
+        return graph, codec
+
+    def get_subgraphs(
+        self, *, namespace: str | None = None, recurse: bool = False
+    ) -> Iterator[tuple[str, Graph[Any, Any]]]:
+        """The graphs that the nodes run, as far as their code names them: one of each node, with its path.
+
+        Args:
+            namespace: only this path, or what is inside it.
+            recurse: those inside of those too; their paths are joined with "|".
+        """
+        for name, graph in self._graphs_inside.items():
+            if namespace is None or namespace == name:
+                yield name, graph
+            if recurse and (namespace is None or namespace.startswith(f"{name}|")):
+                rest = None if namespace is None else namespace.removeprefix(f"{name}|")
+                for path, inner in graph.get_subgraphs(namespace=rest, recurse=True):
+                    yield f"{name}|{path}", inner
+
+    async def aget_subgraphs(
+        self, *, namespace: str | None = None, recurse: bool = False
+    ) -> AsyncIterator[tuple[str, Graph[Any, Any]]]:
+        """`get_subgraphs`, for code that iterates asynchronously."""
+        for found in self.get_subgraphs(namespace=namespace, recurse=recurse):
+            yield found
+
+
+class _Inner:
+    """A graph inside another, as `StateReader` asks for it."""
+
+    def __init__(self, graph: Graph[Any, Any]) -> None:
+        self._graph = graph
+        self.keeps = graph.checkpointer is True
+
+    def reader(self, saver: BaseCheckpointSaver, codec: Codec) -> StateReader:
+        return self._graph.reader_with(saver, self._graph._codec_inside(codec))
 
 
 def _result(ended: Ended, shown: str | tuple[str, ...]) -> Any:
@@ -569,9 +747,19 @@ def _own_codec(saver: BaseCheckpointSaver | bool | None, hints: Sequence[Any]) -
     if not isinstance(saver, BaseCheckpointSaver):
         return None
     codec = saver.codec
-    for kind in (Send, Command, Interrupt):
+    for kind in (Send, Command, Interrupt, Overwrite):
         codec = codec.with_types(kind, tag=f"pregel_async.{kind.__name__}")
-    return codec.with_annotations(*hints)
+    return _with_messages(codec.with_annotations(*hints), hints)
+
+
+def _with_messages(codec: Codec, hints: Sequence[Any]) -> Codec:
+    """The codec, and langchain's message classes where an annotation names one."""
+    if "langchain_core.messages" in sys.modules:  # else no annotation names its classes
+        from .langchain import names_messages, with_messages
+
+        if names_messages(*hints):
+            return with_messages(codec)
+    return codec
 
 
 def _checked_saver(checkpointer: BaseCheckpointSaver | bool | None) -> BaseCheckpointSaver | bool | None:

@@ -237,5 +237,29 @@ async def edit(thread: Thread, updates: Sequence[Sequence[StateUpdate]], run_id:
     await in_group(work)
 
 
+async def edit_inside(
+    thread: Thread, root: Thread, updates: Sequence[Sequence[StateUpdate]], run_id: str, config: RunnableConfig
+) -> None:
+    """Apply updates to the state of a graph inside another.
+
+    One that keeps its state from call to call, and is not under way, is found by the root's checkpoints: the root
+    gets one of its own, then, that says where the state stands now.
+
+    Raises:
+        InvalidUpdateError: the root has results in its open superstep, which such a checkpoint would have to redo.
+    """
+    under_way = root.tip is not None and thread.parents.get("") == root.tip
+    kept = ":" not in thread.ns
+    if kept and not under_way and root.has_records:
+        raise InvalidUpdateError(
+            f"the state of {thread.ns!r} is at rest, and the graph around it is in the middle of a superstep: finish "
+            "that first"
+        )
+    await edit(thread, updates, run_id, config)
+    if kept and not under_way and root.board is not None and thread.tip is not None:
+        root.hold.moved[thread.ns] = thread.tip
+        await edit(root, [[StateUpdate(None)]], run_id, config)
+
+
 async def _no_calls(caller: Running, task: Task) -> Outcome:
     raise InvalidUpdateError("a router called a task while a state was updated by hand: routers only look", node=task.node.name)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any, Protocol, cast
+
+from msgspec import structs
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
@@ -17,7 +19,7 @@ from ._core.program import Program, Write
 from ._core.task import Task
 from ._runtime.modes.updates import as_update
 from ._runtime.restore import restore
-from ._runtime.thread import SUPERSTEP
+from ._runtime.thread import AMENDED, SUPERSTEP, made_on, namespace_of, open_questions, parents_of
 from .errors import CheckpointNotFoundError
 from .types import PregelTask, RunnableConfig, StateSnapshot, TaskFailure
 
@@ -25,16 +27,41 @@ Place = tuple[Reader, CheckpointRow]
 """A stored checkpoint, and what can restore its state."""
 
 
-class StateReader:
-    """Reads threads as one graph understands them."""
+class Inner(Protocol):
+    """A graph that a node runs."""
 
-    def __init__(self, program: Program, saver: BaseCheckpointSaver, codec: Codec) -> None:
+    @property
+    def keeps(self) -> bool:
+        """Whether its state is kept from call to call."""
+        ...
+
+    def reader(self, saver: BaseCheckpointSaver, codec: Codec) -> StateReader:
+        """What reads its state; `codec` is that of the graph around it."""
+        ...
+
+
+class StateReader:
+    """Reads threads as one graph understands them.
+
+    Args:
+        inner: the graphs that its nodes run, by node.
+    """
+
+    def __init__(
+        self, program: Program, saver: BaseCheckpointSaver, codec: Codec, inner: Mapping[str, Inner]
+    ) -> None:
         self._program = program
         self._saver = saver
         self._codec = codec
+        self._inner = inner
 
-    async def latest(self, thread_id: str, ns: str, at: CheckpointId | None) -> StateSnapshot:
+    async def latest(
+        self, thread_id: str, ns: str, at: CheckpointId | None, *, subgraphs: bool = False
+    ) -> StateSnapshot:
         """The state at a checkpoint, or at the head; an empty snapshot for a thread with nothing stored.
+
+        Args:
+            subgraphs: with the states of the graphs that pending tasks run, at any depth.
 
         Raises:
             CheckpointNotFoundError: there is no such checkpoint.
@@ -44,10 +71,10 @@ class StateReader:
             if at is not None:
                 raise CheckpointNotFoundError(thread_id, at)
             nothing: Any = {} if not isinstance(self._program.outputs, str) else None
-            return StateSnapshot(values=nothing, next=(), config=_config(thread_id, ns, None))
+            return StateSnapshot(values=nothing, next=(), config=config_of(thread_id, ns, None))
         row = chain.rows[-1]
         child = None if row.checkpoint_id == chain.head else await self._child_of(thread_id, ns, row.checkpoint_id)
-        return self._snapshot((Reader(thread_id, ns, chain.rows), row), chain.records, child)
+        return await self._snapshot((Reader(thread_id, ns, chain.rows), row), chain.records, child, subgraphs)
 
     async def history(
         self,
@@ -75,7 +102,7 @@ class StateReader:
                     if child is None and before is not None:
                         child = await self._child_of(thread_id, ns, row.checkpoint_id)
                     left = None if left is None else left - 1
-                    yield self._snapshot((reader, row), records, child)
+                    yield await self._snapshot((reader, row), records, child, False)
 
     async def _child_of(self, thread_id: str, ns: str, at: CheckpointId) -> Place | None:
         """The newest checkpoint that was made from this one."""
@@ -87,25 +114,39 @@ class StateReader:
                     break
         return None
 
-    def _snapshot(self, place: Place, records: Sequence[TaskRecord], child: Place | None) -> StateSnapshot:
+    async def _snapshot(
+        self, place: Place, records: Sequence[TaskRecord], child: Place | None, subgraphs: bool
+    ) -> StateSnapshot:
         reader, row = place
         program, thread_id = self._program, reader.thread_id
         state = reader.state(row.checkpoint_id)
         board = restore(program, state, row.step, self._codec, thread_id=thread_id)
-        tasks = superstep.plan(program, board, (thread_id, row.ns))
         entries = {record.task_id: read_record(record, thread_id) for record in records}
+        amended = entries.get(AMENDED)
+        if amended is not None:
+            writes = [(name, self._codec.decode(data, channel=name)) for name, data in amended.writes]
+            superstep.amend(program, board, [write for write in writes if write[0] in program.channels])
+        tasks = superstep.plan(program, board, (thread_id, row.ns))
         shown = [self._task(task, entries.get(task.id), child) for task in tasks]
+        if self._inner:
+            shown = [
+                structs.replace(view, state=await self._state_inside(place, task, view.result is None and subgraphs))
+                if task.node.name in self._inner
+                else view
+                for task, view in zip(tasks, shown, strict=True)
+            ]
         # A superstep that has been closed shows all its tasks; one that is open, those that have yet to run.
         left = [task for task, view in zip(tasks, shown, strict=True) if child is not None or view.result is None]
         whole = entries.get(SUPERSTEP)
         return StateSnapshot(
             values=board.show(program.outputs),
             next=superstep.names_of(left),
-            config=_config(thread_id, row.ns, row.checkpoint_id),
+            config=config_of(thread_id, row.ns, row.checkpoint_id, parents_of(row)),
             metadata=cast("CheckpointMetadata", row.metadata),
             created_at=timestamp(state.ts),
-            parent_config=None if row.parent_id is None else _config(thread_id, row.ns, row.parent_id),
-            tasks=tuple(sorted(shown, key=lambda view: view.path[0] != PUSH)),  # sends first
+            parent_config=None if row.parent_id is None else config_of(thread_id, row.ns, row.parent_id, parents_of(row)),
+            tasks=tuple(_sends_first(shown)),
+            interrupts=tuple(question for view in _sends_first(shown) for question in view.interrupts),
             error=None if whole is None or whole.error is None else TaskFailure(*whole.error),
         )
 
@@ -113,7 +154,7 @@ class StateReader:
         """A planned task, with what is recorded of it: by itself, or by the checkpoint that closed its superstep."""
         error = None if entry is None or entry.error is None else TaskFailure(*entry.error)
         writes: list[Write] | None = None
-        if entry is not None and error is None and entry.routed:
+        if entry is not None and entry.finished:
             writes = [(name, self._codec.decode(data, channel=name)) for name, data in entry.writes]
         elif entry is None and child is not None:
             writes = self._closed_writes(task, child)
@@ -121,7 +162,23 @@ class StateReader:
         if writes is not None:
             update = as_update(writes, self._program.outputs)
             result = {} if update is None and not isinstance(self._program.outputs, str) else update
-        return PregelTask(id=task.id, name=task.node.name, path=task.path, error=error, result=result)
+        asked = () if entry is None else tuple(open_questions(entry, self._codec))
+        return PregelTask(
+            id=task.id, name=task.node.name, path=task.path, error=error, interrupts=asked, result=result
+        )
+
+    async def _state_inside(self, place: Place, task: Task, whole: bool) -> RunnableConfig | StateSnapshot | None:
+        """Where the state of the graph stands that a task runs, or that state; None when the task has not run it."""
+        reader, row = place
+        inner = self._inner[task.node.name]
+        ns = namespace_of(row.ns, task, keeps=inner.keeps)
+        found = await made_on(self._saver, reader.thread_id, ns, row.ns, row.checkpoint_id)
+        if found is None:
+            return None
+        at, is_head = found
+        if whole:
+            return await inner.reader(self._saver, self._codec).latest(reader.thread_id, ns, at, subgraphs=True)
+        return config_of(reader.thread_id, ns, None if is_head else at)
 
     def _closed_writes(self, task: Task, child: Place) -> list[Write] | None:
         reader, row = child
@@ -139,8 +196,17 @@ def _closes(row: CheckpointRow) -> bool:
     return row.parent_id is not None and row.metadata.get("source") != "fork"
 
 
-def _config(thread_id: str, ns: str, checkpoint_id: CheckpointId | None) -> RunnableConfig:
+def _sends_first(tasks: Iterable[PregelTask]) -> list[PregelTask]:
+    return sorted(tasks, key=lambda view: view.path[0] != PUSH)
+
+
+def config_of(
+    thread_id: str, ns: str, checkpoint_id: CheckpointId | None, parents: Mapping[str, str] | None = None
+) -> RunnableConfig:
+    """The config that addresses a checkpoint; without an id, the namespace's head."""
     known: dict[str, Any] = {"thread_id": thread_id, "checkpoint_ns": ns}
     if checkpoint_id is not None:
         known["checkpoint_id"] = checkpoint_id
+        if ns:
+            known["checkpoint_map"] = {**(parents or {}), ns: checkpoint_id}
     return {"configurable": known}

@@ -12,6 +12,7 @@ from checkpoint_savers.ledger import SENDS
 
 from ..channels import BaseChannel, BinaryOperatorAggregate, Topic
 from ..errors import GraphValidationError
+from ..messages import add_messages
 from ..types import Command, Send
 from .isolation import isolate, own, own_fold
 
@@ -174,7 +175,7 @@ def _widened(node: Node, state: frozenset[str]) -> Node:
 
 
 PURE_REDUCERS: frozenset[Callable[[Any, Any], Any]] = frozenset(
-    (operator.add, operator.concat, operator.or_, operator.and_, operator.mul, operator.sub, min, max)
+    (operator.add, operator.concat, operator.or_, operator.and_, operator.mul, operator.sub, min, max, add_messages)
 )
 """Reducers known to change neither argument and to keep nothing of them."""
 

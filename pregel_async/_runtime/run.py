@@ -36,7 +36,7 @@ from .hold import Hold
 from .log import Log
 from .loops import alone
 from .runner import Runner
-from .thread import Thread
+from .thread import Thread, namespace_of
 from .world import World
 
 _T = TypeVar("_T")
@@ -162,7 +162,7 @@ async def run_nested(
     call = _read(program, given)
     around = outer.around
     session = around.session
-    ns = _namespace(outer, keeps=bool(keeps))
+    ns = namespace_of(around.ns, outer.task, keeps=bool(keeps), runs=outer.runs)
     place = outer.next_place()
     outer.runs += 1
     thread: Thread | None = None
@@ -184,14 +184,6 @@ async def run_nested(
         outer.open[place] = ended.interrupts
         raise GraphInterrupt(ended.interrupts)
     return ended
-
-
-def _namespace(outer: Running, *, keeps: bool) -> str:
-    """Where the state of a graph is stored that a node runs: by node and task; of one that keeps it, by node alone."""
-    ns = outer.ns
-    if keeps:
-        ns = "|".join(part.partition(":")[0] for part in ns.split("|"))
-    return f"{ns}|{outer.runs}" if outer.runs else ns
 
 
 async def in_group(work: Callable[[TaskGroup], Awaitable[_T]]) -> _T:

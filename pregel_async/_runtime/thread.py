@@ -20,10 +20,11 @@ from typing import Any, Literal, Protocol
 import anyio
 import msgspec
 
+from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.errors import CheckpointError, UnstorableValueError
 from checkpoint_savers.ledger import Entry, Ledger, Reader, TaskEntry, read_record, write_record
-from checkpoint_savers.records import Chain, CheckpointId, CheckpointRow, Commit, TaskId, TaskRecord
+from checkpoint_savers.records import Chain, CheckpointId, CheckpointRow, Commit, Header, TaskId, TaskRecord
 
 from .._core import superstep
 from .._core.board import Board
@@ -181,7 +182,7 @@ class Thread:
             await thread._load(found)
             thread.continues = True
         elif keeps:
-            tip = chain.head if _parents(chain.rows[-1]).get("") == parents[""] else hold.tips.get(ns)
+            tip = chain.head if parents_of(chain.rows[-1]).get("") == parents[""] else hold.tips.get(ns)
             if tip is not None:
                 await thread._load(await hold.saver.read(hold.thread_id, ns, tip))
         return thread
@@ -189,19 +190,13 @@ class Thread:
     async def _made_here(self, chain: Chain) -> Chain | None:
         """The newest state that was made by an earlier attempt at this very call, if there is one."""
         outer, hold = self._outer, self.hold
-        assert outer is not None
-        at = outer.tip
-        if _parents(chain.rows[-1]).get(outer.ns) == at:
+        assert outer is not None and outer.tip is not None
+        if parents_of(chain.rows[-1]).get(outer.ns) == outer.tip:
             return chain
-        if at != outer._loaded:
-            return None  # this run made that checkpoint, and nothing on it but what the head would show
-        async with aclosing(hold.saver.walk(hold.thread_id, self.ns)) as walk:
-            async for header, reader, _ in walk:
-                if _parents(reader.rows[header.checkpoint_id]).get(outer.ns) == at:
-                    return await hold.saver.read(hold.thread_id, self.ns, header.checkpoint_id)
-                if at is not None and header.checkpoint_id < at:
-                    break
-        return None
+        if outer.tip != outer._loaded:
+            return None  # this run made that checkpoint, and on it nothing but what the head would show
+        found = await made_on(hold.saver, hold.thread_id, self.ns, outer.ns, outer.tip)
+        return None if found is None else await hold.saver.read(hold.thread_id, self.ns, found[0])
 
     async def _load(self, chain: Chain | None, *, fork: bool = False) -> None:
         if chain is None:
@@ -211,7 +206,7 @@ class Thread:
         at = self._loaded = row.checkpoint_id
         reader = Reader(self.thread_id, self.ns, chain.rows)
         if self._outer is None:
-            self.parents = _parents(row)
+            self.parents = parents_of(row)
         self.board = restore(self.program, reader.state(at), row.step, self.codec, thread_id=self.thread_id)
         self._ledger = Ledger.resume(reader, at)
         if at != chain.head and not fork:
@@ -717,7 +712,41 @@ def open_questions(entry: TaskEntry, codec: Codec) -> Iterator[Interrupt]:
             yield Interrupt(codec.decode(data, channel="interrupt()"), key)
 
 
-def _parents(row: CheckpointRow) -> dict[str, str]:
+def namespace_of(ns: str, task: Task, *, keeps: bool, runs: int = 0) -> str:
+    """Where the state of a graph is stored that a task runs: by node and task; of one that keeps it, by node alone.
+
+    Args:
+        ns: the namespace of the task's own graph.
+        runs: how many graphs the task has run before.
+    """
+    inside = f"{task.node.name}:{task.id}"
+    inside = f"{ns}|{inside}" if ns else inside
+    if keeps:
+        inside = "|".join(part.partition(":")[0] for part in inside.split("|"))
+    return f"{inside}|{runs}" if runs else inside
+
+
+async def made_on(
+    saver: BaseCheckpointSaver, thread_id: str, ns: str, outer_ns: str, at: CheckpointId
+) -> tuple[CheckpointId, bool] | None:
+    """The newest checkpoint of a namespace that was made on a checkpoint of the graph around it, and whether it is the
+    namespace's head; None when there is none."""
+    chain = await saver.read(thread_id, ns)
+    if chain is None:
+        return None
+    if parents_of(chain.rows[-1]).get(outer_ns) == at:
+        return chain.head, True
+    async with aclosing(saver.walk(thread_id, ns)) as walk:
+        async for header, _, _ in walk:
+            if parents_of(header).get(outer_ns) == at:
+                return header.checkpoint_id, False
+            if header.checkpoint_id < at:
+                break
+    return None
+
+
+def parents_of(row: CheckpointRow | Header) -> dict[str, str]:
+    """Namespace -> checkpoint, of the graphs around the one whose checkpoint this is."""
     found = row.metadata.get("parents")
     return found if isinstance(found, dict) else {}
 

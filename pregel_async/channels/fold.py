@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from ..messages import add_messages, fold_messages
+
 Op = Callable[[Any, Any], Any]
 _Join = Callable[[Iterable[Any]], Any]
 
@@ -97,6 +99,7 @@ _KNOWN: Final[dict[int, Callable[[Any, Sequence[Any]], Any]]] = {
     id(operator.add): partial(_fold_runs, operator.add, _CONCATENATE),
     id(operator.concat): partial(_fold_runs, operator.concat, _CONCATENATE),
     id(operator.or_): partial(_fold_runs, operator.or_, _UNITE),
+    id(add_messages): fold_messages,
     id(operator.iadd): partial(_fold_in_place, operator.iadd),
     id(operator.iconcat): partial(_fold_in_place, operator.iconcat),
     id(operator.imul): partial(_fold_in_place, operator.imul),
