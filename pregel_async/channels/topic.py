@@ -50,7 +50,7 @@ class Topic(BaseChannel[Sequence[Value], Value | list[Value], list[Value]]):
         before = self._values
         instead = overwritten(self, values, spelled=False)
         if instead is not MISSING:
-            self._values = list(cast("list[Value]", instead)) if isinstance(instead, list) else [cast("Value", instead)]
+            self._values = cast("list[Value]", instead if isinstance(instead, list) else [instead])
             return True
         # A new list, not the old one extended: the old one was handed out.
         flat: list[Value] = before.copy() if self.accumulate else []

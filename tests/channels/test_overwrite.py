@@ -207,7 +207,7 @@ def test_a_topic_starts_anew(accumulate: bool) -> None:
 
 
 def test_a_topic_does_not_keep_the_list_that_it_was_given() -> None:
-    """A value that was handed in stays as it is, whatever is written afterwards."""
+    """Or changes it, at least: it stays as it is, whatever is written afterwards."""
     channel: Channel = Topic(Any, accumulate=True)
     given = ["a"]
     channel.update([Overwrite(given)])

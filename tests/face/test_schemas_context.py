@@ -213,7 +213,7 @@ class Lost:
     n: Unheard  # type: ignore[name-defined]  # noqa: F821
 
 
-@pytest.mark.parametrize("schema", ["Context", 3, {"user": str}, Lost, Client()], ids=str)
+@pytest.mark.parametrize("schema", ["Context", 3, {"user": str}, Lost, Client()])
 def test_a_schema_that_is_none(schema: Any) -> None:
     """It is refused when the graph is built, and not with the first call."""
     with pytest.raises(GraphValidationError, match="context schema|cannot be resolved"):

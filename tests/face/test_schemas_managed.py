@@ -163,3 +163,9 @@ def test_merging_collects_them() -> None:
         merge_channels(channels, read_schema(kind, "schema"), managed)
     assert managed == {"last": IsLastStepManager, "left": RemainingStepsManager}
     assert list(channels) == ["n"]
+
+
+def test_an_object_in_place_of_the_dict() -> None:
+    """An input given as an instance of the schema leaves them out, too."""
+    schema = read_schema(DataState, "input schema")
+    assert input_reader(schema, "__start__", ignore_unknown=False)(DataState(1, True, 1)) == [("__start__", {"n": 1})]
