@@ -806,7 +806,9 @@ def _command_reader(channels: Sequence[str]) -> Callable[[Command], list[Write]]
             raise InvalidUpdateError(f"an update is a mapping of channels, not a {type(update).__name__}")
         for name in update:
             if name not in channels or name == SENDS:
-                raise InvalidUpdateError(f"the command updates {name!r}, and the graph has no such channel", channel=name)
+                raise InvalidUpdateError(
+                    f"the command updates {name!r}, and the graph has no such channel", channel=name
+                )
         return list(update.items())
 
     return read

@@ -121,10 +121,14 @@ def check_durability(durability: str, *, stored: bool) -> None:
     if durability not in get_args(Durability):
         raise ConfigError(f"durability {durability!r} is not known; known are {', '.join(get_args(Durability))}")
     if not stored:
-        raise ConfigError(f"durability={durability!r} was asked for, and the graph has no checkpointer: compile it with one")
+        raise ConfigError(
+            f"durability={durability!r} was asked for, and the graph has no checkpointer: compile it with one"
+        )
 
 
-def _journey(config: Mapping[str, Any], ns: str, at: CheckpointId | None) -> tuple[CheckpointId, dict[str, CheckpointId]]:
+def _journey(
+    config: Mapping[str, Any], ns: str, at: CheckpointId | None
+) -> tuple[CheckpointId, dict[str, CheckpointId]]:
     """The root's checkpoint, and those of the graphs inside, that the config of a subgraph's state addresses."""
     places = config.get("configurable", {}).get("checkpoint_map")
     if at is None or not isinstance(places, Mapping) or "" not in places:

@@ -34,15 +34,15 @@ def checked(supersteps: Sequence[Sequence[StateUpdate]]) -> list[list[StateUpdat
         ConfigError: there are none.
         InvalidUpdateError: several in one superstep do not say as whom they are made, or stand for something else.
     """
-    listed = [[update if isinstance(update, StateUpdate) else StateUpdate(*update) for update in s] for s in supersteps]
+    listed = [list(updates) for updates in supersteps]
     if not listed or not all(listed):
         raise ConfigError("there is nothing to update: pass at least one superstep, each with at least one update")
     for updates in listed:
         for update in updates:
             if len(updates) > 1 and (update.as_node is None or update.as_node in SPECIAL):
+                made = "without as_node" if update.as_node is None else f"as {update.as_node!r}"
                 raise InvalidUpdateError(
-                    f"an update {'without as_node' if update.as_node is None else f'as {update.as_node!r}'} is alone in "
-                    "its superstep: name the node of each of several updates"
+                    f"an update {made} is alone in its superstep: name the node of each of several updates"
                 )
     return listed
 
@@ -168,12 +168,12 @@ class Editor:
         node = task.node
         writes = [(name, own(value, name)) for name, value in node.writes(values)]
         if any(name == PARENT for name, _ in writes):
-            raise InvalidUpdateError("an update cannot command the graph around: update that graph's state", node=node.name)
+            raise InvalidUpdateError(
+                "an update cannot command the graph around: update that graph's state", node=node.name
+            )
         if not writes and values is not None and not node.edges and not node.routers:
             raise InvalidUpdateError(f"node {node.name!r} writes nothing, so that an update as it does nothing")
-        outcome = await attempt(
-            self._around, self._board, task, writes, None, natively_cancelled=None, contained=False
-        )
+        outcome = await attempt(self._around, self._board, task, writes, None, natively_cancelled=None, contained=False)
         if isinstance(outcome, Failed):
             raise outcome.error
         if not isinstance(outcome, Finished):
@@ -192,7 +192,9 @@ class Editor:
         quiet = [[write for write in each if write[0] in self._program.keys] for each in writes]
         superstep.update(self._program, self._board, tasks, quiet)
         changed = set(self._board.changed)
-        while left := superstep.plan(self._program, self._board, self._scope):  # what was put off comes due, and is done
+        while left := superstep.plan(
+            self._program, self._board, self._scope
+        ):  # what was put off comes due, and is done
             superstep.update(self._program, self._board, left, [], step=self._board.step)
             tasks += left
             outcomes += [Finished([])] * len(left)
@@ -262,4 +264,6 @@ async def edit_inside(
 
 
 async def _no_calls(caller: Running, task: Task) -> Outcome:
-    raise InvalidUpdateError("a router called a task while a state was updated by hand: routers only look", node=task.node.name)
+    raise InvalidUpdateError(
+        "a router called a task while a state was updated by hand: routers only look", node=task.node.name
+    )

@@ -1,8 +1,10 @@
 """Every error that the runtime raises on purpose, and the savers' errors that pass through it.
 
-All derive from `PregelError`, but for the two that are no errors (`GraphBubbleUp`): a node that stops to ask, or hands a
-command to the graph around it, leaves by a `BaseException`, which `except Exception` in its code does not catch. An exception that a node raised itself is never wrapped: it gets a note that names node,
-superstep and task. Several that failed in one superstep come as an `ExceptionGroup` in plan order.
+All derive from `PregelError`, but for the two that are no errors (`GraphBubbleUp`): a node that stops to ask, or hands
+a command to the graph around it, leaves by a `BaseException`, which `except Exception` in its code does not catch.
+
+An exception that a node raised itself is never wrapped: it gets a note that names node, superstep and task. Several
+that failed in one superstep come as an `ExceptionGroup` in plan order.
 """
 
 from __future__ import annotations

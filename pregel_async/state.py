@@ -47,9 +47,7 @@ class StateReader:
         inner: the graphs that its nodes run, by node.
     """
 
-    def __init__(
-        self, program: Program, saver: BaseCheckpointSaver, codec: Codec, inner: Mapping[str, Inner]
-    ) -> None:
+    def __init__(self, program: Program, saver: BaseCheckpointSaver, codec: Codec, inner: Mapping[str, Inner]) -> None:
         self._program = program
         self._saver = saver
         self._codec = codec
@@ -144,7 +142,9 @@ class StateReader:
             config=config_of(thread_id, row.ns, row.checkpoint_id, parents_of(row)),
             metadata=cast("CheckpointMetadata", row.metadata),
             created_at=timestamp(state.ts),
-            parent_config=None if row.parent_id is None else config_of(thread_id, row.ns, row.parent_id, parents_of(row)),
+            parent_config=None
+            if row.parent_id is None
+            else config_of(thread_id, row.ns, row.parent_id, parents_of(row)),
             tasks=tuple(_sends_first(shown)),
             interrupts=tuple(question for view in _sends_first(shown) for question in view.interrupts),
             error=None if whole is None or whole.error is None else TaskFailure(*whole.error),
@@ -163,9 +163,7 @@ class StateReader:
             update = as_update(writes, self._program.outputs)
             result = {} if update is None and not isinstance(self._program.outputs, str) else update
         asked = () if entry is None else tuple(open_questions(entry, self._codec))
-        return PregelTask(
-            id=task.id, name=task.node.name, path=task.path, error=error, interrupts=asked, result=result
-        )
+        return PregelTask(id=task.id, name=task.node.name, path=task.path, error=error, interrupts=asked, result=result)
 
     async def _state_inside(self, place: Place, task: Task, whole: bool) -> RunnableConfig | StateSnapshot | None:
         """Where the state of the graph stands that a task runs, or that state; None when the task has not run it."""

@@ -83,7 +83,7 @@ class Send(msgspec.Struct, frozen=True, order=False):
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, order=False):
-    """What a node returns to update the state and say where to go in one; and what a call is given to answer a question.
+    """What a node returns to update the state and say where to go in one; what a call is given to answer a question.
 
     Attributes:
         graph: whose command it is: None for the node's own graph; `Command.PARENT` for the graph that runs it as a

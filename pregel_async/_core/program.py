@@ -10,7 +10,7 @@ import msgspec
 
 from checkpoint_savers.ledger import SENDS
 
-from ..channels import BaseChannel, BinaryOperatorAggregate, Topic
+from ..channels import BaseChannel, BinaryOperatorAggregate, DeltaChannel, Topic
 from ..errors import GraphValidationError
 from ..messages import add_messages
 from ..types import Command, Send
@@ -188,6 +188,8 @@ def _prepare(name: str, channel: BaseChannel[Any, Any, Any]) -> BaseChannel[Any,
     made.key = name
     if isinstance(made, BinaryOperatorAggregate) and made.op not in PURE_REDUCERS:
         made.op = _guarded(made.op)
+    if isinstance(made, DeltaChannel):
+        made.reducer = _guarded_batch(made.reducer)
     return made
 
 
@@ -196,5 +198,14 @@ def _guarded(reducer: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
     def fold(current: Any, update: Any) -> Any:
         return own_fold(reducer(isolate(current), isolate(update)), current, update)
+
+    return fold
+
+
+def _guarded_batch(reducer: Callable[[Any, list[Any]], Any]) -> Callable[[Any, list[Any]], Any]:
+    """The same for a reducer that takes all of a superstep's writes at once."""
+
+    def fold(current: Any, updates: list[Any]) -> Any:
+        return own_fold(reducer(isolate(current), [isolate(update) for update in updates]), current, *updates)
 
     return fold

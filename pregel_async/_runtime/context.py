@@ -38,6 +38,7 @@ else:
 PREVIOUS: Final = "__previous__"
 """The channel of what an entrypoint saved for its next run."""
 
+
 class ExecutionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Where a node runs.
 

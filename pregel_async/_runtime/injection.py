@@ -13,7 +13,11 @@ from .context import Runtime
 NAMES = ("config", "runtime", "writer", "store", "previous")
 """What can be had. Each is an attribute of `Running`."""
 
-_BY_ANNOTATION: tuple[tuple[Any, str], ...] = ((Runtime, "runtime"), (RunnableConfig, "config"), (StreamWriter, "writer"))
+_BY_ANNOTATION: tuple[tuple[Any, str], ...] = (
+    (Runtime, "runtime"),
+    (RunnableConfig, "config"),
+    (StreamWriter, "writer"),
+)
 
 
 def hints_of(call: Callable[..., Any]) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from checkpoint_savers.ledger import SENDS, State
 from .._core.board import Board
 from .._core.fits import fits
 from .._core.program import Program
-from ..channels import BaseChannel, BinaryOperatorAggregate, LastValue
+from ..channels import BaseChannel, LastValue
+from ..channels.reduced import Reduced
 from ..errors import GraphChangedError
 
 BRANCH = "branch:to:"
@@ -29,7 +30,7 @@ JOIN = "join:"
 
 def kind_of(channel: BaseChannel[Any, Any, Any]) -> str:
     """A channel's kind as it is stored: a reducer's with the type that it folds into, if it is built in."""
-    if isinstance(channel, BinaryOperatorAggregate):
+    if isinstance(channel, Reduced):
         kind = get_origin(channel.typ) or channel.typ
         if isinstance(kind, type) and kind.__module__ == "builtins":
             return f"{channel.kind}[{kind.__qualname__}]"

@@ -125,9 +125,7 @@ async def run(
             )
     async with await Hold.take(saver, world, thread_id, settings.on_conflict) as hold:
         metadata = {**settings.metadata, "run_id": run_id}
-        thread = await Thread.open(
-            hold, codec, program, at=settings.at, fork=bool(settings.travels), metadata=metadata
-        )
+        thread = await Thread.open(hold, codec, program, at=settings.at, fork=bool(settings.travels), metadata=metadata)
 
         async def beside_the_claim(group: TaskGroup) -> Ended:
             group.start_soon(hold.keep)
@@ -248,7 +246,9 @@ def _read(program: Program, given: Any) -> _Call:
         )
     edits = [(name, own(value)) for name, value in program.read_command(given)]
     if given.resume is None and not edits:
-        raise EmptyInputError(f"the command given to graph {program.name!r} is empty: it resumes, updates or goes nowhere")
+        raise EmptyInputError(
+            f"the command given to graph {program.name!r} is empty: it resumes, updates or goes nowhere"
+        )
     return _Call(None, given, edits, given.resume is not None)
 
 
@@ -414,4 +414,3 @@ class _Run:
             await self._runner.tell_rest()
         if self._log is not None and self._log.on_failed is not None:
             await self._log.on_failed(tasks, outcomes)
-

@@ -46,7 +46,11 @@ def _walk(at: Any, kind: type[T], seen: set[int], depth: int, module: str) -> It
             yield from _walk(value, kind, seen, depth - 1, module)
     elif callable(getattr(at, "func", None)):  # a task, and what else wraps a function
         yield from _walk(at.func, kind, seen, depth - 1, module)
-    elif callable(at) and not isinstance(at, type) and isinstance(call := type(at).__dict__.get("__call__"), types.FunctionType):
+    elif (
+        callable(at)
+        and not isinstance(at, type)
+        and isinstance(call := type(at).__dict__.get("__call__"), types.FunctionType)
+    ):
         yield from _walk(types.MethodType(call, at), kind, seen, depth - 1, module)
 
 
@@ -77,7 +81,7 @@ def _path(value: Any, names: tuple[str, ...]) -> Iterator[Any]:
                 yield inside[name]
 
 
-def _attributes(owner: Any, function: types.FunctionType, kind: type[T]) -> Iterator[T]:
+def _attributes(owner: Any, function: Any, kind: type[T]) -> Iterator[T]:
     inside = getattr(owner, "__dict__", {})
     for name in function.__code__.co_names:
         if isinstance(inside.get(name), kind):

@@ -28,7 +28,6 @@ from checkpoint_savers.records import Chain, CheckpointId, CheckpointRow, Commit
 
 from .._core import superstep
 from .._core.board import Board
-from .._core.isolation import own
 from .._core.program import PARENT, RETURN, Program, Write
 from .._core.task import Failed, Finished, Outcome, Paused, Task
 from ..channels import MISSING
@@ -162,9 +161,7 @@ class Thread:
         hold = outer.hold
         assert outer.tip is not None  # a superstep always follows a checkpoint
         parents = {**outer.parents, outer.ns: outer.tip}
-        thread = cls(
-            hold, codec, program, ns=ns, metadata=outer.metadata, parents=parents, outer=outer, keeps=keeps
-        )
+        thread = cls(hold, codec, program, ns=ns, metadata=outer.metadata, parents=parents, outer=outer, keeps=keeps)
         if hold.fresh and ns not in hold.visited:
             return thread  # nothing of this thread is older than this run, which has not been here
         chain = await hold.saver.read(hold.thread_id, ns, at)
@@ -512,7 +509,7 @@ class Thread:
         self._staged.append(self._task_record(task.id, task.index, entry))
 
     def copy_beside(self, board: Board) -> None:
-        """Go on from a copy of the loaded checkpoint that has the same parent; what is recorded stays with the other."""
+        """Go on from a copy of the loaded checkpoint, with the same parent; what is recorded stays with the other."""
         self._ledger = self._ledger.beside()
         self._records = {}
         self._branches = True
@@ -667,7 +664,11 @@ class Thread:
             checkpoint_id=at,
             task_id=task_id,
             index=index,
-            kind="result" if entry.finished or not entry.routed else "error" if entry.error is not None else "interrupt",
+            kind="result"
+            if entry.finished or not entry.routed
+            else "error"
+            if entry.error is not None
+            else "interrupt",
             frame=write_record(entry),
         )
 
@@ -791,5 +792,3 @@ class _Batch:
         self._error = error
         if self._event is not None:
             self._event.set()
-
-

@@ -112,7 +112,9 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
             raise GraphValidationError(f"entrypoint {name!r} is a generator: return a value instead of yielding")
         injects = injections_of(call, after=1)
-        check_signature(call, object(), what=f"entrypoint {name!r} is called with one argument, the input", injected=injects)
+        check_signature(
+            call, object(), what=f"entrypoint {name!r} is called with one argument, the input", injected=injects
+        )
         hints = hints_of(call)
         returned = hints.get("return", Any)
         returned, saved = get_args(returned) if get_origin(returned) is Final else (returned, returned)
@@ -160,8 +162,8 @@ def _read_input(given: Any) -> list[Write]:
 def _read_command(command: Command) -> list[Write]:
     if command.update is not None or command.goto:
         raise InvalidUpdateError(
-            "an entrypoint is one function: there is nowhere to go to and no state to update. Answer its questions with "
-            "Command(resume=...), or use aupdate_state to change what it saved"
+            "an entrypoint is one function: there is nowhere to go to and no state to update. Answer its questions "
+            "with Command(resume=...), or use aupdate_state to change what it saved"
         )
     return []
 

@@ -24,6 +24,7 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 
 from .._runtime.injection import check_signature, hints_of, injections_of
 from .._runtime.world import World
+from ..annotations import aliased, class_of
 from ..compiled import Graph
 from ..context_schema import context_reader
 from ..drawing import Drawing, Edge, drawing
@@ -118,9 +119,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             return types.GenericAlias(cls, item)
 
     @overload
-    def __init__(
-        self: StateGraph[S, S, S], state_schema: type[S], context_schema: type[Any] | None = None
-    ) -> None: ...
+    def __init__(self: StateGraph[S, S, S], state_schema: type[S], context_schema: type[Any] | None = None) -> None: ...
     @overload
     def __init__(
         self: StateGraph[S, In, S],
@@ -427,15 +426,17 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
 
     def _annotated_schema(self, call: Callable[..., Any], role: str) -> Schema:
         """The schema that the first parameter's annotation names; the state's when it names none."""
+        if self.state_schema.root:
+            return self.state_schema
         try:
             first = next(iter(inspect.signature(call).parameters), None)
         except (TypeError, ValueError):
             return self.state_schema
         kind = None if first is None else hints_of(call).get(first)
-        if kind is None or kind is self.state_schema.type or not is_schema(kind):
+        if kind is None or not is_schema(kind):
             return self.state_schema
-        for known in (self.input_schema, self.output_schema):
-            if kind is known.type:
+        for known in (self.state_schema, self.input_schema, self.output_schema):
+            if class_of(aliased(kind)) is known.type:
                 return known
         return read_schema(kind, role)
 

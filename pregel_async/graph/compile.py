@@ -9,7 +9,7 @@ a conditional edge          a router of the node, whose answer becomes writes to
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
 from typing import Any
 
@@ -25,8 +25,8 @@ from ..channels import (
     NamedBarrierValue,
     NamedBarrierValueAfterFinish,
 )
-from ..errors import ErrorCode, GraphValidationError, InvalidRouteError, InvalidUpdateError
 from ..compiled import Graph
+from ..errors import ErrorCode, GraphValidationError, InvalidRouteError, InvalidUpdateError
 from ..node import flavour_of
 from ..types import END, START, All, Command, Send
 from .builder import BranchSpec, CompiledStateGraph, StateGraph, draw
@@ -220,9 +220,7 @@ def _route(builder: Builder, source: str, name: str, branch: BranchSpec) -> Call
     return route
 
 
-def _go_to(
-    end: Any, nodes: frozenset[str], refuse: Callable[[str], InvalidUpdateError], writes: list[Write]
-) -> None:
+def _go_to(end: Any, nodes: frozenset[str], refuse: Callable[[str], InvalidUpdateError], writes: list[Write]) -> None:
     """Add the write that makes a destination run; none for END."""
     if isinstance(end, Send):
         if end.node not in nodes:
@@ -302,12 +300,16 @@ class _Updates:
             found = as_mapping(schema, given)
             if found is not None:
                 return self._known(list(found.items()))
-        if pairs and isinstance(given, (list, tuple)) and all(isinstance(each, tuple) and len(each) == 2 for each in given):
+        if (
+            pairs
+            and isinstance(given, (list, tuple))
+            and all(isinstance(each, tuple) and len(each) == 2 for each in given)
+        ):
             return self._known(list(given))
         hint = " (was an await forgotten?)" if isawaitable(given) else ""
         raise InvalidUpdateError(
-            f"node {self._node!r} returned {where}a {type(given).__name__}{hint}: return a mapping of the keys to update, "
-            "a Command, or None",
+            f"node {self._node!r} returned {where}a {type(given).__name__}{hint}: return a mapping of the keys to "
+            "update, a Command, or None",
             node=self._node,
             code=ErrorCode.INVALID_GRAPH_NODE_RETURN_VALUE,
         )

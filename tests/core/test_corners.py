@@ -65,7 +65,14 @@ def program(*routers: Router) -> Program:
     )
     channels: dict[str, BaseChannel[Any, Any, Any]] = {"go": EphemeralValue(), "k": Toggle()}
     return build_program(
-        name="g", nodes=[node], channels=channels, keys=["k"], inputs="go", outputs="k", read_input=lambda given: [], read_command=lambda command: []
+        name="g",
+        nodes=[node],
+        channels=channels,
+        keys=["k"],
+        inputs="go",
+        outputs="k",
+        read_input=lambda given: [],
+        read_command=lambda command: [],
     )
 
 

@@ -19,8 +19,8 @@ class Tasks(Mode):
     `{"id", "name", "error", "result", "interrupts"}` of each that has run, as it ends.
 
     A task whose result was recorded earlier is planned and does not run, so that its second event never comes; its
-    `updates` chunk does. `error` is the live exception. A task that a node calls has `((args), {keyword args})` as input
-    and `{"__return__": value}` as result.
+    `updates` chunk does. `error` is the live exception. A task that a node calls has `((args), {keyword args})` as
+    input and `{"__return__": value}` as result.
     """
 
     name: ClassVar[str] = "tasks"

@@ -38,8 +38,8 @@ def as_update(writes: Sequence[Write], shown: str | tuple[str, ...]) -> Any:
     """A task's writes as the update that its node returned.
 
     Returns:
-        The bare value when one channel is shown, or when it is a call's result; else a mapping of the channels written, a list of one-entry mappings
-        when a channel was written more than once, or None when none of them was written.
+        The bare value when one channel is shown, or when it is a call's result; else a mapping of the channels written,
+        a list of one-entry mappings when a channel was written more than once, or None when none of them was written.
     """
     if len(writes) == 1 and writes[0][0] == RETURN:
         return isolate(writes[0][1])
