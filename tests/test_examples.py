@@ -37,6 +37,13 @@ SAYS = {
     ],
     "04_fan_out.py": ["primes: [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47]", "their sum: 328"],
     "05_custom_channel.py": ["after reading 20: mean 16, mild", "after reading 6: mean 9, cold"],
+    "08_messages.py": [
+        "2 messages are forgotten, 4 are left:",
+        "    user: hello again",
+        "    assistant: You said 'hello again'.",
+        "    user: bye",
+        "    assistant: You said 'bye'.",
+    ],
     "06_trio.py": [
         "    slow cleans up",
         "    stored: ['hello, trio'], next: slow",

@@ -135,7 +135,8 @@ class TaskFuture(Generic[T]):
         if error is not None:
             raise error
         assert isinstance(self._outcome, Finished)
-        return isolate(self._outcome.writes[0][1])  # type: ignore[no-any-return]
+        result: T = isolate(self._outcome.writes[0][1])
+        return result
 
     # ---- running -----------------------------------------------------------------------------------------------------
 

@@ -106,7 +106,7 @@ async def run(
     call = _read(program, given)
     run_id = settings.run_id or world.new_id()
     if saver is None or codec is None or settings.thread_id is None:
-        call.require_input(program, stored=False)
+        call.require_input(program, settings.thread_id)
         scope = settings.thread_id or run_id
 
         async def alone_in_memory(group: TaskGroup) -> Ended:
@@ -118,11 +118,7 @@ async def run(
     if call.writes is None and await saver.read(thread_id, "", settings.at) is None:
         if settings.at is not None:
             raise CheckpointNotFoundError(thread_id, settings.at)
-        call.require_input(program, stored=False)
-        if call.command is None or not call.edits:
-            raise EmptyInputError(
-                f"no input for graph {program.name!r}, and nothing is stored of thread {thread_id!r}: pass an input"
-            )
+        call.require_input(program, thread_id)
     async with await Hold.take(saver, world, thread_id, settings.on_conflict) as hold:
         metadata = {**settings.metadata, "run_id": run_id}
         thread = await Thread.open(hold, codec, program, at=settings.at, fork=bool(settings.travels), metadata=metadata)
@@ -176,7 +172,7 @@ async def run_nested(
         if thread.continues:
             call = _Call(None, None, [], False)
     if thread is None or thread.board is None:
-        call.require_input(program, stored=False)
+        call.require_input(program, None if session.hold is None else session.hold.thread_id)
     ended = await _Run(program, settings, session, log, thread, ns, outer).go(call)
     if not ended.done:
         outer.open[place] = ended.interrupts
@@ -223,15 +219,23 @@ class _Call(msgspec.Struct, frozen=True):
     edits: list[Write]
     answers: bool
 
-    def require_input(self, program: Program, *, stored: bool) -> None:
+    def require_input(self, program: Program, thread_id: str | None) -> None:
+        """Refuse what could only go on with something stored, when nothing is.
+
+        Raises:
+            InvalidResumeError: it brings an answer.
+            EmptyInputError: it brings nothing.
+        """
+        where = "" if thread_id is None else f" of thread {thread_id!r}"
         if self.answers:
             raise InvalidResumeError(
-                f"graph {program.name!r} was given an answer, and nothing is stored that asked: compile it with a "
-                "checkpointer, and pass the thread_id of the run that asked"
+                f"graph {program.name!r} was given an answer, and nothing is stored{where} that asked: compile it with "
+                "a checkpointer, and pass the thread_id of the run that asked",
+                thread_id=thread_id,
             )
-        if self.writes is None and not self.edits and not stored:
+        if self.writes is None and not self.edits:
             raise EmptyInputError(
-                f"no input for graph {program.name!r}, and nothing is stored to go on with: pass an input"
+                f"no input for graph {program.name!r}, and nothing is stored{where} to go on with: pass an input"
             )
 
 

@@ -242,9 +242,14 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             raise GraphValidationError(f"there is a node {name!r} already")
         if not name or name in (START, END) or any(mark in name for mark in "|:"):
             raise GraphValidationError(f"{name!r} cannot be a node's name: it is reserved, or contains '|' or ':'")
-        graph = action if isinstance(action, Graph) else None
-        call: Callable[..., Any] = graph.ainvoke if graph is not None else action  # type: ignore[assignment]
-        injects = () if graph is not None else _check_action(name, call)
+        graph: Graph[Any, Any] | None = None
+        call: Callable[..., Any]
+        injects: tuple[tuple[str, str], ...] = ()
+        if isinstance(action, Graph):
+            graph, call = action, action.ainvoke
+        else:
+            call = action
+            injects = _check_action(name, call)
         schema = self.state_schema
         if input_schema is not None:
             schema = read_schema(input_schema, f"input schema of node {name!r}")

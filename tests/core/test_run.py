@@ -85,9 +85,10 @@ def test_a_board_with_nothing_to_run_asks_nothing() -> None:
 
 
 def test_the_same_board_comes_back() -> None:
-    """Rule 2: `update` alone makes the next board, and may reuse the one it was given; `run` returns the last."""
+    """Rule 2: `update` alone makes the next board, and may reuse the one it was given; `run` makes the last of the same."""
     graph = program(node("a", "x", lambda seen: {"y": 2}), x=LastValue(), y=LastValue())
-    board = drive(superstep.run(graph, begin(graph, {"x": 1}), Script(graph), scope=SCOPE, limit=9))
+    board = begin(graph, {"x": 1})
+    assert drive(superstep.run(graph, board, Script(graph), scope=SCOPE, limit=9)), "all is done"
     assert (board.values, board.step, board.ran) == ({"x": 1, "y": 2}, 0, ("a",))
 
 
@@ -101,7 +102,8 @@ def test_step_numbers() -> None:
 def test_step_numbers_go_on_in_the_next_run() -> None:
     """S-36: a second input has the step after the last, and the supersteps go on from there."""
     graph = chain(2)
-    board = drive(superstep.run(graph, begin(graph, {"c0": 1}), Script(graph), scope=SCOPE, limit=9))
+    board = begin(graph, {"c0": 1})
+    drive(superstep.run(graph, board, Script(graph), scope=SCOPE, limit=9))
     assert begin(graph, {"c0": 1}, board).step == 2
     script = Script(graph)
     drive(superstep.run(graph, board, script, scope=SCOPE, limit=9))

@@ -406,7 +406,7 @@ def test_more_that_compile_refuses() -> None:
     """Issue 2: a graph without nodes, a checkpointer that is none, and settings that are not known."""
     with pytest.raises(GraphValidationError, match="no nodes"):
         StateGraph(State).add_edge(START, END).compile()
-    for wrong in ("runs.db", True, object(), InMemorySaver):
+    for wrong in ("runs.db", 1, object(), InMemorySaver):
         with pytest.raises(GraphValidationError, match="checkpointer"):
             builder("a").add_edge(START, "a").compile(wrong)
     with pytest.raises(GraphValidationError, match="unknown_keys"):

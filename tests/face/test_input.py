@@ -221,11 +221,12 @@ async def test_a_second_input() -> None:
 
 
 @pytest.mark.parametrize(
-    "result", [1, "text", ["a"], [{"log": ["x"]}], Ellipsis, True, {"log"}, ("log", ["x"])], ids=repr
+    "result", [1, "text", ["a"], [{"log": ["x"]}, 1], Ellipsis, True, {"log"}, ("log", ["x"])], ids=repr
 )
 async def test_results_that_are_no_update(result: Any) -> None:
     """1.4: a node returns a mapping, an instance of a schema, or None; anything else is refused, and the node named."""
-    with pytest.raises(InvalidUpdateError, match=f"'n'.*{type(result).__name__}") as caught:
+    kind = "a list that holds" if isinstance(result, (list, tuple)) else type(result).__name__
+    with pytest.raises(InvalidUpdateError, match=f"'n'.*{kind}") as caught:
         await graph(lambda state: result).ainvoke({})
     assert (caught.value.node, caught.value.code) == ("n", ErrorCode.INVALID_GRAPH_NODE_RETURN_VALUE)
     assert any("'n'" in note and "superstep 1" in note for note in caught.value.__notes__)

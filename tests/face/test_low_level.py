@@ -347,7 +347,7 @@ def built(**changes: Any) -> Pregel:
         ({"output_channels": ["b", "zz"]}, "'zz'"),
         ({"stream_channels": ["zz"]}, "'zz'"),
         ({"checkpointer": "a file"}, "checkpointer"),
-        ({"checkpointer": True}, "checkpointer"),
+        ({"checkpointer": 1}, "checkpointer"),
         ({"nodes": {"n": NodeBuilder().subscribe_only("a").write_to("__pregel_tasks")}}, "__pregel_tasks"),
         ({"stream_mode": "everything"}, "everything"),
         ({"unknown_keys": "drop"}, "unknown_keys"),
