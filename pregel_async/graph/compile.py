@@ -214,7 +214,7 @@ def _route(builder: Builder, source: str, name: str, branch: BranchSpec) -> Call
                     end = ends[said]
                 except (KeyError, TypeError):
                     raise refuse(said, f"its path_map has {', '.join(map(repr, ends))}") from None
-            _go_to(end, nodes, lambda why, said=said: refuse(said, why), writes)  # type: ignore[misc]
+            _go_to(end, nodes, partial(refuse, said), writes)
         return writes
 
     return route
@@ -262,7 +262,7 @@ class _Updates:
             return [write for each in result for write in self._one_of_several(each)]
         if isinstance(result, Send):
             writes: list[Write] = []
-            _go_to(result, self._nodes, lambda why: self._refuse(f"returned {result!r}: {why}"), writes)
+            _go_to(result, self._nodes, partial(self._refuse, f"returned {result!r}"), writes)
             return writes
         return self._update(result)
 
@@ -275,7 +275,7 @@ class _Updates:
             writes.extend(self._update(command.update, pairs=True))
         goto = command.goto
         for end in (goto,) if isinstance(goto, (str, Send)) else goto:
-            _go_to(end, self._nodes, lambda why, end=end: self._refuse(f"has goto={end!r}: {why}"), writes)  # type: ignore[misc]
+            _go_to(end, self._nodes, partial(self._refuse, f"has goto={end!r}"), writes)
         return writes
 
     def _is_several(self, result: Sequence[Any]) -> bool:
@@ -287,10 +287,10 @@ class _Updates:
     def _one_of_several(self, each: Any) -> list[Write]:
         if isinstance(each, Command):
             if each.resume is not None:
-                raise self._refuse("returned a Command with resume=, an answer: only a call can be given it")
+                raise self._refuse("returned a Command with resume=", "an answer is given to a call, not by a node")
             return self.command(each)
         if isinstance(each, Send):
-            raise self._refuse("returned a list of Sends: return Command(goto=[...]), or let a conditional edge send")
+            raise self._refuse("returned a list of Sends", "return Command(goto=[...]), or let a conditional edge send")
         return [] if each is None else self._update(each, where="a list that holds ")
 
     def _update(self, given: Any, *, pairs: bool = False, where: str = "") -> list[Write]:
@@ -320,7 +320,9 @@ class _Updates:
             return writes
         for key in unknown:
             if key in self._managed:
-                raise self._refuse(f"updates {key!r}, a managed value, which the runtime fills in: leave it out")
+                raise self._refuse(
+                    f"updates {key!r}", "it is a managed value, which the runtime fills in: leave it out"
+                )
         if self._ignore_unknown:
             return [write for write in writes if write[0] in self._keys]
         raise InvalidUpdateError(
@@ -330,5 +332,5 @@ class _Updates:
             node=self._node,
         )
 
-    def _refuse(self, what: str) -> InvalidUpdateError:
-        return InvalidUpdateError(f"node {self._node!r} {what}", node=self._node)
+    def _refuse(self, what: str, why: str) -> InvalidUpdateError:
+        return InvalidUpdateError(f"node {self._node!r} {what}: {why}", node=self._node)
