@@ -10,6 +10,7 @@ a conditional edge          a router of the node, whose answer becomes writes to
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from inspect import isawaitable
 from typing import Any
 
