@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Generic, Literal, Protocol, Self, TypeVar, cast, runtime_checkable
+from typing import Any, Literal, Protocol, Self, TypeVar, cast, runtime_checkable
 
 import anyio
 
@@ -25,6 +25,7 @@ from .drawing import Drawing, Edge, drawing
 from .errors import ConfigError, GraphValidationError, InvalidCheckpointerError, InvalidInputError
 from .node import NodeBuilder, PregelNode, compile_node
 from .state import StateReader
+from .sync import SyncFace
 from .types import END, START, Config, Names, OnConflict, RunnableConfig, Send, StateSnapshot, StreamMode
 
 __all__ = ["Pregel", "PregelProtocol"]
@@ -38,6 +39,18 @@ Modes = StreamMode | Sequence[StreamMode]
 class PregelProtocol(Protocol[InputT, OutputT]):
     """What every graph can do, however it was built."""
 
+    def invoke(self, input: InputT | None, config: Config | None = None) -> OutputT: ...
+
+    def stream(self, input: InputT | None, config: Config | None = None) -> Iterator[Any]: ...
+
+    def get_state(self, config: Config) -> StateSnapshot: ...
+
+    def get_state_history(self, config: Config) -> Iterator[StateSnapshot]: ...
+
+    def update_state(
+        self, config: Config, values: Any, as_node: str | None = None, task_id: str | None = None
+    ) -> RunnableConfig: ...
+
     async def ainvoke(self, input: InputT | None, config: Config | None = None) -> OutputT: ...
 
     def astream(self, input: InputT | None, config: Config | None = None) -> AsyncIterator[Any]: ...
@@ -47,7 +60,7 @@ class PregelProtocol(Protocol[InputT, OutputT]):
     def aget_state_history(self, config: Config) -> AsyncIterator[StateSnapshot]: ...
 
 
-class Graph(Generic[InputT, OutputT]):
+class Graph(SyncFace[InputT, OutputT]):
     """A compiled graph. It holds no state of a run: one serves concurrent runs on any thread and event loop.
 
     Made by `StateGraph.compile()` or `Pregel(...)`.

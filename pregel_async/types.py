@@ -19,6 +19,7 @@ __all__ = [
     "RunnableConfig",
     "Send",
     "StateSnapshot",
+    "StateUpdate",
     "StreamMode",
     "TaskId",
 ]
@@ -50,6 +51,20 @@ class Send(msgspec.Struct, frozen=True, order=False):
 
     node: str
     arg: Any
+
+
+class StateUpdate(msgspec.Struct, frozen=True, order=False):
+    """One update of `abulk_update_state`.
+
+    Attributes:
+        values: the update, as the node may return it.
+        as_node: the node that is to have made it; END, `INPUT` and `"__copy__"` have a meaning of their own.
+        task_id: which of the node's pending tasks; needed when it has several.
+    """
+
+    values: Any
+    as_node: str | None = None
+    task_id: str | None = None
 
 
 class RunnableConfig(TypedDict, total=False):
