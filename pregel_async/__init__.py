@@ -8,6 +8,7 @@ from .managed import IsLastStep, ManagedValue, RemainingSteps
 from .messages import REMOVE_ALL_MESSAGES, MessagesState, RemoveMessage, add_messages
 from .node import NodeBuilder, PregelNode
 from .runtime import ExecutionInfo, Runtime, get_config, get_runtime, get_store, get_stream_writer, interrupt
+from .sync import open_sync
 from .types import (
     END,
     START,
@@ -59,5 +60,6 @@ __all__ = [
     "get_store",
     "get_stream_writer",
     "interrupt",
+    "open_sync",
     "task",
 ]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import cached_property
-from typing import Any, Generic, Literal, Protocol, Self, TypeVar, cast, runtime_checkable
+from typing import Any, Literal, Protocol, Self, TypeVar, cast, runtime_checkable
 
 import anyio
 
@@ -41,6 +41,7 @@ from .errors import (
 )
 from .node import NodeBuilder, PregelNode, compile_node
 from .state import StateReader, config_of
+from .sync import SyncFace
 from .types import (
     END,
     INTERRUPT,
@@ -71,16 +72,32 @@ Modes = StreamMode | Sequence[StreamMode]
 class PregelProtocol(Protocol[InputT, OutputT]):
     """What every graph can do, however it was built."""
 
-    async def ainvoke(self, input: InputT | None, config: Config | None = None) -> OutputT: ...
+    def invoke(self, input: InputT | Command | None, config: Config | None = None) -> OutputT: ...
 
-    def astream(self, input: InputT | None, config: Config | None = None) -> AsyncIterator[Any]: ...
+    def stream(self, input: InputT | Command | None, config: Config | None = None) -> Iterator[Any]: ...
+
+    def get_state(self, config: Config) -> StateSnapshot: ...
+
+    def get_state_history(self, config: Config) -> Iterator[StateSnapshot]: ...
+
+    def update_state(
+        self, config: Config, values: Any, as_node: str | None = None, task_id: str | None = None
+    ) -> RunnableConfig: ...
+
+    async def ainvoke(self, input: InputT | Command | None, config: Config | None = None) -> OutputT: ...
+
+    def astream(self, input: InputT | Command | None, config: Config | None = None) -> AsyncIterator[Any]: ...
 
     async def aget_state(self, config: Config) -> StateSnapshot: ...
 
     def aget_state_history(self, config: Config) -> AsyncIterator[StateSnapshot]: ...
 
+    async def aupdate_state(
+        self, config: Config, values: Any, as_node: str | None = None, task_id: str | None = None
+    ) -> RunnableConfig: ...
 
-class Graph(Generic[InputT, OutputT]):
+
+class Graph(SyncFace[InputT, OutputT]):
     """A compiled graph. It holds no state of a run: one serves concurrent runs on any thread and event loop.
 
     Made by `StateGraph.compile()` or `Pregel(...)`.

@@ -60,6 +60,7 @@ __all__ = [
     "StorageLockedError",
     "StorageReadOnlyError",
     "SubgraphNotFoundError",
+    "SyncCallError",
     "TaskCancelledError",
     "ThreadBusyError",
     "TypeRegistrationError",
@@ -97,6 +98,25 @@ class InvalidCheckpointerError(GraphValidationError, TypeError):
 
 class ConfigError(PregelError, ValueError):
     """A config or an argument of a call is wrong; nothing was run or stored."""
+
+
+class SyncCallError(PregelError, RuntimeError):
+    """A sync verb was called in a thread that runs an event loop, which it would have blocked; nothing has run.
+
+    Attributes:
+        called: what was called.
+        instead: what to write there.
+        library: "asyncio" or "trio".
+    """
+
+    def __init__(self, called: str, instead: str, library: str) -> None:
+        self.called = called
+        self.instead = instead
+        self.library = library
+        super().__init__(
+            f"{called} was called in a thread in which an event loop ({library}) is running, and would block it: "
+            f"nothing has run. Use '{instead}' there, or call it in a worker thread."
+        )
 
 
 class InvalidInputError(PregelError, TypeError):

@@ -97,16 +97,19 @@ class GraphStream(Generic[T]):
         await self._pipe.close()
 
     def __del__(self) -> None:
+        self.drop("Use 'async with graph.astream(...) as chunks', or call aclose().")
+
+    def drop(self, advice: str) -> None:
+        """Cancel the run without waiting for it, and warn, if it still goes on. For finalizers, on any thread."""
         pipe = getattr(self, "_pipe", None)
-        if pipe is not None and pipe.started and not pipe.ended:
+        if pipe is not None and pipe.started and not pipe.ended and not pipe.dropped:
+            pipe.cancel_soon()
             warnings.warn(
-                "a graph's stream was dropped before its end: its run is being cancelled. "
-                "Use 'async with graph.astream(...) as chunks', or call aclose().",
+                f"a graph's stream was dropped before its end: its run is being cancelled. {advice}",
                 ResourceWarning,
-                stacklevel=2,
+                stacklevel=3,
                 source=self,
             )
-            pipe.cancel_soon()
 
 
 class _Pipe:
@@ -116,6 +119,7 @@ class _Pipe:
         self.chunks: deque[Any] = deque()
         self.started = False
         self.ended = False
+        self.dropped = False
         self._work = work
         self._failure: BaseException | None = None
         self._filled: anyio.Event | None = None  # the reader waits
@@ -219,6 +223,7 @@ class _Pipe:
     def cancel_soon(self) -> None:
         """Cancel the run from wherever Python drops the stream, a finaliser in another thread included."""
         assert self._scope is not None and self._call_soon is not None
+        self.dropped = True
         try:
             self._call_soon(self._scope.cancel)
         except RuntimeError:

@@ -19,13 +19,16 @@ async def in_thread(call: Callable[[Any], Any], value: Any) -> Any:
         # Boxed: trio takes a function that returns an awaitable for a mistake, and here it may be meant.
         return (await anyio.to_thread.run_sync(lambda: (call(value),)))[0]
     work = _Work(call, value)
-    try:
-        return await anyio.to_thread.run_sync(work.run)
-    except asyncio.CancelledError:
-        # A cancel scope waits for the thread; asyncio's own `Task.cancel()` does not, and gets here at once.
-        if work.give_up():
-            await wait_out(work.ended)
-        raise
+    with anyio.CancelScope() as scope:
+        try:
+            return await anyio.to_thread.run_sync(work.run)
+        except asyncio.CancelledError:
+            # A cancel scope waits for the thread; asyncio's own `Task.cancel()` does not, and gets here at once.
+            if work.give_up():
+                scope.cancel()  # what the thread in turn waits for on this loop: a graph that it invoked
+                await wait_out(work.ended)
+            raise
+    raise AssertionError("a native cancellation is none of the scope's")
 
 
 class _Work:

@@ -1,0 +1,313 @@
+"""The verbs without `async`, for programs that have no event loop: Flask, Django, scripts, the interactive prompt.
+
+Each verb runs its async twin and waits for it, so the two are one implementation. It runs on the process's background
+loop, which the first call starts; in a worker thread of an event loop (a plain function as a node that invokes another
+graph), on that loop. See `_runtime/portal.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+
+from ._runtime.portal import ELSEWHERE, Portal, WorkerLoop, check_no_loop, here
+from ._runtime.stream import GraphStream
+from .types import (
+    All,
+    Command,
+    Config,
+    Durability,
+    Names,
+    OnConflict,
+    RunnableConfig,
+    StateSnapshot,
+    StateUpdate,
+    StreamMode,
+)
+
+__all__ = ["SyncFace", "SyncStream", "open_sync"]
+
+InputT = TypeVar("InputT", contravariant=True)
+OutputT = TypeVar("OutputT", covariant=True)
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+Modes = StreamMode | Sequence[StreamMode]
+
+
+class SyncFace(Generic[InputT, OutputT]):
+    """What a graph can do for callers without an event loop: the async verbs, each by its name without the `a`.
+
+    Arguments, results and exceptions are those of the async verb. In a thread in which an event loop is running, each
+    of them raises `SyncCallError`, and nothing runs. On Ctrl-C, the run is cancelled and has ended before
+    `KeyboardInterrupt` is raised. Any number of threads may call at the same time.
+    """
+
+    if TYPE_CHECKING:
+        # The twins, which the graph brings. That each verb hands on every argument is held by a test.
+        async def ainvoke(self, *args: Any, **kwargs: Any) -> OutputT: ...
+        def astream(self, *args: Any, **kwargs: Any) -> GraphStream[Any]: ...
+        async def abatch(self, *args: Any, **kwargs: Any) -> list[OutputT]: ...
+        async def aget_state(self, *args: Any, **kwargs: Any) -> StateSnapshot: ...
+        def aget_state_history(self, *args: Any, **kwargs: Any) -> AsyncIterator[StateSnapshot]: ...
+        async def aupdate_state(self, *args: Any, **kwargs: Any) -> RunnableConfig: ...
+        async def abulk_update_state(self, *args: Any, **kwargs: Any) -> RunnableConfig: ...
+
+    def invoke(
+        self,
+        input: InputT | Command | None,
+        config: Config | None = None,
+        *,
+        context: Any = None,
+        stream_mode: Modes = "values",
+        output_keys: Names | None = None,
+        interrupt_before: All | Sequence[str] | None = None,
+        interrupt_after: All | Sequence[str] | None = None,
+        durability: Durability | None = None,
+        on_conflict: OnConflict = "reject",
+    ) -> OutputT:
+        """Run to the end, or to where the run pauses, and return the output: `ainvoke`, waited for."""
+        return _wait(
+            self.ainvoke,
+            input,
+            config,
+            context=context,
+            stream_mode=stream_mode,
+            output_keys=output_keys,
+            interrupt_before=interrupt_before,
+            interrupt_after=interrupt_after,
+            durability=durability,
+            on_conflict=on_conflict,
+        )
+
+    def stream(
+        self,
+        input: InputT | Command | None,
+        config: Config | None = None,
+        *,
+        context: Any = None,
+        stream_mode: Modes | None = None,
+        output_keys: Names | None = None,
+        interrupt_before: All | Sequence[str] | None = None,
+        interrupt_after: All | Sequence[str] | None = None,
+        durability: Durability | None = None,
+        on_conflict: OnConflict = "reject",
+    ) -> SyncStream[Any]:
+        """Run, and show what happens while it does: `astream`, chunk by chunk.
+
+        with graph.stream(input) as chunks:
+            for chunk in chunks:
+                ...
+
+        The run starts with the first chunk that is asked for. A bad config raises here, all else while reading.
+        """
+        check_no_loop("stream()", _ASTREAM)
+        source: GraphStream[Any] = self.astream(
+            input,
+            config,
+            context=context,
+            stream_mode=stream_mode,
+            output_keys=output_keys,
+            interrupt_before=interrupt_before,
+            interrupt_after=interrupt_after,
+            durability=durability,
+            on_conflict=on_conflict,
+        )
+        return SyncStream(source, "stream()", _ASTREAM)
+
+    def batch(
+        self,
+        inputs: Sequence[InputT],
+        config: Config | Sequence[Config] | None = None,
+        *,
+        context: Any = None,
+        return_exceptions: bool = False,
+        max_concurrency: int | None = None,
+        on_conflict: OnConflict = "reject",
+    ) -> list[OutputT]:
+        """Run once per input, concurrently: `abatch`, waited for."""
+        return _wait(
+            self.abatch,
+            inputs,
+            config,
+            context=context,
+            return_exceptions=return_exceptions,
+            max_concurrency=max_concurrency,
+            on_conflict=on_conflict,
+        )
+
+    def get_state(self, config: Config, *, subgraphs: bool = False) -> StateSnapshot:
+        """The state of a thread: `aget_state`, waited for."""
+        return _wait(self.aget_state, config, subgraphs=subgraphs)
+
+    def get_state_history(
+        self,
+        config: Config,
+        *,
+        filter: Mapping[str, Any] | None = None,
+        before: Config | None = None,
+        limit: int | None = None,
+    ) -> SyncStream[StateSnapshot]:
+        """All states of a thread, newest first: `aget_state_history`, read as they are asked for."""
+        check_no_loop("get_state_history()", _AHISTORY)
+        source = self.aget_state_history(config, filter=filter, before=before, limit=limit)
+        assert isinstance(source, AsyncGenerator)
+        return SyncStream(source, "get_state_history()", _AHISTORY)
+
+    def update_state(
+        self,
+        config: Config,
+        values: Any,
+        as_node: str | None = None,
+        task_id: str | None = None,
+        *,
+        on_conflict: OnConflict = "reject",
+    ) -> RunnableConfig:
+        """Write to a thread's state: `aupdate_state`, waited for."""
+        return _wait(self.aupdate_state, config, values, as_node, task_id, on_conflict=on_conflict)
+
+    def bulk_update_state(
+        self,
+        config: Config,
+        supersteps: Sequence[Sequence[StateUpdate]],
+        *,
+        on_conflict: OnConflict = "reject",
+    ) -> RunnableConfig:
+        """Write several supersteps to a thread's state: `abulk_update_state`, waited for."""
+        return _wait(self.abulk_update_state, config, supersteps, on_conflict=on_conflict)
+
+
+_ASTREAM = "async with graph.astream(...) as chunks"
+_AHISTORY = "async for snapshot in graph.aget_state_history(...)"
+
+
+def _wait(twin: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
+    """Run the async verb where the calling thread's coroutines run, and wait for it."""
+    name = twin.__name__
+    return here(f"{name[1:]}()", f"await graph.{name}(...)").call(partial(twin, *args, **kwargs))
+
+
+# ---- streams ---------------------------------------------------------------------------------------------------------
+
+
+class Source(Protocol[T_co]):
+    """What is read: a `GraphStream` or an async generator."""
+
+    def __anext__(self) -> Coroutine[Any, Any, T_co]: ...
+
+    def aclose(self) -> Coroutine[Any, Any, None]: ...
+
+
+class SyncStream(Iterator[T]):
+    """What an async stream gives, for a plain thread to read: an iterator, best used as a context manager too.
+
+    Nothing runs before the first chunk is asked for, and a slow reader slows the run. When the run fails, its exception
+    follows the last chunk. `close()`, the end of `with`, or Ctrl-C while reading end the run, which has ended and
+    cleaned up before control returns. A stream that is only dropped is cancelled too, but ends a little later, and
+    warns.
+
+    Any thread may read, one at a time. The run's context variables are those of the first read.
+    """
+
+    def __init__(self, source: Source[T], called: str, instead: str) -> None:
+        self._source: Source[T] | None = source
+        self._home: Portal | WorkerLoop | None = None
+        self._called = called
+        self._instead = instead
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        source = self._source
+        if source is None:
+            raise StopIteration
+        try:
+            return self._at().call(source.__anext__)
+        except StopAsyncIteration:
+            self._source = None
+        except Exception:
+            raise
+        except BaseException as error:  # cancelled, or Ctrl-C: perhaps before the read that would have ended the run
+            self.__exit__(type(error), error, None)
+            raise
+        raise StopIteration
+
+    def close(self) -> None:
+        """Cancel the run if it still goes on, and wait until it has ended. Chunks left unread are dropped.
+
+        Raises:
+            Exception: the run's failure, if it failed and nobody has been told.
+        """
+        source = self._source
+        if source is None:
+            return
+        home = None if self._home is None else self._at()
+        self._source = None
+        if home is not None:
+            home.call(source.aclose, closes=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except Exception as failure:
+            if error is None:
+                raise
+            with contextlib.suppress(Exception):  # an exception that refuses attributes
+                error.add_note(f"and the stream's run had failed: {type(failure).__name__}: {failure}")
+
+    def __del__(self) -> None:
+        source = getattr(self, "_source", None)
+        if isinstance(source, GraphStream):
+            source.drop("Use 'with graph.stream(...) as chunks', or call close().")
+
+    def _at(self) -> Portal | WorkerLoop:
+        """Where the source lives: where the first read came from."""
+        now, home = here(self._called, self._instead), self._home
+        if home is None:
+            self._home = home = now
+        elif isinstance(home, WorkerLoop):
+            if not isinstance(now, WorkerLoop):
+                raise RuntimeError(ELSEWHERE)
+            return home.rebound(now)
+        return home
+
+
+# ---- savers ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def open_sync(manager: AbstractAsyncContextManager[T]) -> Generator[T, None, None]:
+    """Open a saver without an event loop.
+
+        with open_sync(SqliteSaver.from_conn_string("runs.db")) as saver:
+            graph = builder.compile(saver)
+            graph.invoke(...)
+
+    An open saver serves all threads and event loops. A program that has no block to put around its life (a web
+    application) keeps an `ExitStack` that is closed at exit; one that forks opens its saver in each child.
+
+    Args:
+        manager: a saver, or any other async context manager whose two ends need not run in the same task.
+
+    Raises:
+        SyncCallError: called in a thread in which an event loop is running.
+    """
+    called, instead = "open_sync()", "async with"
+    value = here(called, instead).call(manager.__aenter__)
+    try:
+        yield value
+    except BaseException:
+        if not here(called, instead).call(partial(manager.__aexit__, *sys.exc_info()), closes=True):
+            raise
+    else:
+        here(called, instead).call(partial(manager.__aexit__, None, None, None), closes=True)
