@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from anyio.abc import TaskGroup
-
 from ._core import superstep
 from ._core.board import Board
 from ._core.isolation import own
@@ -19,7 +17,6 @@ from ._core.program import PARENT, Node, Program, Write
 from ._core.task import Cancelled, Failed, Finished, Outcome, Task
 from ._runtime.attempt import attempt
 from ._runtime.context import Around, Running, Session
-from ._runtime.run import in_group
 from ._runtime.thread import Thread
 from .errors import ConfigError, InvalidUpdateError
 from .types import COPY, END, INPUT, START, RunnableConfig, StateUpdate
@@ -231,12 +228,8 @@ class Editor:
 
 async def edit(thread: Thread, updates: Sequence[Sequence[StateUpdate]], run_id: str, config: RunnableConfig) -> None:
     """Apply updates to a loaded thread; see `Editor.apply`."""
-
-    async def work(group: TaskGroup) -> None:
-        session = Session(thread.hold.world, run_id, thread.thread_id, thread.hold, group)
-        await Editor(thread, session, config).apply(updates)
-
-    await in_group(work)
+    session = Session(thread.hold.world, run_id, thread.thread_id, thread.hold)
+    await Editor(thread, session, config).apply(updates)
 
 
 async def edit_inside(

@@ -2,7 +2,7 @@
 
 A call gives a future at once. Its result is stored before anybody sees it, under an id made of the caller's and of the
 call's place in it, so that it is never computed again: not after a crash, a question, a failure, or a retry of the
-caller. Calls run in the task group of the whole run, and end before their caller does.
+caller. They end before their caller does: it waits for them, and cancels them when it fails or is cancelled.
 """
 
 from __future__ import annotations
@@ -140,8 +140,11 @@ class TaskFuture(Generic[T]):
 
     # ---- running -----------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Run the task in the group of the run. Nothing but a cancellation leaves here."""
+    def start(self) -> None:
+        """Start the task beside its caller, who ends after it: cancels it if need be, and waits."""
+        self._hosted = self._caller.around.session.start(self._run, f"task {self._task.node.name}")
+
+    async def _run(self) -> None:
         around = self._caller.around
         outcome: Outcome = Cancelled()
         try:
@@ -187,7 +190,7 @@ class CalledTasks:
         task = caller.task.call(node, len(self._futures), own((args, kwargs)))
         future: TaskFuture[Any] = TaskFuture(caller, task)
         self._futures.append(future)
-        caller.around.session.group.start_soon(future.run, name=f"task {node.name}")
+        future.start()
         return future
 
     async def join(self) -> None:

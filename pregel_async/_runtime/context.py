@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import anyio
 import msgspec
-from anyio.abc import TaskGroup
 
 from checkpoint_savers.records import CheckpointId, TaskId
 
@@ -25,6 +24,7 @@ from .._core.task import Outcome, Task
 from ..errors import EmptyChannelError, GraphInterrupt, OutsideRunError
 from ..types import Interrupt, RunnableConfig, StreamWriter
 from .hold import Hold
+from .loops import starter
 from .thread import Thread
 from .world import World
 
@@ -102,25 +102,25 @@ class Session:
         run_id: the call's.
         scope: the thread's id; the run's when it has no thread. Task ids are made in it.
         hold: None when nothing is stored.
-        group: where tasks run that a node calls.
         answers: question id -> answer: all that were given in the open superstep of the root graph.
         given: those among them that this call brought.
         travels: namespace -> checkpoint: where graphs that nodes run are to go on from. Each is used once.
         loop_thread: the thread that the run's event loop is in.
+        start: starts tasks that nodes call.
     """
 
-    __slots__ = ("answers", "given", "group", "hold", "loop_thread", "run_id", "scope", "travels", "world")
+    __slots__ = ("answers", "given", "hold", "loop_thread", "run_id", "scope", "start", "travels", "world")
 
-    def __init__(self, world: World, run_id: str, scope: str, hold: Hold | None, group: TaskGroup) -> None:
+    def __init__(self, world: World, run_id: str, scope: str, hold: Hold | None) -> None:
         self.world = world
         self.run_id = run_id
         self.scope = scope
         self.hold = hold
-        self.group = group
         self.answers: dict[str, Any] = {}
         self.given: Mapping[str, Any] = {}
         self.travels: dict[str, CheckpointId] = {}
         self.loop_thread = threading.get_ident()
+        self.start = starter()
 
 
 class Around(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import copy_context
 from functools import partial
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -16,6 +18,33 @@ def on_asyncio() -> bool:
         return asyncio.current_task() is not None
     except RuntimeError:
         return False
+
+
+Start = Callable[[Callable[[], Coroutine[Any, Any, None]], str], object]
+"""Starts a task, by its work and its name. Keep what it returns as long as the task runs."""
+
+
+def starter() -> Start:
+    """How to start a task outside of any group: the one place that does. Ask in a task of the event loop; what is
+    returned may be called in a callback too.
+
+    Whoever starts a task owns it: cancels it by a scope that the task enters, and waits until it has ended. A reader's
+    task cannot host its stream's run, nor a node that of a task that it calls: no group can stay open there. The work
+    keeps its failures to itself.
+    """
+    if on_asyncio():
+        return _start_on_asyncio
+    return _start_on_trio
+
+
+def _start_on_asyncio(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> object:
+    return asyncio.get_running_loop().create_task(work(), name=name)
+
+
+def _start_on_trio(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> object:
+    import trio
+
+    return trio.lowlevel.spawn_system_task(work, name=name, context=copy_context())
 
 
 def turn() -> Callable[[], Awaitable[None]]:

@@ -6,12 +6,11 @@ given and what it gives differ in nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import anyio
 import msgspec
-from anyio.abc import TaskGroup
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
@@ -38,8 +37,6 @@ from .loops import alone
 from .runner import Runner
 from .thread import Thread, namespace_of
 from .world import World
-
-_T = TypeVar("_T")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,13 +104,8 @@ async def run(
     run_id = settings.run_id or world.new_id()
     if saver is None or codec is None or settings.thread_id is None:
         call.require_input(program, settings.thread_id)
-        scope = settings.thread_id or run_id
-
-        async def alone_in_memory(group: TaskGroup) -> Ended:
-            session = Session(world, run_id, scope, None, group)
-            return await _Run(program, settings, session, log, None, "", None).go(call)
-
-        return await in_group(alone_in_memory)
+        session = Session(world, run_id, settings.thread_id or run_id, None)
+        return await _Run(program, settings, session, log, None, "", None).go(call)
     thread_id = settings.thread_id
     if call.writes is None and await saver.read(thread_id, "", settings.at) is None:
         if settings.at is not None:
@@ -122,14 +114,9 @@ async def run(
     async with await Hold.take(saver, world, thread_id, settings.on_conflict) as hold:
         metadata = {**settings.metadata, "run_id": run_id}
         thread = await Thread.open(hold, codec, program, at=settings.at, fork=bool(settings.travels), metadata=metadata)
-
-        async def beside_the_claim(group: TaskGroup) -> Ended:
-            group.start_soon(hold.keep)
-            session = Session(world, run_id, thread_id, hold, group)
-            session.travels = dict(settings.travels)
-            return await _Run(program, settings, session, log, thread, "", None).go(call)
-
-        return await in_group(beside_the_claim)
+        session = Session(world, run_id, thread_id, hold)
+        session.travels = dict(settings.travels)
+        return await _beside(hold, _Run(program, settings, session, log, thread, "", None), call)
 
 
 async def run_nested(
@@ -180,14 +167,15 @@ async def run_nested(
     return ended
 
 
-async def in_group(work: Callable[[TaskGroup], Awaitable[_T]]) -> _T:
-    """Run beside tasks that live as long as the run. Its own error leaves as it is, in no group."""
-    result: list[_T] = []
+async def _beside(hold: Hold, this: _Run, call: _Call) -> Ended:
+    """Run while the claim is kept alive beside it. The run's own error leaves as it is, in no group."""
+    ended: Ended | None = None
     failure: BaseException | None = None
     try:
         async with anyio.create_task_group() as group:
+            group.start_soon(hold.keep)
             try:
-                result.append(await work(group))
+                ended = await this.go(call)
             except anyio.get_cancelled_exc_class():
                 raise
             except BaseException as error:
@@ -198,7 +186,8 @@ async def in_group(work: Callable[[TaskGroup], Awaitable[_T]]) -> _T:
         raise alone(several) from None
     if failure is not None:
         raise failure
-    return result[0]
+    assert ended is not None
+    return ended
 
 
 # ---- what a call brings --------------------------------------------------------------------------------------------

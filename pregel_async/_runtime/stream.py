@@ -13,14 +13,13 @@ import contextlib
 import warnings
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextvars import copy_context
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import anyio
 
 from .log import Sink
-from .loops import on_asyncio, wait_out
+from .loops import on_asyncio, starter, wait_out
 
 T = TypeVar("T")
 
@@ -131,19 +130,17 @@ class _Pipe:
     # ---- the run's side ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the run in a task of its own: the one place that does."""
+        """Start the run in a task of its own."""
         self.started = True
         self._over = anyio.Event()
         self._scope = anyio.CancelScope()
         if on_asyncio():
-            loop = asyncio.get_running_loop()
-            self._call_soon = loop.call_soon_threadsafe
-            self._task = loop.create_task(self._host(), name="pregel-async run")
+            self._call_soon = asyncio.get_running_loop().call_soon_threadsafe
         else:
             import trio
 
             self._call_soon = trio.lowlevel.current_trio_token().run_sync_soon
-            trio.lowlevel.spawn_system_task(self._host, name="pregel-async run", context=copy_context())
+        self._task = starter()(self._host, "pregel-async run")
 
     async def _host(self) -> None:
         assert self._scope is not None and self._over is not None
