@@ -18,6 +18,7 @@ import sys
 import textwrap
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -420,6 +421,25 @@ def test_ctrl_c_before_the_call_has_begun(when: str, monkeypatch: pytest.MonkeyP
         assert ran == []
 
 
+def test_a_job_that_is_cancelled_before_its_first_step() -> None:
+    """P7: nothing of it runs."""
+    ran: list[str] = []
+    over: list[object] = []
+
+    async def work() -> None:
+        ran.append("work")
+
+    async def main() -> None:
+        job = portal._Job(work, over.append)
+        job.start()
+        task = job.cancel()
+        assert task is not None
+        await task
+        assert (ran, over) == ([], [job])
+
+    asyncio.run(main())
+
+
 # ---- streams ---------------------------------------------------------------------------------------------------------
 
 
@@ -540,13 +560,27 @@ def test_a_failure_that_the_reader_never_saw() -> None:
 
 def test_a_dropped_stream() -> None:
     """P7: dropped without a close: it warns in this face's words, once, and the run is cancelled."""
-    living, graph = streaming()
-    stream = graph.stream({})
+    warned: list[str] = []
+    go_on, ended = threading.Event(), threading.Event()
+
+    async def lives(state: Any) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(go_on.wait, LONG)
+            ended.set()
+
+    stream = graph_of(lives, second).stream({})
     next(stream)
-    with pytest.warns(ResourceWarning, match=r"with graph\.stream\(") as warned:
+    with warnings.catch_warnings():  # and not pytest's, which would keep the stream
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda message, kind, *_: warned.append(f"{kind.__name__} {message}")
         del stream
     assert len(warned) == 1
-    assert living.ended.wait(LONG)
+    assert warned[0].startswith("ResourceWarning") and "with graph.stream(" in warned[0]
+    go_on.set()
+    assert ended.wait(LONG)
 
 
 def test_a_dropped_history(opened: BaseCheckpointSaver) -> None:
@@ -1066,8 +1100,43 @@ ENDS = {
         "{'lives': {'x': 1}}\n",
     ),
     "a daemon thread waits for a run": (
-        "threading.Thread(target=graph_of(waits).invoke, args=({},), daemon=True).start(); began.wait()",
+        """
+        def call():
+            print("came back", graph_of(waits).invoke({}))
+        threading.Thread(target=call, daemon=True).start()
+        began.wait()
+        """,
         "cleaned up\n",
+    ),
+    "a daemon thread waits for a node that does not want to end": (
+        """
+        async def stubborn(state):
+            began.set()
+            for _ in range(3):
+                try:
+                    await anyio.sleep_forever()
+                except asyncio.CancelledError:
+                    print("again")
+            await anyio.sleep_forever()
+        threading.Thread(target=graph_of(stubborn).invoke, args=({},), daemon=True).start()
+        began.wait()
+        """,
+        "again\n" * 3,
+    ),
+    "a daemon thread invokes when the end has begun": (
+        """
+        def call():
+            began.wait()
+            print("ran", graph_of(plain).invoke({}))
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        def last():  # after the loop was stopped
+            began.set()
+            thread.join(0.3)
+        atexit.register(last)
+        print(graph_of(plain).invoke({}))
+        """,
+        "{'x': 1}\n",
     ),
     "a daemon thread waits for a chunk": (
         "threading.Thread(target=list, args=(graph_of(waits).stream({}),), daemon=True).start(); began.wait()",
