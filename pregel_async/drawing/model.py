@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from .types import END, START
+from ..types import END, START
 
 
 class Edge(msgspec.Struct, frozen=True, kw_only=True):

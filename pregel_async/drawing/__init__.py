@@ -1,0 +1,5 @@
+"""A graph as nodes and edges, and what it is drawn as."""
+
+from .model import Drawing, Edge, drawing
+
+__all__ = ["Drawing", "Edge", "drawing"]
