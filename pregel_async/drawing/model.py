@@ -1,8 +1,9 @@
-"""A graph as nodes and edges, and as mermaid text."""
+"""What a drawing shows, as data: nodes, edges, marks, the graphs within, and what belongs together."""
 
 from __future__ import annotations
 
-import re
+import unicodedata
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -23,46 +24,89 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     label: str | None = None
 
 
-class Drawing(msgspec.Struct, frozen=True, kw_only=True):
-    """A graph to be drawn.
+class Outline(msgspec.Struct, frozen=True, kw_only=True):
+    """A graph as it will be drawn. The renderers read it, and `Drawing` adds them as methods.
 
     Attributes:
         nodes: names, `__start__` first and `__end__` last where they have edges.
         edges: in the order of the nodes.
         deferred: nodes that wait until nothing else is left to run.
+        interrupt_before: nodes before which a run pauses.
+        interrupt_after: nodes after which a run pauses.
+        subgraphs: the graphs of nodes that are graphs themselves, by the node's name.
+        groups: what an expanded node was replaced by: the names of the nodes and groups directly in it, by its name.
+            The three marks above may name a group as well.
     """
 
     nodes: tuple[str, ...]
     edges: tuple[Edge, ...]
     deferred: frozenset[str] = frozenset()
-
-    def draw_mermaid(self) -> str:
-        """A mermaid flowchart."""
-        ids = {name: f"n{index}_{re.sub(r'[^0-9A-Za-z]', '_', name)}" for index, name in enumerate(self.nodes)}
-        lines = ["flowchart TD"]
-        for name in self.nodes:
-            text = _quoted(name + (" (deferred)" if name in self.deferred else ""))
-            lines.append(f"    {ids[name]}([{text}])" if name in (START, END) else f"    {ids[name]}[{text}]")
-        for edge in self.edges:
-            arrow = "-.->" if edge.conditional else "-->"
-            label = f"|{_quoted(edge.label)}|" if edge.label is not None else ""
-            lines.append(f"    {ids[edge.source]} {arrow}{label} {ids[edge.target]}")
-        return "\n".join(lines) + "\n"
+    interrupt_before: frozenset[str] = frozenset()
+    interrupt_after: frozenset[str] = frozenset()
+    subgraphs: Mapping[str, Outline] = {}
+    groups: Mapping[str, tuple[str, ...]] = {}
 
 
-def drawing(nodes: list[str], edges: list[Edge], deferred: frozenset[str] = frozenset()) -> Drawing:
-    """Nodes by name between start and end; each edge once."""
-    ends = {name for edge in edges for name in (edge.source, edge.target)}
-    shown = (
-        [START] * (START in ends) + sorted(name for name in nodes if name not in (START, END)) + [END] * (END in ends)
+def arranged(nodes: Iterable[str], edges: Iterable[Edge]) -> tuple[Edge, ...]:
+    """Each edge once, in the order of the nodes."""
+    place = {name: index for index, name in enumerate(nodes)}
+    return tuple(
+        sorted(
+            dict.fromkeys(edges),
+            key=lambda edge: (place[edge.source], place[edge.target], edge.conditional, edge.label or ""),
+        )
     )
-    place = {name: index for index, name in enumerate(shown)}
-    once = dict.fromkeys(edges)
-    ordered = sorted(
-        once, key=lambda edge: (place[edge.source], place[edge.target], edge.conditional, edge.label or "")
-    )
-    return Drawing(nodes=tuple(shown), edges=tuple(ordered), deferred=deferred)
 
 
-def _quoted(text: str) -> str:
-    return '"' + text.replace("&", "#amp;").replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;") + '"'
+def paths(outline: Outline) -> dict[str, tuple[str, ...]]:
+    """The groups that each node and each group lies in, outermost first."""
+    around = {name: group for group, members in outline.groups.items() for name in members}
+    found: dict[str, tuple[str, ...]] = {}
+    for name in (*outline.groups, *outline.nodes):
+        path: list[str] = []
+        at = name
+        while at in around:
+            at = around[at]
+            path.append(at)
+        found[name] = tuple(reversed(path))
+    return found
+
+
+def short(name: str, path: tuple[str, ...]) -> str:
+    """A name without the group that it is shown in."""
+    return name.removeprefix(path[-1] + ":") if path else name
+
+
+def marks(outline: Outline, name: str) -> str:
+    """What is special about a node or group: "deferred, interrupt before"; empty when nothing is."""
+    said = ["deferred"] if name in outline.deferred else []
+    pauses = [
+        word
+        for word, names in (("before", outline.interrupt_before), ("after", outline.interrupt_after))
+        if name in names
+    ]
+    if pauses:
+        said.append("interrupt " + " and ".join(pauses))
+    return ", ".join(said)
+
+
+def printable(text: str) -> str:
+    """A text on one line, with nothing in it that would not be seen: no escape of a terminal, nothing XML refuses."""
+    return "".join(one if one.isprintable() else " " if one.isspace() else "\N{REPLACEMENT CHARACTER}" for one in text)
+
+
+def is_end(name: str) -> bool:
+    """Whether a node is where the graph begins or ends, rather than one that runs."""
+    return name in (START, END)
+
+
+def cells(text: str) -> int:
+    """Columns that a text takes in a terminal."""
+    return sum(character_cells(one) for one in text)
+
+
+def character_cells(character: str) -> int:
+    """Columns that a character takes; a mark that goes on the one before takes none."""
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
