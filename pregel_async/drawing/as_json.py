@@ -1,0 +1,45 @@
+"""A drawing as values that JSON has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..types import END, START
+from .model import Outline, paths, short
+
+
+def as_json(outline: Outline) -> dict[str, Any]:
+    """Nodes, edges and groups: see `Drawing.to_json`."""
+    path = paths(outline)
+
+    def described(name: str, kind: str) -> dict[str, Any]:
+        metadata: dict[str, Any] = {}
+        if name in outline.deferred:
+            metadata["defer"] = True
+        pauses = [
+            word
+            for word, names in (("before", outline.interrupt_before), ("after", outline.interrupt_after))
+            if name in names
+        ]
+        if pauses:
+            metadata["__interrupt"] = ",".join(pauses)
+        found: dict[str, Any] = {"id": name, "type": kind, "data": {"name": short(name, path[name])}}
+        if path[name]:
+            found["group"] = path[name][-1]
+        if metadata:
+            found["metadata"] = metadata
+        return found
+
+    kinds = {START: "start", END: "end"} | dict.fromkeys(outline.subgraphs, "graph")
+    edges: list[dict[str, Any]] = []
+    for edge in outline.edges:
+        shown: dict[str, Any] = {"source": edge.source, "target": edge.target}
+        if edge.label is not None:
+            shown["data"] = edge.label
+        if edge.conditional:
+            shown["conditional"] = True
+        edges.append(shown)
+    found = {"nodes": [described(name, kinds.get(name, "node")) for name in outline.nodes], "edges": edges}
+    if outline.groups:
+        found["groups"] = [described(name, "graph") for name in outline.groups]
+    return found

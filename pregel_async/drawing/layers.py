@@ -1,0 +1,316 @@
+"""Which row each node is in, and in what order a row has them.
+
+The first half of a layered drawing. Edges that close a cycle are set aside, rows are longest paths, an edge that spans
+rows gets a bend in each row between, and sweeps order the rows so that little crosses. The second half is `layout`.
+
+Source: Sugiyama, Tagawa, Toda, "Methods for Visual Understanding of Hierarchical System Structures" (1981); the borders
+of groups as rows of their own, Sander, "Layout of Compound Directed Graphs" (1996).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
+from itertools import pairwise
+from typing import Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from ..types import START
+from .model import Edge, Outline, paths
+
+Vertex: TypeAlias = str | tuple[Literal["top", "bottom"], str]
+"""What is given a row: a node, or a border of a group."""
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+
+SWEEPS = 8
+FEW = 2
+MANY_SLOTS = 3000
+"""From this size on there are few sweeps: nobody sees in such a drawing what more of them gain."""
+
+
+class Slot(msgspec.Struct, eq=False, kw_only=True):
+    """A place in a row. Changed while a layout is made, and not seen after.
+
+    Attributes:
+        kind: a node; a bend of an edge; the title of a group, in its first row; or a filler, which keeps a group's
+            place in a row where it has nothing else.
+        path: the groups that it lies in, outermost first.
+        up: what it is joined with in the row above; `down`, in the row below.
+        beside: of the first and the last bend of an edge that leads upwards, the node in the same row.
+        at: where it stands in its row, as the sweeps see it.
+        x: the first column; `column`, of a bend, the one that its line is in.
+    """
+
+    index: int
+    kind: Literal["node", "bend", "title", "filler"]
+    row: int
+    path: tuple[str, ...]
+    name: str = ""
+    width: int = 3
+    height: int = 1
+    up: list[Slot] = []
+    down: list[Slot] = []
+    beside: Slot | None = None
+    at: float = 0
+    x: int = 0
+    column: int = 0
+
+
+class Chain(msgspec.Struct, eq=False, kw_only=True):
+    """An edge by way of its bends, in its direction. One that leads upwards has a bend in the row of either end too.
+
+    Attributes:
+        labelled: the bend that the label is on.
+    """
+
+    edge: Edge
+    source: Slot
+    target: Slot
+    bends: list[Slot]
+    upward: bool
+    labelled: Slot | None = None
+
+
+class Rows(msgspec.Struct, kw_only=True):
+    """The rows in order, the edges through them, and each group's first and last row, the outer groups first."""
+
+    rows: list[list[Slot]]
+    chains: list[Chain]
+    spans: dict[str, tuple[int, int]]
+
+
+def layered(
+    outline: Outline,
+    size: Callable[[str], tuple[int, int]],
+    title: Callable[[str], int],
+    label: Callable[[Edge], int],
+) -> Rows:
+    """The rows of a drawing.
+
+    Args:
+        outline: what to draw.
+        size: columns and rows that a node's box needs.
+        title: columns of a group's title.
+        label: columns of an edge's label; 0 when it has none.
+    """
+    path = paths(outline)
+    upward = _closing(outline)
+    row = _ranked(outline, path, upward, label)
+    made = Rows(
+        rows=[[] for _ in range(max(row.values(), default=-1) + 1)],
+        chains=[],
+        spans={
+            group: (row["top", group], row["bottom", group])
+            for group in sorted(outline.groups, key=lambda group: len(path[group]))
+        },
+    )
+    slots: list[Slot] = []
+
+    def add(slot: Slot) -> Slot:
+        slot.index = len(slots)
+        slots.append(slot)
+        made.rows[slot.row].append(slot)
+        return slot
+
+    for group, (top, _) in made.spans.items():
+        add(Slot(index=0, kind="title", row=top, path=(*path[group], group), name=group, width=title(group) + 2))
+    leaving, entering = Counter(e.source for e in outline.edges), Counter(e.target for e in outline.edges)
+    nodes: dict[str, Slot] = {}
+    for name in outline.nodes:
+        width, height = size(name)
+        # Room for a port in every other column, so that `layout` always finds a free one.
+        width = max(width, 2 * max(leaving[name], entering[name]) + 3)
+        nodes[name] = add(
+            Slot(index=0, kind="node", row=row[name], path=path[name], name=name, width=width, height=height)
+        )
+    for number, edge in enumerate(outline.edges):
+        source, target = nodes[edge.source], nodes[edge.target]
+        up = number in upward
+        between = range(source.row, target.row - 1, -1) if up else range(source.row + 1, target.row)
+        bends = [
+            add(Slot(index=0, kind="bend", row=at, path=_home(at, source.path, target.path, made.spans)))
+            for at in between
+        ]
+        chain = Chain(edge=edge, source=source, target=target, bends=bends, upward=up)
+        made.chains.append(chain)
+        if wide := label(edge):
+            off_borders = [bend for bend in bends if all(bend.row not in made.spans[group] for group in bend.path)]
+            chain.labelled = (off_borders or bends)[0]
+            chain.labelled.width = wide + 4
+        if up:
+            bends[0].beside, bends[-1].beside = source, target
+        for one, two in pairwise(bends if up else [source, *bends, target]):
+            above, below = (two, one) if up else (one, two)
+            above.down.append(below)
+            below.up.append(above)
+    for group, (top, bottom) in made.spans.items():
+        for at in range(top + 1, bottom + 1):
+            if all(group not in slot.path for slot in made.rows[at]):
+                add(Slot(index=0, kind="filler", row=at, path=(*path[group], group), width=1))
+    _order(made)
+    return made
+
+
+def _closing(outline: Outline) -> frozenset[int]:
+    """The edges, by number, that close a cycle: those that a walk in depth from the start finds to lead back."""
+    leaving: dict[str, list[tuple[int, str]]] = {name: [] for name in outline.nodes}
+    for number, edge in enumerate(outline.edges):
+        leaving[edge.source].append((number, edge.target))
+    entered = {edge.target for edge in outline.edges}
+    roots = sorted(outline.nodes, key=lambda name: (name != START, name in entered))
+    open_, done, closing = set[str](), set[str](), set[int]()
+    for root in roots:
+        if root in done:
+            continue
+        open_.add(root)
+        stack = [(root, iter(leaving[root]))]
+        while stack:
+            name, rest = stack[-1]
+            for number, target in rest:
+                if target in open_:
+                    closing.add(number)
+                elif target not in done:
+                    open_.add(target)
+                    stack.append((target, iter(leaving[target])))
+                    break
+            else:
+                stack.pop()
+                open_.discard(name)
+                done.add(name)
+    return frozenset(closing)
+
+
+def _ranked(
+    outline: Outline, path: Mapping[str, tuple[str, ...]], upward: frozenset[int], label: Callable[[Edge], int]
+) -> dict[Vertex, int]:
+    """The row of each node and border: as far down as the longest way to it is long."""
+    after: dict[Vertex, list[tuple[Vertex, int]]] = {name: [] for name in outline.nodes}
+    for group in outline.groups:
+        after["top", group], after["bottom", group] = [], []
+    for name in (*outline.groups, *outline.nodes):
+        if path[name]:
+            top: Vertex = ("top", name) if name in outline.groups else name
+            bottom: Vertex = ("bottom", name) if name in outline.groups else name
+            after["top", path[name][-1]].append((top, 1))
+            after[bottom].append((("bottom", path[name][-1]), 1))
+    downward = [edge for number, edge in enumerate(outline.edges) if number not in upward]
+    for edge in downward:
+        after[edge.source].append((edge.target, 2 if label(edge) else 1))  # a label has a row of its own
+    for edge in downward:
+        # An edge into a group comes in through the group's top, and one out of it leaves through its bottom, unless
+        # another way leads round: then it passes the side.
+        own, other = path[edge.source], path[edge.target]
+        out = next((group for group in own if group not in other), None)
+        into = next((group for group in other if group not in own), None)
+        one: Vertex = edge.source if out is None else ("bottom", out)
+        two: Vertex = edge.target if into is None else ("top", into)
+        if (out or into) and not _reaches(after, two, one):
+            after[one].append((two, 2 if label(edge) else 1))
+    return longest(after, dict.fromkeys(after, 0))
+
+
+def _reaches(after: Mapping[Vertex, list[tuple[Vertex, int]]], start: Vertex, end: Vertex) -> bool:
+    seen, todo = {start}, [start]
+    while todo:
+        if (at := todo.pop()) == end:
+            return True
+        for then, _ in after[at]:
+            if then not in seen:
+                seen.add(then)
+                todo.append(then)
+    return False
+
+
+def longest(after: Mapping[KeyT, list[tuple[KeyT, int]]], least: Mapping[KeyT, int]) -> dict[KeyT, int]:
+    """How far each is from the first, at least: by the longest way. There is no cycle in `after`."""
+    waiting = Counter(then for following in after.values() for then, _ in following)
+    found = dict(least)
+    ready = [key for key in after if not waiting[key]]
+    for key in ready:
+        for then, far in after[key]:
+            found[then] = max(found[then], found[key] + far)
+            waiting[then] -= 1
+            if not waiting[then]:
+                ready.append(then)
+    return found
+
+
+def _home(
+    row: int, source: tuple[str, ...], target: tuple[str, ...], spans: Mapping[str, tuple[int, int]]
+) -> tuple[str, ...]:
+    """The groups that a bend lies in: the innermost of either end's that has this row, or else what both are in."""
+    common = [one for one, two in zip(source, target, strict=False) if one == two]
+    for path in (source, target):
+        inside = [group for group in path if spans[group][0] <= row <= spans[group][1]]
+        if len(inside) > len(common):
+            return tuple(inside)
+    return tuple(common)
+
+
+def _order(made: Rows) -> None:
+    """Order each row by where the slots are that its slots are joined with, by turns above and below.
+
+    A group's slots stand together in each row, and two groups in the same order wherever both are: a group has one
+    place for all of its rows. That is what lets `layout` draw a frame around it with nothing else inside.
+    """
+    slots = [slot for row in made.rows for slot in row]
+    homes = {slot.path for slot in slots}
+    number = {group: -index for index, group in enumerate(made.spans, 1)}
+    for row in made.rows:
+        for at, slot in enumerate(row):
+            slot.at = at
+
+    def arrange(downward: bool) -> None:
+        mean: dict[str, float] = {}
+        if homes != {()}:
+            within: dict[str, list[float]] = {group: [] for group in made.spans}
+            for slot in slots:
+                for group in slot.path:
+                    within[group].append(slot.at)
+            mean = {group: sum(places) / len(places) for group, places in within.items()}
+        for row in made.rows if downward else reversed(made.rows):
+            wished = {slot.index: _wish(slot, downward) for slot in row}
+
+            def place(slot: Slot, wished: Mapping[int, float] = wished) -> list[tuple[float, int, int]]:
+                if slot.kind == "title":
+                    own = float("-inf"), slot.index, 0
+                elif slot.beside is not None and not (slot.up if downward else slot.down):
+                    # Next to it on the right; of several, the last is next, for it comes from what is most right.
+                    own = wished[slot.beside.index], slot.beside.index, len(slots) - slot.index
+                else:
+                    own = wished[slot.index], slot.index, 0
+                return [*((mean[group], number[group], 0) for group in slot.path), own]
+
+            row.sort(key=place)
+            for at, slot in enumerate(row):
+                slot.at = at
+
+    arrange(True)
+    best, fewest = [list(row) for row in made.rows], _crossings(made)
+    for turn in range(SWEEPS if len(slots) < MANY_SLOTS else FEW):
+        if not fewest:
+            break
+        arrange(turn % 2 == 1)
+        if (now := _crossings(made)) < fewest:
+            best, fewest = [list(row) for row in made.rows], now
+    made.rows[:] = best
+
+
+def _wish(slot: Slot, downward: bool) -> float:
+    joined = slot.up if downward else slot.down
+    return sum(one.at for one in joined) / len(joined) if joined else slot.at
+
+
+def _crossings(made: Rows) -> int:
+    found = 0
+    for row in made.rows:
+        ends: list[float] = []
+        for slot in row:
+            below = sorted(one.at for one in slot.down)
+            found += sum(len(ends) - bisect_right(ends, at) for at in below)
+            for at in below:
+                insort(ends, at)
+    return found

@@ -1,0 +1,176 @@
+"""A drawing as text in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import msgspec
+
+from .layout import Layout, Route, layout
+from .model import Edge, Outline, cells, character_cells, is_end, marks, paths, printable, short
+
+_UP, _DOWN, _LEFT, _RIGHT = 1, 2, 4, 8
+_ALL = 15
+
+
+class _Pen(msgspec.Struct, frozen=True, kw_only=True):
+    """The characters of lines, by which neighbours they lead to, and of borders: corners, then across and down."""
+
+    solid: dict[int, str]
+    dotted: dict[int, str]
+    node: str
+    end: str
+    graph: str
+    port: dict[str, str]
+    head: str
+    arrow: str
+    dotted_arrow: str
+    back: str
+
+
+_CORNERS = {_DOWN | _RIGHT: "┌", _DOWN | _LEFT: "┐", _UP | _RIGHT: "└", _UP | _LEFT: "┘"}
+_UNICODE = _Pen(
+    solid={_UP | _DOWN: "│", _LEFT | _RIGHT: "─", _ALL: "┼", **_CORNERS},
+    dotted={_UP | _DOWN: "┆", _LEFT | _RIGHT: "╌", _ALL: "┼", **_CORNERS},
+    node="┌┐└┘─│",
+    end="╭╮╰╯─│",
+    graph="╔╗╚╝═║",
+    port={"─": "┬", "═": "╤"},
+    head="▼",
+    arrow="─▶",
+    dotted_arrow="╌▶",
+    back="↑",
+)
+_PLUS = dict.fromkeys(_CORNERS, "+")
+_ASCII = _Pen(
+    solid={_UP | _DOWN: "|", _LEFT | _RIGHT: "-", _ALL: "|", **_PLUS},
+    dotted={_UP | _DOWN: ":", _LEFT | _RIGHT: ".", _ALL: ":", **_PLUS},
+    node="++++-|",
+    end="....-|",
+    graph="####=#",
+    port={"-": "+", "=": "+"},
+    head="v",
+    arrow="->",
+    dotted_arrow=".>",
+    back="^",
+)
+
+
+def text(outline: Outline, *, ascii: bool = False, width: int | None = 80) -> str:
+    """Boxes and arrows, or a list where they would be wider: see `Drawing.draw_text`."""
+    pen, spell = (_ASCII, _escaped) if ascii else (_UNICODE, printable)
+    path = paths(outline)
+
+    def lines(name: str) -> list[str]:
+        return [spell(short(name, path[name])), *filter(None, [marks(outline, name)])]
+
+    def size(name: str) -> tuple[int, int]:
+        shown = lines(name)
+        return max(map(cells, shown)) + 4, len(shown) + 2
+
+    def title(name: str) -> str:
+        said = marks(outline, name)
+        return f" {spell(short(name, path[name]))}{f' ({said})' if said else ''} "
+
+    def label(edge: Edge) -> str:
+        return "" if edge.label is None else spell(edge.label) or "''"
+
+    laid = layout(outline, size, lambda name: cells(title(name)), lambda edge: cells(label(edge)))
+    if width is not None and laid.width > width:
+        return _listed(outline, laid, pen, spell)
+    return _painted(outline, laid, pen, lines, title, label)
+
+
+def _escaped(text: str) -> str:
+    return printable(text).encode("ascii", "backslashreplace").decode("ascii")
+
+
+def _painted(
+    outline: Outline,
+    laid: Layout,
+    pen: _Pen,
+    lines: Callable[[str], list[str]],
+    title: Callable[[str], str],
+    label: Callable[[Edge], str],
+) -> str:
+    canvas = [[" "] * laid.width for _ in range(laid.height)]
+
+    def write(x: int, y: int, text: str) -> None:
+        for one in text:
+            if not (wide := character_cells(one)):
+                canvas[y][x - 1] += one
+                continue
+            canvas[y][x : x + wide] = [one] + [""] * (wide - 1)
+            x += wide
+
+    def frame(x: int, y: int, width: int, height: int, border: str) -> None:
+        across, down = border[4], border[5]
+        write(x, y, border[0] + across * (width - 2) + border[1])
+        write(x, y + height - 1, border[2] + across * (width - 2) + border[3])
+        for line in range(y + 1, y + height - 1):
+            write(x, line, down)
+            write(x + width - 1, line, down)
+
+    for group in laid.frames:
+        frame(group.x, group.y, group.width, group.height, pen.graph)
+        write(group.title_at, group.y, title(group.name))
+    ways: dict[tuple[int, int], tuple[int, bool]] = {}
+    for route in laid.routes:
+        for place, way in _steps(route):
+            known, dotted = ways.get(place, (0, False))
+            # Where two lines cross, the one that runs down says how the cell looks in ASCII: it passes in front.
+            ways[place] = known | way, route.edge.conditional if not known or way == _UP | _DOWN else dotted
+    for (x, y), (way, dotted) in ways.items():
+        write(x, y, (pen.dotted if dotted else pen.solid)[way])
+    for box in laid.boxes:
+        border = pen.end if is_end(box.name) else pen.graph if box.name in outline.subgraphs else pen.node
+        frame(box.x, box.y, box.width, box.height, border)
+        for line, shown in enumerate(lines(box.name), box.y + 1):
+            write(box.x + (box.width - cells(shown)) // 2, line, shown)
+    for route in laid.routes:
+        (x, y), (end, last) = route.points[0], route.points[-1]
+        write(x, y, pen.port[canvas[y][x]])
+        write(end, last - 1, pen.head)
+        if route.label_at is not None:
+            shown = label(route.edge)
+            write(route.label_at[0] - cells(shown) // 2, route.label_at[1], shown)
+    return "".join("".join(row).rstrip() + "\n" for row in canvas)
+
+
+def _steps(route: Route) -> Iterator[tuple[tuple[int, int], int]]:
+    """The cells between an edge's two borders, and which of their neighbours the line leads to."""
+    places: list[tuple[int, int]] = [route.points[0]]
+    for (x, y), (to_x, to_y) in pairwise(route.points):
+        length = abs(to_x - x) + abs(to_y - y)
+        across, down = (to_x > x) - (to_x < x), (to_y > y) - (to_y < y)
+        places += [(x + across * step, y + down * step) for step in range(1, length + 1)]
+    for (x, y), place, (then_x, then_y) in zip(places, places[1:], places[2:], strict=False):
+        yield place, _toward(x - place[0], y - place[1]) | _toward(then_x - place[0], then_y - place[1])
+
+
+def _toward(across: int, down: int) -> int:
+    return {(0, -1): _UP, (0, 1): _DOWN, (-1, 0): _LEFT, (1, 0): _RIGHT}[across, down]
+
+
+def _listed(outline: Outline, laid: Layout, pen: _Pen, spell: Callable[[str], str]) -> str:
+    """Each node with where it leads, from the top of the drawing down; an arrow up says that it leads back."""
+    place = {box.name: (box.y, box.x) for box in laid.boxes}
+    leaving: dict[str, list[Edge]] = {name: [] for name in outline.nodes}
+    for edge in outline.edges:
+        leaving[edge.source].append(edge)
+
+    def named(name: str) -> str:
+        said = [*filter(None, [marks(outline, name)]), *(["graph"] if name in outline.subgraphs else [])]
+        return spell(name) + (f" ({', '.join(said)})" if said else "")
+
+    shown: list[str] = []
+    for name in sorted(outline.nodes, key=place.__getitem__):
+        shown.append(named(name))
+        for edge in sorted(leaving[name], key=lambda edge: place[edge.target]):
+            arrow = pen.dotted_arrow if edge.conditional else pen.arrow
+            said = "" if edge.label is None else f" [{spell(edge.label)}]"
+            back = f" {pen.back}" if place[edge.target][0] <= place[edge.source][0] else ""
+            shown.append(f"  {arrow} {spell(edge.target)}{said}{back}")
+    shown += [named(group) for group in outline.groups if marks(outline, group)]
+    return "".join(line + "\n" for line in shown)
