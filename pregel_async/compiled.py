@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, Literal, Protocol, Self, TypeVar, cast, runtime_checkable
 
 import anyio
+from msgspec import structs
 
 from checkpoint_savers.abc import BaseCheckpointSaver, address
 from checkpoint_savers.codec import Codec
@@ -571,15 +572,18 @@ class Graph(SyncFace[InputT, OutputT]):
     # ---- graphs inside -------------------------------------------------------------------------------------------
 
     @cached_property
+    def _graphs_named(self) -> dict[str, list[Graph[Any, Any]]]:
+        """The graphs that each node's code names, by node."""
+        return {name: list(reachable(node.call, Graph)) for name, node in self._program.nodes.items()}
+
+    @property
     def _graphs_inside(self) -> dict[str, Graph[Any, Any]]:
-        """The first graph that each node's code names, by node; without those that store nothing."""
-        found: dict[str, Graph[Any, Any]] = {}
-        for name, node in self._program.nodes.items():
-            for graph in reachable(node.call, Graph):
-                if graph.checkpointer is not False:
-                    found[name] = graph
-                    break
-        return found
+        """The first of each node that stores its state."""
+        stored = {
+            name: [graph for graph in graphs if graph.checkpointer is not False]
+            for name, graphs in self._graphs_named.items()
+        }
+        return {name: graphs[0] for name, graphs in stored.items() if graphs}
 
     def _inside(self, ns: str, codec: Codec) -> tuple[Graph[Any, Any], Codec]:
         """The graph whose state a namespace holds, and the codec that knows its types.
@@ -610,13 +614,50 @@ class Graph(SyncFace[InputT, OutputT]):
             namespace: only this path, or what is inside it.
             recurse: those inside of those too; their paths are joined with "|".
         """
+        yield from self._subgraphs(namespace, recurse, ())
+
+    def _subgraphs(
+        self, namespace: str | None, recurse: bool, around: tuple[Graph[Any, Any], ...]
+    ) -> Iterator[tuple[str, Graph[Any, Any]]]:
+        inside = (*around, self)
         for name, graph in self._graphs_inside.items():
             if namespace is None or namespace == name:
                 yield name, graph
+            if any(graph is one for one in inside):  # a graph may run itself
+                continue
             if recurse and (namespace is None or namespace.startswith(f"{name}|")):
                 rest = None if namespace is None else namespace.removeprefix(f"{name}|")
-                for path, inner in graph.get_subgraphs(namespace=rest, recurse=True):
+                for path, inner in graph._subgraphs(rest, True, inside):
                     yield f"{name}|{path}", inner
+
+    def get_graph(self, *, xray: bool | int = False) -> Drawing:
+        """Nodes and edges, to be drawn.
+
+        Args:
+            xray: draw the graphs that nodes run in place of the nodes: True at any depth, a number so many levels.
+        """
+        return self._outline(()).expanded(xray)
+
+    def _outline(self, around: tuple[Graph[Any, Any], ...]) -> Drawing:
+        inside = (*around, self)
+        return structs.replace(
+            self._drawing(),
+            interrupt_before=self._breakpoints.before,
+            interrupt_after=self._breakpoints.after,
+            subgraphs={
+                name: graphs[0]._outline(inside)
+                for name, graphs in self._graphs_named.items()
+                if graphs and not any(graphs[0] is one for one in inside)  # a graph may run itself
+            },
+        )
+
+    def _drawing(self) -> Drawing:
+        """This graph alone."""
+        raise NotImplementedError
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        """How a notebook shows the graph."""
+        return self.get_graph(xray=True)._repr_mimebundle_(include, exclude)
 
     async def aget_subgraphs(
         self, *, namespace: str | None = None, recurse: bool = False
@@ -742,11 +783,11 @@ class Pregel(Graph[Any, Any]):
             interrupt_before=interrupt_before,
             interrupt_after=interrupt_after,
         )
-        self._drawn = _draw(built, program)
+        self._nodes = built
 
-    def get_graph(self) -> Drawing:
-        """Nodes and edges, to be drawn: an edge is a channel that one node writes and another is triggered by."""
-        return self._drawn
+    def _drawing(self) -> Drawing:
+        """An edge is a channel that one node writes and another is triggered by."""
+        return _draw(self._nodes, self._program)
 
 
 def _draw(nodes: Mapping[str, PregelNode], program: Program) -> Drawing:

@@ -50,8 +50,7 @@ class Final(msgspec.Struct, Generic[R, SavedT], frozen=True, kw_only=True):
 class CompiledEntrypoint(Graph[InputT, OutputT], Generic[InputT, OutputT]):
     """A workflow that can be run. Its verbs are `Graph`'s."""
 
-    def get_graph(self) -> Drawing:
-        """Nodes and edges, to be drawn."""
+    def _drawing(self) -> Drawing:
         name = next(iter(self._program.nodes))
         return drawing([name], [Edge(source=START, target=name), Edge(source=name, target=END)])
 

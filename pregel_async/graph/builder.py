@@ -463,8 +463,7 @@ class CompiledStateGraph(Graph[InputT, OutputT], Generic[StateT, InputT, OutputT
         schema = self.builder.input_schema
         return {key: state[key] for key in schema.keys if key in state} if isinstance(state, dict) else state
 
-    def get_graph(self) -> Drawing:
-        """Nodes and edges, to be drawn."""
+    def _drawing(self) -> Drawing:
         return self._drawn
 
 
