@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Protocol, TypeAlias, TypedDict
 
 import msgspec
 
 from checkpoint_savers.records import CheckpointId, CheckpointMetadata, TaskId
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    NamesT_co = TypeVar("NamesT_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    NamesT_co = TypeVar("NamesT_co", covariant=True)
 
 __all__ = [
     "END",
@@ -82,8 +91,10 @@ class Send(msgspec.Struct, frozen=True, order=False):
     arg: Any
 
 
-class Command(msgspec.Struct, frozen=True, kw_only=True, order=False):
+class Command(msgspec.Struct, Generic[NamesT_co], frozen=True, kw_only=True, order=False):
     """What a node returns to update the state and say where to go in one; what a call is given to answer a question.
+
+    A node annotated `-> Command[Literal["a", "b"]]` says where its commands may go, which drawings show.
 
     Attributes:
         graph: whose command it is: None for the node's own graph; `Command.PARENT` for the graph that runs it as a

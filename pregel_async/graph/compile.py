@@ -146,6 +146,11 @@ def _validate(builder: Builder) -> None:
     for several, end in builder.waiting_edges:
         for name in (*several, end):
             check(name, f"the edge {list(several)!r} -> {end!r}")
+    for source, node in builder.nodes.items():
+        for end, _ in node.destinations:
+            check(end, f"the destinations of {source!r}")
+            if end == START:
+                raise GraphValidationError(f"the destinations of {source!r} cannot lead to START")
     for source, branches in builder.branches.items():
         check(source, "a conditional edge")
         for name, branch in branches.items():

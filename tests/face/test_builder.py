@@ -14,7 +14,7 @@ import pytest
 from kinds import KINDS, DataState, DictState, ModelState, StructState
 
 from checkpoint_savers import InMemorySaver
-from pregel_async import END, START, CompiledStateGraph, Send, StateGraph
+from pregel_async import END, START, Command, CompiledStateGraph, Send, StateGraph
 from pregel_async.channels import (
     AnyValue,
     BinaryOperatorAggregate,
@@ -787,3 +787,33 @@ def test_the_builder_is_generic() -> None:
     """Issue 2, names: `StateGraph[State]` can be said at run time."""
     assert StateGraph[State](State).channels.keys() == {"log", "note"}
     assert CompiledStateGraph[State, State, State]
+
+
+# ---- where commands may go -------------------------------------------------------------------------------------------
+
+
+def commanding(destination: str) -> Callable[[Any], Command[Any]]:
+    def decide(state: Any) -> Command[Any]:
+        return Command(goto=destination)
+
+    decide.__annotations__["return"] = Command[Literal["a", "__end__"]]
+    return decide
+
+
+async def test_a_return_annotation_says_where_commands_go() -> None:
+    """`Command[Literal[...]]` works at run time as it does for type checkers, and drawings show it."""
+    made = builder("a", "b").add_node("decide", commanding("a")).add_edge(START, "decide")
+    drawn = [(edge.source, edge.target, edge.conditional) for edge in made.compile().get_graph().edges]
+    assert drawn == [(START, "decide", False), ("decide", "a", True), ("decide", END, True)]
+    assert await ran(made) == ["a"]
+
+
+@pytest.mark.parametrize("destinations", [["nobody"], {"nobody": "label"}, [START]])
+def test_compile_refuses_destinations_that_are_none(destinations: Any) -> None:
+    """As it does the ends of edges; and the same when an annotation says it."""
+    made = builder("a").add_node("decide", says("decide"), destinations=destinations).add_edge(START, "decide")
+    with pytest.raises(GraphValidationError, match="the destinations of 'decide'"):
+        made.compile()
+    annotated = builder("b").add_node("decide", commanding("b")).add_edge(START, "decide")
+    with pytest.raises(GraphValidationError, match="names 'a', and there is no such node"):
+        annotated.compile()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Required, TypedDict, assert_type
+from typing import Annotated, Any, Literal, Required, TypedDict, assert_type
 
 import msgspec
 
@@ -13,6 +13,7 @@ from checkpoint_savers import InMemorySaver, SqliteSaver
 from pregel_async import (
     END,
     START,
+    Command,
     CompiledStateGraph,
     NodeBuilder,
     Pregel,
@@ -192,3 +193,27 @@ async def saved() -> None:
     async with SqliteSaver.from_conn_string("runs.db") as saver:
         assert_type(saver, SqliteSaver)
         assert_type(builder.compile(saver), CompiledStateGraph[State, State, State])
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+
+
+def decides(state: State) -> Command[Literal["nothing", "async_node"]]:
+    return Command(update={"count": 2}, goto="nothing")
+
+
+def decides_later(state: State) -> Command[Literal["nothing"]]:
+    decided = Command(goto=["nothing", Send("async_node", state)])
+    assert decided.goto
+    return decided
+
+
+def decides_anything(state: State) -> Command:
+    return Command(goto="nothing")
+
+
+StateGraph(State).add_node(decides).add_node(decides_later).add_node(decides_anything)
+
+
+async def answers(graph: CompiledStateGraph[State, State, State]) -> None:
+    assert_type(await graph.ainvoke(Command(resume=True), "thread-1"), State)
