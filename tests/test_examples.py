@@ -37,6 +37,18 @@ SAYS = {
     ],
     "04_fan_out.py": ["primes: [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47]", "their sum: 328"],
     "05_custom_channel.py": ["after reading 20: mean 16, mild", "after reading 6: mean 9, cold"],
+    "06_trio.py": [
+        "    slow cleans up",
+        "    stored: ['hello, trio'], next: slow",
+        "    result: ['hello, trio', 'goodbye, trio']",
+    ],
+    "07_ask_a_person.py": [
+        "    writing the reason (once)",
+        "    it asks: Refund 40 euros, because the kettle leaks?",
+        "    still open: Refund 40 euros, because the kettle leaks?",
+        "    it asks: To which account?",
+        "    paid to NL 12",
+    ],
     "08_messages.py": [
         "2 messages are forgotten, 4 are left:",
         "    user: hello again",
@@ -44,13 +56,41 @@ SAYS = {
         "    user: bye",
         "    assistant: You said 'bye'.",
     ],
-    "06_trio.py": [
-        "    slow cleans up",
-        "    stored: ['hello, trio'], next: slow",
-        "    result: ['hello, trio', 'goodbye, trio']",
+    "09_workflow.py": [
+        "    failed: the mail server does not answer",
+        "    mailed: 3 words",
+        "    mailed: 6 words",
+        "3 texts were counted",
+    ],
+    "10_subgraphs.py": [
+        "    support is at reply, which asks: what we know of 'a kettle'. What do I say?",
+        "    turn it off and on",
+        "    sales will call you back",
+    ],
+    "11_time_travel.py": [
+        "['chose soup'], then cook",
+        "['chose soup', 'cooked soup for Ada'], then nothing",
+        "replayed: ['chose soup', 'cooked soup for Ada']; ran: ['cook']",
+        "forked: ['chose cake', 'cooked cake for Ada']; ran: ['cook']",
+        "edited: ['chose cake', 'cooked cake for Ada', 'ate it']",
+        "the first branch is as it was: ['chose soup', 'cooked soup for Ada']",
+    ],
+    "12_sync.py": [
+        "{'greet': {'log': ['hello Ada']}}",
+        "['hello Ada', 'fine']",
+        "['hello Ada', 'fine', 'goodbye']",
+        "[3, 2, 1, 0, 0]",
+        "[['hello Bob'], ['hello Eve']]",
     ],
 }
 """Lines that each example must print, in this order."""
+
+ONCE = {
+    "03_durable_thread.py": ["    charging the card (this must happen once)"],
+    "07_ask_a_person.py": ["    writing the reason (once)"],
+    "09_workflow.py": ["    counting the words of 'one two'", "    counting the words of 'three'"],
+}
+"""Lines that an example prints once, however often it stops and goes on."""
 
 
 def python(cwd: Path, *args: str, input: str = "") -> subprocess.CompletedProcess[str]:
@@ -82,8 +122,8 @@ def test_an_example_runs_and_says_what_it_should(name: str, tmp_path: Path) -> N
     printed = run(tmp_path, str(EXAMPLES / name)).splitlines()
     places = [printed.index(line) for line in SAYS[name]]
     assert places == sorted(places)
-    if name == "03_durable_thread.py":
-        assert printed.count("    charging the card (this must happen once)") == 1
+    for once in ONCE.get(name, []):
+        assert printed.count(once) == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -128,22 +168,24 @@ class TestMean(ChannelLaws):
         return st.integers(-1000, 1000).map(float)  # whose sums are exact
 
 
-# ---- README ----------------------------------------------------------------------------------------------------------
+# ---- README, and what else has blocks --------------------------------------------------------------------------------
 
 
-def blocks() -> list[tuple[int, str]]:
-    """The Python blocks of README, each with the line where it begins."""
-    if not README.is_file():
-        return []
-    text = README.read_text()
+def blocks(path: Path) -> list[tuple[int, str]]:
+    """The Python blocks of a text, each with the line where it begins."""
+    text = path.read_text("utf-8")
     return [
         (text.count("\n", 0, found.start()) + 1, found[1])
         for found in re.finditer(r"^```(?:python|py)[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     ]
 
 
-@pytest.mark.parametrize("block", [pytest.param(code, id=f"line {line}") for line, code in blocks()])
+@pytest.mark.parametrize("block", [pytest.param(code, id=f"line {line}") for line, code in blocks(README)])
 def test_a_block_of_the_readme_runs(block: str, tmp_path: Path) -> None:
     """By itself, as it stands there, in an empty directory."""
-    (tmp_path / "block.py").write_text(block)
-    run(tmp_path, "block.py")
+    run_block(block, tmp_path)
+
+
+def run_block(block: str, folder: Path) -> None:
+    (folder / "block.py").write_text(block, "utf-8")
+    run(folder, "block.py")
