@@ -1,4 +1,4 @@
-"""README's programs pass the strictest settings of both checkers, as a reader's would."""
+"""The programs of README and docs/ pass the strictest settings of both checkers, as a reader's would."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ ROOT = Path(__file__).parents[2]
 
 def test_readmes_programs_type_check(tmp_path: Path) -> None:
     """The bar: what users write is inferred well."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
-    assert len(blocks) >= 5
+    texts = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    blocks = [
+        block for text in texts for block in re.findall(r"```python\n(.*?)```", text.read_text("utf-8"), re.DOTALL)
+    ]
+    assert len(blocks) >= 12
     files = []
     for number, block in enumerate(blocks):
         path = tmp_path / f"readme_{number}.py"
