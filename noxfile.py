@@ -96,9 +96,9 @@ def coverage(session: nox.Session) -> None:
 
 @nox.session
 def examples(session: nox.Session) -> None:
-    """Every example, and every block of README."""
+    """Every example, and every block of README and docs."""
     install(session, "test")
-    pytest(session, "-n", "auto", "-q", "tests/test_examples.py")
+    pytest(session, "-n", "auto", "-q", "tests/test_examples.py", "tests/test_docs.py")
 
 
 @nox.session
