@@ -120,7 +120,7 @@ class Editor:
                 ran.append(task)
                 outcomes.append(Finished(writes, own=len(writes)))
         left = [task for task in pending if results[task.id] is None]
-        await self._fold(ran, outcomes, superstep.rearm(self._board, left) if ran else [])
+        await self._fold(ran, outcomes, left)
 
     def _node(self, name: str | None) -> Node:
         """The node as which an update is made; inferred where there is no doubt."""
@@ -223,9 +223,9 @@ class Editor:
                 )
             await self._update([more])
 
-    async def _fold(self, ran: list[Task], outcomes: list[Outcome], besides: list[Write]) -> None:
+    async def _fold(self, ran: list[Task], outcomes: list[Outcome], left: list[Task]) -> None:
         writes = [outcome.writes for outcome in outcomes if isinstance(outcome, Finished)]
-        superstep.update(self._program, self._board, ran, [*writes, besides])
+        superstep.update(self._program, self._board, ran, writes, left=left)
         await self._thread.commit(self._board, ran, outcomes, [], source="update", waits=True)
 
 
