@@ -55,6 +55,7 @@ class Editor:
         self._program: Program = thread.program
         self._scope = (thread.thread_id, thread.ns)
         self._board = Board(self._program) if thread.board is None else thread.board
+        self._fresh = thread.tip is None  # nothing has been stored or made so far
         self._around = Around(
             session=session,
             program=self._program,
@@ -80,6 +81,8 @@ class Editor:
         """
         for updates in supersteps:
             first = updates[0]
+            if self._fresh and first.as_node != INPUT:
+                self._board.step = -1  # as if an input had been there: the start is superstep 0
             if first.as_node == COPY:
                 await self._copy(first)
             elif first.as_node == END:
@@ -88,6 +91,7 @@ class Editor:
                 await self._enter(first)
             else:
                 await self._update(updates)
+            self._fresh = False
         await self._thread.settle()
 
     # ---- as a node ---------------------------------------------------------------------------------------------------
@@ -126,10 +130,9 @@ class Editor:
         """The node as which an update is made; inferred where there is no doubt."""
         nodes, ran = self._program.nodes, set(self._board.ran)
         if name is None:
-            shown = [node for node in nodes.values() if not node.hidden]
-            if len(shown) == 1:
-                return shown[0]
-            if self._thread.tip is None and START in nodes:
+            if len(nodes) == 1:  # a StateGraph has its start besides
+                return next(iter(nodes.values()))
+            if START in nodes and (self._fresh or self._board.step < 0):  # nothing but an input
                 return nodes[START]
             if len(ran) == 1:
                 name = next(iter(ran))
