@@ -227,8 +227,10 @@ class Editor:
             await self._update([more])
 
     async def _fold(self, ran: list[Task], outcomes: list[Outcome], left: list[Task]) -> None:
+        before = self._board.ran
         writes = [outcome.writes for outcome in outcomes if isinstance(outcome, Finished)]
         superstep.update(self._program, self._board, ran, writes, left=left)
+        self._board.ran = self._board.ran or before
         await self._thread.commit(self._board, ran, outcomes, [], source="update", waits=True)
 
 
