@@ -109,6 +109,12 @@ class Editor:
             if task is None:
                 besides = True
                 task = Task(node, self._board.step + 1, -1, self._scope)
+            elif any(task is other for other, _ in made):
+                raise InvalidUpdateError(
+                    f"two updates of one superstep are for task {task.id} of node {node.name!r}, which has one result: "
+                    "make one update of them, or put them into two supersteps",
+                    node=node.name,
+                )
             made.append((task, await self._writes(task, update.values)))
         for task, writes in made:
             if task.index >= 0:
