@@ -118,6 +118,7 @@ class Editor:
             made.append((task, await self._writes(task, update.values)))
         for task, writes in made:
             if task.index >= 0:
+                self._thread.branch_off(self._board)
                 self._thread.stage(task, writes)
         results = {task.id: self._thread.result_of(task) for task in pending}
         done = [task for task in pending if results[task.id] is not None]
