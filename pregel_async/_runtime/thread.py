@@ -378,7 +378,7 @@ class Thread:
         except UnstorableValueError as error:
             if source == "input":  # nothing is stored of it
                 self._locate(board)
-            else:
+            elif source == "loop":
                 await self._refuse(error, ran, outcomes)
             raise
         clears = [
