@@ -50,11 +50,12 @@ def checked(supersteps: Sequence[Sequence[StateUpdate]]) -> list[list[StateUpdat
 class Editor:
     """Applies updates to one namespace of a claimed thread."""
 
-    def __init__(self, thread: Thread, session: Session, config: RunnableConfig) -> None:
+    def __init__(self, thread: Thread, session: Session, config: RunnableConfig, *, store: Any, limit: int) -> None:
         self._thread = thread
         self._program: Program = thread.program
         self._scope = (thread.thread_id, thread.ns)
         self._board = Board(self._program) if thread.board is None else thread.board
+        self._board.remaining = limit  # what a router reads of it is that of a run's first superstep
         self._fresh = thread.tip is None  # nothing has been stored or made so far
         self._around = Around(
             session=session,
@@ -63,7 +64,7 @@ class Editor:
             thread=thread,
             config=config,
             context=None,
-            store=None,
+            store=store,
             write=None,
             outer=None,
             places=None,
@@ -241,18 +242,39 @@ class Editor:
         await self._thread.commit(self._board, ran, outcomes, [], source="update", waits=True)
 
 
-async def edit(thread: Thread, updates: Sequence[Sequence[StateUpdate]], run_id: str, config: RunnableConfig) -> None:
-    """Apply updates to a loaded thread; see `Editor.apply`."""
+async def edit(
+    thread: Thread,
+    updates: Sequence[Sequence[StateUpdate]],
+    run_id: str,
+    config: RunnableConfig,
+    *,
+    store: Any,
+    limit: int,
+) -> None:
+    """Apply updates to a loaded thread; see `Editor.apply`.
+
+    Args:
+        config, store: what routers get.
+        limit: how many supersteps a run may take by the config, which managed values tell routers.
+    """
 
     async def work(group: TaskGroup) -> None:
+        group.start_soon(thread.hold.keep)
         session = Session(thread.hold.world, run_id, thread.thread_id, thread.hold, group)
-        await Editor(thread, session, config).apply(updates)
+        await Editor(thread, session, config, store=store, limit=limit).apply(updates)
 
     await in_group(work)
 
 
 async def edit_inside(
-    thread: Thread, root: Thread, updates: Sequence[Sequence[StateUpdate]], run_id: str, config: RunnableConfig
+    thread: Thread,
+    root: Thread,
+    updates: Sequence[Sequence[StateUpdate]],
+    run_id: str,
+    config: RunnableConfig,
+    *,
+    store: Any,
+    limit: int,
 ) -> None:
     """Apply updates to the state of a graph inside another.
 
@@ -269,10 +291,10 @@ async def edit_inside(
             f"the state of {thread.ns!r} is at rest, and the graph around it is in the middle of a superstep: finish "
             "that first"
         )
-    await edit(thread, updates, run_id, config)
+    await edit(thread, updates, run_id, config, store=store, limit=limit)
     if kept and not under_way and root.board is not None and thread.tip is not None:
         root.hold.moved[thread.ns] = thread.tip
-        await edit(root, [[StateUpdate(None)]], run_id, config)
+        await edit(root, [[StateUpdate(None)]], run_id, config, store=store, limit=limit)
 
 
 async def _no_calls(caller: Running, task: Task) -> Outcome:
