@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from anyio.abc import TaskGroup
+from msgspec import structs
 
 from ._core import superstep
 from ._core.board import Board
@@ -122,17 +123,12 @@ class Editor:
                 self._thread.branch_off(self._board)
                 self._thread.stage(task, writes)
         results = {task.id: self._thread.result_of(task) for task in pending}
-        done = [task for task in pending if results[task.id] is not None]
-        if not besides and len(done) < len(pending):
-            return  # the others stay pending, on the state that they were planned on
-        ran: list[Task] = list(done)
-        outcomes: list[Outcome] = [results[task.id] or Cancelled() for task in done]
-        for task, writes in made:
-            if task.index < 0:
-                ran.append(task)
-                outcomes.append(Finished(writes, own=len(writes)))
         left = [task for task in pending if results[task.id] is None]
-        await self._fold(ran, outcomes, left)
+        if not besides and left:
+            return  # the others stay pending, on the state that they were planned on
+        done = [(task, result) for task in pending if (result := results[task.id]) is not None]
+        others = [(task, Finished(writes, own=len(writes))) for task, writes in made if task.index < 0]
+        await self._fold(done, others, left)
 
     def _node(self, name: str | None) -> Node:
         """The node as which an update is made; inferred where there is no doubt."""
@@ -234,12 +230,29 @@ class Editor:
                 )
             await self._update([more])
 
-    async def _fold(self, ran: list[Task], outcomes: list[Outcome], left: list[Task]) -> None:
-        before = self._board.ran
-        writes = [outcome.writes for outcome in outcomes if isinstance(outcome, Finished)]
-        superstep.update(self._program, self._board, ran, writes, left=left)
-        self._board.ran = self._board.ran or before
-        await self._thread.commit(self._board, ran, outcomes, [], source="update", waits=True)
+    async def _fold(
+        self, done: list[tuple[Task, Finished]], others: list[tuple[Task, Finished]], left: list[Task]
+    ) -> None:
+        """Make one checkpoint of the results that pending tasks have, and of what others are to have written.
+
+        Those come after, and may correct what a result has written: both are seldom the writes of one superstep.
+        """
+        board, program, before, step = self._board, self._program, self._board.ran, self._board.step + 1
+        changed: set[str] = set()
+        if done and others:
+            unfinished = structs.replace(program, finishing=())  # what was put off has yet to wait for the others
+            superstep.update(unfinished, board, *_apart(done), left=left)
+            changed, left = set(board.changed), superstep.plan(program, board, self._scope)
+        superstep.update(program, board, *_apart(others or done), step=step, left=left)
+        board.changed = sorted(changed.union(board.changed))
+        ran = done + others
+        board.ran = tuple(task.node.name for task, _ in ran) or before
+        outcomes: list[Outcome] = [outcome for _, outcome in ran]
+        await self._thread.commit(board, [task for task, _ in ran], outcomes, [], source="update", waits=True)
+
+
+def _apart(ran: Sequence[tuple[Task, Finished]]) -> tuple[list[Task], list[list[Write]]]:
+    return [task for task, _ in ran], [outcome.writes for _, outcome in ran]
 
 
 async def edit(
