@@ -221,13 +221,13 @@ class Editor:
         if self._thread.board is None:
             raise InvalidUpdateError("there is no checkpoint to copy: nothing is stored of the thread")
         self._thread.copy_beside(self._board)
-        for each in update.values or ():
-            more = StateUpdate(*each) if isinstance(each, (list, tuple)) else each
+        values: Any = () if update.values is None else update.values
+        if not isinstance(values, (list, tuple)):
+            raise _no_updates(values)
+        for each in values:
+            more = StateUpdate(*each) if isinstance(each, (list, tuple)) and 2 <= len(each) <= 3 else each
             if not isinstance(more, StateUpdate):
-                raise InvalidUpdateError(
-                    f"an update as {COPY!r} has no values, or a list of updates for the copy: (values, as_node), "
-                    f"not {type(more).__name__}"
-                )
+                raise _no_updates(more)
             await self._update([more])
 
     async def _fold(
@@ -249,6 +249,13 @@ class Editor:
         board.ran = tuple(task.node.name for task, _ in ran) or before
         outcomes: list[Outcome] = [outcome for _, outcome in ran]
         await self._thread.commit(board, [task for task, _ in ran], outcomes, [], source="update", waits=True)
+
+
+def _no_updates(given: object) -> InvalidUpdateError:
+    return InvalidUpdateError(
+        f"an update as {COPY!r} has no values, or a list of updates for the copy, each (values, as_node), "
+        f"not a {type(given).__name__}"
+    )
 
 
 def _apart(ran: Sequence[tuple[Task, Finished]]) -> tuple[list[Task], list[list[Write]]]:

@@ -509,11 +509,18 @@ class Thread:
         self._staged.append(self._task_record(task.id, task.index, entry))
 
     def copy_beside(self, board: Board) -> None:
-        """Go on from a copy of the loaded checkpoint, with the same parent; what is recorded stays with the other."""
+        """Go on from a copy of the loaded checkpoint, with the same parent; what is recorded stays with the other.
+
+        But an update that a call made to the state is part of the state: it is recorded of the copy too.
+        """
+        amended = self._records.get(AMENDED)
         self._ledger = self._ledger.beside()
         self._records = {}
         self._branches = True
         self.branch_off(board)
+        if amended is not None:
+            self._records[AMENDED] = amended
+            self._staged.append(self._task_record(AMENDED, -1, amended))
 
     async def settle(self) -> None:
         """Store all that waits, in one transaction, and give the thread up."""
