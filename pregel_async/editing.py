@@ -16,7 +16,7 @@ from msgspec import structs
 from ._core import superstep
 from ._core.board import Board
 from ._core.isolation import own
-from ._core.program import PARENT, Node, Program, Write
+from ._core.program import PARENT, Node, Program, Write, no_writes
 from ._core.task import Cancelled, Failed, Finished, Outcome, Task
 from ._runtime.attempt import attempt
 from ._runtime.context import Around, Running, Session
@@ -178,7 +178,7 @@ class Editor:
             raise InvalidUpdateError(
                 "an update cannot command the graph around: update that graph's state", node=node.name
             )
-        if not writes and values is not None and not node.edges and not node.routers:
+        if node.writes is no_writes and values is not None and not node.edges and not node.routers:
             raise InvalidUpdateError(f"node {node.name!r} writes nothing, so that an update as it does nothing")
         outcome = await attempt(self._around, self._board, task, writes, None, natively_cancelled=None, contained=False)
         if isinstance(outcome, Failed):
