@@ -152,7 +152,11 @@ class Editor:
 
     def _pending(self, pending: Sequence[Task], node: Node, task_id: str | None) -> Task | None:
         """The pending task that an update stands for."""
-        mine = [task for task in pending if task.node.name == node.name and self._thread.result_of(task) is None]
+        mine = [
+            task
+            for task in pending
+            if task.node.name == node.name and (self._thread.fold_failed or self._thread.result_of(task) is None)
+        ]
         if task_id is not None:
             for task in mine:
                 if task.id == task_id:
@@ -248,7 +252,15 @@ class Editor:
         ran = done + others
         board.ran = tuple(task.node.name for task, _ in ran) or before
         outcomes: list[Outcome] = [outcome for _, outcome in ran]
-        await self._thread.commit(board, [task for task, _ in ran], outcomes, [], source="update", waits=True)
+        await self._thread.commit(
+            board,
+            [task for task, _ in ran],
+            outcomes,
+            [],
+            source="update",
+            waits=True,
+            closes=not others and bool(done),
+        )
 
 
 def _no_updates(given: object) -> InvalidUpdateError:

@@ -358,6 +358,7 @@ class Thread:
         *,
         source: Source = "loop",
         waits: bool = False,
+        closes: bool = False,
     ) -> None:
         """Store a finished superstep: one transaction. The claim is given up in it when nothing is left to run.
 
@@ -367,6 +368,7 @@ class Thread:
 
         Args:
             waits: store it with the next transaction, whatever follows.
+            closes: an update closes the superstep, with a result of each of its tasks: its failure is over.
 
         Raises:
             ThreadBusyError: with `lost=True`.
@@ -384,7 +386,7 @@ class Thread:
         clears = [
             (self.ns, self._ledger.tip, task_id)
             for task_id, record in self._records.items()
-            if source == "loop" and self._ledger.tip is not None and not _is_result(record)
+            if (source == "loop" or closes) and self._ledger.tip is not None and not _is_result(record)
         ]
         self._records = {}
         self._append(entry, board.step, source)
@@ -527,6 +529,11 @@ class Thread:
         if self._waiting or self._staged or self._moves:
             with anyio.CancelScope(shield=True):
                 await self._transact(releases=self.ns == "")
+
+    @property
+    def fold_failed(self) -> bool:
+        """Whether the open superstep could not be closed with the results that its tasks have."""
+        return SUPERSTEP in self._records
 
     @property
     def has_records(self) -> bool:
