@@ -124,7 +124,13 @@ class Editor:
                 self._thread.stage(task, writes)
         results = {task.id: self._thread.result_of(task) for task in pending}
         left = [task for task in pending if results[task.id] is None]
-        if not besides and left:
+        leaves = any(result is not None and result.leaves for result in results.values())
+        if leaves and besides:
+            raise InvalidUpdateError(
+                "the open superstep has a command for the graph around this one, with which this one ends when it goes "
+                "on: an update can be made as a node whose task is pending, or as END, which drops the command"
+            )
+        if not besides and (left or leaves):
             return  # the others stay pending, on the state that they were planned on
         done = [(task, result) for task in pending if (result := results[task.id]) is not None]
         others = [(task, Finished(writes, own=len(writes))) for task, writes in made if task.index < 0]
