@@ -7,9 +7,10 @@ node: END takes all that is pending for done, INPUT is a new input, COPY copies 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import anyio
 from anyio.abc import TaskGroup
 from msgspec import structs
 
@@ -73,8 +74,13 @@ class Editor:
             debug=False,
         )
 
-    async def apply(self, supersteps: Sequence[Sequence[StateUpdate]]) -> None:
+    async def apply(
+        self, supersteps: Sequence[Sequence[StateUpdate]], then: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         """Apply all of them, and store them in one transaction.
+
+        Args:
+            then: what belongs to storing them, so that no cancellation comes between.
 
         Raises:
             InvalidUpdateError: an update does not fit, its node is ambiguous, or there is no such node. Nothing was
@@ -94,7 +100,10 @@ class Editor:
             else:
                 await self._update(updates)
             self._fresh = False
-        await self._thread.settle()
+        with anyio.CancelScope(shield=True):
+            await self._thread.settle()
+            if then is not None:
+                await then()
 
     # ---- as a node ---------------------------------------------------------------------------------------------------
 
@@ -288,6 +297,7 @@ async def edit(
     *,
     store: Any,
     limit: int,
+    then: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Apply updates to a loaded thread; see `Editor.apply`.
 
@@ -299,7 +309,7 @@ async def edit(
     async def work(group: TaskGroup) -> None:
         group.start_soon(thread.hold.keep)
         session = Session(thread.hold.world, run_id, thread.thread_id, thread.hold, group)
-        await Editor(thread, session, config, store=store, limit=limit).apply(updates)
+        await Editor(thread, session, config, store=store, limit=limit).apply(updates, then)
 
     await in_group(work)
 
@@ -329,10 +339,13 @@ async def edit_inside(
             f"the state of {thread.ns!r} is at rest, and the graph around it is in the middle of a superstep: finish "
             "that first"
         )
-    await edit(thread, updates, run_id, config, store=store, limit=limit)
-    if kept and not under_way and root.board is not None and thread.tip is not None:
-        root.hold.moved[thread.ns] = thread.tip
-        await edit(root, [[StateUpdate(None)]], run_id, config, store=store, limit=limit)
+
+    async def tell_the_root() -> None:
+        if kept and not under_way and root.board is not None and thread.tip is not None:
+            root.hold.moved[thread.ns] = thread.tip
+            await edit(root, [[StateUpdate(None)]], run_id, config, store=store, limit=limit)
+
+    await edit(thread, updates, run_id, config, store=store, limit=limit, then=tell_the_root)
 
 
 async def _no_calls(caller: Running, task: Task) -> Outcome:
