@@ -1456,6 +1456,124 @@ async def test_a_subgraph_at_rest(saver: BaseCheckpointSaver, nodes: Nodes) -> N
     assert (await graph.aget_state(place)).values["log"][:2] == ["1", "i"]
 
 
+async def test_a_subgraph_at_rest_while_the_root_waits(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """1.7: the root gets a checkpoint that says where the subgraph stands, and what was pending there still is; in the
+    middle of a superstep with results there is no such checkpoint, and the edit is refused."""
+    inner = StateGraph(State).add_node("i", nodes("i")).add_edge(START, "i").compile(checkpointer=True)
+    made = StateGraph(State).add_node("sub", inner).add_edge(START, "sub").add_node("b", nodes("b"))
+    graph = made.add_edge("sub", "b").compile(saver, blocking=False)
+    place: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": "sub"}}
+    await graph.ainvoke({"log": ["1"]}, "t", interrupt_before=["b"])
+    await graph.aupdate_state(place, {"log": Overwrite(["edited"])}, "i")
+    state = await graph.aget_state("t")
+    assert (state.next, made_by(state)) == (("b",), ("update", 2))
+    nodes.asks = {"b"}
+    await graph.ainvoke(None, "t")
+    before = await everything(graph)
+    with pytest.raises(InvalidUpdateError, match="in the middle"):
+        await graph.aupdate_state(place, {"log": ["?"]}, "i")
+    assert await everything(graph) == before
+    await graph.ainvoke(Command(resume="!"), "t")
+    nodes.asks.clear()
+    await graph.ainvoke({"log": ["2"]}, "t")
+    assert (await graph.aget_state(place)).values["log"][0] == "edited"
+
+
+async def test_a_subgraph_at_rest_cancelled(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """P7: cancelled at any call of the saver, such an edit has been made whole or not at all: what shows is what the
+    next call goes on from."""
+    inner = StateGraph(State).add_node("i", nodes("i")).add_edge(START, "i").compile(checkpointer=True)
+    watched = Watched(saver)
+    graph = StateGraph(State).add_node("sub", inner).add_edge(START, "sub").compile(watched, blocking=False)
+    calls, number = 1, 0
+    while calls >= number:
+        number += 1
+        calls, thread = 0, f"t{number}"
+        place: Any = {"configurable": {"thread_id": thread, "checkpoint_ns": "sub"}}
+        watched.before = None
+        await graph.ainvoke({"log": ["1"]}, thread)
+        with anyio.CancelScope() as scope:
+
+            async def cancel(verb: str, at: int = number, scope: anyio.CancelScope = scope) -> None:
+                nonlocal calls
+                calls += 1
+                if calls == at:
+                    scope.cancel()
+                    await anyio.lowlevel.checkpoint()
+
+            watched.before = cancel
+            await graph.aupdate_state(place, {"log": Overwrite(["edited"])}, "i")
+        watched.before = None
+        shown = (await graph.aget_state(place)).values["log"]
+        await graph.ainvoke({"log": ["2"]}, thread)
+        assert (await graph.aget_state(place)).values["log"][: len(shown)] == shown
+    assert number > 4
+
+
+async def test_three_levels_down(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """1.7, 1.8: the state of a graph in a graph in a graph is edited through the root, at its head and at an older
+    checkpoint, and running on goes on from there."""
+    nodes.asks = {"k2"}
+    innermost = chain(nodes, "k1", "k2", "k3").compile()
+    middle = chain(nodes, "m").add_node("k", innermost).add_edge("m", "k").compile()
+    graph = chain(nodes, "a").add_node("sub", middle).add_edge("a", "sub").compile(saver, blocking=False)
+    await graph.ainvoke({}, "t")
+
+    async def deepest() -> Any:
+        (outer,) = (await graph.aget_state("t", subgraphs=True)).tasks
+        return outer.state.tasks[0].state
+
+    old = await deepest()
+    config = await graph.aupdate_state(old.config, {"note": "deep"}, "k1")
+    state = await deepest()
+    assert (state.config, state.values["note"], state.next) == (config, "deep", ("k2",))
+    assert state.metadata["parents"] == old.metadata["parents"]
+    nodes.asks.clear()
+    assert (await graph.ainvoke(None, "t"))["note"] == "deep"
+    nodes.ran.clear()
+    config = await graph.aupdate_state(old.config, {"log": ["K2"], "note": "by hand"}, "k2")
+    assert (await graph.aget_state(config)).next == ("k3",)
+    result = await graph.ainvoke(None, config)
+    assert (result["note"], result["log"][-2:], nodes.ran) == ("by hand", ["K2", "k3"], ["k3"])
+
+
+async def test_a_graph_that_a_command_ends(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Issue 3: a task that gave a command for the graph around it has its result: the sibling that asks can be given
+    its own, and the parent gets the command when it goes on; another edit is refused."""
+
+    def leaves(state: Any) -> Command:
+        nodes.ran.append("leaves")
+        return Command(graph=Command.PARENT, update={"log": ["up"]}, goto="z")
+
+    nodes.asks = {"q"}
+    inner = chain(nodes, "q").add_node("leaves", leaves).add_edge(START, "leaves").add_node("x", nodes("x")).compile()
+    made = StateGraph(State).add_node("sub", inner).add_edge(START, "sub").add_node("z", nodes("z"))
+    graph = made.compile(saver, blocking=False)
+    await graph.ainvoke({}, "t")
+    place = (await graph.aget_state("t")).tasks[0].state
+    before = await everything(graph)
+    with pytest.raises(InvalidUpdateError, match="command for the graph around"):
+        await graph.aupdate_state(place, {"log": ["X"]}, "x")
+    assert await everything(graph) == before
+    await graph.aupdate_state(place, {"log": ["Q"]}, "q")
+    assert await graph.ainvoke(None, "t") == {"log": ["up", "z"]}
+    assert Counter(nodes.ran) == {"q": 1, "leaves": 1, "z": 1}
+
+
+async def test_from_within_a_node(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """P6: a node that edits the thread that it runs on is refused, and may edit another."""
+
+    async def edits(state: Any) -> dict[str, Any]:
+        with pytest.raises(ThreadBusyError):
+            await graph.aupdate_state("t", {"log": ["?"]}, "a")
+        await graph.aupdate_state("other", {"log": ["A"]}, "a")
+        return {"log": ["edits"]}
+
+    graph = chain(nodes, "a").add_node("edits", edits).add_edge("a", "edits").compile(saver, blocking=False)
+    assert await graph.ainvoke({}, "t") == {"log": ["a", "edits"]}
+    assert (await graph.aget_state("other")).values == {"log": ["A"]}
+
+
 async def test_nothing_in_a_namespace(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
     """1.7: a subgraph that has not run has no state to edit; the thread is as it was."""
     inner = chain(nodes, "i").compile()
