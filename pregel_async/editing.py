@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-import anyio
 from anyio.abc import TaskGroup
 from msgspec import structs
 
@@ -80,7 +79,7 @@ class Editor:
         """Apply all of them, and store them in one transaction.
 
         Args:
-            then: what belongs to storing them, so that no cancellation comes between.
+            then: what belongs to storing them. It follows at once: nothing in between can be cancelled.
 
         Raises:
             InvalidUpdateError: an update does not fit, its node is ambiguous, or there is no such node. Nothing was
@@ -100,10 +99,9 @@ class Editor:
             else:
                 await self._update(updates)
             self._fresh = False
-        with anyio.CancelScope(shield=True):
-            await self._thread.settle()
-            if then is not None:
-                await then()
+        await self._thread.settle()
+        if then is not None:
+            await then()
 
     # ---- as a node ---------------------------------------------------------------------------------------------------
 

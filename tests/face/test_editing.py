@@ -576,6 +576,18 @@ async def test_deferred_nodes_stay_so(saver: BaseCheckpointSaver, nodes: Nodes) 
     assert await graph.ainvoke(None, "t") == {"log": ["s", "a", "b", "X", "J", "X", "d"]}
 
 
+async def test_deferred_nodes_wait_for_all_of_an_edit(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Issue 3: the last pending task and another node, in one superstep: a deferred node waits for what the other
+    leads to."""
+    made = chain(nodes, "s", "a").add_node("d", nodes("d"), defer=True).add_edge("s", "d")
+    made.add_node("x", nodes("x")).add_node("y", nodes("y")).add_edge("x", "y")
+    graph = made.compile(saver, blocking=False)
+    await stopped(graph, 1)
+    await graph.abulk_update_state("t", [[StateUpdate({"log": ["A"]}, "a"), StateUpdate({"log": ["X"]}, "x")]])
+    assert (await graph.aget_state("t")).next == ("y",)
+    assert await graph.ainvoke(None, "t") == {"log": ["s", "A", "X", "y", "d"]}
+
+
 async def test_channels_of_one_superstep(saver: BaseCheckpointSaver) -> None:
     """Issue 3: what a pending node was to see of an Ephemeral or a Topic it still sees, once; of two nodes that one
     channel triggers, the one that finished does not run again."""
@@ -804,6 +816,19 @@ async def test_end_keeps_what_is_recorded(saver: BaseCheckpointSaver, nodes: Nod
     assert await graph.ainvoke(None, "t") == {"log": ["s", "a"]}
     with pytest.raises(InvalidResumeError):
         await graph.ainvoke(Command(resume=1), "t")
+
+
+async def test_end_leaves_no_half_of_a_join(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """1.7: what a recorded result leads to is not gone to, not half of the way either: a later run that passes only the
+    other start of a join does not complete it."""
+    nodes.asks = {"b"}
+    made = chain(nodes, "s").add_node("a", nodes("a")).add_node("b", nodes("b")).add_node("j", nodes("j"))
+    made.add_conditional_edges("s", lambda state: ["b"] if state["note"] == "b" else ["a", "b"])
+    graph = made.add_edge(["a", "b"], "j").compile(saver, blocking=False)
+    await graph.ainvoke({"note": "both"}, "t")
+    await graph.aupdate_state("t", None, END)
+    nodes.asks.clear()
+    assert await graph.ainvoke({"note": "b"}, "t") == {"log": ["s", "a", "s", "b"], "note": "b"}
 
 
 async def test_end_has_no_values(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
@@ -1140,6 +1165,18 @@ async def test_on_an_interrupted_thread(saver: BaseCheckpointSaver, nodes: Nodes
     assert (await graph.aget_state(before.config)).interrupts[0].id == asked.id
 
 
+async def test_on_an_interrupted_thread_of_one_node(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """S-99, seed 003: the last superstep was the start's: the update is no answer for the one node, which asks again."""
+    nodes.asks = {"a"}
+    graph = chain(nodes, "a").compile(saver, blocking=False)
+    await graph.ainvoke({}, "t")
+    await graph.aupdate_state("t", {"note": "edited"})
+    state = await graph.aget_state("t")
+    assert (state.values, state.next, state.interrupts) == ({"log": [], "note": "edited"}, ("a",), ())
+    await graph.ainvoke(None, "t")
+    assert await graph.ainvoke(Command(resume="yes"), "t") == {"log": ["a=yes"], "note": "edited"}
+
+
 async def test_as_the_node_that_asks(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
     """Issue 3, P8: an update as the task that asks is its result: the question is gone, another's stays open under its
     id, and a plain answer is for that one."""
@@ -1275,12 +1312,14 @@ async def test_the_callers_values_are_the_callers(saver: BaseCheckpointSaver, no
 
     def route(state: Any) -> str:
         state["log"].append("router")
+        assert values == {"log": ["mine"]}
+        values["log"].append("meanwhile")
         return END
 
     graph = chain(nodes, "a").add_conditional_edges("a", route).compile(saver, blocking=False)
     values = {"log": ["mine"]}
     await graph.aupdate_state("t", values, "a")
-    assert values == {"log": ["mine"]}
+    assert values == {"log": ["mine", "meanwhile"]}
     values["log"].append("later")
     assert (await graph.aget_state("t")).values == {"log": ["mine"]}
 
