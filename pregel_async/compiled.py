@@ -564,9 +564,10 @@ class Graph(SyncFace[InputT, OutputT]):
                 if thread.board is None:
                     raise InvalidUpdateError(f"nothing is stored in namespace {ns!r} of thread {thread_id!r} to update")
                 root = await Thread.open(hold, codec, self._program, metadata=metadata)
-                await edit_inside(thread, root, updates, run_id, merged)
+                store = self.store if graph.store is None else graph.store
+                await edit_inside(thread, root, updates, run_id, merged, store=store, limit=settings.limit)
             else:
-                await edit(thread, updates, run_id, merged)
+                await edit(thread, updates, run_id, merged, store=self.store, limit=settings.limit)
         return config_of(thread_id, ns, thread.tip, thread.parents)
 
     # ---- graphs inside -------------------------------------------------------------------------------------------

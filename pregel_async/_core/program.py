@@ -21,6 +21,12 @@ __all__ = ["PARENT", "PURE_REDUCERS", "RETURN", "SENDS", "Node", "Program", "Rou
 Write: TypeAlias = tuple[str, Any]
 """A channel's name, and a value for it."""
 
+
+def no_writes(result: Any) -> list[Write]:
+    """The `Node.writes` of a node that can write nothing, whatever it returns."""
+    return []
+
+
 PARENT = "__parent__"
 """Where a command for a graph around this one is written. It is no channel: the graph ends with it."""
 

@@ -33,7 +33,6 @@ from ..types import Command, Interrupt, OnConflict, RunnableConfig
 from .context import Around, Running, Session
 from .hold import Hold
 from .log import Log
-from .loops import alone
 from .runner import Runner
 from .thread import Thread, namespace_of
 from .world import World
@@ -116,7 +115,8 @@ async def run(
         thread = await Thread.open(hold, codec, program, at=settings.at, fork=bool(settings.travels), metadata=metadata)
         session = Session(world, run_id, thread_id, hold)
         session.travels = dict(settings.travels)
-        return await _beside(hold, _Run(program, settings, session, log, thread, "", None), call)
+        this = _Run(program, settings, session, log, thread, "", None)
+        return await hold.beside(lambda: this.go(call))
 
 
 async def run_nested(
@@ -164,29 +164,6 @@ async def run_nested(
     if not ended.done:
         outer.open[place] = ended.interrupts
         raise GraphInterrupt(ended.interrupts)
-    return ended
-
-
-async def _beside(hold: Hold, this: _Run, call: _Call) -> Ended:
-    """Run while the claim is kept alive beside it. The run's own error leaves as it is, in no group."""
-    ended: Ended | None = None
-    failure: BaseException | None = None
-    try:
-        async with anyio.create_task_group() as group:
-            group.start_soon(hold.keep)
-            try:
-                ended = await this.go(call)
-            except anyio.get_cancelled_exc_class():
-                raise
-            except BaseException as error:
-                failure = error
-            finally:
-                group.cancel_scope.cancel()
-    except BaseExceptionGroup as several:
-        raise alone(several) from None
-    if failure is not None:
-        raise failure
-    assert ended is not None
     return ended
 
 

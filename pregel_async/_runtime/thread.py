@@ -358,6 +358,7 @@ class Thread:
         *,
         source: Source = "loop",
         waits: bool = False,
+        closes: bool = False,
     ) -> None:
         """Store a finished superstep: one transaction. The claim is given up in it when nothing is left to run.
 
@@ -367,6 +368,7 @@ class Thread:
 
         Args:
             waits: store it with the next transaction, whatever follows.
+            closes: an update closes the superstep, with a result of each of its tasks: its failure is over.
 
         Raises:
             ThreadBusyError: with `lost=True`.
@@ -378,13 +380,13 @@ class Thread:
         except UnstorableValueError as error:
             if source == "input":  # nothing is stored of it
                 self._locate(board)
-            else:
+            elif source == "loop":
                 await self._refuse(error, ran, outcomes)
             raise
         clears = [
             (self.ns, self._ledger.tip, task_id)
             for task_id, record in self._records.items()
-            if source == "loop" and self._ledger.tip is not None and not _is_result(record)
+            if (source == "loop" or closes) and self._ledger.tip is not None and not _is_result(record)
         ]
         self._records = {}
         self._append(entry, board.step, source)
@@ -509,17 +511,29 @@ class Thread:
         self._staged.append(self._task_record(task.id, task.index, entry))
 
     def copy_beside(self, board: Board) -> None:
-        """Go on from a copy of the loaded checkpoint, with the same parent; what is recorded stays with the other."""
+        """Go on from a copy of the loaded checkpoint, with the same parent; what is recorded stays with the other.
+
+        But an update that a call made to the state is part of the state: it is recorded of the copy too.
+        """
+        amended = self._records.get(AMENDED)
         self._ledger = self._ledger.beside()
         self._records = {}
         self._branches = True
         self.branch_off(board)
+        if amended is not None:
+            self._records[AMENDED] = amended
+            self._staged.append(self._task_record(AMENDED, -1, amended))
 
     async def settle(self) -> None:
         """Store all that waits, in one transaction, and give the thread up."""
         if self._waiting or self._staged or self._moves:
             with anyio.CancelScope(shield=True):
                 await self._transact(releases=self.ns == "")
+
+    @property
+    def fold_failed(self) -> bool:
+        """Whether the open superstep could not be closed with the results that its tasks have."""
+        return SUPERSTEP in self._records
 
     @property
     def has_records(self) -> bool:
