@@ -127,6 +127,8 @@ async def _run(running: Running, record: Recorder | None, progress: _Progress, *
                 leaves = True
         progress.writes = writes
     everything = [*writes, *node.edges]
+    if node.routers:
+        running.route()
     for router in node.routers:
         injected = running.inject(router.injects) if router.injects else {}
         answer = router.call(board.view_of(router, program, writes), **injected)

@@ -38,6 +38,9 @@ else:
 PREVIOUS: Final = "__previous__"
 """The channel of what an entrypoint saved for its next run."""
 
+ROUTED: Final = 1 << 20
+"""From where the questions, calls and graphs of a node's routers are counted, as a resume may run them without the node."""
+
 
 class ExecutionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Where a node runs.
@@ -173,11 +176,12 @@ class Running:
         open: the questions that it, or what it called, has asked in vain, by their place in its code.
         places: how many things it has asked, called or run: the place of the next.
         calls: the tasks that it has called; None before the first.
+        called: the number of the next call of a task.
         runs: how many graphs it has run.
         ended: the attempt is over; code of it that goes on all the same reaches nothing any more.
     """
 
-    __slots__ = ("_asked", "around", "board", "calls", "ended", "open", "places", "runs", "task")
+    __slots__ = ("_asked", "around", "board", "called", "calls", "ended", "open", "places", "runs", "task")
 
     def __init__(self, around: Around, board: Board, task: Task) -> None:
         self.around = around
@@ -186,6 +190,7 @@ class Running:
         self.open: dict[int, tuple[Interrupt, ...]] = {}
         self.places = 0
         self.calls: Calls | None = None
+        self.called = 0
         self.runs = 0
         self.ended = False
         self._asked = 0
@@ -213,6 +218,11 @@ class Running:
     def questions(self) -> tuple[Interrupt, ...]:
         """All open questions, in the order of their places in the node's code."""
         return tuple(question for place in sorted(self.open) for question in self.open[place])
+
+    def route(self) -> None:
+        """The node has spoken. What its routers ask, call and run has numbers of its own: they are the same when only
+        the routers run."""
+        self._asked = self.called = self.runs = ROUTED
 
     def next_place(self) -> int:
         """The place in the node's code of what it is about to ask, call or run."""
