@@ -274,7 +274,7 @@ class _Updates:
         if command.update is not None:
             writes.extend(self._update(command.update, pairs=True))
         goto = command.goto
-        for end in (goto,) if isinstance(goto, (str, Send)) else goto:
+        for end in goto if isinstance(goto, (list, tuple)) else (goto,):
             _go_to(end, self._nodes, lambda why, end=end: self._refuse(f"has goto={end!r}: {why}"), writes)  # type: ignore[misc]
         return writes
 
