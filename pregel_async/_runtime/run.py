@@ -360,12 +360,12 @@ class _Run:
         if call.writes is not None or stored is None:
             return await self._enter(Board(self._program) if stored is None else stored, call)
         assert thread is not None
-        if call.command is not None and call.answers:
-            answers = _answers_to(call.command.resume, thread.questions(), thread.thread_id)
-            await thread.answer(answers)
+        if call.command is not None:
+            answers: dict[str, Any] = {}
+            if call.answers:
+                answers = _answers_to(call.command.resume, thread.questions(), thread.thread_id)
+            await thread.resume(stored, answers, call.edits)
             self._session.given = answers
-        if call.edits:
-            await thread.amend(stored, call.edits)
         thread.branch_off(stored)
         if thread.ns == "":
             self._session.answers = thread.answers()
