@@ -575,23 +575,33 @@ class Thread:
 
         Raises:
             ThreadBusyError: with `lost=True`.
-            UnstorableValueError: a question cannot be stored; nothing was.
             StorageError
         """
         entries: list[tuple[Task, TaskEntry]] = []
         for task, outcome in zip(tasks, outcomes, strict=True):
             if isinstance(outcome, Paused):
-                try:
-                    entries.append((task, self._paused(task, outcome)))
-                except UnstorableValueError as error:
-                    error.add_note(f"asked by node {task.node.name!r}, superstep {task.step}, task {task.id}")
-                    raise
+                entries.append((task, self._paused(task, outcome)))
             elif isinstance(outcome, Finished) and not self._has_result(task.id):
                 written = self._encoded(outcome.writes)
                 if written is not None:
                     entries.append((task, TaskEntry(name=task.node.name, writes=written)))
         with anyio.CancelScope(shield=True):
             await self._store(entries)
+
+    def check(self, task: Task, asked: Paused) -> None:
+        """Refuse questions that cannot be stored, or a node's own writes beside those of its router.
+
+        Raises:
+            UnstorableValueError: with a note that names the task.
+        """
+        try:
+            for name, value in self._tracked(asked.writes or []):
+                self.codec.encode(value, channel=name)
+            for question in asked.interrupts:
+                self.codec.encode(question.value, channel="interrupt()")
+        except UnstorableValueError as error:
+            error.add_note(f"of node {task.node.name!r}, superstep {task.step}, task {task.id}")
+            raise
 
     def _paused(self, task: Task, outcome: Paused) -> TaskEntry:
         return TaskEntry(
@@ -622,8 +632,7 @@ class Thread:
                 failed = self._failure(task.node.name, outcome.error, writes, routed=outcome.writes is None)
                 entries.append((task, msgspec.structs.replace(failed, answers=self._answers_of(task.id))))
             elif isinstance(outcome, Paused):
-                with contextlib.suppress(UnstorableValueError):  # the failure is what the superstep ends with
-                    entries.append((task, self._paused(task, outcome)))
+                entries.append((task, self._paused(task, outcome)))
             elif isinstance(outcome, Finished) and not self._has_result(task.id):
                 written = self._encoded(outcome.writes)
                 if written is not None:

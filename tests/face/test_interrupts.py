@@ -132,3 +132,83 @@ async def test_what_a_router_calls_is_not_what_its_node_called(saver: BaseCheckp
     assert values_of(await graph.ainvoke(None, "t")) == ["router"]
     assert await graph.ainvoke(Command(resume=True), "t") == {"log": ["node"]}
     assert ran == ["node", "router"]
+
+
+# ---- what cannot be stored -----------------------------------------------------------------------------------------
+
+
+async def test_a_question_that_cannot_be_stored(saver: BaseCheckpointSaver) -> None:
+    """P11, P3, P5: such a question fails its task: with a typed error that names the place, recorded and shown as any
+    failure is; what a sibling did before is kept."""
+    ran = Counter[str]()
+    things: list[Any] = [object(), "a?", "a?"]
+
+    async def asks(state: State) -> Any:
+        await done.wait()
+        return {"log": [interrupt({"form": things.pop(0)})]}
+
+    async def works(state: State) -> Any:
+        ran["works"] += 1
+        done.set()
+        return {"log": ["works"]}
+
+    done = anyio.Event()
+    graph = side_by_side(saver, asks=asks, works=works)
+    with pytest.raises(UnstorableValueError, match="interrupt") as caught:
+        await graph.ainvoke({}, "t")
+    assert any("'asks'" in note for note in caught.value.__notes__)
+    state = await graph.aget_state("t")
+    assert (state.next, state.interrupts) == (("asks",), ())
+    assert [task.error is not None for task in state.tasks] == [True, False]
+    assert values_of(await graph.ainvoke(None, "t")) == [{"form": "a?"}]
+    assert await graph.ainvoke(Command(resume="yes"), "t") == {"log": ["yes", "works"]}
+    assert ran == {"works": 1}
+
+
+async def test_a_question_that_need_not_be_stored() -> None:
+    """S-100: without a checkpointer, anything can be asked."""
+    thing = anyio.Lock()
+    (question,) = (await one_node(asker(thing)).ainvoke({}))["__interrupt__"]
+    assert question.value is thing
+
+
+@pytest.mark.parametrize("asks_first", [False, True])
+async def test_a_result_beside_a_question_that_cannot_be_stored(saver: BaseCheckpointSaver, asks_first: bool) -> None:
+    """P11: a sibling's result that cannot be stored fails it, whether it comes before the question or after."""
+    there = anyio.Event()
+    works = gate(writes={"note": object()}, **{"waits" if asks_first else "opens": there})
+
+    async def asks(state: State) -> Any:
+        if asks_first:
+            there.set()
+        else:
+            await there.wait()
+        interrupt("?")
+
+    with pytest.raises(UnstorableValueError, match="note"):
+        await side_by_side(saver, asks=asks, works=works).ainvoke({}, "t")
+
+
+async def test_writes_beside_a_routers_question_that_cannot_be_stored(saver: BaseCheckpointSaver) -> None:
+    """P11, P3: nor are a node's own writes lost because its router asks: they are refused."""
+    writes: list[Any] = [object(), "kept"]
+
+    async def node(state: State) -> Any:
+        return {"note": writes.pop(0)}
+
+    made = StateGraph(State).add_node("n", node).add_edge(START, "n")
+    graph = made.add_conditional_edges("n", lambda state: interrupt("?") or END).compile(saver)
+    with pytest.raises(UnstorableValueError, match="note"):
+        await graph.ainvoke({}, "t")
+    assert values_of(await graph.ainvoke(None, "t")) == ["?"]
+    assert await graph.ainvoke(Command(resume=END), "t") == {"log": [], "note": "kept"}
+
+
+async def test_an_answer_that_cannot_be_stored(saver: BaseCheckpointSaver) -> None:
+    """P11, issue, "Bad input": such an answer is refused before anything runs; the question stays open."""
+    graph = one_node(asker("?"), saver)
+    asked = await graph.ainvoke({}, "t")
+    with pytest.raises(UnstorableValueError, match=asked["__interrupt__"][0].id):
+        await graph.ainvoke(Command(resume=object()), "t")
+    assert (await graph.aget_state("t")).interrupts == tuple(asked["__interrupt__"])
+    assert await graph.ainvoke(Command(resume=1), "t") == {"log": [1]}
