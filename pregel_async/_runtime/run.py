@@ -335,7 +335,7 @@ class _Run:
         self._interrupts: tuple[Interrupt, ...] = ()
 
     async def go(self, call: _Call) -> Ended:
-        resumed = call.writes is None
+        resumed = call.writes is None and self._thread is not None and self._thread.board is not None
         board = await self._begin(call)
         done = await superstep.run(
             self._program,
