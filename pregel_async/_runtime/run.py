@@ -333,6 +333,7 @@ class _Run:
         )
         self._outcomes: Sequence[Outcome] = ()
         self._interrupts: tuple[Interrupt, ...] = ()
+        self._paused = False
 
     async def go(self, call: _Call) -> Ended:
         resumed = call.writes is None and self._thread is not None and self._thread.board is not None
@@ -346,7 +347,7 @@ class _Run:
             breakpoints=self._settings.breakpoints,
             resumed=resumed,
         )
-        if not done and not self._interrupts and self._log is not None and self._log.on_stopped is not None:
+        if not done and not self._paused and self._log is not None and self._log.on_stopped is not None:
             await self._log.on_stopped(board)
         return Ended(board, done, self._interrupts)
 
@@ -409,7 +410,7 @@ class _Run:
             await self._thread.pause(tasks, outcomes)
             await self._runner.tell_rest()
         asked = [question for outcome in outcomes if isinstance(outcome, Paused) for question in outcome.interrupts]
-        self._interrupts = tuple(asked)
+        self._interrupts, self._paused = tuple(asked), True
         if self._log is not None and self._log.on_paused is not None:
             await self._log.on_paused(board, tasks, outcomes)
 
