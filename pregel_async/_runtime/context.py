@@ -39,7 +39,7 @@ PREVIOUS: Final = "__previous__"
 """The channel of what an entrypoint saved for its next run."""
 
 ROUTED: Final = 1 << 20
-"""From where the questions, calls and graphs of a node's routers are counted, as a resume may run them without the node."""
+"""From where what a node's routers ask, call and run is counted: a resume may run them without the node."""
 
 
 class ExecutionInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypedDict
 import anyio
 import pytest
 
-from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
+from checkpoint_savers import BaseCheckpointSaver
 from pregel_async import END, START, Command, Send, StateGraph, interrupt
 from pregel_async.errors import ConfigError, EmptyInputError, GraphRecursionError, InvalidResumeError
 
@@ -188,7 +188,12 @@ async def test_an_update_at_a_breakpoint(saver: BaseCheckpointSaver) -> None:
     """S-37: a command at a breakpoint goes on, with its update, to what waits and to where it says."""
     made = Chain(saver, interrupt_before=["b", "c"])
     await made.graph.ainvoke({}, "t")
-    assert (await made.graph.ainvoke(Command(update={"log": ["edited"]}, goto="a"), "t"))["log"] == ["a", "edited", "a", "b"]
+    assert (await made.graph.ainvoke(Command(update={"log": ["edited"]}, goto="a"), "t"))["log"] == [
+        "a",
+        "edited",
+        "a",
+        "b",
+    ]
     assert (await made.graph.aget_state("t")).next == ("b", "c")
 
 

@@ -550,6 +550,22 @@ async def test_a_finished_thread_goes_on(saver: BaseCheckpointSaver) -> None:
     assert await graph.ainvoke({"total": 1}, "t") == {"log": ["a", "b", "a"], "total": 8}
 
 
+async def test_a_command_from_an_older_checkpoint(saver: BaseCheckpointSaver) -> None:
+    """P2, S-37: a command that is given to an older checkpoint begins a branch: what it brings stands there, and the
+    other branch is as it was; an answer finds no question there, as what came after is asked again."""
+    graph = graph_of(saver, ("a", "b"), a=say("a"), b=say("b"))
+    await graph.ainvoke({}, "t")
+    before = [state async for state in graph.aget_state_history("t")]
+    (old,) = [state for state in before if state.next == ("b",)]
+    with pytest.raises(InvalidResumeError):
+        await graph.ainvoke(Command(resume=1), old.config)
+    assert (await graph.ainvoke(Command(update={"log": ["edited"]}), old.config))["log"] == ["a", "edited", "b"]
+    assert (await graph.aget_state("t")).values["log"] == ["a", "edited", "b"]
+    for state in before:
+        again = await graph.aget_state(state.config)
+        assert (again.values, again.next) == (state.values, state.next)
+
+
 async def test_an_update_and_then_a_new_input(saver: BaseCheckpointSaver) -> None:
     """S-37, S-83: a new input discards what was pending, and keeps what commands had made of the state."""
     made = Trio(saver)
