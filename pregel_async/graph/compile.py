@@ -28,7 +28,7 @@ from ..channels import (
 from ..compiled import Graph
 from ..errors import ErrorCode, GraphValidationError, InvalidRouteError, InvalidUpdateError
 from ..node import flavour_of
-from ..types import END, START, All, Command, Send
+from ..types import END, RESERVED, START, All, Command, Send
 from .builder import BranchSpec, CompiledStateGraph, StateGraph, draw
 from .schema import ROOT, Channel, Schema, as_mapping, filled_in, input_reader, start_writes
 
@@ -123,10 +123,8 @@ def compile_program(
 
 def _validate(builder: Builder) -> None:
     for key in builder.channels:
-        if key in (START, END) or key.startswith((BRANCH, JOIN, "__pregel_")):
-            raise GraphValidationError(
-                f"a state key cannot be called {key!r}: the name is reserved for control channels"
-            )
+        if key in (START, END) or key in RESERVED or key.startswith((BRANCH, JOIN, "__pregel_")):
+            raise GraphValidationError(f"a state key cannot be called {key!r}: the name is reserved for the runtime")
     if not builder.nodes:
         raise GraphValidationError("the graph has no nodes")
     starts = {start for start, _ in builder.edges} | set(builder.branches)

@@ -17,10 +17,23 @@ import anyio.lowlevel
 import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, SqliteSaver
-from pregel_async import END, START, Command, GraphInterrupt, Send, StateGraph, interrupt, task
+from pregel_async import (
+    END,
+    START,
+    Command,
+    GraphInterrupt,
+    NodeBuilder,
+    Pregel,
+    Send,
+    StateGraph,
+    interrupt,
+    task,
+)
+from pregel_async.channels import LastValue
 from pregel_async.errors import (
     EmptyInputError,
     GraphBubbleUp,
+    GraphValidationError,
     InterruptSwallowedError,
     InvalidResumeError,
     OutsideRunError,
@@ -1098,3 +1111,26 @@ async def test_a_state_that_is_no_mapping() -> None:
     chunks = [chunk async for chunk in graph.astream(None, "t", stream_mode="values")]
     assert chunks == [1, {"__interrupt__": tuple(result["__interrupt__"])}]
     assert await graph.ainvoke(Command(resume=5), "t") == 5
+
+
+# ---- reserved names --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["__interrupt__", "__input__", "__copy__", "__parent__", "__previous__", "__return__", START, END]
+)
+async def test_reserved_names(name: str) -> None:
+    """Issue, "Bad input": no node and no key has a name that means something to the runtime: the `__interrupt__` of a
+    result is nothing but questions."""
+    with pytest.raises(GraphValidationError):
+        StateGraph(State).add_node(name, gate())
+    with pytest.raises(GraphValidationError):
+        StateGraph(TypedDict("Named", {name: str})).add_node("n", gate()).add_edge(START, "n").compile()
+    channels: Any = {"in": LastValue(str)}
+    ends: Any = {"input_channels": "in", "output_channels": "in"}
+    reads = NodeBuilder().subscribe_only("in")
+    if name != START:  # there, a channel of that name is the input's
+        with pytest.raises(GraphValidationError, match=name):
+            Pregel(nodes={name: reads}, channels=channels, **ends)
+        with pytest.raises(GraphValidationError, match=name):
+            Pregel(nodes={"n": reads}, channels={**channels, name: LastValue(str)}, **ends)
