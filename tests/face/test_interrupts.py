@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import operator
 import re
 from collections import Counter
@@ -345,6 +346,18 @@ async def test_outside_of_a_run() -> None:
     await graph.ainvoke({})
     with pytest.raises(OutsideRunError):
         interrupt("?")
+
+
+async def test_after_the_node_has_ended() -> None:
+    """P8: code of a node that goes on after the node has ended is told that nobody would be asked."""
+    left: list[contextvars.Context] = []
+
+    async def node(state: State) -> None:
+        left.append(contextvars.copy_context())
+
+    await one_node(node).ainvoke({})
+    with pytest.raises(OutsideRunError, match="'n'.*ended"):
+        left[0].run(interrupt, "?")
 
 
 async def test_questions_and_answers_are_values(saver: BaseCheckpointSaver) -> None:
@@ -989,6 +1002,36 @@ async def test_a_run_cancelled_beside_a_question(saver: BaseCheckpointSaver) -> 
     assert values_of(await graph.ainvoke(None, "t")) == ["?"]
     assert len(ids) == 1
     assert await graph.ainvoke(Command(resume="yes"), "t") == {"log": ["yes", "works"]}
+
+
+async def test_a_run_cancelled_while_its_node_asks(saver: BaseCheckpointSaver) -> None:
+    """P7, P13: a node's group that ends with a question and a cancellation of the run, in one, is cancelled: that is no
+    failure, and nothing is recorded as one. (asyncio leaves the cancellation out of the group: there it is a question.)"""
+    began = anyio.Event()
+
+    async def node(state: State) -> Any:
+        cancelled = anyio.Event()
+
+        async def asks() -> None:
+            with anyio.CancelScope(shield=True):
+                await cancelled.wait()
+            interrupt("?")
+
+        async def waits() -> None:
+            try:
+                began.set()
+                await anyio.sleep_forever()
+            finally:
+                cancelled.set()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(asks)
+            group.start_soon(waits)
+
+    graph = one_node(node, saver)
+    await cancelled_at(began, graph, {})
+    state = await graph.aget_state("t")
+    assert (state.next, [task.error for task in state.tasks]) == (("n",), [None])
 
 
 async def test_a_run_cancelled_after_an_answer(saver: BaseCheckpointSaver) -> None:
