@@ -46,6 +46,7 @@ from .sync import SyncFace
 from .types import (
     END,
     INTERRUPT,
+    RESERVED,
     START,
     All,
     Command,
@@ -883,7 +884,7 @@ def _validate(
     if not nodes:
         raise GraphValidationError("the graph has no nodes")
     for name in (*nodes, *channels):
-        if not name or name == END or (name.startswith("__pregel_") and name != SENDS):
+        if not name or name == END or name in RESERVED or (name.startswith("__pregel_") and name != SENDS):
             raise GraphValidationError(f"the name {name!r} is reserved")
     used = [(f"node {name!r} subscribes to", channel) for name, node in nodes.items() for channel in node.triggers]
     used += [(f"node {name!r} reads", channel) for name, node in nodes.items() for channel in node.read_channels]

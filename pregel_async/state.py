@@ -19,7 +19,7 @@ from ._core.program import Program, Write
 from ._core.task import Task
 from ._runtime.modes.updates import as_update
 from ._runtime.restore import restore
-from ._runtime.thread import AMENDED, SUPERSTEP, made_on, namespace_of, open_questions, parents_of
+from ._runtime.thread import AMENDED, SUPERSTEP, amend_again, made_on, namespace_of, open_questions, parents_of
 from .errors import CheckpointNotFoundError
 from .types import PregelTask, RunnableConfig, StateSnapshot, TaskFailure
 
@@ -122,8 +122,7 @@ class StateReader:
         entries = {record.task_id: read_record(record, thread_id) for record in records}
         amended = entries.get(AMENDED)
         if amended is not None:
-            writes = [(name, self._codec.decode(data, channel=name)) for name, data in amended.writes]
-            superstep.amend(program, board, [write for write in writes if write[0] in program.channels])
+            amend_again(program, board, amended, self._codec)
         tasks = superstep.plan(program, board, (thread_id, row.ns))
         shown = [self._task(task, entries.get(task.id), child) for task in tasks]
         if self._inner:

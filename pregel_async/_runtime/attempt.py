@@ -127,6 +127,8 @@ async def _run(running: Running, record: Recorder | None, progress: _Progress, *
                 leaves = True
         progress.writes = writes
     everything = [*writes, *node.edges]
+    if node.routers:
+        running.route()
     for router in node.routers:
         injected = running.inject(router.injects) if router.injects else {}
         answer = router.call(board.view_of(router, program, writes), **injected)
@@ -172,10 +174,14 @@ async def _stopped(running: Running, error: BaseException, writes: list[Write] |
     """The outcome of an attempt that raised.
 
     What stops a node to ask is looked for in groups too: a task group of the node's own wraps it in one. Beside a
-    failure it does not count.
+    failure it does not count; nor does it beside a cancellation of the run, which goes on.
     """
     task = running.task
     failure = _split(error)[1]
+    if isinstance(failure, BaseExceptionGroup):
+        cancelled, rest = failure.split(anyio.get_cancelled_exc_class())
+        if cancelled is not None and rest is None and _cancelled_from_outside(None):
+            raise next(_flat(cancelled))  # a group of trio's: asyncio's leave cancellations out
     if failure is not None:
         return Failed(_placed(failure, task), writes)
     if running.calls is not None:

@@ -187,7 +187,8 @@ class CalledTasks:
 
     def start(self, caller: Running, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskFuture[Any]:
         """Start a task; on the event loop's thread."""
-        task = caller.task.call(node, len(self._futures), own((args, kwargs)))
+        task = caller.task.call(node, caller.called, own((args, kwargs)))
+        caller.called += 1
         future: TaskFuture[Any] = TaskFuture(caller, task)
         self._futures.append(future)
         future.start()

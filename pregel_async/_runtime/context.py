@@ -38,6 +38,9 @@ else:
 PREVIOUS: Final = "__previous__"
 """The channel of what an entrypoint saved for its next run."""
 
+ROUTED: Final = 1 << 20
+"""From where what a node's routers ask, call and run is counted: a resume may run them without the node."""
+
 
 class ExecutionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Where a node runs.
@@ -173,11 +176,12 @@ class Running:
         open: the questions that it, or what it called, has asked in vain, by their place in its code.
         places: how many things it has asked, called or run: the place of the next.
         calls: the tasks that it has called; None before the first.
+        called: the number of the next call of a task.
         runs: how many graphs it has run.
         ended: the attempt is over; code of it that goes on all the same reaches nothing any more.
     """
 
-    __slots__ = ("_asked", "around", "board", "calls", "ended", "open", "places", "runs", "task")
+    __slots__ = ("_asked", "around", "board", "called", "calls", "ended", "open", "places", "runs", "task")
 
     def __init__(self, around: Around, board: Board, task: Task) -> None:
         self.around = around
@@ -186,6 +190,7 @@ class Running:
         self.open: dict[int, tuple[Interrupt, ...]] = {}
         self.places = 0
         self.calls: Calls | None = None
+        self.called = 0
         self.runs = 0
         self.ended = False
         self._asked = 0
@@ -199,7 +204,13 @@ class Running:
     # ---- questions ---------------------------------------------------------------------------------------------------
 
     def ask(self, value: Any) -> Any:
-        """The answer, if there is one. Raises `GraphInterrupt` with the question if there is none."""
+        """The answer, if there is one. Raises `GraphInterrupt` with the question if there is none; `OutsideRunError` when
+        the node has ended, so that nobody would be asked."""
+        if self.ended:
+            raise OutsideRunError(
+                f"interrupt() was called for node {self.task.node.name!r}, which has ended: wait in the node for whatever "
+                "it starts"
+            )
         index, self._asked = self._asked, self._asked + 1
         place = self.next_place()
         key = interrupt_id(self.task.id, index)
@@ -213,6 +224,11 @@ class Running:
     def questions(self) -> tuple[Interrupt, ...]:
         """All open questions, in the order of their places in the node's code."""
         return tuple(question for place in sorted(self.open) for question in self.open[place])
+
+    def route(self) -> None:
+        """The node has spoken. What its routers ask, call and run has numbers of its own: they are the same when only
+        the routers run."""
+        self._asked = self.called = self.runs = ROUTED
 
     def next_place(self) -> int:
         """The place in the node's code of what it is about to ask, call or run."""

@@ -299,9 +299,10 @@ class _Run:
         )
         self._outcomes: Sequence[Outcome] = ()
         self._interrupts: tuple[Interrupt, ...] = ()
+        self._paused = False
 
     async def go(self, call: _Call) -> Ended:
-        resumed = call.writes is None
+        resumed = call.writes is None and self._thread is not None and self._thread.board is not None
         board = await self._begin(call)
         done = await superstep.run(
             self._program,
@@ -312,7 +313,7 @@ class _Run:
             breakpoints=self._settings.breakpoints,
             resumed=resumed,
         )
-        if not done and not self._interrupts and self._log is not None and self._log.on_stopped is not None:
+        if not done and not self._paused and self._log is not None and self._log.on_stopped is not None:
             await self._log.on_stopped(board)
         return Ended(board, done, self._interrupts)
 
@@ -326,12 +327,12 @@ class _Run:
         if call.writes is not None or stored is None:
             return await self._enter(Board(self._program) if stored is None else stored, call)
         assert thread is not None
-        if call.command is not None and call.answers:
-            answers = _answers_to(call.command.resume, thread.questions(), thread.thread_id)
-            await thread.answer(answers)
+        if call.command is not None:
+            answers: dict[str, Any] = {}
+            if call.answers:
+                answers = _answers_to(call.command.resume, thread.questions(), thread.thread_id)
+            await thread.resume(stored, answers, call.edits)
             self._session.given = answers
-        if call.edits:
-            await thread.amend(stored, call.edits)
         thread.branch_off(stored)
         if thread.ns == "":
             self._session.answers = thread.answers()
@@ -375,7 +376,7 @@ class _Run:
             await self._thread.pause(tasks, outcomes)
             await self._runner.tell_rest()
         asked = [question for outcome in outcomes if isinstance(outcome, Paused) for question in outcome.interrupts]
-        self._interrupts = tuple(asked)
+        self._interrupts, self._paused = tuple(asked), True
         if self._log is not None and self._log.on_paused is not None:
             await self._log.on_paused(board, tasks, outcomes)
 

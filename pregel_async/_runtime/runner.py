@@ -35,6 +35,10 @@ class Ledger(Protocol):
         """The recorded writes of a task of which only the routers are left to run."""
         ...
 
+    def check(self, task: Task, asked: Paused) -> None:
+        """Refuse what cannot be stored of a task that has asked. Raises `UnstorableValueError`, with a note."""
+        ...
+
     def waits_for(self, task: Task, session: Session) -> Paused | None:
         """The open questions of a task that none of the answers which this call brought lets go on."""
         ...
@@ -104,7 +108,7 @@ class Runner:
                 return waiting
             given = self.storage.writes_of(task)
         if around.places is None:
-            return await attempt(
+            outcome = await attempt(
                 around,
                 board,
                 task,
@@ -113,16 +117,23 @@ class Runner:
                 natively_cancelled=natively_cancelled,
                 contained=contained,
             )
-        async with around.places:
-            return await attempt(
-                around,
-                board,
-                task,
-                given,
-                self._record,
-                natively_cancelled=natively_cancelled,
-                contained=contained,
-            )
+        else:
+            async with around.places:
+                outcome = await attempt(
+                    around,
+                    board,
+                    task,
+                    given,
+                    self._record,
+                    natively_cancelled=natively_cancelled,
+                    contained=contained,
+                )
+        if isinstance(outcome, Paused) and self.storage is not None:
+            try:
+                self.storage.check(task, outcome)
+            except UnstorableValueError as error:
+                return Failed(error, outcome.writes)
+        return outcome
 
     async def call(self, caller: Running, task: Task) -> Finished | Failed | Paused:
         """Run a task that a node calls, in a task of its own; its result is recorded before anybody has it."""
@@ -215,12 +226,13 @@ class _Group:
         try:
             outcome = await runner.attempt(self._board, task, None, contained=self._contained)
             self._outcomes[place] = outcome
-            self._open -= 1
             if isinstance(outcome, Failed):
                 self._stop()
                 return
             if isinstance(outcome, Paused):
-                return  # the others run on: what they do is recorded
+                # The others run on, and all of them are recorded: no commit of this superstep follows.
+                return
+            self._open -= 1
             stored = runner.storage is None or outcome.replayed
             if not stored and self._open:
                 # The last to finish needs no record: the superstep's commit holds its writes.

@@ -40,7 +40,10 @@ SUPERSTEP = TaskId("")
 """The task id under which a failure of the superstep itself is recorded."""
 
 AMENDED = TaskId("__input__")
-"""The task id under which an update is recorded that a call made to the state of an open superstep."""
+"""The task id under which the updates are recorded that calls made to the state of an open superstep."""
+
+BETWEEN = ""
+"""The channel of the write that stands between two such updates: each is folded by itself."""
 
 Source = Literal["input", "loop", "update", "fork"]
 
@@ -216,7 +219,7 @@ class Thread:
             self._records = {record.task_id: self._fitting(record) for record in chain.records}
             amended = self._records.get(AMENDED)
             if amended is not None:
-                superstep.amend(self.program, self.board, self._decoded(amended))
+                amend_again(self.program, self.board, amended, self.codec)
 
     async def _has_child(self, at: CheckpointId) -> bool:
         async with aclosing(self.hold.saver.walk(self.thread_id, self.ns)) as walk:
@@ -235,7 +238,7 @@ class Thread:
         """
         entry = read_record(record, self.thread_id)
         channels = self.program.channels
-        known = [write for write in entry.writes if write[0] in channels or write[0] in (PARENT, RETURN)]
+        known = [write for write in entry.writes if write[0] in channels or write[0] in (PARENT, RETURN, BETWEEN)]
         if len(known) < len(entry.writes):
             for channel, _ in entry.writes:
                 if channel.startswith(BRANCH) and channel not in channels:
@@ -314,13 +317,27 @@ class Thread:
         asked = tuple(question for question in open_questions(entry, self.codec) if question.id not in session.answers)
         return Paused(asked, None if entry.routed else self._decoded(entry)) if asked else None
 
-    async def answer(self, answers: Mapping[str, Any]) -> None:
-        """Record answers to open questions, before anything runs.
+    async def resume(self, board: Board, answers: Mapping[str, Any], edits: list[Write]) -> None:
+        """Record what a call brings to the open superstep, in one transaction and before anything runs: answers to open
+        questions, and an update to the state, which is made on the board.
 
         Raises:
             UnstorableValueError: nothing was stored.
+            Exception: what a channel or a reducer makes of the update; nothing was stored.
         """
-        changed: dict[TaskId, TaskEntry] = {}
+        entries = self._answered(answers)
+        if edits:
+            before = self._records.get(AMENDED)
+            earlier = () if before is None else (*before.writes, (BETWEEN, b""))
+            data = [(name, self.codec.encode(value, channel=name)) for name, value in self._tracked(edits)]
+            self.branch_off(board)
+            superstep.amend(self.program, board, edits)
+            entries[AMENDED] = (-1, TaskEntry(name="", writes=(*earlier, *data)))
+        if entries:
+            await self._keep(entries)
+
+    def _answered(self, answers: Mapping[str, Any]) -> dict[TaskId, tuple[int, TaskEntry]]:
+        changed: dict[TaskId, tuple[int, TaskEntry]] = {}
         for task_id, entry in self._records.items():
             asked = {key for key, _ in entry.interrupts or ()}
             given = {
@@ -329,17 +346,8 @@ class Thread:
                 if key in asked
             }
             if given:
-                changed[task_id] = msgspec.structs.replace(entry, answers={**entry.answers, **given})
-        await self._keep({task_id: (0, entry) for task_id, entry in changed.items()})
-
-    async def amend(self, board: Board, writes: list[Write]) -> None:
-        """Record an update that a call makes to the open superstep's state, and make it."""
-        before = self._records.get(AMENDED)
-        data = tuple([(name, self.codec.encode(value, channel=name)) for name, value in self._tracked(writes)])
-        entry = TaskEntry(name="", writes=(*(before.writes if before is not None else ()), *data))
-        self.branch_off(board)
-        await self._keep({AMENDED: (-1, entry)})
-        superstep.amend(self.program, board, writes)
+                changed[task_id] = (0, msgspec.structs.replace(entry, answers={**entry.answers, **given}))
+        return changed
 
     async def _keep(self, entries: dict[TaskId, tuple[int, TaskEntry]]) -> None:
         records = [self._task_record(task_id, index, entry) for task_id, (index, entry) in entries.items()]
@@ -581,23 +589,33 @@ class Thread:
 
         Raises:
             ThreadBusyError: with `lost=True`.
-            UnstorableValueError: a question cannot be stored; nothing was.
             StorageError
         """
         entries: list[tuple[Task, TaskEntry]] = []
         for task, outcome in zip(tasks, outcomes, strict=True):
             if isinstance(outcome, Paused):
-                try:
-                    entries.append((task, self._paused(task, outcome)))
-                except UnstorableValueError as error:
-                    error.add_note(f"asked by node {task.node.name!r}, superstep {task.step}, task {task.id}")
-                    raise
+                entries.append((task, self._paused(task, outcome)))
             elif isinstance(outcome, Finished) and not self._has_result(task.id):
                 written = self._encoded(outcome.writes)
                 if written is not None:
                     entries.append((task, TaskEntry(name=task.node.name, writes=written)))
         with anyio.CancelScope(shield=True):
             await self._store(entries)
+
+    def check(self, task: Task, asked: Paused) -> None:
+        """Refuse questions that cannot be stored, or a node's own writes beside those of its router.
+
+        Raises:
+            UnstorableValueError: with a note that names the task.
+        """
+        try:
+            for name, value in self._tracked(asked.writes or []):
+                self.codec.encode(value, channel=name)
+            for question in asked.interrupts:
+                self.codec.encode(question.value, channel="interrupt()")
+        except UnstorableValueError as error:
+            error.add_note(f"of node {task.node.name!r}, superstep {task.step}, task {task.id}")
+            raise
 
     def _paused(self, task: Task, outcome: Paused) -> TaskEntry:
         return TaskEntry(
@@ -628,8 +646,7 @@ class Thread:
                 failed = self._failure(task.node.name, outcome.error, writes, routed=outcome.writes is None)
                 entries.append((task, msgspec.structs.replace(failed, answers=self._answers_of(task.id))))
             elif isinstance(outcome, Paused):
-                with contextlib.suppress(UnstorableValueError):  # the failure is what the superstep ends with
-                    entries.append((task, self._paused(task, outcome)))
+                entries.append((task, self._paused(task, outcome)))
             elif isinstance(outcome, Finished) and not self._has_result(task.id):
                 written = self._encoded(outcome.writes)
                 if written is not None:
@@ -718,6 +735,17 @@ class Thread:
         """A graph's state is stored after the checkpoint of the graph around it that it was made on."""
         if self._outer is not None:
             await self._outer.flush()
+
+
+def amend_again(program: Program, board: Board, entry: TaskEntry, codec: Codec) -> None:
+    """Make the updates that calls made to the state of an open superstep, each by itself, as they made them."""
+    writes: list[Write] = []
+    for channel, data in (*entry.writes, (BETWEEN, b"")):
+        if channel in program.channels:
+            writes.append((channel, codec.decode(data, channel=channel)))
+        elif channel == BETWEEN and writes:
+            superstep.amend(program, board, writes)
+            writes = []
 
 
 def open_questions(entry: TaskEntry, codec: Codec) -> Iterator[Interrupt]:

@@ -29,7 +29,7 @@ from ..compiled import Graph
 from ..context_schema import context_reader
 from ..drawing import Drawing, Edge, drawing
 from ..errors import GraphValidationError
-from ..types import END, START, All, Command, Send
+from ..types import END, RESERVED, START, All, Command, Send
 from .schema import Channel, Managed, Schema, is_schema, merge_channels, read_schema
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             action, name = node, node.name if isinstance(node, Graph) else _name_of(node)
         if name in self.nodes:
             raise GraphValidationError(f"there is a node {name!r} already")
-        if not name or name in (START, END) or any(mark in name for mark in "|:"):
+        if not name or name in (START, END) or name in RESERVED or any(mark in name for mark in "|:"):
             raise GraphValidationError(f"{name!r} cannot be a node's name: it is reserved, or contains '|' or ':'")
         graph: Graph[Any, Any] | None = None
         call: Callable[..., Any]

@@ -29,7 +29,7 @@ from ..channels import (
 from ..compiled import Graph
 from ..errors import ErrorCode, GraphValidationError, InvalidRouteError, InvalidUpdateError
 from ..node import flavour_of
-from ..types import END, START, All, Command, Send
+from ..types import END, RESERVED, START, All, Command, Send
 from .builder import BranchSpec, CompiledStateGraph, StateGraph, draw
 from .schema import ROOT, Channel, Schema, as_mapping, filled_in, input_reader, start_writes
 
@@ -124,10 +124,8 @@ def compile_program(
 
 def _validate(builder: Builder) -> None:
     for key in builder.channels:
-        if key in (START, END) or key.startswith((BRANCH, JOIN, "__pregel_")):
-            raise GraphValidationError(
-                f"a state key cannot be called {key!r}: the name is reserved for control channels"
-            )
+        if key in (START, END) or key in RESERVED or key.startswith((BRANCH, JOIN, "__pregel_")):
+            raise GraphValidationError(f"a state key cannot be called {key!r}: the name is reserved for the runtime")
     if not builder.nodes:
         raise GraphValidationError("the graph has no nodes")
     starts = {start for start, _ in builder.edges} | set(builder.branches)
@@ -275,7 +273,7 @@ class _Updates:
         if command.update is not None:
             writes.extend(self._update(command.update, pairs=True))
         goto = command.goto
-        for end in (goto,) if isinstance(goto, (str, Send)) else goto:
+        for end in goto if isinstance(goto, (list, tuple)) else (goto,):
             _go_to(end, self._nodes, partial(self._refuse, f"has goto={end!r}"), writes)
         return writes
 
