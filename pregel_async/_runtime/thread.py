@@ -169,6 +169,7 @@ class Thread:
             if chain is None:
                 raise CheckpointNotFoundError(hold.thread_id, at)
             await thread._load(chain, fork=True)
+            thread._stands_at(at)
             thread.continues = True
             return thread
         if chain is None:
@@ -177,6 +178,7 @@ class Thread:
         found = await thread._made_here(chain)
         if found is not None:
             await thread._load(found)
+            thread._stands_at(found.rows[-1].checkpoint_id)
             thread.continues = True
         elif keeps:
             tip = chain.head if parents_of(chain.rows[-1]).get("") == parents[""] else hold.tips.get(ns)
@@ -398,8 +400,11 @@ class Thread:
         metadata = {**self.metadata, "source": source, "step": step, "parents": self.parents}
         row = self._ledger.append(entry, checkpoint_id=self.hold.next_id(), step=step, metadata=metadata)
         self._waiting.append(row)
+
+    def _stands_at(self, tip: CheckpointId) -> None:
+        """Where the state stands now that is kept from call to call: at a checkpoint that is stored."""
         if self._keeps:
-            self.hold.tips[self.ns] = self.hold.moved[self.ns] = row.checkpoint_id
+            self.hold.tips[self.ns] = self.hold.moved[self.ns] = tip
 
     def _entry(self, board: Board, ran: Sequence[Task], outcomes: Sequence[Outcome]) -> Entry:
         """What the superstep changed, encoded."""
@@ -696,6 +701,7 @@ class Thread:
         self._clears.clear()
         self._moves = False
         self._head = tip
+        self._stands_at(tip)
         hold.visited.add(self.ns)
         if releases:
             hold.released = True
