@@ -6,7 +6,8 @@ given and what it gives differ in nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import anyio
@@ -25,6 +26,7 @@ from .._core.superstep import Breakpoints
 from .._core.task import Cancelled, Outcome, Paused, Task
 from ..errors import (
     CheckpointNotFoundError,
+    ConfigError,
     EmptyInputError,
     GraphInterrupt,
     InvalidInputError,
@@ -160,24 +162,45 @@ async def run_nested(
     place = outer.next_place()
     outer.runs += 1
     thread: Thread | None = None
-    if around.thread is not None and keeps is not None:
-        thread = await Thread.nested(
-            around.thread,
-            codec(around.thread.codec),
-            program,
-            ns=ns,
-            keeps=keeps,
-            at=session.travels.pop(ns, None),
-        )
-        if thread.continues:
-            call = _Call(None, None, [], False)
-    if thread is None or thread.board is None:
-        call.require_input(program, None if session.hold is None else session.hold.thread_id)
-    ended = await _Run(program, settings, session, log, thread, ns, outer).go(call)
+    alone_in = _only_one(session.hold, ns, program) if keeps and session.hold is not None else contextlib.nullcontext()
+    with alone_in:
+        if around.thread is not None and keeps is not None:
+            thread = await Thread.nested(
+                around.thread,
+                codec(around.thread.codec),
+                program,
+                ns=ns,
+                caller=outer.task.id if keeps else None,
+                at=session.travels.pop(ns, None),
+            )
+            if thread.continues:
+                call = _Call(None, None, [], False)
+        if thread is None or thread.board is None:
+            call.require_input(program, None if session.hold is None else session.hold.thread_id)
+        ended = await _Run(program, settings, session, log, thread, ns, outer).go(call)
     if not ended.done:
         outer.open[place] = ended.interrupts
         raise GraphInterrupt(ended.interrupts)
     return ended
+
+
+@contextlib.contextmanager
+def _only_one(hold: Hold, ns: str, program: Program) -> Iterator[None]:
+    """Refuse to run a graph that keeps its state twice at once: each would go on from a state without the other.
+
+    Raises:
+        ConfigError: it runs.
+    """
+    if ns in hold.kept:
+        raise ConfigError(
+            f"graph {program.name!r} keeps its state (checkpointer=True), and several tasks run it at once in "
+            f"namespace {ns!r}. Run them one after another, or compile it without checkpointer="
+        )
+    hold.kept.add(ns)
+    try:
+        yield
+    finally:
+        hold.kept.discard(ns)
 
 
 async def in_group(work: Callable[[TaskGroup], Awaitable[_T]]) -> _T:
