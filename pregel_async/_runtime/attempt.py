@@ -61,7 +61,7 @@ async def attempt(
         contained: the running task ends with this one, so that its context is as good as the node's own. (A node with
             routers gets one of its own all the same: they do not see what it sets.)
     """
-    running = Running(around, board, task)
+    running = Running(around, board, task, CURRENT.get())
     token = CURRENT.set(running)
     progress = _Progress(given)
     try:
