@@ -87,6 +87,7 @@ def compile_program(
                 writes=_Updates(builder, target, spec.input, ignore_unknown=ignore_unknown),
                 edges=_edges(builder, target),
                 routers=_routers(builder, target),
+                commands=True,
             )
         )
     program = build_program(
