@@ -120,6 +120,8 @@ class Editor:
                 ran.append(task)
                 outcomes.append(Finished(writes, own=len(writes)))
         left = [task for task in pending if results[task.id] is None]
+        if done and self._thread.ns == "":
+            await self._thread.find_kept()
         await self._fold(ran, outcomes, superstep.rearm(self._board, left) if ran else [])
 
     def _node(self, name: str | None) -> Node:
@@ -188,6 +190,8 @@ class Editor:
             raise InvalidUpdateError("an update as END takes all that is pending for done: it has no values")
         tasks = superstep.plan(self._program, self._board, self._scope)
         outcomes: list[Outcome] = [self._thread.result_of(task) or Finished([]) for task in tasks]
+        if self._thread.ns == "":
+            await self._thread.find_kept()
         writes = [outcome.writes for outcome in outcomes if isinstance(outcome, Finished)]
         quiet = [[write for write in each if write[0] in self._program.keys] for each in writes]
         superstep.update(self._program, self._board, tasks, quiet)

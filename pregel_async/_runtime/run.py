@@ -389,6 +389,8 @@ class _Run:
             self._session.given = answers
         if call.edits:
             await thread.amend(stored, call.edits)
+        if thread.ns == "":
+            await thread.find_kept()
         thread.branch_off(stored)
         if thread.ns == "":
             self._session.answers = thread.answers()

@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol
 import anyio
 import msgspec
 
-from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.abc import PAGE, BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.errors import CheckpointError, UnstorableValueError
 from checkpoint_savers.ledger import Entry, Ledger, Reader, TaskEntry, read_record, write_record
@@ -232,6 +232,26 @@ class Thread:
                 if header.checkpoint_id <= at:
                     break
         return False
+
+    async def find_kept(self) -> None:
+        """Learn where the kept states stand that earlier attempts at the open superstep have moved.
+
+        Whoever moved them may have its result, and not run again, so that nobody else would tell.
+        """
+        hold, at = self.hold, self._loaded
+        if self._branches or at is None or at != self.tip or hold.claim.newest == at:
+            return
+        before: CheckpointId | None = None
+        while True:
+            page = await hold.saver.scan(self.thread_id, None, before=before, limit=PAGE)
+            for header in page:
+                if header.checkpoint_id <= at:
+                    return
+                if CALLER in header.metadata and parents_of(header).get("") == at and header.ns not in hold.moved:
+                    hold.tips[header.ns] = hold.moved[header.ns] = header.checkpoint_id
+            if len(page) < PAGE:
+                return
+            before = page[-1].checkpoint_id
 
     def _fitting(self, record: TaskRecord) -> TaskEntry:
         """A record, by the graph's code as it is now: what was written to a removed key is dropped.
