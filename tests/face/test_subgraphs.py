@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import operator
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any, TypedDict
 
 import anyio
@@ -18,7 +17,7 @@ import msgspec
 import pydantic
 import pytest
 
-from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
+from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, StorageError
 from pregel_async import (
     END,
     START,
@@ -1246,3 +1245,79 @@ async def test_aget_subgraphs(switches: Switches) -> None:
 
 
 # ---- a crash at every save ---------------------------------------------------------------------------------------
+
+
+class Crash:
+    """Makes a saver fail at its n-th write, before or after it is stored."""
+
+    def __init__(self, saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.at, self.after, self.writes = 0, False, 0
+        for verb in ("commit", "record"):
+            monkeypatch.setattr(saver, verb, self.around(getattr(saver, verb)))
+
+    def around(self, write: Any) -> Any:
+        async def crashing(*args: Any, **kwargs: Any) -> None:
+            self.writes += 1
+            if self.writes == self.at and not self.after:
+                raise StorageError("crashed before")
+            await write(*args, **kwargs)
+            if self.writes == self.at:
+                raise StorageError("crashed after")
+
+        return crashing
+
+
+async def driven(graph: Any, thread: str) -> Any:
+    """Run a thread to its end, whatever is left to do."""
+    while True:
+        state = await graph.aget_state(thread)
+        if state.metadata is not None and not state.next:
+            return state.values
+        await graph.ainvoke({} if state.metadata is None else Command(resume="x") if state.interrupts else None, thread)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+async def test_a_crash_at_every_save(
+    saver: BaseCheckpointSaver, switches: Switches, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    """P4, P5: whichever write fails, the resumed run gives the undisturbed result, and of what a graph inside has
+    recorded nothing runs again: not a node, not a task, not a command for the graph around, not a kept state's call."""
+
+    def add(state: Any) -> dict[str, Any]:
+        switches.ran["add"] += 1
+        return {"count": 1}
+
+    kept = chain(("add", add), schema=Count).compile(True, blocking=False)
+    low = chain(("la", switches.node("la")), ("lask", switches.asks("lask")), ("lb", switches.node("lb"))).compile()
+
+    @task
+    async def work(n: int) -> str:
+        return str((await kept.ainvoke({}))["count"])
+
+    async def mid(state: Any) -> dict[str, Any]:
+        first = await work(1)
+        log = (await low.ainvoke({}))["log"]
+        return {"log": [first, *log, str((await kept.ainvoke({}))["count"]), await work(2)]}
+
+    def up(state: Any) -> Command:
+        switches.ran["up"] += 1
+        return Command(graph=Command.PARENT, goto="there", update={"log": ["up"]})
+
+    leaves = chain(("ua", switches.node("ua")), ("up", up)).compile(blocking=False)
+    made = chain(("a", switches.node("a")), ("mid", mid), ("leaves", leaves)).add_node("there", switches.node("there"))
+    graph = made.add_edge("there", "again").add_node("again", mid).compile(saver)
+    crash = Crash(saver, monkeypatch)
+    crash.after = after
+    expected = await driven(graph, "undisturbed")
+    undisturbed, writes = switches.ran.copy(), crash.writes
+    assert expected["log"][:7] == ["a", "1", "la", "lask:x", "lb", "1", "2"]
+    for at in range(1, writes + 1):
+        crash.at, crash.writes = at, 0
+        switches.ran.clear()
+        with pytest.raises(StorageError):
+            await driven(graph, f"{at}")
+        crash.at = 0
+        assert await driven(graph, f"{at}") == expected
+        again = switches.ran - undisturbed
+        del again["lask"]  # nobody was told the question: it is asked again
+        assert sum(again.values()) <= (0 if after else 1), (at, again)
