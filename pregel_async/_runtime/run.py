@@ -38,7 +38,7 @@ from .hold import Hold
 from .log import Log
 from .loops import alone
 from .runner import Runner
-from .thread import Thread, namespace_of
+from .thread import Thread, has_child, namespace_of
 from .world import World
 
 _T = TypeVar("_T")
@@ -121,9 +121,13 @@ async def run(
         if settings.at is not None:
             raise CheckpointNotFoundError(thread_id, settings.at)
         call.require_input(program, thread_id)
+    for ns, at in settings.travels.items():
+        if await saver.read(thread_id, ns, at) is None:
+            raise CheckpointNotFoundError(thread_id, at)
     async with await Hold.take(saver, world, thread_id, settings.on_conflict) as hold:
         metadata = {**settings.metadata, "run_id": run_id}
-        thread = await Thread.open(hold, codec, program, at=settings.at, fork=bool(settings.travels), metadata=metadata)
+        travels = bool(settings.travels) and not await _is_where_it_stands(saver, thread_id, settings)
+        thread = await Thread.open(hold, codec, program, at=settings.at, fork=travels, metadata=metadata)
 
         async def beside_the_claim(group: TaskGroup) -> Ended:
             group.start_soon(hold.keep)
@@ -132,6 +136,14 @@ async def run(
             return await _Run(program, settings, session, log, thread, "", None).go(call)
 
         return await in_group(beside_the_claim)
+
+
+async def _is_where_it_stands(saver: BaseCheckpointSaver, thread_id: str, settings: Settings) -> bool:
+    """Whether a journey ends where the thread, or a branch of it, stands: that is resumed, and not run again."""
+    for ns, at in (("", settings.at), *settings.travels.items()):
+        if at is not None and await has_child(saver, thread_id, ns, at):
+            return False
+    return True
 
 
 async def run_nested(

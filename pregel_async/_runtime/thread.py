@@ -157,7 +157,7 @@ class Thread:
 
         Args:
             caller: the task that runs the graph, when its state is kept from call to call; else None.
-            at: travel in time: go on from this checkpoint, on a branch of its own.
+            at: travel in time: go on from this checkpoint; on a branch of its own, when the graph around is on one.
 
         Raises: as `open`.
         """
@@ -171,7 +171,7 @@ class Thread:
         if at is not None:
             if chain is None:
                 raise CheckpointNotFoundError(hold.thread_id, at)
-            await thread._load(chain, fork=True)
+            await thread._load(chain, fork=outer.tip != outer._loaded)
             thread._stands_at(at)
             thread.continues = True
             return thread
@@ -213,7 +213,7 @@ class Thread:
         self.board = restore(self.program, reader.state(at), row.step, self.codec, thread_id=self.thread_id)
         self._ledger = Ledger.resume(reader, at)
         if at != chain.head and not fork:
-            fork = await self._has_child(at)
+            fork = await has_child(self.hold.saver, self.thread_id, self.ns, at)
             self._moves = not fork
         self._branches = fork
         if not fork:
@@ -223,15 +223,6 @@ class Thread:
             amended = self._records.get(AMENDED)
             if amended is not None:
                 superstep.amend(self.program, self.board, self._decoded(amended))
-
-    async def _has_child(self, at: CheckpointId) -> bool:
-        async with aclosing(self.hold.saver.walk(self.thread_id, self.ns)) as walk:
-            async for header, _, _ in walk:
-                if header.parent_id == at:
-                    return True
-                if header.checkpoint_id <= at:
-                    break
-        return False
 
     async def find_kept(self) -> None:
         """Learn where the kept states stand that earlier attempts at the open superstep have moved.
@@ -757,6 +748,17 @@ def namespace_of(ns: str, task: Task, *, keeps: bool, runs: int = 0) -> str:
     if keeps:
         inside = "|".join(part.partition(":")[0] for part in inside.split("|"))
     return f"{inside}|{runs}" if runs else inside
+
+
+async def has_child(saver: BaseCheckpointSaver, thread_id: str, ns: str, at: CheckpointId) -> bool:
+    """Whether a checkpoint is no branch's tip."""
+    async with aclosing(saver.walk(thread_id, ns)) as walk:
+        async for header, _, _ in walk:
+            if header.parent_id == at:
+                return True
+            if header.checkpoint_id <= at:
+                break
+    return False
 
 
 async def made_on(
