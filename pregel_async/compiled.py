@@ -345,7 +345,7 @@ class Graph(Generic[InputT, OutputT]):
     ) -> tuple[Settings, Running | None]:
         """A call's settings, checked; and the node that makes it, when the graph runs as part of its run.
 
-        A config that names a thread makes a run of its own, unless it is the node's own config, or that of a node around it.
+        A config that names a thread makes a run of its own, unless it is the config of that node, or of one around it.
         """
         mine = merge_configs(self._config, config)
         outer = CURRENT.get()

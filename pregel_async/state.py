@@ -103,7 +103,7 @@ class StateReader:
                     yield await self._snapshot((reader, row), records, children, False)
 
     async def _children_of(self, thread_id: str, ns: str, at: CheckpointId) -> list[Place]:
-        """The checkpoints that close the superstep after this one, newest first: one on each branch that starts here."""
+        """The checkpoints that close the superstep after this one, one for each branch from here, newest first."""
         found: list[Place] = []
         async with aclosing(self._saver.walk(thread_id, ns)) as walk:
             async for header, reader, _ in walk:

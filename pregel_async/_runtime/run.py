@@ -7,7 +7,7 @@ given and what it gives differ in nothing else.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import anyio
@@ -197,7 +197,7 @@ async def run_nested(
 
 
 @contextlib.contextmanager
-def _only_one(hold: Hold, ns: str, program: Program) -> Iterator[None]:
+def _only_one(hold: Hold, ns: str, program: Program) -> Generator[None]:
     """Refuse to run a graph that keeps its state twice at once: each would go on from a state without the other.
 
     Raises:

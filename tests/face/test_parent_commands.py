@@ -434,7 +434,9 @@ async def test_beside_a_failure(saver: BaseCheckpointSaver, switches: Switches) 
         switches.ran["cmd"] += 1
         return up("there", log=["up"])
 
-    sub = StateGraph(State).add_node("fails", fails).add_node("cmd", cmd).add_edge(START, "fails").add_edge(START, "cmd")
+    sub = (
+        StateGraph(State).add_node("fails", fails).add_node("cmd", cmd).add_edge(START, "fails").add_edge(START, "cmd")
+    )
     graph = chain(("sub", sub.compile())).add_node("there", switches.node("there")).compile(saver)
     switches.broken = {"fails"}
     async with anyio.create_task_group() as group:

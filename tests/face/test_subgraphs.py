@@ -22,7 +22,6 @@ from pregel_async import (
     END,
     START,
     Command,
-    GraphInterrupt,
     NodeBuilder,
     Pregel,
     RemainingSteps,
@@ -669,9 +668,9 @@ async def test_true_as_a_node(saver: BaseCheckpointSaver) -> None:
     class In(TypedDict, total=False):
         pass
 
-    sub = chain(
-        ("add", lambda state: {"own": 1}), ("tell", lambda state: {"seen": state["own"]}), schema=Both
-    ).compile(True, blocking=False)
+    sub = chain(("add", lambda state: {"own": 1}), ("tell", lambda state: {"seen": state["own"]}), schema=Both).compile(
+        True, blocking=False
+    )
 
     class Outer(TypedDict, total=False):
         seen: Annotated[int, max]
@@ -896,7 +895,9 @@ async def test_answers_to_some_of_the_graphs_at_once(saver: BaseCheckpointSaver,
     pair = StateGraph(State)
     for name in "xy":
         pair.add_node(name, chain(("ask", switches.asks(name))).compile()).add_edge(START, name)
-    graph = StateGraph(State).add_node("pair", pair.compile()).add_node("z", chain(("ask", switches.asks("z"))).compile())
+    graph = (
+        StateGraph(State).add_node("pair", pair.compile()).add_node("z", chain(("ask", switches.asks("z"))).compile())
+    )
     built = graph.add_edge(START, "pair").add_edge(START, "z").compile(saver)
     first = await built.ainvoke({}, "t")
     assert asked(first) == ["x", "y", "z"]
