@@ -364,13 +364,13 @@ class Graph(SyncFace[InputT, OutputT]):
     ) -> tuple[Settings, Running | None]:
         """A call's settings, checked; and the node that makes it, when the graph runs as part of its run.
 
-        A config that names a thread makes a run of its own, unless it is the node's own config.
+        A config that names a thread makes a run of its own, unless it is the config of that node, or of one around it.
         """
         mine = merge_configs(self._config, config)
         outer = CURRENT.get()
         if outer is not None:
             own_saver = isinstance(self.checkpointer, BaseCheckpointSaver) and outer.around.session.hold is None
-            if own_saver or is_elsewhere(mine, outer.config):
+            if own_saver or all(is_elsewhere(mine, here) for here in outer.configs()):
                 inherited = outer.around.config if own_saver else None
                 mine, outer = merge_configs(inherited, mine), None
             else:

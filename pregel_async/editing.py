@@ -139,6 +139,8 @@ class Editor:
             return  # the others stay pending, on the state that they were planned on
         done = [(task, result) for task in pending if (result := results[task.id]) is not None]
         others = [(task, Finished(writes, own=len(writes))) for task, writes in made if task.index < 0]
+        if done and self._thread.ns == "":
+            await self._thread.find_kept()
         await self._fold(done, others, left)
 
     def _node(self, name: str | None) -> Node:
@@ -210,6 +212,8 @@ class Editor:
             raise InvalidUpdateError("an update as END takes all that is pending for done: it has no values")
         tasks = superstep.plan(self._program, self._board, self._scope)
         outcomes: list[Outcome] = [self._thread.result_of(task) or Finished([]) for task in tasks]
+        if self._thread.ns == "":
+            await self._thread.find_kept()
         writes = [outcome.writes for outcome in outcomes if isinstance(outcome, Finished)]
         quiet = [[write for write in each if write[0] in self._program.keys] for each in writes]
         superstep.update(self._program, self._board, tasks, quiet)

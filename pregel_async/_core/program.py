@@ -78,6 +78,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         injects: what else it gets, by keyword: (parameter, what).
         managed: keys of its input that the runtime itself makes (`RemainingSteps`), and how: of the superstep's number,
             and of how many the run may still take, this one included.
+        commands: `writes` takes commands for the node's own graph.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     hidden: bool = False
     injects: tuple[tuple[str, str], ...] = ()
     managed: tuple[tuple[str, Callable[[int, int], Any]], ...] = ()
+    commands: bool = False
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from msgspec import structs
 from .._core.board import Board
 from .._core.copying import ATOMS
 from .._core.isolation import isolate, own
-from .._core.program import PARENT, Node, Write
+from .._core.program import PARENT, RETURN, Node, Write
 from .._core.task import Failed, Finished, Paused, Task
 from ..errors import (
     GraphBubbleUp,
@@ -61,7 +61,7 @@ async def attempt(
         contained: the running task ends with this one, so that its context is as good as the node's own. (A node with
             routers gets one of its own all the same: they do not see what it sets.)
     """
-    running = Running(around, board, task)
+    running = Running(around, board, task, CURRENT.get())
     token = CURRENT.set(running)
     progress = _Progress(given)
     try:
@@ -110,21 +110,27 @@ async def _run(running: Running, record: Recorder | None, progress: _Progress, *
     if writes is None:
         value = board.input_of(node) if task.send < 0 else isolate(task.arg)
         compare = watch(task, value) if running.around.debug else None
+        result: Any = None
+        commands: list[Command] | None = None
         try:
             result = await _call(node, value, running, contained=contained and not node.routers)
         except BaseException as error:
-            result = _commands_in(error, running)
+            commands = _commands_in(error, running)
         if compare is not None:
             compare()
         if running.calls is not None:
-            await running.calls.join()
+            try:
+                await running.calls.join()
+            except ParentCommand as error:
+                commands = commands or _commands_in(error, running)
         if running.open:
             raise InterruptSwallowedError(node.name)
-        writes = [(name, item if type(item) in ATOMS else own(item, name)) for name, item in node.writes(result)]
+        written = node.writes(result) if commands is None else _written_by(commands, running)
+        writes = [(name, item if type(item) in ATOMS else own(item, name)) for name, item in written]
         for name, item in writes:
-            if name == PARENT:
+            if name == PARENT and task.caller is None:
                 _check_leaves(running, item)
-                leaves = True
+            leaves = leaves or name == PARENT
         progress.writes = writes
     everything = [*writes, *node.edges]
     if node.routers:
@@ -218,8 +224,27 @@ def _commands_in(error: BaseException, running: Running) -> list[Command]:
     commands = [command for bubble in bubbles if isinstance(bubble, ParentCommand) for command in bubble.commands]
     if failure is not None or not commands or any(isinstance(bubble, GraphInterrupt) for bubble in bubbles):
         raise error
+    if running.task.caller is not None:
+        return commands  # a call is no level of its own: they are for whoever called it
     mine = (Command.PARENT, running.around.program.name, running.task.node.name)
     return [structs.replace(command, graph=None) if command.graph in mine else command for command in commands]
+
+
+def _written_by(commands: list[Command], running: Running) -> list[Write]:
+    """The writes of commands that a graph which the node ran has given."""
+    node, program = running.task.node, running.around.program
+    if running.task.caller is not None:
+        return [(RETURN, None), *((PARENT, command) for command in commands)]
+    if node.commands:
+        return node.writes(commands)
+    writes: list[Write] = []
+    for command in commands:
+        try:
+            writes += [(PARENT, command)] if command.graph is not None else program.read_command(command)
+        except InvalidUpdateError as error:
+            error.add_note(f"the graph that node {node.name!r} of graph {program.name!r} runs gave it this command")
+            raise
+    return writes
 
 
 async def _call(node: Node, value: Any, running: Running, *, contained: bool) -> Any:

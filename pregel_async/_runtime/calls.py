@@ -15,9 +15,9 @@ import anyio
 import anyio.from_thread
 
 from .._core.isolation import isolate, own
-from .._core.program import Node
+from .._core.program import PARENT, Node
 from .._core.task import Cancelled, Failed, Finished, Outcome, Paused, Task
-from ..errors import GraphInterrupt, OutsideRunError, TaskCancelledError
+from ..errors import GraphBubbleUp, GraphInterrupt, OutsideRunError, ParentCommand, TaskCancelledError
 from .context import Running
 from .loops import wait_out
 
@@ -176,6 +176,8 @@ def _error_of(outcome: Outcome | None, task: Task) -> BaseException | None:
         return GraphInterrupt(outcome.interrupts)
     if isinstance(outcome, Cancelled):
         return TaskCancelledError(task.node.name)
+    if isinstance(outcome, Finished) and outcome.leaves:
+        return ParentCommand(tuple([command for name, command in outcome.writes if name == PARENT]))
     return None
 
 
@@ -199,12 +201,13 @@ class CalledTasks:
 
         Raises:
             BaseException: what one of them raised and nobody was told; an `ExceptionGroup` in the order of the calls
-                when there are several; `GraphInterrupt` when one has asked.
+                when there are several; `GraphInterrupt` when one has asked; else `ParentCommand` when graphs that
+                they ran have given commands.
         """
         for future in self._futures:
             await future.settle()
         errors = [error for future in self._futures if (error := future.untold()) is not None]
-        failures = [error for error in errors if not isinstance(error, (GraphInterrupt, TaskCancelledError))]
+        failures = [error for error in errors if not isinstance(error, (GraphBubbleUp, TaskCancelledError))]
         if len(failures) == 1:
             raise failures[0]
         if failures:
@@ -212,6 +215,9 @@ class CalledTasks:
         for error in errors:
             if isinstance(error, GraphInterrupt):
                 raise error
+        commands = [command for error in errors if isinstance(error, ParentCommand) for command in error.commands]
+        if commands:
+            raise ParentCommand(tuple(commands))
 
     async def pause(self) -> None:
         """Wait until all have ended, as their caller stops to ask: what they do is not done again."""

@@ -7,9 +7,9 @@ does. What follows from it: who asks a question, whose subgraph a graph's run is
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Never, Protocol, TypeVar
 
 import anyio
 import msgspec
@@ -179,11 +179,12 @@ class Running:
         called: the number of the next call of a task.
         runs: how many graphs it has run.
         ended: the attempt is over; code of it that goes on all the same reaches nothing any more.
+        within: the node whose code called this one, or runs its graph; None when there is none.
     """
 
-    __slots__ = ("_asked", "around", "board", "called", "calls", "ended", "open", "places", "runs", "task")
+    __slots__ = ("_asked", "around", "board", "called", "calls", "ended", "open", "places", "runs", "task", "within")
 
-    def __init__(self, around: Around, board: Board, task: Task) -> None:
+    def __init__(self, around: Around, board: Board, task: Task, within: Running | None = None) -> None:
         self.around = around
         self.board = board
         self.task = task
@@ -193,6 +194,7 @@ class Running:
         self.called = 0
         self.runs = 0
         self.ended = False
+        self.within = within
         self._asked = 0
 
     @property
@@ -235,6 +237,11 @@ class Running:
         place, self.places = self.places, self.places + 1
         return place
 
+    def pass_on(self, questions: tuple[Interrupt, ...]) -> Never:
+        """Ask what a run of its own has asked that this node has started."""
+        self.open[self.next_place()] = questions
+        raise GraphInterrupt(questions)
+
     # ---- what it was called with -------------------------------------------------------------------------------------
 
     def inject(self, wanted: tuple[tuple[str, str], ...]) -> dict[str, Any]:
@@ -254,6 +261,13 @@ class Running:
         config["metadata"] = {**config.get("metadata", {})}
         config["run_id"] = info.run_id
         return config  # type: ignore[return-value]  # a RunnableConfig, made key by key
+
+    def configs(self) -> Iterator[RunnableConfig]:
+        """The configs of this node and of those around it in the same run: where its own run stands."""
+        at: Running | None = self
+        while at is not None and at.around.session is self.around.session:
+            yield at.config
+            at = at.within
 
     @property
     def store(self) -> Any:

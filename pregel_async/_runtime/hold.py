@@ -38,6 +38,7 @@ class Hold:
             the branch that this run is on.
         moved: those of them that changed since the root graph's last commit.
         visited: the namespaces that this run has written.
+        kept: those of subgraphs that keep their state from call to call, and are running.
     """
 
     def __init__(self, saver: BaseCheckpointSaver, world: World, claim: Claim) -> None:
@@ -49,6 +50,7 @@ class Hold:
         self.tips: dict[str, CheckpointId] = {}
         self.moved: dict[str, CheckpointId] = {}
         self.visited: set[str] = set()
+        self.kept: set[str] = set()
         self._newest = claim.newest
 
     @classmethod

@@ -6,7 +6,8 @@ given and what it gives differ in nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -24,6 +25,7 @@ from .._core.superstep import Breakpoints
 from .._core.task import Cancelled, Outcome, Paused, Task
 from ..errors import (
     CheckpointNotFoundError,
+    ConfigError,
     EmptyInputError,
     GraphInterrupt,
     InvalidInputError,
@@ -34,7 +36,7 @@ from .context import Around, Running, Session
 from .hold import Hold
 from .log import Log
 from .runner import Runner
-from .thread import Thread, namespace_of
+from .thread import Thread, has_child, namespace_of
 from .world import World
 
 
@@ -110,13 +112,25 @@ async def run(
         if settings.at is not None:
             raise CheckpointNotFoundError(thread_id, settings.at)
         call.require_input(program, thread_id)
+    for ns, at in settings.travels.items():
+        if await saver.read(thread_id, ns, at) is None:
+            raise CheckpointNotFoundError(thread_id, at)
     async with await Hold.take(saver, world, thread_id, settings.on_conflict) as hold:
         metadata = {**settings.metadata, "run_id": run_id}
-        thread = await Thread.open(hold, codec, program, at=settings.at, fork=bool(settings.travels), metadata=metadata)
+        travels = bool(settings.travels) and not await _is_where_it_stands(saver, thread_id, settings)
+        thread = await Thread.open(hold, codec, program, at=settings.at, fork=travels, metadata=metadata)
         session = Session(world, run_id, thread_id, hold)
         session.travels = dict(settings.travels)
         this = _Run(program, settings, session, log, thread, "", None)
         return await hold.beside(lambda: this.go(call))
+
+
+async def _is_where_it_stands(saver: BaseCheckpointSaver, thread_id: str, settings: Settings) -> bool:
+    """Whether a journey ends where the thread, or a branch of it, stands: that is resumed, and not run again."""
+    for ns, at in (("", settings.at), *settings.travels.items()):
+        if at is not None and await has_child(saver, thread_id, ns, at):
+            return False
+    return True
 
 
 async def run_nested(
@@ -147,24 +161,45 @@ async def run_nested(
     place = outer.next_place()
     outer.runs += 1
     thread: Thread | None = None
-    if around.thread is not None and keeps is not None:
-        thread = await Thread.nested(
-            around.thread,
-            codec(around.thread.codec),
-            program,
-            ns=ns,
-            keeps=keeps,
-            at=session.travels.pop(ns, None),
-        )
-        if thread.continues:
-            call = _Call(None, None, [], False)
-    if thread is None or thread.board is None:
-        call.require_input(program, None if session.hold is None else session.hold.thread_id)
-    ended = await _Run(program, settings, session, log, thread, ns, outer).go(call)
+    alone_in = _only_one(session.hold, ns, program) if keeps and session.hold is not None else contextlib.nullcontext()
+    with alone_in:
+        if around.thread is not None and keeps is not None:
+            thread = await Thread.nested(
+                around.thread,
+                codec(around.thread.codec),
+                program,
+                ns=ns,
+                caller=outer.task.id if keeps else None,
+                at=session.travels.pop(ns, None),
+            )
+            if thread.continues:
+                call = _Call(None, None, [], False)
+        if thread is None or thread.board is None:
+            call.require_input(program, None if session.hold is None else session.hold.thread_id)
+        ended = await _Run(program, settings, session, log, thread, ns, outer).go(call)
     if not ended.done:
         outer.open[place] = ended.interrupts
         raise GraphInterrupt(ended.interrupts)
     return ended
+
+
+@contextlib.contextmanager
+def _only_one(hold: Hold, ns: str, program: Program) -> Generator[None]:
+    """Refuse to run a graph that keeps its state twice at once: each would go on from a state without the other.
+
+    Raises:
+        ConfigError: it runs.
+    """
+    if ns in hold.kept:
+        raise ConfigError(
+            f"graph {program.name!r} keeps its state (checkpointer=True), and several tasks run it at once in "
+            f"namespace {ns!r}. Run them one after another, or compile it without checkpointer="
+        )
+    hold.kept.add(ns)
+    try:
+        yield
+    finally:
+        hold.kept.discard(ns)
 
 
 # ---- what a call brings --------------------------------------------------------------------------------------------
@@ -333,6 +368,8 @@ class _Run:
                 answers = _answers_to(call.command.resume, thread.questions(), thread.thread_id)
             await thread.resume(stored, answers, call.edits)
             self._session.given = answers
+        if thread.ns == "":
+            await thread.find_kept()
         thread.branch_off(stored)
         if thread.ns == "":
             self._session.answers = thread.answers()

@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol
 import anyio
 import msgspec
 
-from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.abc import PAGE, BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.errors import CheckpointError, UnstorableValueError
 from checkpoint_savers.ledger import Entry, Ledger, Reader, TaskEntry, read_record, write_record
@@ -44,6 +44,9 @@ AMENDED = TaskId("__input__")
 
 BETWEEN = ""
 """The channel of the write that stands between two such updates: each is folded by itself."""
+
+CALLER = "__task__"
+"""The metadata key that says which task ran a graph whose namespace does not: one that keeps its state."""
 
 Source = Literal["input", "loop", "update", "fork"]
 
@@ -78,7 +81,7 @@ class Thread:
         metadata: dict[str, Any],
         parents: dict[str, str],
         outer: Thread | None = None,
-        keeps: bool = False,
+        caller: TaskId | None = None,
     ) -> None:
         self.hold = hold
         self.codec = codec
@@ -89,7 +92,7 @@ class Thread:
         self.board: Board | None = None
         self.continues = False
         self._outer = outer
-        self._keeps = keeps
+        self._caller = caller
         self._head: CheckpointId | None = None
         self._ledger = Ledger.start(ns)
         self._loaded: CheckpointId | None = None
@@ -150,28 +153,29 @@ class Thread:
         program: Program,
         *,
         ns: str,
-        keeps: bool,
+        caller: TaskId | None,
         at: CheckpointId | None = None,
     ) -> Thread:
         """Load the namespace of a graph that a node of another graph runs.
 
         Args:
-            keeps: its state is kept from call to call.
-            at: travel in time: go on from this checkpoint, on a branch of its own.
+            caller: the task that runs the graph, when its state is kept from call to call; else None.
+            at: travel in time: go on from this checkpoint; on a branch of its own, when the graph around is on one.
 
         Raises: as `open`.
         """
         hold = outer.hold
         assert outer.tip is not None  # a superstep always follows a checkpoint
         parents = {**outer.parents, outer.ns: outer.tip}
-        thread = cls(hold, codec, program, ns=ns, metadata=outer.metadata, parents=parents, outer=outer, keeps=keeps)
+        thread = cls(hold, codec, program, ns=ns, metadata=outer.metadata, parents=parents, outer=outer, caller=caller)
         if hold.fresh and ns not in hold.visited:
             return thread  # nothing of this thread is older than this run, which has not been here
         chain = await hold.saver.read(hold.thread_id, ns, at)
         if at is not None:
             if chain is None:
                 raise CheckpointNotFoundError(hold.thread_id, at)
-            await thread._load(chain, fork=True)
+            await thread._load(chain, fork=outer.tip != outer._loaded)
+            thread._stands_at(at)
             thread.continues = True
             return thread
         if chain is None:
@@ -180,8 +184,9 @@ class Thread:
         found = await thread._made_here(chain)
         if found is not None:
             await thread._load(found)
+            thread._stands_at(found.rows[-1].checkpoint_id)
             thread.continues = True
-        elif keeps:
+        elif caller is not None:
             tip = chain.head if parents_of(chain.rows[-1]).get("") == parents[""] else hold.tips.get(ns)
             if tip is not None:
                 await thread._load(await hold.saver.read(hold.thread_id, ns, tip))
@@ -191,11 +196,11 @@ class Thread:
         """The newest state that was made by an earlier attempt at this very call, if there is one."""
         outer, hold = self._outer, self.hold
         assert outer is not None and outer.tip is not None
-        if parents_of(chain.rows[-1]).get(outer.ns) == outer.tip:
+        if _was_made_on(chain.rows[-1], outer.ns, outer.tip, self._caller):
             return chain
         if outer.tip != outer._loaded:
             return None  # this run made that checkpoint, and on it nothing but what the head would show
-        found = await made_on(hold.saver, hold.thread_id, self.ns, outer.ns, outer.tip)
+        found = await made_on(hold.saver, hold.thread_id, self.ns, outer.ns, outer.tip, caller=self._caller)
         return None if found is None else await hold.saver.read(hold.thread_id, self.ns, found[0])
 
     async def _load(self, chain: Chain | None, *, fork: bool = False) -> None:
@@ -207,10 +212,11 @@ class Thread:
         reader = Reader(self.thread_id, self.ns, chain.rows)
         if self._outer is None:
             self.parents = parents_of(row)
+            self._caller = row.metadata.get(CALLER)
         self.board = restore(self.program, reader.state(at), row.step, self.codec, thread_id=self.thread_id)
         self._ledger = Ledger.resume(reader, at)
         if at != chain.head and not fork:
-            fork = await self._has_child(at)
+            fork = await has_child(self.hold.saver, self.thread_id, self.ns, at)
             self._moves = not fork
         self._branches = fork
         if not fork:
@@ -221,14 +227,25 @@ class Thread:
             if amended is not None:
                 amend_again(self.program, self.board, amended, self.codec)
 
-    async def _has_child(self, at: CheckpointId) -> bool:
-        async with aclosing(self.hold.saver.walk(self.thread_id, self.ns)) as walk:
-            async for header, _, _ in walk:
-                if header.parent_id == at:
-                    return True
+    async def find_kept(self) -> None:
+        """Learn where the kept states stand that earlier attempts at the open superstep have moved.
+
+        Whoever moved them may have its result, and not run again, so that nobody else would tell.
+        """
+        hold, at = self.hold, self._loaded
+        if self._branches or at is None or at != self.tip or hold.claim.newest == at:
+            return
+        before: CheckpointId | None = None
+        while True:
+            page = await hold.saver.scan(self.thread_id, None, before=before, limit=PAGE)
+            for header in page:
                 if header.checkpoint_id <= at:
-                    break
-        return False
+                    return
+                if CALLER in header.metadata and parents_of(header).get("") == at and header.ns not in hold.moved:
+                    hold.tips[header.ns] = hold.moved[header.ns] = header.checkpoint_id
+            if len(page) < PAGE:
+                return
+            before = page[-1].checkpoint_id
 
     def _fitting(self, record: TaskRecord) -> TaskEntry:
         """A record, by the graph's code as it is now: what was written to a removed key is dropped.
@@ -406,10 +423,15 @@ class Thread:
 
     def _append(self, entry: Entry, step: int, source: Source) -> None:
         metadata = {**self.metadata, "source": source, "step": step, "parents": self.parents}
+        if self._caller is not None:
+            metadata[CALLER] = self._caller
         row = self._ledger.append(entry, checkpoint_id=self.hold.next_id(), step=step, metadata=metadata)
         self._waiting.append(row)
-        if self._keeps:
-            self.hold.tips[self.ns] = self.hold.moved[self.ns] = row.checkpoint_id
+
+    def _stands_at(self, tip: CheckpointId) -> None:
+        """Where the state stands now that is kept from call to call: at a checkpoint that is stored."""
+        if self._outer is not None and self._caller is not None:
+            self.hold.tips[self.ns] = self.hold.moved[self.ns] = tip
 
     def _entry(self, board: Board, ran: Sequence[Task], outcomes: Sequence[Outcome]) -> Entry:
         """What the superstep changed, encoded."""
@@ -727,6 +749,7 @@ class Thread:
         self._clears.clear()
         self._moves = False
         self._head = tip
+        self._stands_at(tip)
         hold.visited.add(self.ns)
         if releases:
             hold.released = True
@@ -769,23 +792,48 @@ def namespace_of(ns: str, task: Task, *, keeps: bool, runs: int = 0) -> str:
     return f"{inside}|{runs}" if runs else inside
 
 
+async def has_child(saver: BaseCheckpointSaver, thread_id: str, ns: str, at: CheckpointId) -> bool:
+    """Whether a checkpoint is no branch's tip."""
+    async with aclosing(saver.walk(thread_id, ns)) as walk:
+        async for header, _, _ in walk:
+            if header.parent_id == at:
+                return True
+            if header.checkpoint_id <= at:
+                break
+    return False
+
+
 async def made_on(
-    saver: BaseCheckpointSaver, thread_id: str, ns: str, outer_ns: str, at: CheckpointId
+    saver: BaseCheckpointSaver,
+    thread_id: str,
+    ns: str,
+    outer_ns: str,
+    at: CheckpointId,
+    *,
+    caller: TaskId | None,
 ) -> tuple[CheckpointId, bool] | None:
     """The newest checkpoint of a namespace that was made on a checkpoint of the graph around it, and whether it is the
-    namespace's head; None when there is none."""
+    namespace's head; None when there is none.
+
+    Args:
+        caller: the task that made it, when the namespace does not say; else None.
+    """
     chain = await saver.read(thread_id, ns)
     if chain is None:
         return None
-    if parents_of(chain.rows[-1]).get(outer_ns) == at:
+    if _was_made_on(chain.rows[-1], outer_ns, at, caller):
         return chain.head, True
     async with aclosing(saver.walk(thread_id, ns)) as walk:
         async for header, _, _ in walk:
-            if parents_of(header).get(outer_ns) == at:
+            if _was_made_on(header, outer_ns, at, caller):
                 return header.checkpoint_id, False
             if header.checkpoint_id < at:
                 break
     return None
+
+
+def _was_made_on(row: CheckpointRow | Header, outer_ns: str, at: CheckpointId, caller: TaskId | None) -> bool:
+    return parents_of(row).get(outer_ns) == at and (caller is None or row.metadata.get(CALLER) == caller)
 
 
 def parents_of(row: CheckpointRow | Header) -> dict[str, str]:
