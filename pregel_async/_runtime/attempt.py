@@ -62,6 +62,8 @@ async def attempt(
             routers gets one of its own all the same: they do not see what it sets.)
     """
     running = Running(around, board, task)
+    if running.place is not None:
+        await running.place.take()
     token = CURRENT.set(running)
     progress = _Progress(given)
     try:
@@ -82,6 +84,8 @@ async def attempt(
     finally:
         running.ended = True
         CURRENT.reset(token)
+        if running.place is not None:
+            running.place.leave()
         if running.calls is not None:
             await running.calls.end()
 

@@ -8,7 +8,7 @@ caller. Calls run in the task group of the whole run, and end before their calle
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -18,8 +18,9 @@ from .._core.isolation import isolate, own
 from .._core.program import Node
 from .._core.task import Cancelled, Failed, Finished, Outcome, Paused, Task
 from ..errors import GraphInterrupt, OutsideRunError, TaskCancelledError
-from .context import Running
+from .context import CURRENT, Running
 from .loops import wait_out
+from .places import Place
 
 T = TypeVar("T")
 
@@ -114,20 +115,26 @@ class TaskFuture(Generic[T]):
 
     async def settle(self) -> None:
         """Wait until the task has ended, in whatever way."""
-        if self._outcome is None:
-            places = self._caller.around.places
-            if places is not None:
-                places.release()  # who waits for a task lends it its place
+        if self._outcome is not None:
+            return
+        lent = list(_places_of(CURRENT.get() or self._caller))  # who waits for a task lends it its place
+        for place in lent:
+            place.lend()
+        try:
+            await self._over.wait()
+        except BaseException:
+            if not self._caller.open:  # else the caller is on its way to ask, and the task may finish beside it
+                self.cancel()
+            for place in lent:
+                place.overdraw()
+            raise
+        while lent:
             try:
-                await self._over.wait()
+                await lent.pop().take_back()
             except BaseException:
-                if not self._caller.open:  # else the caller is on its way to ask, and the task may finish beside it
-                    self.cancel()
+                for place in lent:
+                    place.overdraw()
                 raise
-            finally:
-                if places is not None:
-                    with anyio.CancelScope(shield=True):
-                        await places.acquire()
 
     def _take(self) -> T:
         self._told = True
@@ -146,11 +153,7 @@ class TaskFuture(Generic[T]):
         outcome: Outcome = Cancelled()
         try:
             with self._scope:
-                if around.places is None:
-                    outcome = await around.call(self._caller, self._task)
-                else:
-                    async with around.places:
-                        outcome = await around.call(self._caller, self._task)
+                outcome = await around.call(self._caller, self._task)
         finally:
             if isinstance(outcome, Paused):
                 self._caller.open[self._place] = outcome.interrupts
@@ -164,6 +167,14 @@ class TaskFuture(Generic[T]):
     def untold(self) -> BaseException | None:
         """What the task raised, if nobody has been told."""
         return None if self._told else _error_of(self._outcome, self._task)
+
+
+def _places_of(running: Running | None) -> Iterator[Place]:
+    """The places that are free while code of a node waits: the node's, and of the nodes that its graph runs in."""
+    while running is not None:
+        if running.place is not None:
+            yield running.place
+        running = running.around.outer
 
 
 def _error_of(outcome: Outcome | None, task: Task) -> BaseException | None:

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
-import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
@@ -25,6 +24,7 @@ from .._core.task import Outcome, Task
 from ..errors import EmptyChannelError, GraphInterrupt, OutsideRunError
 from ..types import Interrupt, RunnableConfig, StreamWriter
 from .hold import Hold
+from .places import Place, Places
 from .thread import Thread
 from .world import World
 
@@ -149,7 +149,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     store: Any
     write: Callable[[Any], None] | None
     outer: Running | None
-    places: anyio.Semaphore | None
+    places: Places | None
     call: Callable[[Running, Task], Awaitable[Outcome]]
     debug: bool
 
@@ -174,10 +174,11 @@ class Running:
         places: how many things it has asked, called or run: the place of the next.
         calls: the tasks that it has called; None before the first.
         runs: how many graphs it has run.
+        place: its place among those that run at once; None when all may.
         ended: the attempt is over; code of it that goes on all the same reaches nothing any more.
     """
 
-    __slots__ = ("_asked", "around", "board", "calls", "ended", "open", "places", "runs", "task")
+    __slots__ = ("_asked", "around", "board", "calls", "ended", "open", "place", "places", "runs", "task")
 
     def __init__(self, around: Around, board: Board, task: Task) -> None:
         self.around = around
@@ -187,6 +188,7 @@ class Running:
         self.places = 0
         self.calls: Calls | None = None
         self.runs = 0
+        self.place = None if around.places is None else Place(around.places)
         self.ended = False
         self._asked = 0
 

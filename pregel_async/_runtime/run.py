@@ -35,6 +35,7 @@ from .context import Around, Running, Session
 from .hold import Hold
 from .log import Log
 from .loops import alone
+from .places import Places
 from .runner import Runner
 from .thread import Thread, namespace_of
 from .world import World
@@ -327,7 +328,7 @@ class _Run:
             store=settings.store,
             write=None if log is None else log.write,
             outer=outer,
-            places=None if width is None else anyio.Semaphore(width),
+            places=None if width is None else Places(width),
             call=self._runner.call,
             debug=settings.debug,
         )

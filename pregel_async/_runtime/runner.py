@@ -103,26 +103,9 @@ class Runner:
             if around.session.given and (waiting := self.storage.waits_for(task, around.session)) is not None:
                 return waiting
             given = self.storage.writes_of(task)
-        if around.places is None:
-            return await attempt(
-                around,
-                board,
-                task,
-                given,
-                self._record,
-                natively_cancelled=natively_cancelled,
-                contained=contained,
-            )
-        async with around.places:
-            return await attempt(
-                around,
-                board,
-                task,
-                given,
-                self._record,
-                natively_cancelled=natively_cancelled,
-                contained=contained,
-            )
+        return await attempt(
+            around, board, task, given, self._record, natively_cancelled=natively_cancelled, contained=contained
+        )
 
     async def call(self, caller: Running, task: Task) -> Finished | Failed | Paused:
         """Run a task that a node calls, in a task of its own; its result is recorded before anybody has it."""
