@@ -17,7 +17,7 @@ PUSH = "__pregel_push"
 
 Path: TypeAlias = "tuple[str | int | bool | Path, ...]"
 """`(PULL, node)` of a triggered node, `(PUSH, index, False)` of a send, `(PUSH, path of the caller, index, True)` of a
-call that a task makes."""
+call that a task makes; with `"routing"` behind it when one of its routers does."""
 
 
 def task_id(scope: str, ns: str, step: int, node: str, path: Path) -> TaskId:
@@ -33,10 +33,12 @@ def task_id(scope: str, ns: str, step: int, node: str, path: Path) -> TaskId:
     return TaskId(blake2b(key, digest_size=16).hexdigest())
 
 
-def interrupt_id(task: TaskId, index: int) -> str:
+def interrupt_id(task: TaskId, index: int, *, routing: bool = False) -> str:
     """32 hex digits.
 
     Args:
         index: the question's place among those that one attempt of the task asks, from 0.
+        routing: one of its routers asks. These count for themselves: they may run without the node.
     """
-    return blake2b(f"{task} asks {index}".encode(), digest_size=16).hexdigest()
+    who = f"{task}, routing," if routing else task
+    return blake2b(f"{who} asks {index}".encode(), digest_size=16).hexdigest()

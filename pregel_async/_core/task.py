@@ -23,9 +23,10 @@ class Task:
         send: the place among the superstep's sends, or among the calls of one task, from 0; -1 for a triggered node.
         arg: the argument of the send or call.
         caller: the path of the task that calls; None for a task of the superstep's plan.
+        routing: one of the caller's routers calls.
     """
 
-    __slots__ = ("_id", "_scope", "arg", "caller", "index", "node", "send", "step")
+    __slots__ = ("_id", "_scope", "arg", "caller", "index", "node", "routing", "send", "step")
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class Task:
         send: int = -1,
         arg: Any = None,
         caller: Path | None = None,
+        routing: bool = False,
     ) -> None:
         self.node = node
         self.step = step
@@ -43,6 +45,7 @@ class Task:
         self.send = send
         self.arg = arg
         self.caller = caller
+        self.routing = routing
         self._scope = scope
         self._id: TaskId | None = None
 
@@ -56,12 +59,13 @@ class Task:
     @property
     def path(self) -> Path:
         if self.caller is not None:
-            return (PUSH, self.caller, self.send, True)
+            path = (PUSH, self.caller, self.send, True)
+            return (*path, "routing") if self.routing else path
         return (PULL, self.node.name) if self.send < 0 else (PUSH, self.send, False)
 
-    def call(self, node: Node, index: int, arg: Any) -> Task:
-        """The task of a call that this one makes: its `index`-th, from 0."""
-        return Task(node, self.step, self.index, self._scope, index, arg, self.path)
+    def call(self, node: Node, index: int, arg: Any, *, routing: bool = False) -> Task:
+        """The task of a call that this one makes: its `index`-th, from 0; or its routers' `index`-th."""
+        return Task(node, self.step, self.index, self._scope, index, arg, self.path, routing)
 
     @property
     def triggers(self) -> tuple[str, ...]:

@@ -131,6 +131,7 @@ async def _run(running: Running, record: Recorder | None, progress: _Progress, *
                 leaves = True
         progress.writes = writes
     everything = [*writes, *node.edges]
+    running.begin_routing()
     for router in node.routers:
         injected = running.inject(router.injects) if router.injects else {}
         answer = router.call(board.view_of(router, program, writes), **injected)
@@ -146,6 +147,8 @@ async def _run(running: Running, record: Recorder | None, progress: _Progress, *
                 progress.recording = False
             answer = await answer
         everything.extend([(name, own(item, name)) for name, item in router.route(answer)])
+    if node.routers and running.calls is not None:
+        await running.calls.join()
     if running.open:
         raise InterruptSwallowedError(node.name)
     return Finished(everything, own=len(writes), leaves=leaves)

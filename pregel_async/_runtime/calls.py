@@ -195,7 +195,8 @@ class CalledTasks:
 
     def start(self, caller: Running, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskFuture[Any]:
         """Start a task; on the event loop's thread."""
-        task = caller.task.call(node, len(self._futures), own((args, kwargs)))
+        task = caller.task.call(node, caller.called, own((args, kwargs)), routing=caller.routing)
+        caller.called += 1
         future: TaskFuture[Any] = TaskFuture(caller, task)
         self._futures.append(future)
         caller.around.session.group.start_soon(future.run, name=f"task {node.name}")

@@ -175,10 +175,26 @@ class Running:
         calls: the tasks that it has called; None before the first.
         runs: how many graphs it has run.
         place: its place among those that run at once; None when all may.
+        called: how many tasks it has called.
+        routing: the node has returned, and its routers are asked. What they ask and call counts for itself: they run
+            without the node when its writes are recorded.
         ended: the attempt is over; code of it that goes on all the same reaches nothing any more.
     """
 
-    __slots__ = ("_asked", "around", "board", "calls", "ended", "open", "place", "places", "runs", "task")
+    __slots__ = (
+        "_asked",
+        "around",
+        "board",
+        "called",
+        "calls",
+        "ended",
+        "open",
+        "place",
+        "places",
+        "routing",
+        "runs",
+        "task",
+    )
 
     def __init__(self, around: Around, board: Board, task: Task) -> None:
         self.around = around
@@ -189,6 +205,8 @@ class Running:
         self.calls: Calls | None = None
         self.runs = 0
         self.place = None if around.places is None else Place(around.places)
+        self.called = 0
+        self.routing = False
         self.ended = False
         self._asked = 0
 
@@ -198,13 +216,19 @@ class Running:
         own_part = f"{self.task.node.name}:{self.task.id}"
         return f"{self.around.ns}|{own_part}" if self.around.ns else own_part
 
+    def begin_routing(self) -> None:
+        """From here on its routers ask, call and run."""
+        self.routing = True
+        self._asked = self.called = 0
+        self.runs = 1_000_000  # more than a node runs: a namespace is the node's or the routers', not both
+
     # ---- questions ---------------------------------------------------------------------------------------------------
 
     def ask(self, value: Any) -> Any:
         """The answer, if there is one. Raises `GraphInterrupt` with the question if there is none."""
         index, self._asked = self._asked, self._asked + 1
         place = self.next_place()
-        key = interrupt_id(self.task.id, index)
+        key = interrupt_id(self.task.id, index, routing=self.routing)
         answers = self.around.session.answers
         if key in answers:
             return isolate(answers[key])
