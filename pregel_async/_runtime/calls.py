@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import anyio
 import anyio.from_thread
+import anyio.lowlevel
 
 from .._core.isolation import isolate, own
 from .._core.program import Node
@@ -153,6 +154,7 @@ class TaskFuture(Generic[T]):
         outcome: Outcome = Cancelled()
         try:
             with self._scope:
+                await anyio.lowlevel.checkpoint_if_cancelled()  # it never begins when it was cancelled before
                 outcome = await around.call(self._caller, self._task)
         finally:
             if isinstance(outcome, Paused):
