@@ -233,7 +233,7 @@ async def _call(node: Node, value: Any, running: Running, *, contained: bool) ->
         result = copy_context().run(call, value)
     else:
         # Cancelling waits for the thread: nothing that the graph started outlives the run.
-        result = await in_thread(call, value)
+        result = await in_thread(call, value, running.stop)
     return await in_own_context(result) if isawaitable(result) else result
 
 

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 import anyio
 import anyio.from_thread
 import anyio.lowlevel
+import anyio.to_thread
 
 from .._core.isolation import isolate, own
 from .._core.program import Node
@@ -62,14 +63,20 @@ class TaskFuture(Generic[T]):
 
         Returns:
             Whether it was still under way.
+
+        Raises:
+            OutsideRunError: called in a thread that the run did not start.
         """
         if self.done():
             return False
-        self._told = True  # whoever cancels it knows
         if threading.get_ident() == self._loop_thread:
             self._scope.cancel()
         else:
-            anyio.from_thread.run_sync(self._scope.cancel)
+            try:
+                anyio.from_thread.run_sync(self._scope.cancel)
+            except RuntimeError as error:
+                raise self._unreachable("cancelled") from error
+        self._told = True  # whoever cancels it knows
         return True
 
     def result(self, timeout: float | None = None) -> T:
@@ -80,7 +87,8 @@ class TaskFuture(Generic[T]):
 
         Raises:
             TimeoutError: it is not there yet.
-            OutsideRunError: called on the event loop's thread before the task has ended: await the future there.
+            OutsideRunError: called before the task has ended on the event loop's thread, where the future is awaited,
+                or in a thread that the run did not start.
         """
         if self.done():
             return self._take()
@@ -89,7 +97,11 @@ class TaskFuture(Generic[T]):
                 f"the result of task {self._task.node.name!r} is not there yet, and waiting for it here would stop "
                 "the event loop: await the future"
             )
-        return anyio.from_thread.run(self._wait_for, timeout)
+        try:
+            anyio.from_thread.run(self._settle_within, timeout)
+        except RuntimeError as error:  # anyio's: what the task raised is not raised in there
+            raise self._unreachable("waited for") from error
+        return self._take()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What the task raised; None when it finished. Waits as `result` does."""
@@ -106,11 +118,22 @@ class TaskFuture(Generic[T]):
 
     # ---- waiting -----------------------------------------------------------------------------------------------------
 
-    async def _wait_for(self, timeout: float | None) -> T:
-        with anyio.fail_after(timeout):
-            return await self._wait()
+    async def _settle_within(self, timeout: float | None) -> None:
+        # The thread that waits is lent to the others: that of the task is to come out of the same number of threads.
+        threads = anyio.to_thread.current_default_thread_limiter()
+        threads.total_tokens += 1
+        try:
+            with anyio.fail_after(timeout):
+                await self.settle()
+        finally:
+            threads.total_tokens -= 1
 
     async def _wait(self) -> T:
+        if threading.get_ident() != self._loop_thread:
+            raise OutsideRunError(
+                f"task {self._task.node.name!r} was awaited in another event loop than its run's: wait for it there "
+                "with result()"
+            )
         await self.settle()
         return self._take()
 
@@ -145,6 +168,12 @@ class TaskFuture(Generic[T]):
         assert isinstance(self._outcome, Finished)
         result: T = isolate(self._outcome.writes[0][1])
         return result
+
+    def _unreachable(self, what: str) -> OutsideRunError:
+        return OutsideRunError(
+            f"task {self._task.node.name!r} was {what} in a thread of the node's own, from which the run cannot be "
+            "reached: do that in the node's function"
+        )
 
     # ---- running -----------------------------------------------------------------------------------------------------
 
@@ -228,13 +257,17 @@ class CalledTasks:
         for future in self._futures:
             await future.settle()
 
+    def stop(self) -> None:
+        """Cancel those that go on."""
+        for future in self._futures:
+            future.cancel()
+
     async def end(self) -> None:
         """Cancel those that go on, and wait until they have ended."""
-        going_on = [future for future in self._futures if not future.done()]
-        for future in going_on:
-            future.cancel()
-        for future in going_on:
-            await future.wait_out()
+        self.stop()
+        for future in self._futures:
+            if not future.done():
+                await future.wait_out()
 
 
 def call_task(caller: Running, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskFuture[Any]:

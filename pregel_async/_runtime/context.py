@@ -90,6 +90,10 @@ class Calls(Protocol):
         """Wait until all have ended, as their caller stops to ask."""
         ...
 
+    def stop(self) -> None:
+        """Cancel those that go on."""
+        ...
+
     async def end(self) -> None:
         """Cancel those that go on, and wait until they have ended."""
         ...
@@ -215,6 +219,12 @@ class Running:
         """What the state of graphs that it runs is stored under."""
         own_part = f"{self.task.node.name}:{self.task.id}"
         return f"{self.around.ns}|{own_part}" if self.around.ns else own_part
+
+    def stop(self) -> None:
+        """It is cancelled: end what it has called, and let it call nothing more. For a thread that waits for a task."""
+        self.ended = True
+        if self.calls is not None:
+            self.calls.stop()
 
     def begin_routing(self) -> None:
         """From here on its routers ask, call and run."""
