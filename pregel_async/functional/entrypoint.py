@@ -17,7 +17,7 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 
 from .._core.program import Node, Write, build_program
 from .._runtime.context import PREVIOUS
-from .._runtime.injection import check_signature, hints_of, injections_of
+from .._runtime.injection import check_signature, hints_of, injections_of, is_generator
 from .._runtime.world import World
 from ..channels import EphemeralValue, LastValue
 from ..compiled import Graph
@@ -109,7 +109,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
     def __call__(self, call: Callable[..., R]) -> CompiledEntrypoint[Any, R]: ...
     def __call__(self, call: Callable[..., Any]) -> CompiledEntrypoint[Any, Any]:
         name = self._name or getattr(call, "__name__", None) or type(call).__name__
-        if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
+        if is_generator(call):
             raise GraphValidationError(f"entrypoint {name!r} is a generator: return a value instead of yielding")
         injects = injections_of(call, after=1)
         check_signature(
