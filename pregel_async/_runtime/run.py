@@ -297,6 +297,13 @@ def _answers_to(resume: Any, questions: Sequence[Interrupt], thread_id: str) -> 
     )
 
 
+def _writer(log: Log | None, outer: Running | None) -> Callable[[Any], None] | None:
+    """Where nodes write to: the stream of who reads it, of this run or else of the one around."""
+    if log is not None and log.write is not None:
+        return log.write
+    return None if outer is None else outer.around.write
+
+
 class _Run:
     """The port of one run."""
 
@@ -326,7 +333,7 @@ class _Run:
             config=settings.config,
             context=settings.context,
             store=settings.store,
-            write=None if log is None else log.write,
+            write=_writer(log, outer),
             outer=outer,
             places=None if width is None else Places(width),
             call=self._runner.call,
