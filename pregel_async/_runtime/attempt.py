@@ -179,14 +179,20 @@ async def _stopped(running: Running, error: BaseException, writes: list[Write] |
     """The outcome of an attempt that raised.
 
     What stops a node to ask is looked for in groups too: a task group of the node's own wraps it in one. Beside a
-    failure it does not count.
+    failure it does not count, be it one of a task that the node called and did not await.
     """
-    task = running.task
+    task, calls = running.task, running.calls
     failure = _split(error)[1]
-    if failure is not None:
-        return Failed(_placed(failure, task), writes)
-    if running.calls is not None:
-        await running.calls.pause()
+    failures = [] if failure is None else [failure]
+    if calls is not None:
+        if failure is None:
+            await calls.pause()
+        failures.extend(calls.failures())
+    if len(failures) == 1:
+        return Failed(_placed(failures[0], task), writes)
+    if failures:
+        message = f"node {task.node.name!r} failed, or tasks that it called and did not await: {len(failures)} failures"
+        return Failed(_placed(BaseExceptionGroup(message, failures), task), writes)
     return Paused(running.questions(), writes)
 
 

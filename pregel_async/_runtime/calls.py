@@ -8,7 +8,7 @@ caller. Calls run in the task group of the whole run, and end before their calle
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -41,6 +41,7 @@ class TaskFuture(Generic[T]):
         self._scope = anyio.CancelScope()
         self._outcome: Outcome | None = None
         self._told = False
+        self._awaited = 0
         self._loop_thread = caller.around.session.loop_thread
 
     def __repr__(self) -> str:
@@ -122,13 +123,22 @@ class TaskFuture(Generic[T]):
         # The thread that waits is lent to the others: that of the task is to come out of the same number of threads.
         threads = anyio.to_thread.current_default_thread_limiter()
         threads.total_tokens += 1
+        self._awaited += 1
         try:
             with anyio.fail_after(timeout):
                 await self.settle()
         finally:
+            self._awaited -= 1
             threads.total_tokens -= 1
 
     async def _wait(self) -> T:
+        self._awaited += 1
+        try:
+            return await self._wait_here()
+        finally:
+            self._awaited -= 1
+
+    async def _wait_here(self) -> T:
         if threading.get_ident() != self._loop_thread:
             raise OutsideRunError(
                 f"task {self._task.node.name!r} was awaited in another event loop than its run's: wait for it there "
@@ -196,8 +206,12 @@ class TaskFuture(Generic[T]):
         await wait_out(self._over)
 
     def untold(self) -> BaseException | None:
-        """What the task raised, if nobody has been told."""
-        return None if self._told else _error_of(self._outcome, self._task)
+        """What the task raised, if nobody has been told, and nobody waits to be told."""
+        return None if self._told or self._awaited else _error_of(self._outcome, self._task)
+
+    def tell(self) -> None:
+        """Somebody is told now."""
+        self._told = True
 
 
 def _places_of(running: Running | None) -> Iterator[Place]:
@@ -242,15 +256,25 @@ class CalledTasks:
         """
         for future in self._futures:
             await future.settle()
-        errors = [error for future in self._futures if (error := future.untold()) is not None]
-        failures = [error for error in errors if not isinstance(error, (GraphInterrupt, TaskCancelledError))]
+        failures = self.failures()
         if len(failures) == 1:
             raise failures[0]
         if failures:
             raise BaseExceptionGroup(f"{len(failures)} tasks failed that nobody awaited", failures)
-        for error in errors:
+        for future in self._futures:
+            error = future.untold()
             if isinstance(error, GraphInterrupt):
                 raise error
+
+    def failures(self) -> list[BaseException]:
+        """What tasks raised that have ended and nobody was told, in the order of the calls. Now somebody is."""
+        failed: list[BaseException] = []
+        for future in self._futures:
+            error = future.untold()
+            if error is not None and not isinstance(error, (GraphInterrupt, TaskCancelledError)):
+                future.tell()
+                failed.append(error)
+        return failed
 
     async def pause(self) -> None:
         """Wait until all have ended, as their caller stops to ask: what they do is not done again."""
@@ -270,8 +294,13 @@ class CalledTasks:
                 await future.wait_out()
 
 
-def call_task(caller: Running, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskFuture[Any]:
+def call_task(
+    caller: Running, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], hints: Sequence[Any]
+) -> TaskFuture[Any]:
     """Call a task from wherever the node's code runs: on the event loop, or in a worker thread.
+
+    Args:
+        hints: annotations that name the types of what it gives.
 
     Raises:
         OutsideRunError: the node has ended, or runs code in a thread that anyio does not know.
@@ -286,6 +315,8 @@ def call_task(caller: Running, node: Node, args: tuple[Any, ...], kwargs: dict[s
         if caller.calls is None:
             caller.calls = CalledTasks()
         assert isinstance(caller.calls, CalledTasks)
+        if caller.around.thread is not None:
+            caller.around.thread.know(*hints)
         return caller.calls.start(caller, node, args, kwargs)
 
     if caller.around.session.loop_thread == threading.get_ident():

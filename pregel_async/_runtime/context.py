@@ -90,6 +90,10 @@ class Calls(Protocol):
         """Wait until all have ended, as their caller stops to ask."""
         ...
 
+    def failures(self) -> list[BaseException]:
+        """What tasks raised that have ended and nobody was told, in the order of the calls. Now somebody is."""
+        ...
+
     def stop(self) -> None:
         """Cancel those that go on."""
         ...

@@ -48,11 +48,7 @@ class TaskFunction(Generic[P, T_co]):
         Raises:
             OutsideRunError: called outside of a node, a task or an entrypoint.
         """
-        caller = current(f"task {self.name!r}")
-        thread = caller.around.thread
-        if thread is not None:
-            thread.know(*self._hints)
-        return call_task(caller, self._node, args, kwargs)
+        return call_task(current(f"task {self.name!r}"), self._node, args, kwargs, self._hints)
 
     def __repr__(self) -> str:
         return f"<task {self.name!r}>"
