@@ -7,6 +7,7 @@ caller. Calls run in the task group of the whole run, and end before their calle
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Generic, TypeVar
@@ -126,7 +127,7 @@ class TaskFuture(Generic[T]):
         self._awaited += 1
         try:
             with anyio.fail_after(timeout):
-                await self.settle()
+                await self.settle(cancels=False)
         finally:
             self._awaited -= 1
             threads.total_tokens -= 1
@@ -147,8 +148,12 @@ class TaskFuture(Generic[T]):
         await self.settle()
         return self._take()
 
-    async def settle(self) -> None:
-        """Wait until the task has ended, in whatever way."""
+    async def settle(self, *, cancels: bool = True) -> None:
+        """Wait until the task has ended, in whatever way.
+
+        Args:
+            cancels: when the wait is cancelled, so is the task.
+        """
         if self._outcome is not None:
             return
         lent = list(_places_of(CURRENT.get() or self._caller))  # who waits for a task lends it its place
@@ -157,7 +162,9 @@ class TaskFuture(Generic[T]):
         try:
             await self._over.wait()
         except BaseException:
-            if not self._caller.open:  # else the caller is on its way to ask, and the task may finish beside it
+            if (
+                cancels and not self._caller.open
+            ):  # else the caller is on its way to ask, and the task may finish beside it
                 self.cancel()
             for place in lent:
                 place.overdraw()
@@ -171,6 +178,10 @@ class TaskFuture(Generic[T]):
                 raise
 
     def _take(self) -> T:
+        if isinstance(self._outcome, Cancelled) and threading.get_ident() != self._loop_thread:
+            # The task may have ended with the run that is being cancelled: then so does the thread, and does not fail.
+            with contextlib.suppress(RuntimeError):  # a thread of the node's own
+                anyio.from_thread.check_cancelled()
         self._told = True
         error = _error_of(self._outcome, self._task)
         if error is not None:

@@ -69,7 +69,9 @@ def injections_of(call: Callable[..., Any], *, after: int) -> tuple[tuple[str, s
     bound = call.keywords if isinstance(call, functools.partial) else {}  # these are the user's own
     found: list[tuple[str, str]] = []
     for place, parameter in enumerate(parameters):
-        if place < after or parameter.name in bound or parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+        if place < after or parameter.name in bound:
+            continue
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             continue
         what = _what(parameter, hints)
         if what is not None:

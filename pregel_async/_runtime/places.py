@@ -86,17 +86,20 @@ class Place:
             raise
         finally:
             self._taking = False
-            self._holds = True
-            if self._lenders or self._left:
-                self._holds = False
-                self._places.give_back()
+            self._keep()
 
     def overdraw(self) -> None:
         """Such a coroutine was cancelled."""
         self._lenders -= 1
         if not (self._lenders or self._holds or self._taking or self._left):
             self._places.overdraw()
-            self._holds = True
+            self._keep()
+
+    def _keep(self) -> None:
+        """It is the task's again, unless that has ended meanwhile, or waits again."""
+        self._holds = not (self._lenders or self._left)
+        if not self._holds:
+            self._places.give_back()
 
     def leave(self) -> None:
         """The task has ended."""
