@@ -269,7 +269,7 @@ class Running:
     def config(self) -> RunnableConfig:
         """The call's settings, and where the node stands. A new one each time."""
         info = self.info
-        config: dict[str, Any] = {**self.around.config}
+        config: dict[str, Any] = own(self.around.config)
         config["configurable"] = {**config.get("configurable", {}), "checkpoint_ns": info.checkpoint_ns}
         if info.thread_id is not None:
             config["configurable"]["thread_id"] = info.thread_id
