@@ -172,15 +172,26 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
 
     # ---- nodes ---------------------------------------------------------------------------------------------------
 
-    @overload
+    @overload  # plain ones first: of a function with more parameters no lambda can be inferred
     def add_node(
         self,
         node: str,
-        action: Callable[Concatenate[StateT, ...], object],
+        action: Callable[[StateT], object],
         *,
         defer: bool = False,
         metadata: Mapping[str, Any] | None = None,
         input_schema: None = None,
+        destinations: Destinations | None = None,
+    ) -> Self: ...
+    @overload
+    def add_node(
+        self,
+        node: str,
+        action: Callable[[NodeInputT], object],
+        *,
+        defer: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+        input_schema: type[NodeInputT],
         destinations: Destinations | None = None,
     ) -> Self: ...
     @overload
