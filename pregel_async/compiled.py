@@ -367,12 +367,12 @@ class Graph(SyncFace[InputT, OutputT]):
         A config that names a thread makes a run of its own, unless it is the config of that node, or of one around it.
         """
         mine = merge_configs(self._config, config)
-        outer = CURRENT.get()
+        outer = around = CURRENT.get()
         if outer is not None:
             own_saver = isinstance(self.checkpointer, BaseCheckpointSaver) and outer.around.session.hold is None
             if own_saver or all(is_elsewhere(mine, here) for here in outer.configs()):
                 inherited = outer.around.config if own_saver else None
-                mine, outer = merge_configs(inherited, mine), None
+                mine, outer, around = merge_configs(inherited, mine), None, outer if own_saver else None
             else:
                 mine = merge_configs(outer.around.config, without_address(mine))
         if outer is None and self.checkpointer is True:
@@ -385,9 +385,9 @@ class Graph(SyncFace[InputT, OutputT]):
             check_durability(durability, stored=stored or (outer is not None and outer.around.thread is not None))
         if context is not None:
             context = context if self._read_context is None else self._read_context(context)
-        elif outer is not None:
-            context = outer.context
-        store = outer.store if outer is not None and self.store is None else self.store
+        elif around is not None:
+            context = around.context
+        store = around.store if around is not None and self.store is None else self.store
         settings = settings_of(
             mine,
             stored=stored,

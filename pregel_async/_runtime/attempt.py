@@ -62,6 +62,8 @@ async def attempt(
             routers gets one of its own all the same: they do not see what it sets.)
     """
     running = Running(around, board, task, CURRENT.get())
+    if running.place is not None:
+        await running.place.take()
     token = CURRENT.set(running)
     progress = _Progress(given)
     try:
@@ -82,6 +84,8 @@ async def attempt(
     finally:
         running.ended = True
         CURRENT.reset(token)
+        if running.place is not None:
+            running.place.leave()
         if running.calls is not None:
             await running.calls.end()
 
@@ -150,6 +154,8 @@ async def _run(running: Running, record: Recorder | None, progress: _Progress, *
                 progress.recording = False
             answer = await answer
         everything.extend([(name, own(item, name)) for name, item in router.route(answer)])
+    if node.routers and running.calls is not None:
+        await running.calls.join()
     if running.open:
         raise InterruptSwallowedError(node.name)
     return Finished(everything, own=len(writes), leaves=leaves)
@@ -180,18 +186,25 @@ async def _stopped(running: Running, error: BaseException, writes: list[Write] |
     """The outcome of an attempt that raised.
 
     What stops a node to ask is looked for in groups too: a task group of the node's own wraps it in one. Beside a
-    failure it does not count; nor does it beside a cancellation of the run, which goes on.
+    failure it does not count, be it one of a task that the node called and did not await; nor does it beside a
+    cancellation of the run, which goes on.
     """
-    task = running.task
+    task, calls = running.task, running.calls
     failure = _split(error)[1]
     if isinstance(failure, BaseExceptionGroup):
         cancelled, rest = failure.split(anyio.get_cancelled_exc_class())
         if cancelled is not None and rest is None and _cancelled_from_outside(None):
             raise next(_flat(cancelled))  # a group of trio's: asyncio's leave cancellations out
-    if failure is not None:
-        return Failed(_placed(failure, task), writes)
-    if running.calls is not None:
-        await running.calls.pause()
+    failures = [] if failure is None else [failure]
+    if calls is not None:
+        if failure is None:
+            await calls.pause()
+        failures.extend(calls.failures())
+    if len(failures) == 1:
+        return Failed(_placed(failures[0], task), writes)
+    if failures:
+        message = f"node {task.node.name!r} failed, or tasks that it called and did not await: {len(failures)} failures"
+        return Failed(_placed(BaseExceptionGroup(message, failures), task), writes)
     return Paused(running.questions(), writes)
 
 
@@ -257,7 +270,7 @@ async def _call(node: Node, value: Any, running: Running, *, contained: bool) ->
         result = copy_context().run(call, value)
     else:
         # Cancelling waits for the thread: nothing that the graph started outlives the run.
-        result = await in_thread(call, value)
+        result = await in_thread(call, value, running.stop)
     return await in_own_context(result) if isawaitable(result) else result
 
 

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Generic, Never, Protocol, TypeVar
 
-import anyio
 import msgspec
 
 from checkpoint_savers.records import CheckpointId, TaskId
@@ -25,6 +24,7 @@ from ..errors import EmptyChannelError, GraphInterrupt, OutsideRunError
 from ..types import Interrupt, RunnableConfig, StreamWriter
 from .hold import Hold
 from .loops import starter
+from .places import Place, Places
 from .thread import Thread
 from .world import World
 
@@ -93,6 +93,14 @@ class Calls(Protocol):
         """Wait until all have ended, as their caller stops to ask."""
         ...
 
+    def failures(self) -> list[BaseException]:
+        """What tasks raised that have ended and nobody was told, in the order of the calls. Now somebody is."""
+        ...
+
+    def stop(self) -> None:
+        """Cancel those that go on."""
+        ...
+
     async def end(self) -> None:
         """Cancel those that go on, and wait until they have ended."""
         ...
@@ -152,7 +160,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     store: Any
     write: Callable[[Any], None] | None
     outer: Running | None
-    places: anyio.Semaphore | None
+    places: Places | None
     call: Callable[[Running, Task], Awaitable[Outcome]]
     debug: bool
 
@@ -178,11 +186,25 @@ class Running:
         calls: the tasks that it has called; None before the first.
         called: the number of the next call of a task.
         runs: how many graphs it has run.
+        place: its place among those that run at once; None when all may.
         ended: the attempt is over; code of it that goes on all the same reaches nothing any more.
         within: the node whose code called this one, or runs its graph; None when there is none.
     """
 
-    __slots__ = ("_asked", "around", "board", "called", "calls", "ended", "open", "places", "runs", "task", "within")
+    __slots__ = (
+        "_asked",
+        "around",
+        "board",
+        "called",
+        "calls",
+        "ended",
+        "open",
+        "place",
+        "places",
+        "runs",
+        "task",
+        "within",
+    )
 
     def __init__(self, around: Around, board: Board, task: Task, within: Running | None = None) -> None:
         self.around = around
@@ -193,6 +215,7 @@ class Running:
         self.calls: Calls | None = None
         self.called = 0
         self.runs = 0
+        self.place = None if around.places is None else Place(around.places)
         self.ended = False
         self.within = within
         self._asked = 0
@@ -203,15 +226,21 @@ class Running:
         own_part = f"{self.task.node.name}:{self.task.id}"
         return f"{self.around.ns}|{own_part}" if self.around.ns else own_part
 
+    def stop(self) -> None:
+        """It is cancelled: end what it has called, and let it call nothing more. For a thread that waits for a task."""
+        self.ended = True
+        if self.calls is not None:
+            self.calls.stop()
+
     # ---- questions ---------------------------------------------------------------------------------------------------
 
     def ask(self, value: Any) -> Any:
-        """The answer, if there is one. Raises `GraphInterrupt` with the question if there is none; `OutsideRunError` when
-        the node has ended, so that nobody would be asked."""
+        """The answer, if there is one. Raises `GraphInterrupt` with the question if there is none; `OutsideRunError`
+        when the node has ended, so that nobody would be asked."""
         if self.ended:
             raise OutsideRunError(
-                f"interrupt() was called for node {self.task.node.name!r}, which has ended: wait in the node for whatever "
-                "it starts"
+                f"interrupt() was called for node {self.task.node.name!r}, which has ended: wait in the node for "
+                "whatever it starts"
             )
         index, self._asked = self._asked, self._asked + 1
         place = self.next_place()
@@ -252,7 +281,7 @@ class Running:
     def config(self) -> RunnableConfig:
         """The call's settings, and where the node stands. A new one each time."""
         info = self.info
-        config: dict[str, Any] = {**self.around.config}
+        config: dict[str, Any] = own(self.around.config)
         config["configurable"] = {**config.get("configurable", {}), "checkpoint_ns": info.checkpoint_ns}
         if info.thread_id is not None:
             config["configurable"]["thread_id"] = info.thread_id

@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
-import anyio
 import msgspec
 
 from checkpoint_savers.abc import BaseCheckpointSaver
@@ -35,6 +34,7 @@ from ..types import Command, Interrupt, OnConflict, RunnableConfig
 from .context import Around, Running, Session
 from .hold import Hold
 from .log import Log
+from .places import Places
 from .runner import Runner
 from .thread import Thread, has_child, namespace_of
 from .world import World
@@ -297,6 +297,13 @@ def _answers_to(resume: Any, questions: Sequence[Interrupt], thread_id: str) -> 
     )
 
 
+def _writer(log: Log | None, outer: Running | None) -> Callable[[Any], None] | None:
+    """Where nodes write to: the stream of who reads it, of this run or else of the one around."""
+    if log is not None and log.write is not None:
+        return log.write
+    return None if outer is None else outer.around.write
+
+
 class _Run:
     """The port of one run."""
 
@@ -326,9 +333,9 @@ class _Run:
             config=settings.config,
             context=settings.context,
             store=settings.store,
-            write=None if log is None else log.write,
+            write=_writer(log, outer),
             outer=outer,
-            places=None if width is None else anyio.Semaphore(width),
+            places=None if width is None else Places(width),
             call=self._runner.call,
             debug=settings.debug,
         )

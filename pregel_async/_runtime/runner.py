@@ -76,6 +76,7 @@ class Runner:
         self._turn = turn()
         self._cancellations = native_cancellations()
         self._cancelled_before = self._cancellations()
+        self._broken: Exception | None = None  # storage's failure to record what a called task did
         self._record: Recorder | None = None if storage is None else self._record_unrouted
 
     async def execute(self, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
@@ -107,27 +108,11 @@ class Runner:
             if around.session.given and (waiting := self.storage.waits_for(task, around.session)) is not None:
                 return waiting
             given = self.storage.writes_of(task)
-        if around.places is None:
-            outcome = await attempt(
-                around,
-                board,
-                task,
-                given,
-                self._record,
-                natively_cancelled=natively_cancelled,
-                contained=contained,
-            )
-        else:
-            async with around.places:
-                outcome = await attempt(
-                    around,
-                    board,
-                    task,
-                    given,
-                    self._record,
-                    natively_cancelled=natively_cancelled,
-                    contained=contained,
-                )
+        outcome = await attempt(
+            around, board, task, given, self._record, natively_cancelled=natively_cancelled, contained=contained
+        )
+        if self._broken is not None:  # whatever the node made of it: the superstep ends with that error alone
+            raise self._broken
         if isinstance(outcome, Paused) and self.storage is not None:
             try:
                 self.storage.check(task, outcome)
@@ -136,7 +121,12 @@ class Runner:
         return outcome
 
     async def call(self, caller: Running, task: Task) -> Finished | Failed | Paused:
-        """Run a task that a node calls, in a task of its own; its result is recorded before anybody has it."""
+        """Run a task that a node calls, in a task of its own; its result is recorded before anybody has it.
+
+        When storing it fails, the caller is told, and nothing more is called: the superstep ends with that error.
+        """
+        if self._broken is not None:
+            return Failed(self._broken)
         if self.storage is not None:
             recorded = self.storage.result_of(task)
             if recorded is not None:
@@ -152,7 +142,10 @@ class Runner:
                 if self.storage is not None:
                     await self.storage.record(task, outcome.writes, routed=True)
                 await self.tell(task, outcome, stored=True)
-            except Exception as error:  # storage's; it reaches whoever awaits the task
+            except UnstorableValueError as error:
+                return Failed(error)
+            except Exception as error:
+                self._broken = error
                 return Failed(error)
         return outcome
 

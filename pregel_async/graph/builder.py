@@ -22,7 +22,7 @@ import msgspec
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 
-from .._runtime.injection import check_signature, hints_of, injections_of
+from .._runtime.injection import check_signature, hints_of, injections_of, is_generator
 from .._runtime.world import World
 from ..annotations import aliased, class_of
 from ..compiled import Graph
@@ -172,15 +172,26 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
 
     # ---- nodes ---------------------------------------------------------------------------------------------------
 
-    @overload
+    @overload  # plain ones first: of a function with more parameters no lambda can be inferred
     def add_node(
         self,
         node: str,
-        action: Callable[Concatenate[StateT, ...], object],
+        action: Callable[[StateT], object],
         *,
         defer: bool = False,
         metadata: Mapping[str, Any] | None = None,
         input_schema: None = None,
+        destinations: Destinations | None = None,
+    ) -> Self: ...
+    @overload
+    def add_node(
+        self,
+        node: str,
+        action: Callable[[NodeInputT], object],
+        *,
+        defer: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+        input_schema: type[NodeInputT],
         destinations: Destinations | None = None,
     ) -> Self: ...
     @overload
@@ -498,7 +509,7 @@ def _check_action(name: str, call: Any) -> tuple[tuple[str, str], ...]:
             f"the action of {name!r} is a function, and {call!r} is not callable. Name and function go together: "
             "add_node(name, function), add_sequence([(name, function), ...])"
         )
-    if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
+    if is_generator(call):
         raise GraphValidationError(f"the action of {name!r} is a generator: return an update instead of yielding")
     injects = injections_of(call, after=1)
     check_signature(call, object(), what=f"{name!r} is called with one argument, the state", injected=injects)
