@@ -354,20 +354,6 @@ def rearm(board: Board, tasks: Iterable[Task]) -> tuple[set[str], list[Send]]:
     return kept, sends
 
 
-def amend(program: Program, board: Board, writes: Sequence[Write]) -> None:
-    """Fold writes that a call brings into a board whose superstep is open: its tasks see them, and stay the same.
-
-    Nodes that the writes trigger join the superstep. The next `update` tells what changed here with what it changes.
-    """
-    ran, updated, sends = board.ran, board.updated, board.channels.get(SENDS)
-    waiting = [] if sends is None or not sends.is_available() else [(SENDS, send) for send in sends.get()]
-    sent = any(name == SENDS for name, _ in writes)
-    update(program, board, (), [[*waiting, *writes] if sent else writes], step=board.step)
-    board.ran = ran
-    board.amended = set(board.changed)
-    board.updated = sorted({name for name in (*updated, *board.updated) if board.channels[name].is_available()})
-
-
 def _channel(program: Program, board: Board, name: str) -> Channel:
     channel = board.channels.get(name)
     if channel is None:

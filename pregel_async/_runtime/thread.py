@@ -26,7 +26,7 @@ from checkpoint_savers.errors import CheckpointError, UnstorableValueError
 from checkpoint_savers.ledger import Entry, Ledger, Reader, TaskEntry, read_record, write_record
 from checkpoint_savers.records import Chain, CheckpointId, CheckpointRow, Commit, Header, TaskId, TaskRecord
 
-from .._core import superstep
+from .._core.amending import amend
 from .._core.board import Board
 from .._core.program import PARENT, RETURN, Program, Write
 from .._core.task import Failed, Finished, Outcome, Paused, Task
@@ -348,7 +348,7 @@ class Thread:
             earlier = () if before is None else (*before.writes, (BETWEEN, b""))
             data = [(name, self.codec.encode(value, channel=name)) for name, value in self._tracked(edits)]
             self.branch_off(board)
-            superstep.amend(self.program, board, edits)
+            amend(self.program, board, edits)
             entries[AMENDED] = (-1, TaskEntry(name="", writes=(*earlier, *data)))
         if entries:
             await self._keep(entries)
@@ -767,7 +767,7 @@ def amend_again(program: Program, board: Board, entry: TaskEntry, codec: Codec) 
         if channel in program.channels:
             writes.append((channel, codec.decode(data, channel=channel)))
         elif channel == BETWEEN and writes:
-            superstep.amend(program, board, writes)
+            amend(program, board, writes)
             writes = []
 
 

@@ -9,6 +9,7 @@ import pytest
 from scripted import SCOPE, Script, begin, drive, node, plan, program, stored
 
 from pregel_async._core import superstep
+from pregel_async._core.amending import amend
 from pregel_async._core.board import Board
 from pregel_async._core.ids import interrupt_id
 from pregel_async._core.program import PARENT, SENDS, Program
@@ -175,8 +176,8 @@ def test_amending_an_open_superstep(reload: bool) -> None:
     if reload:
         board = stored(made, board)
         assert ids(made, board) == before
-    superstep.amend(made, board, [("note", "n"), ("total", 2), ("x", None), (SENDS, Send("w", "third"))])
-    superstep.amend(made, board, [("note", "m"), ("total", 3)])
+    amend(made, board, [("note", "n"), ("total", 2), ("x", None), (SENDS, Send("w", "third"))])
+    amend(made, board, [("note", "m"), ("total", 3)])
     after = ids(made, board)
     assert [key for key in after if key not in before] == [("x", -1, None), ("w", 2, "third")]
     assert {key: after[key] for key in before} == before
@@ -191,7 +192,7 @@ def test_an_amendment_that_cannot_be_folded() -> None:
     """Two values of one call for a key that keeps one are refused."""
     made, board = amendable()
     with pytest.raises(InvalidUpdateError):
-        superstep.amend(made, board, [("note", "n"), ("note", "m")])
+        amend(made, board, [("note", "n"), ("note", "m")])
 
 
 def test_ids_of_questions() -> None:

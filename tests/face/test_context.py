@@ -134,7 +134,7 @@ async def own_defaults(state: State, *, limit: int = 5) -> State:
         (functools.partial(by_name, store="mine", previous="mine"), ["ctx", True, "mine", "mine"]),
         (functools.partial(Methods.static, store="mine"), ["mine"]),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", type(value).__name__),
 )
 async def test_what_a_node_asks_for(node: Any, expected: list[Any]) -> None:
     """1.4: by annotation or by name, whatever kind of callable it is; what a partial binds is the user's own."""
