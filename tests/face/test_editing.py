@@ -1029,7 +1029,7 @@ class Folding(TypedDict, total=False):
         (StateUpdate(1, END), InvalidUpdateError),
         (StateUpdate(1, COPY), InvalidUpdateError),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", None) or f"as {value.as_node}",
 )
 async def test_all_or_nothing(bad: StateUpdate, error: type[Exception], saver: BaseCheckpointSaver) -> None:
     """Issue 3, P3, P11: an error in the third superstep of an edit stores nothing of the first and the second: no
