@@ -68,6 +68,14 @@ def savers(session: nox.Session) -> None:
 
 
 @nox.session
+def langchain(session: nox.Session) -> None:
+    """Working with langchain-core's messages, where it is installed: the suite without it skips these."""
+    install(session, "test")
+    session.install("-q", "langchain-core")
+    pytest(session, "-q", "-p", "no:langsmith_plugin", "tests/face/test_langchain.py", "tests/face/test_messages.py")
+
+
+@nox.session
 def fuzz(session: nox.Session) -> None:
     """A million damaged frames (PREGEL_FUZZ says another number)."""
     install(session, "test")

@@ -77,7 +77,8 @@ class BaseCheckpointSaver(ABC):
         """Store a superstep: rows, records, cleared records, the new head, the expiry, perhaps the release.
 
         Raises:
-            ThreadBusyError: with `lost=True`: the claim is no longer held, or the head is not the expected one.
+            ThreadBusyError: with `lost=True`: the claim is no longer held, the head is not the expected one, or the
+                checkpoint that is to become the head is not stored.
         """
 
     @abstractmethod

@@ -46,6 +46,7 @@ from .sync import SyncFace
 from .types import (
     END,
     INTERRUPT,
+    RESERVED,
     START,
     All,
     Command,
@@ -363,15 +364,15 @@ class Graph(SyncFace[InputT, OutputT]):
     ) -> tuple[Settings, Running | None]:
         """A call's settings, checked; and the node that makes it, when the graph runs as part of its run.
 
-        A config that names a thread makes a run of its own, unless it is the node's own config.
+        A config that names a thread makes a run of its own, unless it is the config of that node, or of one around it.
         """
         mine = merge_configs(self._config, config)
-        outer = CURRENT.get()
+        outer = around = CURRENT.get()
         if outer is not None:
             own_saver = isinstance(self.checkpointer, BaseCheckpointSaver) and outer.around.session.hold is None
-            if own_saver or is_elsewhere(mine, outer.config):
+            if own_saver or all(is_elsewhere(mine, here) for here in outer.configs()):
                 inherited = outer.around.config if own_saver else None
-                mine, outer = merge_configs(inherited, mine), None
+                mine, outer, around = merge_configs(inherited, mine), None, outer if own_saver else None
             else:
                 mine = merge_configs(outer.around.config, without_address(mine))
         if outer is None and self.checkpointer is True:
@@ -384,9 +385,9 @@ class Graph(SyncFace[InputT, OutputT]):
             check_durability(durability, stored=stored or (outer is not None and outer.around.thread is not None))
         if context is not None:
             context = context if self._read_context is None else self._read_context(context)
-        elif outer is not None:
-            context = outer.context
-        store = outer.store if outer is not None and self.store is None else self.store
+        elif around is not None:
+            context = around.context
+        store = around.store if around is not None and self.store is None else self.store
         settings = settings_of(
             mine,
             stored=stored,
@@ -564,9 +565,10 @@ class Graph(SyncFace[InputT, OutputT]):
                 if thread.board is None:
                     raise InvalidUpdateError(f"nothing is stored in namespace {ns!r} of thread {thread_id!r} to update")
                 root = await Thread.open(hold, codec, self._program, metadata=metadata)
-                await edit_inside(thread, root, updates, run_id, merged)
+                store = self.store if graph.store is None else graph.store
+                await edit_inside(thread, root, updates, run_id, merged, store=store, limit=settings.limit)
             else:
-                await edit(thread, updates, run_id, merged)
+                await edit(thread, updates, run_id, merged, store=self.store, limit=settings.limit)
         return config_of(thread_id, ns, thread.tip, thread.parents)
 
     # ---- graphs inside -------------------------------------------------------------------------------------------
@@ -882,7 +884,7 @@ def _validate(
     if not nodes:
         raise GraphValidationError("the graph has no nodes")
     for name in (*nodes, *channels):
-        if not name or name == END or (name.startswith("__pregel_") and name != SENDS):
+        if not name or name == END or name in RESERVED or (name.startswith("__pregel_") and name != SENDS):
             raise GraphValidationError(f"the name {name!r} is reserved")
     used = [(f"node {name!r} subscribes to", channel) for name, node in nodes.items() for channel in node.triggers]
     used += [(f"node {name!r} reads", channel) for name, node in nodes.items() for channel in node.read_channels]

@@ -7,13 +7,15 @@ node: END takes all that is pending for done, INPUT is a new input, COPY copies 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
+
+from msgspec import structs
 
 from ._core import superstep
 from ._core.board import Board
 from ._core.isolation import own
-from ._core.program import PARENT, Node, Program, Write
+from ._core.program import PARENT, Node, Program, Write, no_writes
 from ._core.task import Cancelled, Failed, Finished, Outcome, Task
 from ._runtime.attempt import attempt
 from ._runtime.context import Around, Running, Session
@@ -47,11 +49,13 @@ def checked(supersteps: Sequence[Sequence[StateUpdate]]) -> list[list[StateUpdat
 class Editor:
     """Applies updates to one namespace of a claimed thread."""
 
-    def __init__(self, thread: Thread, session: Session, config: RunnableConfig) -> None:
+    def __init__(self, thread: Thread, session: Session, config: RunnableConfig, *, store: Any, limit: int) -> None:
         self._thread = thread
         self._program: Program = thread.program
         self._scope = (thread.thread_id, thread.ns)
         self._board = Board(self._program) if thread.board is None else thread.board
+        self._board.remaining = limit  # what a router reads of it is that of a run's first superstep
+        self._fresh = thread.tip is None  # nothing has been stored or made so far
         self._around = Around(
             session=session,
             program=self._program,
@@ -59,7 +63,7 @@ class Editor:
             thread=thread,
             config=config,
             context=None,
-            store=None,
+            store=store,
             write=None,
             outer=None,
             places=None,
@@ -67,8 +71,13 @@ class Editor:
             debug=False,
         )
 
-    async def apply(self, supersteps: Sequence[Sequence[StateUpdate]]) -> None:
+    async def apply(
+        self, supersteps: Sequence[Sequence[StateUpdate]], then: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         """Apply all of them, and store them in one transaction.
+
+        Args:
+            then: what belongs to storing them. It follows at once: nothing in between can be cancelled.
 
         Raises:
             InvalidUpdateError: an update does not fit, its node is ambiguous, or there is no such node. Nothing was
@@ -77,6 +86,8 @@ class Editor:
         """
         for updates in supersteps:
             first = updates[0]
+            if self._fresh and first.as_node != INPUT:
+                self._board.step = -1  # as if an input had been there: the start is superstep 0
             if first.as_node == COPY:
                 await self._copy(first)
             elif first.as_node == END:
@@ -85,7 +96,10 @@ class Editor:
                 await self._enter(first)
             else:
                 await self._update(updates)
+            self._fresh = False
         await self._thread.settle()
+        if then is not None:
+            await then()
 
     # ---- as a node ---------------------------------------------------------------------------------------------------
 
@@ -102,31 +116,40 @@ class Editor:
             if task is None:
                 besides = True
                 task = Task(node, self._board.step + 1, -1, self._scope)
+            elif any(task is other for other, _ in made):
+                raise InvalidUpdateError(
+                    f"two updates of one superstep are for task {task.id} of node {node.name!r}, which has one result: "
+                    "make one update of them, or put them into two supersteps",
+                    node=node.name,
+                )
             made.append((task, await self._writes(task, update.values)))
         for task, writes in made:
             if task.index >= 0:
+                self._thread.branch_off(self._board)
                 self._thread.stage(task, writes)
         results = {task.id: self._thread.result_of(task) for task in pending}
-        done = [task for task in pending if results[task.id] is not None]
-        if not besides and len(done) < len(pending):
-            return  # the others stay pending, on the state that they were planned on
-        ran: list[Task] = list(done)
-        outcomes: list[Outcome] = [results[task.id] or Cancelled() for task in done]
-        for task, writes in made:
-            if task.index < 0:
-                ran.append(task)
-                outcomes.append(Finished(writes, own=len(writes)))
         left = [task for task in pending if results[task.id] is None]
-        await self._fold(ran, outcomes, superstep.rearm(self._board, left) if ran else [])
+        leaves = any(result is not None and result.leaves for result in results.values())
+        if leaves and besides:
+            raise InvalidUpdateError(
+                "the open superstep has a command for the graph around this one, with which this one ends when it goes "
+                "on: an update can be made as a node whose task is pending, or as END, which drops the command"
+            )
+        if not besides and (left or leaves):
+            return  # the others stay pending, on the state that they were planned on
+        done = [(task, result) for task in pending if (result := results[task.id]) is not None]
+        others = [(task, Finished(writes, own=len(writes))) for task, writes in made if task.index < 0]
+        if done and self._thread.ns == "":
+            await self._thread.find_kept()
+        await self._fold(done, others, left)
 
     def _node(self, name: str | None) -> Node:
         """The node as which an update is made; inferred where there is no doubt."""
         nodes, ran = self._program.nodes, set(self._board.ran)
         if name is None:
-            shown = [node for node in nodes.values() if not node.hidden]
-            if len(shown) == 1:
-                return shown[0]
-            if self._thread.tip is None and START in nodes:
+            if len(nodes) == 1:  # a StateGraph has its start besides
+                return next(iter(nodes.values()))
+            if START in nodes and (self._fresh or self._board.step < 0):  # nothing but an input
                 return nodes[START]
             if len(ran) == 1:
                 name = next(iter(ran))
@@ -142,7 +165,11 @@ class Editor:
 
     def _pending(self, pending: Sequence[Task], node: Node, task_id: str | None) -> Task | None:
         """The pending task that an update stands for."""
-        mine = [task for task in pending if task.node.name == node.name and self._thread.result_of(task) is None]
+        mine = [
+            task
+            for task in pending
+            if task.node.name == node.name and (self._thread.fold_failed or self._thread.result_of(task) is None)
+        ]
         if task_id is not None:
             for task in mine:
                 if task.id == task_id:
@@ -168,7 +195,7 @@ class Editor:
             raise InvalidUpdateError(
                 "an update cannot command the graph around: update that graph's state", node=node.name
             )
-        if not writes and values is not None and not node.edges and not node.routers:
+        if node.writes is no_writes and values is not None and not node.edges and not node.routers:
             raise InvalidUpdateError(f"node {node.name!r} writes nothing, so that an update as it does nothing")
         outcome = await attempt(self._around, self._board, task, writes, None, natively_cancelled=None, contained=False)
         if isinstance(outcome, Failed):
@@ -185,6 +212,8 @@ class Editor:
             raise InvalidUpdateError("an update as END takes all that is pending for done: it has no values")
         tasks = superstep.plan(self._program, self._board, self._scope)
         outcomes: list[Outcome] = [self._thread.result_of(task) or Finished([]) for task in tasks]
+        if self._thread.ns == "":
+            await self._thread.find_kept()
         writes = [outcome.writes for outcome in outcomes if isinstance(outcome, Finished)]
         quiet = [[write for write in each if write[0] in self._program.keys] for each in writes]
         superstep.update(self._program, self._board, tasks, quiet)
@@ -211,29 +240,86 @@ class Editor:
         if self._thread.board is None:
             raise InvalidUpdateError("there is no checkpoint to copy: nothing is stored of the thread")
         self._thread.copy_beside(self._board)
-        for each in update.values or ():
-            more = StateUpdate(*each) if isinstance(each, (list, tuple)) else each
+        values: Any = () if update.values is None else update.values
+        if not isinstance(values, (list, tuple)):
+            raise _no_updates(values)
+        for each in values:
+            more = StateUpdate(*each) if isinstance(each, (list, tuple)) and 2 <= len(each) <= 3 else each
             if not isinstance(more, StateUpdate):
-                raise InvalidUpdateError(
-                    f"an update as {COPY!r} has no values, or a list of updates for the copy: (values, as_node), "
-                    f"not {type(more).__name__}"
-                )
+                raise _no_updates(more)
             await self._update([more])
 
-    async def _fold(self, ran: list[Task], outcomes: list[Outcome], besides: list[Write]) -> None:
-        writes = [outcome.writes for outcome in outcomes if isinstance(outcome, Finished)]
-        superstep.update(self._program, self._board, ran, [*writes, besides])
-        await self._thread.commit(self._board, ran, outcomes, [], source="update", waits=True)
+    async def _fold(
+        self, done: list[tuple[Task, Finished]], others: list[tuple[Task, Finished]], left: list[Task]
+    ) -> None:
+        """Make one checkpoint of the results that pending tasks have, and of what others are to have written.
+
+        Those come after, and may correct what a result has written: both are seldom the writes of one superstep.
+        """
+        board, program, before, step = self._board, self._program, self._board.ran, self._board.step + 1
+        changed: set[str] = set()
+        if done and others:
+            unfinished = structs.replace(program, finishing=())  # what was put off has yet to wait for the others
+            superstep.update(unfinished, board, *_apart(done), left=left)
+            changed, left = set(board.changed), superstep.plan(program, board, self._scope)
+        superstep.update(program, board, *_apart(others or done), step=step, left=left)
+        board.changed = sorted(changed.union(board.changed))
+        ran = done + others
+        board.ran = tuple(task.node.name for task, _ in ran) or before
+        outcomes: list[Outcome] = [outcome for _, outcome in ran]
+        await self._thread.commit(
+            board,
+            [task for task, _ in ran],
+            outcomes,
+            [],
+            source="update",
+            waits=True,
+            closes=not others and bool(done),
+        )
 
 
-async def edit(thread: Thread, updates: Sequence[Sequence[StateUpdate]], run_id: str, config: RunnableConfig) -> None:
-    """Apply updates to a loaded thread; see `Editor.apply`."""
+def _no_updates(given: object) -> InvalidUpdateError:
+    return InvalidUpdateError(
+        f"an update as {COPY!r} has no values, or a list of updates for the copy, each (values, as_node), "
+        f"not a {type(given).__name__}"
+    )
+
+
+def _apart(ran: Sequence[tuple[Task, Finished]]) -> tuple[list[Task], list[list[Write]]]:
+    return [task for task, _ in ran], [outcome.writes for _, outcome in ran]
+
+
+async def edit(
+    thread: Thread,
+    updates: Sequence[Sequence[StateUpdate]],
+    run_id: str,
+    config: RunnableConfig,
+    *,
+    store: Any,
+    limit: int,
+    then: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Apply updates to a loaded thread; see `Editor.apply`.
+
+    Args:
+        config, store: what routers get.
+        limit: how many supersteps a run may take by the config, which managed values tell routers.
+    """
+
     session = Session(thread.hold.world, run_id, thread.thread_id, thread.hold)
-    await Editor(thread, session, config).apply(updates)
+    editor = Editor(thread, session, config, store=store, limit=limit)
+    await thread.hold.beside(lambda: editor.apply(updates, then))
 
 
 async def edit_inside(
-    thread: Thread, root: Thread, updates: Sequence[Sequence[StateUpdate]], run_id: str, config: RunnableConfig
+    thread: Thread,
+    root: Thread,
+    updates: Sequence[Sequence[StateUpdate]],
+    run_id: str,
+    config: RunnableConfig,
+    *,
+    store: Any,
+    limit: int,
 ) -> None:
     """Apply updates to the state of a graph inside another.
 
@@ -250,10 +336,13 @@ async def edit_inside(
             f"the state of {thread.ns!r} is at rest, and the graph around it is in the middle of a superstep: finish "
             "that first"
         )
-    await edit(thread, updates, run_id, config)
-    if kept and not under_way and root.board is not None and thread.tip is not None:
-        root.hold.moved[thread.ns] = thread.tip
-        await edit(root, [[StateUpdate(None)]], run_id, config)
+
+    async def tell_the_root() -> None:
+        if kept and not under_way and root.board is not None and thread.tip is not None:
+            root.hold.moved[thread.ns] = thread.tip
+            await edit(root, [[StateUpdate(None)]], run_id, config, store=store, limit=limit)
+
+    await edit(thread, updates, run_id, config, store=store, limit=limit, then=tell_the_root)
 
 
 async def _no_calls(caller: Running, task: Task) -> Outcome:

@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from ._core.program import Flavour, Node, Write
+from ._core.program import Flavour, Node, Write, no_writes
 from ._runtime.injection import injections_of
 from ._runtime.worker import in_thread
 from .errors import GraphValidationError
@@ -178,6 +178,9 @@ def flavour_of(call: Callable[..., Any], *, blocking: bool) -> Flavour:
 
 
 def _writes(entries: Sequence[ChannelWriteEntry]) -> Callable[[Any], list[Write]]:
+    if not entries:
+        return no_writes
+
     def writes(result: Any) -> list[Write]:
         made: list[Write] = []
         for entry in entries:

@@ -19,7 +19,7 @@ from ._core.program import Program, Write
 from ._core.task import Task
 from ._runtime.modes.updates import as_update
 from ._runtime.restore import restore
-from ._runtime.thread import AMENDED, SUPERSTEP, made_on, namespace_of, open_questions, parents_of
+from ._runtime.thread import AMENDED, SUPERSTEP, amend_again, made_on, namespace_of, open_questions, parents_of
 from .errors import CheckpointNotFoundError
 from .types import PregelTask, RunnableConfig, StateSnapshot, TaskFailure
 
@@ -71,8 +71,8 @@ class StateReader:
             nothing: Any = {} if not isinstance(self._program.outputs, str) else None
             return StateSnapshot(values=nothing, next=(), config=config_of(thread_id, ns, None))
         row = chain.rows[-1]
-        child = None if row.checkpoint_id == chain.head else await self._child_of(thread_id, ns, row.checkpoint_id)
-        return await self._snapshot((Reader(thread_id, ns, chain.rows), row), chain.records, child, subgraphs)
+        children = [] if row.checkpoint_id == chain.head else await self._children_of(thread_id, ns, row.checkpoint_id)
+        return await self._snapshot((Reader(thread_id, ns, chain.rows), row), chain.records, children, subgraphs)
 
     async def history(
         self,
@@ -85,35 +85,36 @@ class StateReader:
         limit: int | None,
     ) -> AsyncGenerator[StateSnapshot, None]:
         """Snapshots, newest first."""
-        children: dict[CheckpointId, Place] = {}  # the newest of each that closes its superstep
+        known: dict[CheckpointId, list[Place]] = {}  # the children of each that close its superstep
         left = limit
         # Filtered here and not by the saver: a checkpoint is told with what its child says of its tasks, shown or not.
         async with aclosing(self._saver.walk(thread_id, ns, before=before)) as walk:
             async for header, reader, records in walk:
                 row = reader.rows[header.checkpoint_id]
                 if row.parent_id is not None and _closes(row):
-                    children.setdefault(row.parent_id, (reader, row))
-                child = children.pop(row.checkpoint_id, None)
+                    known.setdefault(row.parent_id, []).append((reader, row))
+                children = known.pop(row.checkpoint_id, [])
                 if left == 0:
                     return
                 if (at is None or at == row.checkpoint_id) and metadata_matches(row.metadata, filter):
-                    if child is None and before is not None:
-                        child = await self._child_of(thread_id, ns, row.checkpoint_id)
+                    if not children and before is not None:
+                        children = await self._children_of(thread_id, ns, row.checkpoint_id)
                     left = None if left is None else left - 1
-                    yield await self._snapshot((reader, row), records, child, False)
+                    yield await self._snapshot((reader, row), records, children, False)
 
-    async def _child_of(self, thread_id: str, ns: str, at: CheckpointId) -> Place | None:
-        """The newest checkpoint that was made from this one."""
+    async def _children_of(self, thread_id: str, ns: str, at: CheckpointId) -> list[Place]:
+        """The checkpoints that close the superstep after this one, one for each branch from here, newest first."""
+        found: list[Place] = []
         async with aclosing(self._saver.walk(thread_id, ns)) as walk:
             async for header, reader, _ in walk:
                 if header.parent_id == at and _closes(reader.rows[header.checkpoint_id]):
-                    return reader, reader.rows[header.checkpoint_id]
+                    found.append((reader, reader.rows[header.checkpoint_id]))
                 if header.checkpoint_id <= at:
                     break
-        return None
+        return found
 
     async def _snapshot(
-        self, place: Place, records: Sequence[TaskRecord], child: Place | None, subgraphs: bool
+        self, place: Place, records: Sequence[TaskRecord], children: Sequence[Place], subgraphs: bool
     ) -> StateSnapshot:
         reader, row = place
         program, thread_id = self._program, reader.thread_id
@@ -122,10 +123,9 @@ class StateReader:
         entries = {record.task_id: read_record(record, thread_id) for record in records}
         amended = entries.get(AMENDED)
         if amended is not None:
-            writes = [(name, self._codec.decode(data, channel=name)) for name, data in amended.writes]
-            superstep.amend(program, board, [write for write in writes if write[0] in program.channels])
+            amend_again(program, board, amended, self._codec)
         tasks = superstep.plan(program, board, (thread_id, row.ns))
-        shown = [self._task(task, entries.get(task.id), child) for task in tasks]
+        shown = [self._task(task, entries.get(task.id), children) for task in tasks]
         if self._inner:
             shown = [
                 structs.replace(view, state=await self._state_inside(place, task, view.result is None and subgraphs))
@@ -134,7 +134,7 @@ class StateReader:
                 for task, view in zip(tasks, shown, strict=True)
             ]
         # A superstep that has been closed shows all its tasks; one that is open, those that have yet to run.
-        left = [task for task, view in zip(tasks, shown, strict=True) if child is not None or view.result is None]
+        left = [task for task, view in zip(tasks, shown, strict=True) if children or view.result is None]
         whole = entries.get(SUPERSTEP)
         return StateSnapshot(
             values=board.show(program.outputs),
@@ -150,14 +150,16 @@ class StateReader:
             error=None if whole is None or whole.error is None else TaskFailure(*whole.error),
         )
 
-    def _task(self, task: Task, entry: TaskEntry | None, child: Place | None) -> PregelTask:
-        """A planned task, with what is recorded of it: by itself, or by the checkpoint that closed its superstep."""
+    def _task(self, task: Task, entry: TaskEntry | None, children: Sequence[Place]) -> PregelTask:
+        """A planned task, with what is recorded of it: by itself, or by a checkpoint that closed its superstep. (That
+        of another branch may know nothing of it: a new input discards what is pending, an update puts it off.)"""
         error = None if entry is None or entry.error is None else TaskFailure(*entry.error)
         writes: list[Write] | None = None
         if entry is not None and entry.finished:
             writes = [(name, self._codec.decode(data, channel=name)) for name, data in entry.writes]
-        elif entry is None and child is not None:
-            writes = self._closed_writes(task, child)
+        elif entry is None:
+            closed = (self._closed_writes(task, child) for child in children)
+            writes = next((found for found in closed if found is not None), None)
         result = None
         if writes is not None:
             update = as_update(writes, self._program.outputs)
@@ -170,13 +172,20 @@ class StateReader:
         reader, row = place
         inner = self._inner[task.node.name]
         ns = namespace_of(row.ns, task, keeps=inner.keeps)
-        found = await made_on(self._saver, reader.thread_id, ns, row.ns, row.checkpoint_id)
+        found = await made_on(
+            self._saver,
+            reader.thread_id,
+            ns,
+            row.ns,
+            row.checkpoint_id,
+            caller=task.id if inner.keeps else None,
+        )
         if found is None:
             return None
         at, is_head = found
         if whole:
             return await inner.reader(self._saver, self._codec).latest(reader.thread_id, ns, at, subgraphs=True)
-        return config_of(reader.thread_id, ns, None if is_head else at)
+        return config_of(reader.thread_id, ns, None if is_head else at, {**parents_of(row), row.ns: row.checkpoint_id})
 
     def _closed_writes(self, task: Task, child: Place) -> list[Write] | None:
         reader, row = child

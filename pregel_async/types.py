@@ -55,6 +55,10 @@ COPY: Final = "__copy__"
 INTERRUPT: Final = "__interrupt__"
 """The key of open questions in results and chunks."""
 
+RESERVED: Final = frozenset((INPUT, COPY, INTERRUPT, "__parent__", "__previous__", "__return__"))
+"""Names that mean something to the runtime, besides START, END and those that begin like its control channels: no node
+and no channel has them."""
+
 StreamMode: TypeAlias = Literal["values", "updates", "tasks", "custom"]
 """What a stream shows: the state after each superstep, each task's update as it finishes, each task when it is planned
 and when it has ended, or what the nodes themselves write to it."""

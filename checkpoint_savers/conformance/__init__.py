@@ -23,6 +23,7 @@ pytest.register_assert_rewrite(
         for module in (
             "deleting",
             "listing",
+            "moving",
             "p3_atomic",
             "p4_durable",
             "p5_records",
@@ -38,6 +39,7 @@ pytest.register_assert_rewrite(
 
 from .deleting import Deleting  # noqa: E402  # after the assertion rewriting is set up
 from .listing import Listing  # noqa: E402  # after the assertion rewriting is set up
+from .moving import Moving  # noqa: E402  # after the assertion rewriting is set up
 from .p3_atomic import Atomic  # noqa: E402  # after the assertion rewriting is set up
 from .p4_durable import Durable  # noqa: E402  # after the assertion rewriting is set up
 from .p5_records import Records  # noqa: E402  # after the assertion rewriting is set up
@@ -50,5 +52,7 @@ from .reading import Reading  # noqa: E402  # after the assertion rewriting is s
 __all__ = ["SaverConformance"]
 
 
-class SaverConformance(Atomic, Durable, Records, OneWriter, Cancellation, Bytes, BothLoops, Reading, Listing, Deleting):
+class SaverConformance(
+    Atomic, Durable, Records, OneWriter, Cancellation, Bytes, BothLoops, Reading, Listing, Deleting, Moving
+):
     """All of it. Override the fixture `open_saver`."""

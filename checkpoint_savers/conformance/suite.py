@@ -127,8 +127,9 @@ def commit(
     clears: Sequence[TaskRecord] = (),
     releases: bool = False,
     expires_at: float = LATER,
+    moves: tuple[str, int] | None = None,
 ) -> Commit:
-    """A commit that expects checkpoint `head` to be the head."""
+    """A commit that expects checkpoint `head` to be the head, and `moves` a namespace's head to a stored checkpoint."""
     return Commit(
         rows=rows,
         expected_head=None if head is None else cid(head),
@@ -136,6 +137,7 @@ def commit(
         clears=tuple((one.ns, one.checkpoint_id, one.task_id) for one in clears),
         expires_at=expires_at,
         releases=releases,
+        head=None if moves is None else (moves[0], cid(moves[1])),
     )
 
 

@@ -21,6 +21,12 @@ __all__ = ["PARENT", "PURE_REDUCERS", "RETURN", "SENDS", "Node", "Program", "Rou
 Write: TypeAlias = tuple[str, Any]
 """A channel's name, and a value for it."""
 
+
+def no_writes(result: Any) -> list[Write]:
+    """The `Node.writes` of a node that can write nothing, whatever it returns."""
+    return []
+
+
 PARENT = "__parent__"
 """Where a command for a graph around this one is written. It is no channel: the graph ends with it."""
 
@@ -72,6 +78,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         injects: what else it gets, by keyword: (parameter, what).
         managed: keys of its input that the runtime itself makes (`RemainingSteps`), and how: of the superstep's number,
             and of how many the run may still take, this one included.
+        commands: `writes` takes commands for the node's own graph.
     """
 
     name: str
@@ -87,6 +94,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     hidden: bool = False
     injects: tuple[tuple[str, str], ...] = ()
     managed: tuple[tuple[str, Callable[[int, int], Any]], ...] = ()
+    commands: bool = False
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,7 +30,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ..channels import MISSING
+from ..channels import MISSING, Topic
 from ..errors import GraphRecursionError, InvalidUpdateError, NodeCancelledError, ParentCommand, PregelError
 from ..types import Command, Send
 from .board import Board, Channel
@@ -237,7 +237,13 @@ def collect(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> list[list[Wri
 
 
 def update(
-    program: Program, board: Board, tasks: Sequence[Task], writes: Sequence[Sequence[Write]], *, step: int | None = None
+    program: Program,
+    board: Board,
+    tasks: Sequence[Task],
+    writes: Sequence[Sequence[Write]],
+    *,
+    step: int | None = None,
+    left: Sequence[Task] = (),
 ) -> None:
     """Fold what the tasks wrote into the board; that is the next board.
 
@@ -247,6 +253,7 @@ def update(
         tasks: those that ran, in plan order.
         writes: theirs, in the same order; more of them than tasks when some come from outside.
         step: the number of the superstep; the board's next by default.
+        left: planned tasks that do not run in this superstep, and are pending after it as before.
 
     Raises:
         InvalidUpdateError: a channel refused its writes (two for a `LastValue`, say).
@@ -257,6 +264,7 @@ def update(
     board.step = step = board.step + 1 if step is None else step
     board.ran = tuple([task.node.name for task in tasks])
     touched: set[str] = set()
+    kept, sends = rearm(board, left)
 
     # 1. What ran has seen its triggers, and used up those that are used up by it (before the writes: a barrier that
     #    this superstep completes again starts from there).
@@ -271,7 +279,7 @@ def update(
                 else:
                     seen[name] = version
                 channel = channels[trigger]
-                if channel.consumes and channel.consume():
+                if channel.consumes and trigger not in kept and channel.consume():
                     touched.add(trigger)
 
     # 2. The writes: by channel, and within a channel in plan order.
@@ -282,6 +290,14 @@ def update(
                 by_channel[name].append(value)
             else:
                 by_channel[name] = [value]
+    if sends:
+        by_channel[SENDS] = [*sends, *by_channel.get(SENDS, ())]
+    for name in kept:
+        topic = channels[name]
+        if (
+            name in by_channel and topic.expires and isinstance(topic, Topic)
+        ):  # what is left has yet to see the old ones
+            by_channel[name].insert(0, list(topic.get()))
     for name in sorted(by_channel):
         try:
             if _channel(program, board, name).update(by_channel[name]):
@@ -293,12 +309,14 @@ def update(
     # 3. A superstep has passed: channels that nobody wrote may lose their value by that.
     if tasks and board.fleeting:
         for name in sorted(board.fleeting):
-            if name not in by_channel and channels[name].update(()):
+            if name not in by_channel and name not in kept and channels[name].update(()):
                 touched.add(name)
 
     # 4. The new versions. What was emptied has none.
     board.clock = clock if touched else before
     updated = [name for name in sorted(touched) if _settle(program, board, name, clock)]
+    if kept:
+        updated = sorted({*updated, *(name for name in kept if channels[name].is_available())})
 
     # 5. Nothing left to run: what was put off until then is due.
     if tasks and program.finishing and not any(name in program.triggered or name == SENDS for name in updated):
@@ -317,32 +335,23 @@ def update(
     board.changed = sorted(touched)
 
 
-def rearm(board: Board, tasks: Iterable[Task]) -> list[Write]:
-    """The writes that keep tasks pending over a superstep in which they do not run."""
-    writes: list[Write] = []
+def rearm(board: Board, tasks: Iterable[Task]) -> tuple[set[str], list[Send]]:
+    """What keeps tasks pending over a superstep in which they do not run: channels that are to stay as they are, with
+    the version that the tasks have not seen, and sends that are to be sent again.
+
+    Writing the channels again would not do: it would trigger those anew that have seen them and ran.
+    """
+    kept: set[str] = set()
+    sends: list[Send] = []
     for task in tasks:
         if task.send >= 0:
-            writes.append((SENDS, Send(task.node.name, task.arg)))
+            sends.append(Send(task.node.name, task.arg))
         for trigger in task.triggers:
-            channel = board.channels.get(trigger)
-            new = board.versions.get(trigger, 0) > board.seen.get(trigger, _NOTHING_SEEN).get(task.node.name, 0)
-            if new and channel is not None and channel.expires and channel.is_available():
-                writes.append((trigger, channel.get()))
-    return writes
-
-
-def amend(program: Program, board: Board, writes: Sequence[Write]) -> None:
-    """Fold writes that a call brings into a board whose superstep is open: its tasks see them, and stay the same.
-
-    Nodes that the writes trigger join the superstep. The next `update` tells what changed here with what it changes.
-    """
-    ran, updated, sends = board.ran, board.updated, board.channels.get(SENDS)
-    waiting = [] if sends is None or not sends.is_available() else [(SENDS, send) for send in sends.get()]
-    sent = any(name == SENDS for name, _ in writes)
-    update(program, board, (), [[*waiting, *writes] if sent else writes], step=board.step)
-    board.ran = ran
-    board.amended = set(board.changed)
-    board.updated = sorted({name for name in (*updated, *board.updated) if board.channels[name].is_available()})
+            channel, version = board.channels.get(trigger), board.versions.get(trigger, 0)
+            seen = board.seen.get(trigger, _NOTHING_SEEN).get(task.node.name, 0)
+            if version > seen and channel is not None and channel.is_available():
+                kept.add(trigger)
+    return kept, sends
 
 
 def _channel(program: Program, board: Board, name: str) -> Channel:

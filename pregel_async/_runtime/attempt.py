@@ -16,7 +16,7 @@ from msgspec import structs
 from .._core.board import Board
 from .._core.copying import ATOMS
 from .._core.isolation import isolate, own
-from .._core.program import PARENT, Node, Write
+from .._core.program import PARENT, RETURN, Node, Write
 from .._core.task import Failed, Finished, Paused, Task
 from ..errors import (
     GraphBubbleUp,
@@ -61,7 +61,9 @@ async def attempt(
         contained: the running task ends with this one, so that its context is as good as the node's own. (A node with
             routers gets one of its own all the same: they do not see what it sets.)
     """
-    running = Running(around, board, task)
+    running = Running(around, board, task, CURRENT.get())
+    if running.place is not None:
+        await running.place.take()
     token = CURRENT.set(running)
     progress = _Progress(given)
     try:
@@ -82,6 +84,8 @@ async def attempt(
     finally:
         running.ended = True
         CURRENT.reset(token)
+        if running.place is not None:
+            running.place.leave()
         if running.calls is not None:
             await running.calls.end()
 
@@ -110,23 +114,31 @@ async def _run(running: Running, record: Recorder | None, progress: _Progress, *
     if writes is None:
         value = board.input_of(node) if task.send < 0 else isolate(task.arg)
         compare = watch(task, value) if running.around.debug else None
+        result: Any = None
+        commands: list[Command] | None = None
         try:
             result = await _call(node, value, running, contained=contained and not node.routers)
         except BaseException as error:
-            result = _commands_in(error, running)
+            commands = _commands_in(error, running)
         if compare is not None:
             compare()
         if running.calls is not None:
-            await running.calls.join()
+            try:
+                await running.calls.join()
+            except ParentCommand as error:
+                commands = commands or _commands_in(error, running)
         if running.open:
             raise InterruptSwallowedError(node.name)
-        writes = [(name, item if type(item) in ATOMS else own(item, name)) for name, item in node.writes(result)]
+        written = node.writes(result) if commands is None else _written_by(commands, running)
+        writes = [(name, item if type(item) in ATOMS else own(item, name)) for name, item in written]
         for name, item in writes:
-            if name == PARENT:
+            if name == PARENT and task.caller is None:
                 _check_leaves(running, item)
-                leaves = True
+            leaves = leaves or name == PARENT
         progress.writes = writes
     everything = [*writes, *node.edges]
+    if node.routers:
+        running.route()
     for router in node.routers:
         injected = running.inject(router.injects) if router.injects else {}
         answer = router.call(board.view_of(router, program, writes), **injected)
@@ -142,6 +154,8 @@ async def _run(running: Running, record: Recorder | None, progress: _Progress, *
                 progress.recording = False
             answer = await answer
         everything.extend([(name, own(item, name)) for name, item in router.route(answer)])
+    if node.routers and running.calls is not None:
+        await running.calls.join()
     if running.open:
         raise InterruptSwallowedError(node.name)
     return Finished(everything, own=len(writes), leaves=leaves)
@@ -172,14 +186,25 @@ async def _stopped(running: Running, error: BaseException, writes: list[Write] |
     """The outcome of an attempt that raised.
 
     What stops a node to ask is looked for in groups too: a task group of the node's own wraps it in one. Beside a
-    failure it does not count.
+    failure it does not count, be it one of a task that the node called and did not await; nor does it beside a
+    cancellation of the run, which goes on.
     """
-    task = running.task
+    task, calls = running.task, running.calls
     failure = _split(error)[1]
-    if failure is not None:
-        return Failed(_placed(failure, task), writes)
-    if running.calls is not None:
-        await running.calls.pause()
+    if isinstance(failure, BaseExceptionGroup):
+        cancelled, rest = failure.split(anyio.get_cancelled_exc_class())
+        if cancelled is not None and rest is None and _cancelled_from_outside(None):
+            raise next(_flat(cancelled))  # a group of trio's: asyncio's leave cancellations out
+    failures = [] if failure is None else [failure]
+    if calls is not None:
+        if failure is None:
+            await calls.pause()
+        failures.extend(calls.failures())
+    if len(failures) == 1:
+        return Failed(_placed(failures[0], task), writes)
+    if failures:
+        message = f"node {task.node.name!r} failed, or tasks that it called and did not await: {len(failures)} failures"
+        return Failed(_placed(BaseExceptionGroup(message, failures), task), writes)
     return Paused(running.questions(), writes)
 
 
@@ -212,8 +237,27 @@ def _commands_in(error: BaseException, running: Running) -> list[Command]:
     commands = [command for bubble in bubbles if isinstance(bubble, ParentCommand) for command in bubble.commands]
     if failure is not None or not commands or any(isinstance(bubble, GraphInterrupt) for bubble in bubbles):
         raise error
+    if running.task.caller is not None:
+        return commands  # a call is no level of its own: they are for whoever called it
     mine = (Command.PARENT, running.around.program.name, running.task.node.name)
     return [structs.replace(command, graph=None) if command.graph in mine else command for command in commands]
+
+
+def _written_by(commands: list[Command], running: Running) -> list[Write]:
+    """The writes of commands that a graph which the node ran has given."""
+    node, program = running.task.node, running.around.program
+    if running.task.caller is not None:
+        return [(RETURN, None), *((PARENT, command) for command in commands)]
+    if node.commands:
+        return node.writes(commands)
+    writes: list[Write] = []
+    for command in commands:
+        try:
+            writes += [(PARENT, command)] if command.graph is not None else program.read_command(command)
+        except InvalidUpdateError as error:
+            error.add_note(f"the graph that node {node.name!r} of graph {program.name!r} runs gave it this command")
+            raise
+    return writes
 
 
 async def _call(node: Node, value: Any, running: Running, *, contained: bool) -> Any:
@@ -226,7 +270,7 @@ async def _call(node: Node, value: Any, running: Running, *, contained: bool) ->
         result = copy_context().run(call, value)
     else:
         # Cancelling waits for the thread: nothing that the graph started outlives the run.
-        result = await in_thread(call, value)
+        result = await in_thread(call, value, running.stop)
     return await in_own_context(result) if isawaitable(result) else result
 
 

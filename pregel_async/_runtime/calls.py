@@ -7,19 +7,23 @@ caller. They end before their caller does: it waits for them, and cancels them w
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import anyio
 import anyio.from_thread
+import anyio.lowlevel
+import anyio.to_thread
 
 from .._core.isolation import isolate, own
-from .._core.program import Node
+from .._core.program import PARENT, Node
 from .._core.task import Cancelled, Failed, Finished, Outcome, Paused, Task
-from ..errors import GraphInterrupt, OutsideRunError, TaskCancelledError
-from .context import Running
+from ..errors import GraphBubbleUp, GraphInterrupt, OutsideRunError, ParentCommand, TaskCancelledError
+from .context import CURRENT, Running
 from .loops import wait_out
+from .places import Place
 
 T = TypeVar("T")
 
@@ -38,6 +42,7 @@ class TaskFuture(Generic[T]):
         self._scope = anyio.CancelScope()
         self._outcome: Outcome | None = None
         self._told = False
+        self._awaited = 0
         self._loop_thread = caller.around.session.loop_thread
 
     def __repr__(self) -> str:
@@ -60,14 +65,20 @@ class TaskFuture(Generic[T]):
 
         Returns:
             Whether it was still under way.
+
+        Raises:
+            OutsideRunError: called in a thread that the run did not start.
         """
         if self.done():
             return False
-        self._told = True  # whoever cancels it knows
         if threading.get_ident() == self._loop_thread:
             self._scope.cancel()
         else:
-            anyio.from_thread.run_sync(self._scope.cancel)
+            try:
+                anyio.from_thread.run_sync(self._scope.cancel)
+            except RuntimeError as error:
+                raise self._unreachable("cancelled") from error
+        self._told = True  # whoever cancels it knows
         return True
 
     def result(self, timeout: float | None = None) -> T:
@@ -78,7 +89,8 @@ class TaskFuture(Generic[T]):
 
         Raises:
             TimeoutError: it is not there yet.
-            OutsideRunError: called on the event loop's thread before the task has ended: await the future there.
+            OutsideRunError: called before the task has ended on the event loop's thread, where the future is awaited,
+                or in a thread that the run did not start.
         """
         if self.done():
             return self._take()
@@ -87,7 +99,11 @@ class TaskFuture(Generic[T]):
                 f"the result of task {self._task.node.name!r} is not there yet, and waiting for it here would stop "
                 "the event loop: await the future"
             )
-        return anyio.from_thread.run(self._wait_for, timeout)
+        try:
+            anyio.from_thread.run(self._settle_within, timeout)
+        except RuntimeError as error:  # anyio's: what the task raised is not raised in there
+            raise self._unreachable("waited for") from error
+        return self._take()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What the task raised; None when it finished. Waits as `result` does."""
@@ -104,32 +120,68 @@ class TaskFuture(Generic[T]):
 
     # ---- waiting -----------------------------------------------------------------------------------------------------
 
-    async def _wait_for(self, timeout: float | None) -> T:
-        with anyio.fail_after(timeout):
-            return await self._wait()
+    async def _settle_within(self, timeout: float | None) -> None:
+        # The thread that waits is lent to the others: that of the task is to come out of the same number of threads.
+        threads = anyio.to_thread.current_default_thread_limiter()
+        threads.total_tokens += 1
+        self._awaited += 1
+        try:
+            with anyio.fail_after(timeout):
+                await self.settle(cancels=False)
+        finally:
+            self._awaited -= 1
+            threads.total_tokens -= 1
 
     async def _wait(self) -> T:
+        self._awaited += 1
+        try:
+            return await self._wait_here()
+        finally:
+            self._awaited -= 1
+
+    async def _wait_here(self) -> T:
+        if threading.get_ident() != self._loop_thread:
+            raise OutsideRunError(
+                f"task {self._task.node.name!r} was awaited in another event loop than its run's: wait for it there "
+                "with result()"
+            )
         await self.settle()
         return self._take()
 
-    async def settle(self) -> None:
-        """Wait until the task has ended, in whatever way."""
-        if self._outcome is None:
-            places = self._caller.around.places
-            if places is not None:
-                places.release()  # who waits for a task lends it its place
+    async def settle(self, *, cancels: bool = True) -> None:
+        """Wait until the task has ended, in whatever way.
+
+        Args:
+            cancels: when the wait is cancelled, so is the task.
+        """
+        if self._outcome is not None:
+            return
+        lent = list(_places_of(CURRENT.get() or self._caller))  # who waits for a task lends it its place
+        for place in lent:
+            place.lend()
+        try:
+            await self._over.wait()
+        except BaseException:
+            if (
+                cancels and not self._caller.open
+            ):  # else the caller is on its way to ask, and the task may finish beside it
+                self.cancel()
+            for place in lent:
+                place.overdraw()
+            raise
+        while lent:
             try:
-                await self._over.wait()
+                await lent.pop().take_back()
             except BaseException:
-                if not self._caller.open:  # else the caller is on its way to ask, and the task may finish beside it
-                    self.cancel()
+                for place in lent:
+                    place.overdraw()
                 raise
-            finally:
-                if places is not None:
-                    with anyio.CancelScope(shield=True):
-                        await places.acquire()
 
     def _take(self) -> T:
+        if isinstance(self._outcome, Cancelled) and threading.get_ident() != self._loop_thread:
+            # The task may have ended with the run that is being cancelled: then so does the thread, and does not fail.
+            with contextlib.suppress(RuntimeError):  # a thread of the node's own
+                anyio.from_thread.check_cancelled()
         self._told = True
         error = _error_of(self._outcome, self._task)
         if error is not None:
@@ -137,6 +189,12 @@ class TaskFuture(Generic[T]):
         assert isinstance(self._outcome, Finished)
         result: T = isolate(self._outcome.writes[0][1])
         return result
+
+    def _unreachable(self, what: str) -> OutsideRunError:
+        return OutsideRunError(
+            f"task {self._task.node.name!r} was {what} in a thread of the node's own, from which the run cannot be "
+            "reached: do that in the node's function"
+        )
 
     # ---- running -----------------------------------------------------------------------------------------------------
 
@@ -149,11 +207,8 @@ class TaskFuture(Generic[T]):
         outcome: Outcome = Cancelled()
         try:
             with self._scope:
-                if around.places is None:
-                    outcome = await around.call(self._caller, self._task)
-                else:
-                    async with around.places:
-                        outcome = await around.call(self._caller, self._task)
+                await anyio.lowlevel.checkpoint_if_cancelled()  # it never begins when it was cancelled before
+                outcome = await around.call(self._caller, self._task)
         finally:
             if isinstance(outcome, Paused):
                 self._caller.open[self._place] = outcome.interrupts
@@ -165,8 +220,20 @@ class TaskFuture(Generic[T]):
         await wait_out(self._over)
 
     def untold(self) -> BaseException | None:
-        """What the task raised, if nobody has been told."""
-        return None if self._told else _error_of(self._outcome, self._task)
+        """What the task raised, if nobody has been told, and nobody waits to be told."""
+        return None if self._told or self._awaited else _error_of(self._outcome, self._task)
+
+    def tell(self) -> None:
+        """Somebody is told now."""
+        self._told = True
+
+
+def _places_of(running: Running | None) -> Iterator[Place]:
+    """The places that are free while code of a node waits: the node's, and of the nodes that its graph runs in."""
+    while running is not None:
+        if running.place is not None:
+            yield running.place
+        running = running.around.outer
 
 
 def _error_of(outcome: Outcome | None, task: Task) -> BaseException | None:
@@ -176,6 +243,8 @@ def _error_of(outcome: Outcome | None, task: Task) -> BaseException | None:
         return GraphInterrupt(outcome.interrupts)
     if isinstance(outcome, Cancelled):
         return TaskCancelledError(task.node.name)
+    if isinstance(outcome, Finished) and outcome.leaves:
+        return ParentCommand(tuple([command for name, command in outcome.writes if name == PARENT]))
     return None
 
 
@@ -187,7 +256,8 @@ class CalledTasks:
 
     def start(self, caller: Running, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskFuture[Any]:
         """Start a task; on the event loop's thread."""
-        task = caller.task.call(node, len(self._futures), own((args, kwargs)))
+        task = caller.task.call(node, caller.called, own((args, kwargs)))
+        caller.called += 1
         future: TaskFuture[Any] = TaskFuture(caller, task)
         self._futures.append(future)
         future.start()
@@ -198,36 +268,59 @@ class CalledTasks:
 
         Raises:
             BaseException: what one of them raised and nobody was told; an `ExceptionGroup` in the order of the calls
-                when there are several; `GraphInterrupt` when one has asked.
+                when there are several; `GraphInterrupt` when one has asked; else `ParentCommand` when graphs that
+                they ran have given commands.
         """
         for future in self._futures:
             await future.settle()
-        errors = [error for future in self._futures if (error := future.untold()) is not None]
-        failures = [error for error in errors if not isinstance(error, (GraphInterrupt, TaskCancelledError))]
+        failures = self.failures()
         if len(failures) == 1:
             raise failures[0]
         if failures:
             raise BaseExceptionGroup(f"{len(failures)} tasks failed that nobody awaited", failures)
+        errors = [error for future in self._futures if (error := future.untold()) is not None]
         for error in errors:
             if isinstance(error, GraphInterrupt):
                 raise error
+        commands = [command for error in errors if isinstance(error, ParentCommand) for command in error.commands]
+        if commands:
+            raise ParentCommand(tuple(commands))
+
+    def failures(self) -> list[BaseException]:
+        """What tasks raised that have ended and nobody was told, in the order of the calls. Now somebody is."""
+        failed: list[BaseException] = []
+        for future in self._futures:
+            error = future.untold()
+            if error is not None and not isinstance(error, (GraphBubbleUp, TaskCancelledError)):
+                future.tell()
+                failed.append(error)
+        return failed
 
     async def pause(self) -> None:
         """Wait until all have ended, as their caller stops to ask: what they do is not done again."""
         for future in self._futures:
             await future.settle()
 
+    def stop(self) -> None:
+        """Cancel those that go on."""
+        for future in self._futures:
+            future.cancel()
+
     async def end(self) -> None:
         """Cancel those that go on, and wait until they have ended."""
-        going_on = [future for future in self._futures if not future.done()]
-        for future in going_on:
-            future.cancel()
-        for future in going_on:
-            await future.wait_out()
+        self.stop()
+        for future in self._futures:
+            if not future.done():
+                await future.wait_out()
 
 
-def call_task(caller: Running, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskFuture[Any]:
+def call_task(
+    caller: Running, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], hints: Sequence[Any]
+) -> TaskFuture[Any]:
     """Call a task from wherever the node's code runs: on the event loop, or in a worker thread.
+
+    Args:
+        hints: annotations that name the types of what it gives.
 
     Raises:
         OutsideRunError: the node has ended, or runs code in a thread that anyio does not know.
@@ -242,6 +335,8 @@ def call_task(caller: Running, node: Node, args: tuple[Any, ...], kwargs: dict[s
         if caller.calls is None:
             caller.calls = CalledTasks()
         assert isinstance(caller.calls, CalledTasks)
+        if caller.around.thread is not None:
+            caller.around.thread.know(*hints)
         return caller.calls.start(caller, node, args, kwargs)
 
     if caller.around.session.loop_thread == threading.get_ident():

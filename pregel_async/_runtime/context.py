@@ -7,11 +7,10 @@ does. What follows from it: who asks a question, whose subgraph a graph's run is
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Never, Protocol, TypeVar
 
-import anyio
 import msgspec
 
 from checkpoint_savers.records import CheckpointId, TaskId
@@ -25,6 +24,7 @@ from ..errors import EmptyChannelError, GraphInterrupt, OutsideRunError
 from ..types import Interrupt, RunnableConfig, StreamWriter
 from .hold import Hold
 from .loops import starter
+from .places import Place, Places
 from .thread import Thread
 from .world import World
 
@@ -37,6 +37,9 @@ else:
 
 PREVIOUS: Final = "__previous__"
 """The channel of what an entrypoint saved for its next run."""
+
+ROUTED: Final = 1 << 20
+"""From where what a node's routers ask, call and run is counted: a resume may run them without the node."""
 
 
 class ExecutionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +91,14 @@ class Calls(Protocol):
 
     async def pause(self) -> None:
         """Wait until all have ended, as their caller stops to ask."""
+        ...
+
+    def failures(self) -> list[BaseException]:
+        """What tasks raised that have ended and nobody was told, in the order of the calls. Now somebody is."""
+        ...
+
+    def stop(self) -> None:
+        """Cancel those that go on."""
         ...
 
     async def end(self) -> None:
@@ -149,7 +160,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     store: Any
     write: Callable[[Any], None] | None
     outer: Running | None
-    places: anyio.Semaphore | None
+    places: Places | None
     call: Callable[[Running, Task], Awaitable[Outcome]]
     debug: bool
 
@@ -173,21 +184,40 @@ class Running:
         open: the questions that it, or what it called, has asked in vain, by their place in its code.
         places: how many things it has asked, called or run: the place of the next.
         calls: the tasks that it has called; None before the first.
+        called: the number of the next call of a task.
         runs: how many graphs it has run.
+        place: its place among those that run at once; None when all may.
         ended: the attempt is over; code of it that goes on all the same reaches nothing any more.
+        within: the node whose code called this one, or runs its graph; None when there is none.
     """
 
-    __slots__ = ("_asked", "around", "board", "calls", "ended", "open", "places", "runs", "task")
+    __slots__ = (
+        "_asked",
+        "around",
+        "board",
+        "called",
+        "calls",
+        "ended",
+        "open",
+        "place",
+        "places",
+        "runs",
+        "task",
+        "within",
+    )
 
-    def __init__(self, around: Around, board: Board, task: Task) -> None:
+    def __init__(self, around: Around, board: Board, task: Task, within: Running | None = None) -> None:
         self.around = around
         self.board = board
         self.task = task
         self.open: dict[int, tuple[Interrupt, ...]] = {}
         self.places = 0
         self.calls: Calls | None = None
+        self.called = 0
         self.runs = 0
+        self.place = None if around.places is None else Place(around.places)
         self.ended = False
+        self.within = within
         self._asked = 0
 
     @property
@@ -196,10 +226,22 @@ class Running:
         own_part = f"{self.task.node.name}:{self.task.id}"
         return f"{self.around.ns}|{own_part}" if self.around.ns else own_part
 
+    def stop(self) -> None:
+        """It is cancelled: end what it has called, and let it call nothing more. For a thread that waits for a task."""
+        self.ended = True
+        if self.calls is not None:
+            self.calls.stop()
+
     # ---- questions ---------------------------------------------------------------------------------------------------
 
     def ask(self, value: Any) -> Any:
-        """The answer, if there is one. Raises `GraphInterrupt` with the question if there is none."""
+        """The answer, if there is one. Raises `GraphInterrupt` with the question if there is none; `OutsideRunError`
+        when the node has ended, so that nobody would be asked."""
+        if self.ended:
+            raise OutsideRunError(
+                f"interrupt() was called for node {self.task.node.name!r}, which has ended: wait in the node for "
+                "whatever it starts"
+            )
         index, self._asked = self._asked, self._asked + 1
         place = self.next_place()
         key = interrupt_id(self.task.id, index)
@@ -214,10 +256,20 @@ class Running:
         """All open questions, in the order of their places in the node's code."""
         return tuple(question for place in sorted(self.open) for question in self.open[place])
 
+    def route(self) -> None:
+        """The node has spoken. What its routers ask, call and run has numbers of its own: they are the same when only
+        the routers run."""
+        self._asked = self.called = self.runs = ROUTED
+
     def next_place(self) -> int:
         """The place in the node's code of what it is about to ask, call or run."""
         place, self.places = self.places, self.places + 1
         return place
+
+    def pass_on(self, questions: tuple[Interrupt, ...]) -> Never:
+        """Ask what a run of its own has asked that this node has started."""
+        self.open[self.next_place()] = questions
+        raise GraphInterrupt(questions)
 
     # ---- what it was called with -------------------------------------------------------------------------------------
 
@@ -229,7 +281,7 @@ class Running:
     def config(self) -> RunnableConfig:
         """The call's settings, and where the node stands. A new one each time."""
         info = self.info
-        config: dict[str, Any] = {**self.around.config}
+        config: dict[str, Any] = own(self.around.config)
         config["configurable"] = {**config.get("configurable", {}), "checkpoint_ns": info.checkpoint_ns}
         if info.thread_id is not None:
             config["configurable"]["thread_id"] = info.thread_id
@@ -238,6 +290,13 @@ class Running:
         config["metadata"] = {**config.get("metadata", {})}
         config["run_id"] = info.run_id
         return config  # type: ignore[return-value]  # a RunnableConfig, made key by key
+
+    def configs(self) -> Iterator[RunnableConfig]:
+        """The configs of this node and of those around it in the same run: where its own run stands."""
+        at: Running | None = self
+        while at is not None and at.around.session is self.around.session:
+            yield at.config
+            at = at.within
 
     @property
     def store(self) -> Any:

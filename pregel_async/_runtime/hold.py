@@ -6,8 +6,9 @@ All graphs of one run share it: the root graph's, and those that its nodes run.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import anyio
 
@@ -17,7 +18,10 @@ from checkpoint_savers.owner import this_process
 from checkpoint_savers.records import CheckpointId, Claim, Owner
 
 from ..types import OnConflict
+from .loops import alone
 from .world import World, checkpoint_id
+
+T = TypeVar("T")
 
 CLAIM_SECONDS = 30.0
 """How long a claim lasts after the last commit or heartbeat, when its process cannot be seen to be gone."""
@@ -34,6 +38,7 @@ class Hold:
             the branch that this run is on.
         moved: those of them that changed since the root graph's last commit.
         visited: the namespaces that this run has written.
+        kept: those of subgraphs that keep their state from call to call, and are running.
     """
 
     def __init__(self, saver: BaseCheckpointSaver, world: World, claim: Claim) -> None:
@@ -45,6 +50,7 @@ class Hold:
         self.tips: dict[str, CheckpointId] = {}
         self.moved: dict[str, CheckpointId] = {}
         self.visited: set[str] = set()
+        self.kept: set[str] = set()
         self._newest = claim.newest
 
     @classmethod
@@ -80,6 +86,28 @@ class Hold:
                 raise
             with contextlib.suppress(Exception):  # an exception that refuses attributes
                 error.add_note(f"and its thread could not be given up: {type(second).__name__}: {second}")
+
+    async def beside(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Work while the claim is kept alive, however long it takes. The work's own error leaves as it is, in no
+        group."""
+        done: list[T] = []
+        failure: BaseException | None = None
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self.keep)
+                try:
+                    done.append(await work())
+                except anyio.get_cancelled_exc_class():
+                    raise
+                except BaseException as error:
+                    failure = error
+                finally:
+                    group.cancel_scope.cancel()
+        except BaseExceptionGroup as several:
+            raise alone(several) from None
+        if failure is not None:
+            raise failure
+        return done[0]
 
     async def keep(self) -> None:
         """Renew the claim from time to time, until cancelled, so that a long superstep does not lose it."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
+import re
+import types
 from collections.abc import Callable, Mapping
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -21,12 +25,34 @@ _BY_ANNOTATION: tuple[tuple[Any, str], ...] = (
 
 
 def hints_of(call: Callable[..., Any]) -> dict[str, Any]:
-    """A callable's annotations; none when they cannot be resolved (they name something local, say)."""
+    """A callable's annotations; without those that cannot be resolved (they name something local, say)."""
     target = call if inspect.isroutine(call) or inspect.isclass(call) else getattr(call, "__call__", call)  # noqa: B004  # an instance's
+    function = getattr(call, "func", target)
     try:
-        return get_type_hints(getattr(call, "func", target), include_extras=True)
-    except (NameError, TypeError):
+        return get_type_hints(function, include_extras=True)
+    except TypeError:
         return {}
+    except NameError:
+        return _resolved(function)
+
+
+def _resolved(function: Any) -> dict[str, Any]:
+    """Those annotations that can be resolved, of a function that has others."""
+    function = inspect.unwrap(function)
+    found: dict[str, Any] = {}
+    for name, hint in inspect.get_annotations(function).items():
+        alone = types.SimpleNamespace(__annotations__={name: hint})
+        with contextlib.suppress(NameError, TypeError):
+            found |= get_type_hints(alone, getattr(function, "__globals__", {}), include_extras=True)
+    return found
+
+
+def is_generator(call: Any) -> bool:
+    """Whether calling it makes a generator; a callable object's `__call__` is looked at too."""
+    return any(
+        inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each)
+        for each in (call, getattr(call, "__call__", None))  # noqa: B004  # an instance's
+    )
 
 
 def injections_of(call: Callable[..., Any], *, after: int) -> tuple[tuple[str, str], ...]:
@@ -40,9 +66,12 @@ def injections_of(call: Callable[..., Any], *, after: int) -> tuple[tuple[str, s
     except (TypeError, ValueError):
         return ()  # a builtin that tells nothing about itself
     hints = hints_of(call)
+    bound = call.keywords if isinstance(call, functools.partial) else {}  # these are the user's own
     found: list[tuple[str, str]] = []
     for place, parameter in enumerate(parameters):
-        if place < after or parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+        if place < after or parameter.name in bound:
+            continue
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             continue
         what = _what(parameter, hints)
         if what is not None:
@@ -58,9 +87,11 @@ def _what(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> str | None:
             if kind is known:
                 return what
     if isinstance(hint, str):  # not resolved: by its text, as far as that goes
-        for known, what in _BY_ANNOTATION:
-            if hint.partition("[")[0].rpartition(".")[2] == known.__name__:
-                return what
+        options = re.sub(r"^(\w+\.)*(Optional|Union|Annotated)\[(.*)\]$", r"\3", hint.strip("\"' "))
+        for option in re.split(r"[|,]", options):
+            for known, what in _BY_ANNOTATION:
+                if option.partition("[")[0].strip().rpartition(".")[2] == known.__name__:
+                    return what
     return parameter.name if parameter.name in NAMES else None
 
 

@@ -11,6 +11,7 @@ import anyio.from_thread
 from .._core.board import Board
 from .._core.isolation import isolate, own
 from .._core.task import Failed, Finished, Outcome, Paused, Task
+from ..errors import OutsideRunError
 from .modes import CUSTOM, MODES, Mode, View
 
 
@@ -88,7 +89,13 @@ class Log:
         if threading.get_ident() == self._loop_thread:
             self._sink.push(labelled)
         else:
-            anyio.from_thread.run(self._sink.put, labelled)
+            try:
+                anyio.from_thread.run(self._sink.put, labelled)
+            except RuntimeError as error:
+                raise OutsideRunError(
+                    "a stream writer was called in a thread of the node's own, from which the run cannot be reached: "
+                    "write in the node's function"
+                ) from error
 
     async def _put(self, mode: Mode, payload: Any) -> None:
         await self._sink.put((mode.name, payload) if self._labelled else payload)

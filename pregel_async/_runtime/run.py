@@ -6,10 +6,10 @@ given and what it gives differ in nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
-import anyio
 import msgspec
 
 from checkpoint_savers.abc import BaseCheckpointSaver
@@ -24,6 +24,7 @@ from .._core.superstep import Breakpoints
 from .._core.task import Cancelled, Outcome, Paused, Task
 from ..errors import (
     CheckpointNotFoundError,
+    ConfigError,
     EmptyInputError,
     GraphInterrupt,
     InvalidInputError,
@@ -33,9 +34,9 @@ from ..types import Command, Interrupt, OnConflict, RunnableConfig
 from .context import Around, Running, Session
 from .hold import Hold
 from .log import Log
-from .loops import alone
+from .places import Places
 from .runner import Runner
-from .thread import Thread, namespace_of
+from .thread import Thread, has_child, namespace_of
 from .world import World
 
 
@@ -111,12 +112,25 @@ async def run(
         if settings.at is not None:
             raise CheckpointNotFoundError(thread_id, settings.at)
         call.require_input(program, thread_id)
+    for ns, at in settings.travels.items():
+        if await saver.read(thread_id, ns, at) is None:
+            raise CheckpointNotFoundError(thread_id, at)
     async with await Hold.take(saver, world, thread_id, settings.on_conflict) as hold:
         metadata = {**settings.metadata, "run_id": run_id}
-        thread = await Thread.open(hold, codec, program, at=settings.at, fork=bool(settings.travels), metadata=metadata)
+        travels = bool(settings.travels) and not await _is_where_it_stands(saver, thread_id, settings)
+        thread = await Thread.open(hold, codec, program, at=settings.at, fork=travels, metadata=metadata)
         session = Session(world, run_id, thread_id, hold)
         session.travels = dict(settings.travels)
-        return await _beside(hold, _Run(program, settings, session, log, thread, "", None), call)
+        this = _Run(program, settings, session, log, thread, "", None)
+        return await hold.beside(lambda: this.go(call))
+
+
+async def _is_where_it_stands(saver: BaseCheckpointSaver, thread_id: str, settings: Settings) -> bool:
+    """Whether a journey ends where the thread, or a branch of it, stands: that is resumed, and not run again."""
+    for ns, at in (("", settings.at), *settings.travels.items()):
+        if at is not None and await has_child(saver, thread_id, ns, at):
+            return False
+    return True
 
 
 async def run_nested(
@@ -147,47 +161,45 @@ async def run_nested(
     place = outer.next_place()
     outer.runs += 1
     thread: Thread | None = None
-    if around.thread is not None and keeps is not None:
-        thread = await Thread.nested(
-            around.thread,
-            codec(around.thread.codec),
-            program,
-            ns=ns,
-            keeps=keeps,
-            at=session.travels.pop(ns, None),
-        )
-        if thread.continues:
-            call = _Call(None, None, [], False)
-    if thread is None or thread.board is None:
-        call.require_input(program, None if session.hold is None else session.hold.thread_id)
-    ended = await _Run(program, settings, session, log, thread, ns, outer).go(call)
+    alone_in = _only_one(session.hold, ns, program) if keeps and session.hold is not None else contextlib.nullcontext()
+    with alone_in:
+        if around.thread is not None and keeps is not None:
+            thread = await Thread.nested(
+                around.thread,
+                codec(around.thread.codec),
+                program,
+                ns=ns,
+                caller=outer.task.id if keeps else None,
+                at=session.travels.pop(ns, None),
+            )
+            if thread.continues:
+                call = _Call(None, None, [], False)
+        if thread is None or thread.board is None:
+            call.require_input(program, None if session.hold is None else session.hold.thread_id)
+        ended = await _Run(program, settings, session, log, thread, ns, outer).go(call)
     if not ended.done:
         outer.open[place] = ended.interrupts
         raise GraphInterrupt(ended.interrupts)
     return ended
 
 
-async def _beside(hold: Hold, this: _Run, call: _Call) -> Ended:
-    """Run while the claim is kept alive beside it. The run's own error leaves as it is, in no group."""
-    ended: Ended | None = None
-    failure: BaseException | None = None
+@contextlib.contextmanager
+def _only_one(hold: Hold, ns: str, program: Program) -> Generator[None]:
+    """Refuse to run a graph that keeps its state twice at once: each would go on from a state without the other.
+
+    Raises:
+        ConfigError: it runs.
+    """
+    if ns in hold.kept:
+        raise ConfigError(
+            f"graph {program.name!r} keeps its state (checkpointer=True), and several tasks run it at once in "
+            f"namespace {ns!r}. Run them one after another, or compile it without checkpointer="
+        )
+    hold.kept.add(ns)
     try:
-        async with anyio.create_task_group() as group:
-            group.start_soon(hold.keep)
-            try:
-                ended = await this.go(call)
-            except anyio.get_cancelled_exc_class():
-                raise
-            except BaseException as error:
-                failure = error
-            finally:
-                group.cancel_scope.cancel()
-    except BaseExceptionGroup as several:
-        raise alone(several) from None
-    if failure is not None:
-        raise failure
-    assert ended is not None
-    return ended
+        yield
+    finally:
+        hold.kept.discard(ns)
 
 
 # ---- what a call brings --------------------------------------------------------------------------------------------
@@ -285,6 +297,13 @@ def _answers_to(resume: Any, questions: Sequence[Interrupt], thread_id: str) -> 
     )
 
 
+def _writer(log: Log | None, outer: Running | None) -> Callable[[Any], None] | None:
+    """Where nodes write to: the stream of who reads it, of this run or else of the one around."""
+    if log is not None and log.write is not None:
+        return log.write
+    return None if outer is None else outer.around.write
+
+
 class _Run:
     """The port of one run."""
 
@@ -314,17 +333,18 @@ class _Run:
             config=settings.config,
             context=settings.context,
             store=settings.store,
-            write=None if log is None else log.write,
+            write=_writer(log, outer),
             outer=outer,
-            places=None if width is None else anyio.Semaphore(width),
+            places=None if width is None else Places(width),
             call=self._runner.call,
             debug=settings.debug,
         )
         self._outcomes: Sequence[Outcome] = ()
         self._interrupts: tuple[Interrupt, ...] = ()
+        self._paused = False
 
     async def go(self, call: _Call) -> Ended:
-        resumed = call.writes is None
+        resumed = call.writes is None and self._thread is not None and self._thread.board is not None
         board = await self._begin(call)
         done = await superstep.run(
             self._program,
@@ -335,7 +355,7 @@ class _Run:
             breakpoints=self._settings.breakpoints,
             resumed=resumed,
         )
-        if not done and not self._interrupts and self._log is not None and self._log.on_stopped is not None:
+        if not done and not self._paused and self._log is not None and self._log.on_stopped is not None:
             await self._log.on_stopped(board)
         return Ended(board, done, self._interrupts)
 
@@ -349,12 +369,14 @@ class _Run:
         if call.writes is not None or stored is None:
             return await self._enter(Board(self._program) if stored is None else stored, call)
         assert thread is not None
-        if call.command is not None and call.answers:
-            answers = _answers_to(call.command.resume, thread.questions(), thread.thread_id)
-            await thread.answer(answers)
+        if call.command is not None:
+            answers: dict[str, Any] = {}
+            if call.answers:
+                answers = _answers_to(call.command.resume, thread.questions(), thread.thread_id)
+            await thread.resume(stored, answers, call.edits)
             self._session.given = answers
-        if call.edits:
-            await thread.amend(stored, call.edits)
+        if thread.ns == "":
+            await thread.find_kept()
         thread.branch_off(stored)
         if thread.ns == "":
             self._session.answers = thread.answers()
@@ -398,7 +420,7 @@ class _Run:
             await self._thread.pause(tasks, outcomes)
             await self._runner.tell_rest()
         asked = [question for outcome in outcomes if isinstance(outcome, Paused) for question in outcome.interrupts]
-        self._interrupts = tuple(asked)
+        self._interrupts, self._paused = tuple(asked), True
         if self._log is not None and self._log.on_paused is not None:
             await self._log.on_paused(board, tasks, outcomes)
 

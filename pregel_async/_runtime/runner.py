@@ -35,6 +35,10 @@ class Ledger(Protocol):
         """The recorded writes of a task of which only the routers are left to run."""
         ...
 
+    def check(self, task: Task, asked: Paused) -> None:
+        """Refuse what cannot be stored of a task that has asked. Raises `UnstorableValueError`, with a note."""
+        ...
+
     def waits_for(self, task: Task, session: Session) -> Paused | None:
         """The open questions of a task that none of the answers which this call brought lets go on."""
         ...
@@ -72,6 +76,7 @@ class Runner:
         self._turn = turn()
         self._cancellations = native_cancellations()
         self._cancelled_before = self._cancellations()
+        self._broken: Exception | None = None  # storage's failure to record what a called task did
         self._record: Recorder | None = None if storage is None else self._record_unrouted
 
     async def execute(self, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
@@ -103,29 +108,25 @@ class Runner:
             if around.session.given and (waiting := self.storage.waits_for(task, around.session)) is not None:
                 return waiting
             given = self.storage.writes_of(task)
-        if around.places is None:
-            return await attempt(
-                around,
-                board,
-                task,
-                given,
-                self._record,
-                natively_cancelled=natively_cancelled,
-                contained=contained,
-            )
-        async with around.places:
-            return await attempt(
-                around,
-                board,
-                task,
-                given,
-                self._record,
-                natively_cancelled=natively_cancelled,
-                contained=contained,
-            )
+        outcome = await attempt(
+            around, board, task, given, self._record, natively_cancelled=natively_cancelled, contained=contained
+        )
+        if self._broken is not None:  # whatever the node made of it: the superstep ends with that error alone
+            raise self._broken
+        if isinstance(outcome, Paused) and self.storage is not None:
+            try:
+                self.storage.check(task, outcome)
+            except UnstorableValueError as error:
+                return Failed(error, outcome.writes)
+        return outcome
 
     async def call(self, caller: Running, task: Task) -> Finished | Failed | Paused:
-        """Run a task that a node calls, in a task of its own; its result is recorded before anybody has it."""
+        """Run a task that a node calls, in a task of its own; its result is recorded before anybody has it.
+
+        When storing it fails, the caller is told, and nothing more is called: the superstep ends with that error.
+        """
+        if self._broken is not None:
+            return Failed(self._broken)
         if self.storage is not None:
             recorded = self.storage.result_of(task)
             if recorded is not None:
@@ -141,7 +142,10 @@ class Runner:
                 if self.storage is not None:
                     await self.storage.record(task, outcome.writes, routed=True)
                 await self.tell(task, outcome, stored=True)
-            except Exception as error:  # storage's; it reaches whoever awaits the task
+            except UnstorableValueError as error:
+                return Failed(error)
+            except Exception as error:
+                self._broken = error
                 return Failed(error)
         return outcome
 
@@ -215,12 +219,13 @@ class _Group:
         try:
             outcome = await runner.attempt(self._board, task, None, contained=self._contained)
             self._outcomes[place] = outcome
-            self._open -= 1
             if isinstance(outcome, Failed):
                 self._stop()
                 return
             if isinstance(outcome, Paused):
-                return  # the others run on: what they do is recorded
+                # The others run on, and all of them are recorded: no commit of this superstep follows.
+                return
+            self._open -= 1
             stored = runner.storage is None or outcome.replayed
             if not stored and self._open:
                 # The last to finish needs no record: the superstep's commit holds its writes.

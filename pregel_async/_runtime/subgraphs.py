@@ -17,7 +17,10 @@ def reachable(call: Any, kind: type[T]) -> Iterator[T]:
     """The objects of a class that a function names: in its closure, its globals, defaults and attribute paths, and in
     the functions that it names. Each once, in the order in which the code names them."""
     found: set[int] = set()
-    for each in _walk(call, kind, set(), DEPTH, getattr(call, "__module__", "")):
+    inmost = call
+    while isinstance(inmost, functools.partial):  # whose own module is functools
+        inmost = inmost.func
+    for each in _walk(call, kind, set(), DEPTH, getattr(inmost, "__module__", "")):
         if id(each) not in found:
             found.add(id(each))
             yield each

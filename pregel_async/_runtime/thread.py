@@ -20,13 +20,13 @@ from typing import Any, Literal, Protocol
 import anyio
 import msgspec
 
-from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.abc import PAGE, BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.errors import CheckpointError, UnstorableValueError
 from checkpoint_savers.ledger import Entry, Ledger, Reader, TaskEntry, read_record, write_record
 from checkpoint_savers.records import Chain, CheckpointId, CheckpointRow, Commit, Header, TaskId, TaskRecord
 
-from .._core import superstep
+from .._core.amending import amend
 from .._core.board import Board
 from .._core.program import PARENT, RETURN, Program, Write
 from .._core.task import Failed, Finished, Outcome, Paused, Task
@@ -40,7 +40,13 @@ SUPERSTEP = TaskId("")
 """The task id under which a failure of the superstep itself is recorded."""
 
 AMENDED = TaskId("__input__")
-"""The task id under which an update is recorded that a call made to the state of an open superstep."""
+"""The task id under which the updates are recorded that calls made to the state of an open superstep."""
+
+BETWEEN = ""
+"""The channel of the write that stands between two such updates: each is folded by itself."""
+
+CALLER = "__task__"
+"""The metadata key that says which task ran a graph whose namespace does not: one that keeps its state."""
 
 Source = Literal["input", "loop", "update", "fork"]
 
@@ -75,7 +81,7 @@ class Thread:
         metadata: dict[str, Any],
         parents: dict[str, str],
         outer: Thread | None = None,
-        keeps: bool = False,
+        caller: TaskId | None = None,
     ) -> None:
         self.hold = hold
         self.codec = codec
@@ -86,7 +92,7 @@ class Thread:
         self.board: Board | None = None
         self.continues = False
         self._outer = outer
-        self._keeps = keeps
+        self._caller = caller
         self._head: CheckpointId | None = None
         self._ledger = Ledger.start(ns)
         self._loaded: CheckpointId | None = None
@@ -147,28 +153,29 @@ class Thread:
         program: Program,
         *,
         ns: str,
-        keeps: bool,
+        caller: TaskId | None,
         at: CheckpointId | None = None,
     ) -> Thread:
         """Load the namespace of a graph that a node of another graph runs.
 
         Args:
-            keeps: its state is kept from call to call.
-            at: travel in time: go on from this checkpoint, on a branch of its own.
+            caller: the task that runs the graph, when its state is kept from call to call; else None.
+            at: travel in time: go on from this checkpoint; on a branch of its own, when the graph around is on one.
 
         Raises: as `open`.
         """
         hold = outer.hold
         assert outer.tip is not None  # a superstep always follows a checkpoint
         parents = {**outer.parents, outer.ns: outer.tip}
-        thread = cls(hold, codec, program, ns=ns, metadata=outer.metadata, parents=parents, outer=outer, keeps=keeps)
+        thread = cls(hold, codec, program, ns=ns, metadata=outer.metadata, parents=parents, outer=outer, caller=caller)
         if hold.fresh and ns not in hold.visited:
             return thread  # nothing of this thread is older than this run, which has not been here
         chain = await hold.saver.read(hold.thread_id, ns, at)
         if at is not None:
             if chain is None:
                 raise CheckpointNotFoundError(hold.thread_id, at)
-            await thread._load(chain, fork=True)
+            await thread._load(chain, fork=outer.tip != outer._loaded)
+            thread._stands_at(at)
             thread.continues = True
             return thread
         if chain is None:
@@ -177,8 +184,9 @@ class Thread:
         found = await thread._made_here(chain)
         if found is not None:
             await thread._load(found)
+            thread._stands_at(found.rows[-1].checkpoint_id)
             thread.continues = True
-        elif keeps:
+        elif caller is not None:
             tip = chain.head if parents_of(chain.rows[-1]).get("") == parents[""] else hold.tips.get(ns)
             if tip is not None:
                 await thread._load(await hold.saver.read(hold.thread_id, ns, tip))
@@ -188,11 +196,11 @@ class Thread:
         """The newest state that was made by an earlier attempt at this very call, if there is one."""
         outer, hold = self._outer, self.hold
         assert outer is not None and outer.tip is not None
-        if parents_of(chain.rows[-1]).get(outer.ns) == outer.tip:
+        if _was_made_on(chain.rows[-1], outer.ns, outer.tip, self._caller):
             return chain
         if outer.tip != outer._loaded:
             return None  # this run made that checkpoint, and on it nothing but what the head would show
-        found = await made_on(hold.saver, hold.thread_id, self.ns, outer.ns, outer.tip)
+        found = await made_on(hold.saver, hold.thread_id, self.ns, outer.ns, outer.tip, caller=self._caller)
         return None if found is None else await hold.saver.read(hold.thread_id, self.ns, found[0])
 
     async def _load(self, chain: Chain | None, *, fork: bool = False) -> None:
@@ -204,10 +212,11 @@ class Thread:
         reader = Reader(self.thread_id, self.ns, chain.rows)
         if self._outer is None:
             self.parents = parents_of(row)
+            self._caller = row.metadata.get(CALLER)
         self.board = restore(self.program, reader.state(at), row.step, self.codec, thread_id=self.thread_id)
         self._ledger = Ledger.resume(reader, at)
         if at != chain.head and not fork:
-            fork = await self._has_child(at)
+            fork = await has_child(self.hold.saver, self.thread_id, self.ns, at)
             self._moves = not fork
         self._branches = fork
         if not fork:
@@ -216,16 +225,27 @@ class Thread:
             self._records = {record.task_id: self._fitting(record) for record in chain.records}
             amended = self._records.get(AMENDED)
             if amended is not None:
-                superstep.amend(self.program, self.board, self._decoded(amended))
+                amend_again(self.program, self.board, amended, self.codec)
 
-    async def _has_child(self, at: CheckpointId) -> bool:
-        async with aclosing(self.hold.saver.walk(self.thread_id, self.ns)) as walk:
-            async for header, _, _ in walk:
-                if header.parent_id == at:
-                    return True
+    async def find_kept(self) -> None:
+        """Learn where the kept states stand that earlier attempts at the open superstep have moved.
+
+        Whoever moved them may have its result, and not run again, so that nobody else would tell.
+        """
+        hold, at = self.hold, self._loaded
+        if self._branches or at is None or at != self.tip or hold.claim.newest == at:
+            return
+        before: CheckpointId | None = None
+        while True:
+            page = await hold.saver.scan(self.thread_id, None, before=before, limit=PAGE)
+            for header in page:
                 if header.checkpoint_id <= at:
-                    break
-        return False
+                    return
+                if CALLER in header.metadata and parents_of(header).get("") == at and header.ns not in hold.moved:
+                    hold.tips[header.ns] = hold.moved[header.ns] = header.checkpoint_id
+            if len(page) < PAGE:
+                return
+            before = page[-1].checkpoint_id
 
     def _fitting(self, record: TaskRecord) -> TaskEntry:
         """A record, by the graph's code as it is now: what was written to a removed key is dropped.
@@ -235,7 +255,7 @@ class Thread:
         """
         entry = read_record(record, self.thread_id)
         channels = self.program.channels
-        known = [write for write in entry.writes if write[0] in channels or write[0] in (PARENT, RETURN)]
+        known = [write for write in entry.writes if write[0] in channels or write[0] in (PARENT, RETURN, BETWEEN)]
         if len(known) < len(entry.writes):
             for channel, _ in entry.writes:
                 if channel.startswith(BRANCH) and channel not in channels:
@@ -314,13 +334,27 @@ class Thread:
         asked = tuple(question for question in open_questions(entry, self.codec) if question.id not in session.answers)
         return Paused(asked, None if entry.routed else self._decoded(entry)) if asked else None
 
-    async def answer(self, answers: Mapping[str, Any]) -> None:
-        """Record answers to open questions, before anything runs.
+    async def resume(self, board: Board, answers: Mapping[str, Any], edits: list[Write]) -> None:
+        """Record what a call brings to the open superstep, in one transaction and before anything runs: answers to open
+        questions, and an update to the state, which is made on the board.
 
         Raises:
             UnstorableValueError: nothing was stored.
+            Exception: what a channel or a reducer makes of the update; nothing was stored.
         """
-        changed: dict[TaskId, TaskEntry] = {}
+        entries = self._answered(answers)
+        if edits:
+            before = self._records.get(AMENDED)
+            earlier = () if before is None else (*before.writes, (BETWEEN, b""))
+            data = [(name, self.codec.encode(value, channel=name)) for name, value in self._tracked(edits)]
+            self.branch_off(board)
+            amend(self.program, board, edits)
+            entries[AMENDED] = (-1, TaskEntry(name="", writes=(*earlier, *data)))
+        if entries:
+            await self._keep(entries)
+
+    def _answered(self, answers: Mapping[str, Any]) -> dict[TaskId, tuple[int, TaskEntry]]:
+        changed: dict[TaskId, tuple[int, TaskEntry]] = {}
         for task_id, entry in self._records.items():
             asked = {key for key, _ in entry.interrupts or ()}
             given = {
@@ -329,17 +363,8 @@ class Thread:
                 if key in asked
             }
             if given:
-                changed[task_id] = msgspec.structs.replace(entry, answers={**entry.answers, **given})
-        await self._keep({task_id: (0, entry) for task_id, entry in changed.items()})
-
-    async def amend(self, board: Board, writes: list[Write]) -> None:
-        """Record an update that a call makes to the open superstep's state, and make it."""
-        before = self._records.get(AMENDED)
-        data = tuple([(name, self.codec.encode(value, channel=name)) for name, value in self._tracked(writes)])
-        entry = TaskEntry(name="", writes=(*(before.writes if before is not None else ()), *data))
-        self.branch_off(board)
-        await self._keep({AMENDED: (-1, entry)})
-        superstep.amend(self.program, board, writes)
+                changed[task_id] = (0, msgspec.structs.replace(entry, answers={**entry.answers, **given}))
+        return changed
 
     async def _keep(self, entries: dict[TaskId, tuple[int, TaskEntry]]) -> None:
         records = [self._task_record(task_id, index, entry) for task_id, (index, entry) in entries.items()]
@@ -358,6 +383,7 @@ class Thread:
         *,
         source: Source = "loop",
         waits: bool = False,
+        closes: bool = False,
     ) -> None:
         """Store a finished superstep: one transaction. The claim is given up in it when nothing is left to run.
 
@@ -367,6 +393,7 @@ class Thread:
 
         Args:
             waits: store it with the next transaction, whatever follows.
+            closes: an update closes the superstep, with a result of each of its tasks: its failure is over.
 
         Raises:
             ThreadBusyError: with `lost=True`.
@@ -378,13 +405,13 @@ class Thread:
         except UnstorableValueError as error:
             if source == "input":  # nothing is stored of it
                 self._locate(board)
-            else:
+            elif source == "loop":
                 await self._refuse(error, ran, outcomes)
             raise
         clears = [
             (self.ns, self._ledger.tip, task_id)
             for task_id, record in self._records.items()
-            if source == "loop" and self._ledger.tip is not None and not _is_result(record)
+            if (source == "loop" or closes) and self._ledger.tip is not None and not _is_result(record)
         ]
         self._records = {}
         self._append(entry, board.step, source)
@@ -396,10 +423,15 @@ class Thread:
 
     def _append(self, entry: Entry, step: int, source: Source) -> None:
         metadata = {**self.metadata, "source": source, "step": step, "parents": self.parents}
+        if self._caller is not None:
+            metadata[CALLER] = self._caller
         row = self._ledger.append(entry, checkpoint_id=self.hold.next_id(), step=step, metadata=metadata)
         self._waiting.append(row)
-        if self._keeps:
-            self.hold.tips[self.ns] = self.hold.moved[self.ns] = row.checkpoint_id
+
+    def _stands_at(self, tip: CheckpointId) -> None:
+        """Where the state stands now that is kept from call to call: at a checkpoint that is stored."""
+        if self._outer is not None and self._caller is not None:
+            self.hold.tips[self.ns] = self.hold.moved[self.ns] = tip
 
     def _entry(self, board: Board, ran: Sequence[Task], outcomes: Sequence[Outcome]) -> Entry:
         """What the superstep changed, encoded."""
@@ -509,17 +541,29 @@ class Thread:
         self._staged.append(self._task_record(task.id, task.index, entry))
 
     def copy_beside(self, board: Board) -> None:
-        """Go on from a copy of the loaded checkpoint, with the same parent; what is recorded stays with the other."""
+        """Go on from a copy of the loaded checkpoint, with the same parent; what is recorded stays with the other.
+
+        But an update that a call made to the state is part of the state: it is recorded of the copy too.
+        """
+        amended = self._records.get(AMENDED)
         self._ledger = self._ledger.beside()
         self._records = {}
         self._branches = True
         self.branch_off(board)
+        if amended is not None:
+            self._records[AMENDED] = amended
+            self._staged.append(self._task_record(AMENDED, -1, amended))
 
     async def settle(self) -> None:
         """Store all that waits, in one transaction, and give the thread up."""
         if self._waiting or self._staged or self._moves:
             with anyio.CancelScope(shield=True):
                 await self._transact(releases=self.ns == "")
+
+    @property
+    def fold_failed(self) -> bool:
+        """Whether the open superstep could not be closed with the results that its tasks have."""
+        return SUPERSTEP in self._records
 
     @property
     def has_records(self) -> bool:
@@ -567,23 +611,33 @@ class Thread:
 
         Raises:
             ThreadBusyError: with `lost=True`.
-            UnstorableValueError: a question cannot be stored; nothing was.
             StorageError
         """
         entries: list[tuple[Task, TaskEntry]] = []
         for task, outcome in zip(tasks, outcomes, strict=True):
             if isinstance(outcome, Paused):
-                try:
-                    entries.append((task, self._paused(task, outcome)))
-                except UnstorableValueError as error:
-                    error.add_note(f"asked by node {task.node.name!r}, superstep {task.step}, task {task.id}")
-                    raise
+                entries.append((task, self._paused(task, outcome)))
             elif isinstance(outcome, Finished) and not self._has_result(task.id):
                 written = self._encoded(outcome.writes)
                 if written is not None:
                     entries.append((task, TaskEntry(name=task.node.name, writes=written)))
         with anyio.CancelScope(shield=True):
             await self._store(entries)
+
+    def check(self, task: Task, asked: Paused) -> None:
+        """Refuse questions that cannot be stored, or a node's own writes beside those of its router.
+
+        Raises:
+            UnstorableValueError: with a note that names the task.
+        """
+        try:
+            for name, value in self._tracked(asked.writes or []):
+                self.codec.encode(value, channel=name)
+            for question in asked.interrupts:
+                self.codec.encode(question.value, channel="interrupt()")
+        except UnstorableValueError as error:
+            error.add_note(f"of node {task.node.name!r}, superstep {task.step}, task {task.id}")
+            raise
 
     def _paused(self, task: Task, outcome: Paused) -> TaskEntry:
         return TaskEntry(
@@ -614,8 +668,7 @@ class Thread:
                 failed = self._failure(task.node.name, outcome.error, writes, routed=outcome.writes is None)
                 entries.append((task, msgspec.structs.replace(failed, answers=self._answers_of(task.id))))
             elif isinstance(outcome, Paused):
-                with contextlib.suppress(UnstorableValueError):  # the failure is what the superstep ends with
-                    entries.append((task, self._paused(task, outcome)))
+                entries.append((task, self._paused(task, outcome)))
             elif isinstance(outcome, Finished) and not self._has_result(task.id):
                 written = self._encoded(outcome.writes)
                 if written is not None:
@@ -696,6 +749,7 @@ class Thread:
         self._clears.clear()
         self._moves = False
         self._head = tip
+        self._stands_at(tip)
         hold.visited.add(self.ns)
         if releases:
             hold.released = True
@@ -704,6 +758,17 @@ class Thread:
         """A graph's state is stored after the checkpoint of the graph around it that it was made on."""
         if self._outer is not None:
             await self._outer.flush()
+
+
+def amend_again(program: Program, board: Board, entry: TaskEntry, codec: Codec) -> None:
+    """Make the updates that calls made to the state of an open superstep, each by itself, as they made them."""
+    writes: list[Write] = []
+    for channel, data in (*entry.writes, (BETWEEN, b"")):
+        if channel in program.channels:
+            writes.append((channel, codec.decode(data, channel=channel)))
+        elif channel == BETWEEN and writes:
+            amend(program, board, writes)
+            writes = []
 
 
 def open_questions(entry: TaskEntry, codec: Codec) -> Iterator[Interrupt]:
@@ -727,23 +792,48 @@ def namespace_of(ns: str, task: Task, *, keeps: bool, runs: int = 0) -> str:
     return f"{inside}|{runs}" if runs else inside
 
 
+async def has_child(saver: BaseCheckpointSaver, thread_id: str, ns: str, at: CheckpointId) -> bool:
+    """Whether a checkpoint is no branch's tip."""
+    async with aclosing(saver.walk(thread_id, ns)) as walk:
+        async for header, _, _ in walk:
+            if header.parent_id == at:
+                return True
+            if header.checkpoint_id <= at:
+                break
+    return False
+
+
 async def made_on(
-    saver: BaseCheckpointSaver, thread_id: str, ns: str, outer_ns: str, at: CheckpointId
+    saver: BaseCheckpointSaver,
+    thread_id: str,
+    ns: str,
+    outer_ns: str,
+    at: CheckpointId,
+    *,
+    caller: TaskId | None,
 ) -> tuple[CheckpointId, bool] | None:
     """The newest checkpoint of a namespace that was made on a checkpoint of the graph around it, and whether it is the
-    namespace's head; None when there is none."""
+    namespace's head; None when there is none.
+
+    Args:
+        caller: the task that made it, when the namespace does not say; else None.
+    """
     chain = await saver.read(thread_id, ns)
     if chain is None:
         return None
-    if parents_of(chain.rows[-1]).get(outer_ns) == at:
+    if _was_made_on(chain.rows[-1], outer_ns, at, caller):
         return chain.head, True
     async with aclosing(saver.walk(thread_id, ns)) as walk:
         async for header, _, _ in walk:
-            if parents_of(header).get(outer_ns) == at:
+            if _was_made_on(header, outer_ns, at, caller):
                 return header.checkpoint_id, False
             if header.checkpoint_id < at:
                 break
     return None
+
+
+def _was_made_on(row: CheckpointRow | Header, outer_ns: str, at: CheckpointId, caller: TaskId | None) -> bool:
+    return parents_of(row).get(outer_ns) == at and (caller is None or row.metadata.get(CALLER) == caller)
 
 
 def parents_of(row: CheckpointRow | Header) -> dict[str, str]:

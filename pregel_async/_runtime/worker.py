@@ -13,8 +13,12 @@ import anyio.to_thread
 from .loops import on_asyncio, wait_out
 
 
-async def in_thread(call: Callable[[Any], Any], value: Any) -> Any:
-    """Call the function in a worker thread, with a copy of the context; a cancelled caller waits for its end."""
+async def in_thread(call: Callable[[Any], Any], value: Any, stop: Callable[[], object] | None = None) -> Any:
+    """Call the function in a worker thread, with a copy of the context; a cancelled caller waits for its end.
+
+    Args:
+        stop: called before that, on asyncio: what the thread waits for may have to be told.
+    """
     if not on_asyncio():
         # Boxed: trio takes a function that returns an awaitable for a mistake, and here it may be meant.
         return (await anyio.to_thread.run_sync(lambda: (call(value),)))[0]
@@ -25,6 +29,8 @@ async def in_thread(call: Callable[[Any], Any], value: Any) -> Any:
         except asyncio.CancelledError:
             # A cancel scope waits for the thread; asyncio's own `Task.cancel()` does not, and gets here at once.
             if work.give_up():
+                if stop is not None:
+                    stop()
                 scope.cancel()  # what the thread in turn waits for on this loop: a graph that it invoked
                 await wait_out(work.ended)
             raise

@@ -11,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Generator
+from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from io import TextIOWrapper
 from pathlib import Path
@@ -21,13 +23,12 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import PregelError
-from ..graph import CompiledStateGraph
 from .listing import exists, print_rows
 from .listing import history as read_history
 from .running import Request
 from .running import run as run_graph
 from .showing import explain
-from .target import NotStoredError, Target, UsageError, attach, load
+from .target import NotStoredError, UsageError, attach, load
 
 app = typer.Typer(
     name="pregel-async",
@@ -112,6 +113,10 @@ def run(
         str | None,
         typer.Option("--input", "-i", metavar="JSON", help="The input: JSON, @FILE, or - for standard input."),
     ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option("--resume", "-r", metavar="JSON", help="The answer to the open question, or {id: answer, ...}."),
+    ] = None,
     thread: ThreadOption = None,
     db: DbOption = "pregel.db",
     recursion_limit: Annotated[
@@ -135,16 +140,19 @@ def run(
 
     Without --input a new thread gets {}, a thread with unfinished work goes on, and one that has finished shows its
     output. With --input a thread that has finished runs again, on its state; one with unfinished work refuses, unless
-    it is told to discard that.
+    it is told to discard that. A thread that waits for an answer shows its questions; --resume answers them.
 
     Progress goes to standard error, the output to standard output. Ctrl-C or SIGTERM ends the run in order and says how
     to go on; a second one ends it at once. Whatever ends it, what was recorded does not run again.
     """
     with _guarded(full=traceback):
         given = _input(input)
+        if given is not None and resume is not None:
+            raise UsageError("--input begins anew and --resume answers: give one of them")
         request = Request(
             target=graph,
             given=given,
+            resume=_input(resume, "--resume"),
             thread=thread,
             db=db,
             recursion_limit=recursion_limit,
@@ -182,25 +190,39 @@ def history(
         print_rows(rows, as_json=as_json)
 
 
+class Format(StrEnum):
+    """How a graph is drawn."""
+
+    mermaid = "mermaid"
+    text = "text"
+    svg = "svg"
+    json = "json"
+
+
 @app.command()
-def draw(graph: GraphArgument, traceback: TracebackOption = False) -> None:
-    """Print a graph as mermaid."""
+def draw(
+    graph: GraphArgument,
+    form: Annotated[Format, typer.Option("--format", "-f", help="As what.")] = Format.mermaid,
+    xray: Annotated[bool, typer.Option("--xray", help="With the graphs that nodes run in place of the nodes.")] = False,
+    traceback: TracebackOption = False,
+) -> None:
+    """Print a graph: as mermaid, as text for the terminal, as an SVG image, or as JSON."""
     with _guarded(full=traceback):
-        print(_drawing(load(graph)), end="")
+        drawn = attach(load(graph), None).get_graph(xray=xray)
+        if form is Format.text:
+            print(drawn.draw_text(width=shutil.get_terminal_size().columns))
+        elif form is Format.svg:
+            print(drawn.draw_svg())
+        elif form is Format.json:
+            print(json.dumps(drawn.to_json(), indent=2, ensure_ascii=False))
+        else:
+            print(drawn.draw_mermaid(), end="")
 
 
-def _drawing(target: Target) -> str:
-    found = attach(target, None)
-    if not isinstance(found, CompiledStateGraph):
-        raise UsageError("only a StateGraph has edges that can be drawn; the nodes of a Pregel have none")
-    return found.get_graph().draw_mermaid()
-
-
-def _input(text: str | None) -> Any:
-    """The input that an option means."""
+def _input(text: str | None, source: str = "--input") -> Any:
+    """The value that an option means."""
     if text is None:
         return None
-    source = "--input"
     try:
         if text == "-":
             source = "standard input"

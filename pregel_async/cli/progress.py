@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from ..types import StreamMode
+from ..types import INTERRUPT, StreamMode
 from .showing import plural, seconds
 
 MODES: tuple[StreamMode, ...] = ("tasks", "updates")
@@ -65,6 +65,8 @@ class Progress:
     def take(self, mode: str, chunk: Mapping[str, Any]) -> bool:
         """Count a chunk. Whether it says that a task is done."""
         if mode == "updates":
+            if INTERRUPT in chunk:  # questions, which are told at the end
+                return False
             name = next(key for key in chunk if key != "__metadata__")
             self._end(name, recorded="__metadata__" in chunk)
             return True

@@ -20,7 +20,7 @@ from checkpoint_savers import SqliteSaver
 
 from ..compiled import Graph
 from ..errors import PregelError, ThreadBusyError
-from ..types import START, OnConflict, RunnableConfig, StateSnapshot
+from ..types import START, Command, OnConflict, RunnableConfig, StateSnapshot
 from .progress import MODES, Progress, View, view_of
 from .showing import counted, explain, plural, print_json, print_value, seconds
 from .target import AnyGraph, Target, UsageError, attach
@@ -36,6 +36,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         target: MODULE:GRAPH, as it was written.
         given: the input; None when there was none.
+        resume: answers to open questions, as in `Command(resume=...)`; None when there were none.
         thread: the thread's id; None to make one up.
         db: SQLite's file.
         recursion_limit, max_concurrency: as in a config; None for their defaults.
@@ -48,6 +49,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     target: str
     given: Any
+    resume: Any
     thread: str | None
     db: str
     recursion_limit: int | None
@@ -95,7 +97,7 @@ class _Run:
                     _tell(f"the graph's own {replaced} is not used: threads are kept in {self._request.db}")
                 before = await graph.aget_state(self._config)
                 given = self._begin(before)
-                if given is None and not before.next:
+                if given is None and (not before.next or _only_asks(before)):
                     self.output = before.values
                     return 0
                 return await self._go(graph, given, before)
@@ -121,10 +123,19 @@ class _Run:
     def _begin(self, before: StateSnapshot) -> Any:
         """Say what is going to happen, and with which input: None goes on with what is stored."""
         given, where = self._request.given, f"thread {self._thread} in {self._request.db}"
+        if self._request.resume is not None:
+            if not before.interrupts:
+                raise UsageError(f"{where} has no open question to answer: leave --resume out")
+            _tell(f"{where}: answered, after superstep {(before.metadata or {}).get('step')}{_recorded(before)}")
+            return Command(resume=self._request.resume)
         if before.metadata is None:
             _tell(f"{where}: new")
             return {} if given is None else given
         at = f"superstep {before.metadata.get('step')}"
+        if given is None and _only_asks(before):
+            _tell(f"{where}: waits after {at}{_recorded(before)}")
+            self._tell_questions(before)
+            return None
         if given is None:
             ended = f"finished at {at}, nothing is left to run (--input runs it again, on its state)"
             _tell(f"{where}: {f'goes on after {at}{_recorded(before)}' if before.next else ended}")
@@ -168,7 +179,9 @@ class _Run:
             f"{'stopped before ' + counted(after.next) if after.next else 'finished'}: "
             f"{plural(progress.supersteps, 'superstep')}, {plural(progress.tasks, 'task')}, {seconds(progress.elapsed)}"
         )
-        if after.next:
+        if after.interrupts:
+            self._tell_questions(after)
+        elif after.next:
             _tell(f"to go on: {self._again}")
         self.output = after.values
         return 0
@@ -221,6 +234,12 @@ class _Run:
         elif state.metadata is None:
             _tell("nothing was stored: to begin again, repeat the command")
 
+    def _tell_questions(self, state: StateSnapshot) -> None:
+        """What the thread waits for, and how to answer."""
+        for question in state.interrupts:
+            _tell(f"question {question.id}: {question.value!r}")
+        _tell(f"to answer: {self._again} --resume JSON" + (" ({id: answer, ...})" if len(state.interrupts) > 1 else ""))
+
     @property
     def _again(self) -> str:
         """The command that goes on."""
@@ -235,6 +254,11 @@ class _Run:
         return shlex.join(words)
 
 
+def _only_asks(state: StateSnapshot) -> bool:
+    """Whether nothing can go on before a question is answered."""
+    return bool(state.interrupts) and all(task.interrupts or task.result is not None for task in state.tasks)
+
+
 def _recorded(state: StateSnapshot) -> str:
     """How much of the next superstep need not run again."""
     recorded = sum(task.result is not None for task in state.tasks)
@@ -244,7 +268,9 @@ def _recorded(state: StateSnapshot) -> str:
 def _first_step(graph: AnyGraph, given: Any, before: StateSnapshot) -> int:
     """The number of the first superstep that will be seen. An input takes one, a StateGraph's hidden start the next."""
     stored = -2 if before.metadata is None else before.metadata.get("step", -2)
-    return stored + 1 + (given is not None) * (2 if START in graph.nodes else 1)
+    if given is None or isinstance(given, Command):
+        return stored + 1
+    return stored + (3 if START in graph.nodes else 2)
 
 
 class _Stop:

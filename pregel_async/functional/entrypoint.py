@@ -17,7 +17,7 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 
 from .._core.program import Node, Write, build_program
 from .._runtime.context import PREVIOUS
-from .._runtime.injection import check_signature, hints_of, injections_of
+from .._runtime.injection import check_signature, hints_of, injections_of, is_generator
 from .._runtime.world import World
 from ..channels import EphemeralValue, LastValue
 from ..compiled import Graph
@@ -33,18 +33,6 @@ InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")
 R = TypeVar("R")
 SavedT = TypeVar("SavedT")
-
-
-class Final(msgspec.Struct, Generic[R, SavedT], frozen=True, kw_only=True):
-    """What an entrypoint returns that saves something else than it returns.
-
-    Attributes:
-        value: what the call returns.
-        save: what the thread's next run gets as `previous`.
-    """
-
-    value: R
-    save: SavedT
 
 
 class CompiledEntrypoint(Graph[InputT, OutputT], Generic[InputT, OutputT]):
@@ -75,7 +63,16 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         GraphValidationError: the function is a generator, or takes no input.
     """
 
-    final = Final
+    class final(msgspec.Struct, Generic[R, SavedT], frozen=True, kw_only=True):  # noqa: N801  # as `entrypoint`
+        """What an entrypoint returns that saves something else than it returns.
+
+        Attributes:
+            value: what the call returns.
+            save: what the thread's next run gets as `previous`.
+        """
+
+        value: R
+        save: SavedT
 
     def __init__(
         self,
@@ -99,16 +96,16 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         self._world = world
 
     @overload
-    def __call__(self, call: Callable[..., Awaitable[Final[R, Any]]]) -> CompiledEntrypoint[Any, R]: ...
+    def __call__(self, call: Callable[..., Awaitable[final[R, Any]]]) -> CompiledEntrypoint[Any, R]: ...
     @overload
-    def __call__(self, call: Callable[..., Final[R, Any]]) -> CompiledEntrypoint[Any, R]: ...
+    def __call__(self, call: Callable[..., final[R, Any]]) -> CompiledEntrypoint[Any, R]: ...
     @overload
     def __call__(self, call: Callable[..., Awaitable[R]]) -> CompiledEntrypoint[Any, R]: ...
     @overload
     def __call__(self, call: Callable[..., R]) -> CompiledEntrypoint[Any, R]: ...
     def __call__(self, call: Callable[..., Any]) -> CompiledEntrypoint[Any, Any]:
         name = self._name or getattr(call, "__name__", None) or type(call).__name__
-        if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
+        if is_generator(call):
             raise GraphValidationError(f"entrypoint {name!r} is a generator: return a value instead of yielding")
         injects = injections_of(call, after=1)
         check_signature(
@@ -116,7 +113,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         )
         hints = hints_of(call)
         returned = hints.get("return", Any)
-        returned, saved = get_args(returned) if get_origin(returned) is Final else (returned, returned)
+        returned, saved = get_args(returned) if get_origin(returned) is entrypoint.final else (returned, returned)
         first = next(iter(inspect.signature(call).parameters))
         node = Node(
             name=name,
@@ -169,6 +166,6 @@ def _read_command(command: Command) -> list[Write]:
 
 def _writes(result: Any) -> list[Write]:
     """Both are written, even when they are None: a run that saves None has saved that."""
-    if isinstance(result, Final):
+    if isinstance(result, entrypoint.final):
         return [(END, result.value), (PREVIOUS, result.save)]
     return [(END, result), (PREVIOUS, result)]

@@ -10,7 +10,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from .._core.program import RETURN, Node, Write
 from .._runtime.calls import TaskFuture, call_task
 from .._runtime.context import current
-from .._runtime.injection import hints_of, injections_of
+from .._runtime.injection import hints_of, injections_of, is_generator
 from ..errors import GraphValidationError
 from ..node import flavour_of
 
@@ -25,9 +25,9 @@ class TaskFunction(Generic[P, T_co]):
     """A function whose calls are tasks of the node that makes them. Made by `task`."""
 
     def __init__(self, call: Callable[P, Awaitable[T_co] | T_co], name: str) -> None:
+        functools.update_wrapper(self, call)  # first: a callable object has attributes of its own
         self.name = name
         self.func = call
-        functools.update_wrapper(self, call)
         self._hints = tuple(hints_of(call).values())
         self._node = Node(
             name=name,
@@ -48,11 +48,7 @@ class TaskFunction(Generic[P, T_co]):
         Raises:
             OutsideRunError: called outside of a node, a task or an entrypoint.
         """
-        caller = current(f"task {self.name!r}")
-        thread = caller.around.thread
-        if thread is not None:
-            thread.know(*self._hints)
-        return call_task(caller, self._node, args, kwargs)
+        return call_task(current(f"task {self.name!r}"), self._node, args, kwargs, self._hints)
 
     def __repr__(self) -> str:
         return f"<task {self.name!r}>"
@@ -70,7 +66,9 @@ def _with_arguments(call: Callable[..., Any]) -> Callable[..., Any]:
 
 def _positional(call: Callable[..., Any], count: int) -> tuple[str, ...]:
     """The names of the parameters that so many positional arguments fill."""
-    return tuple(inspect.signature(call).parameters)[:count]
+    parameters = inspect.signature(call).parameters.values()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple([parameter.name for parameter in parameters if parameter.kind in positional])[:count]
 
 
 def _returned(result: Any) -> list[Write]:
@@ -109,6 +107,7 @@ class _TaskDecorator:
     def __call__(self, call: Callable[..., Any], /) -> TaskFunction[..., Any]:
         if not callable(call):
             raise GraphValidationError(f"a task is a function, and {call!r} is not callable")
-        if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
-            raise GraphValidationError(f"task {call.__name__!r} is a generator: return a value instead of yielding")
-        return TaskFunction(call, self._name or getattr(call, "__name__", None) or type(call).__name__)
+        name = self._name or getattr(call, "__name__", None) or type(call).__name__
+        if is_generator(call):
+            raise GraphValidationError(f"task {name!r} is a generator: return a value instead of yielding")
+        return TaskFunction(call, name)

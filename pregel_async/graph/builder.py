@@ -22,14 +22,14 @@ import msgspec
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 
-from .._runtime.injection import check_signature, hints_of, injections_of
+from .._runtime.injection import check_signature, hints_of, injections_of, is_generator
 from .._runtime.world import World
 from ..annotations import aliased, class_of
 from ..compiled import Graph
 from ..context_schema import context_reader
 from ..drawing import Drawing, Edge, drawing
 from ..errors import GraphValidationError
-from ..types import END, START, All, Command, Send
+from ..types import END, RESERVED, START, All, Command, Send
 from .schema import Channel, Managed, Schema, is_schema, merge_channels, read_schema
 
 if TYPE_CHECKING:
@@ -172,15 +172,26 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
 
     # ---- nodes ---------------------------------------------------------------------------------------------------
 
-    @overload
+    @overload  # plain ones first: of a function with more parameters no lambda can be inferred
     def add_node(
         self,
         node: str,
-        action: Callable[Concatenate[StateT, ...], object],
+        action: Callable[[StateT], object],
         *,
         defer: bool = False,
         metadata: Mapping[str, Any] | None = None,
         input_schema: None = None,
+        destinations: Destinations | None = None,
+    ) -> Self: ...
+    @overload
+    def add_node(
+        self,
+        node: str,
+        action: Callable[[NodeInputT], object],
+        *,
+        defer: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+        input_schema: type[NodeInputT],
         destinations: Destinations | None = None,
     ) -> Self: ...
     @overload
@@ -240,7 +251,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             action, name = node, node.name if isinstance(node, Graph) else _name_of(node)
         if name in self.nodes:
             raise GraphValidationError(f"there is a node {name!r} already")
-        if not name or name in (START, END) or any(mark in name for mark in "|:"):
+        if not name or name in (START, END) or name in RESERVED or any(mark in name for mark in "|:"):
             raise GraphValidationError(f"{name!r} cannot be a node's name: it is reserved, or contains '|' or ':'")
         graph: Graph[Any, Any] | None = None
         call: Callable[..., Any]
@@ -498,7 +509,7 @@ def _check_action(name: str, call: Any) -> tuple[tuple[str, str], ...]:
             f"the action of {name!r} is a function, and {call!r} is not callable. Name and function go together: "
             "add_node(name, function), add_sequence([(name, function), ...])"
         )
-    if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
+    if is_generator(call):
         raise GraphValidationError(f"the action of {name!r} is a generator: return an update instead of yielding")
     injects = injections_of(call, after=1)
     check_signature(call, object(), what=f"{name!r} is called with one argument, the state", injected=injects)

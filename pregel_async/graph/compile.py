@@ -17,6 +17,7 @@ from typing import Any
 from checkpoint_savers.abc import BaseCheckpointSaver
 
 from .._core.program import PARENT, SENDS, Node, Router, Write, build_program
+from .._runtime.context import current
 from .._runtime.injection import hints_of
 from .._runtime.restore import BRANCH, JOIN
 from .._runtime.world import World
@@ -29,7 +30,7 @@ from ..channels import (
 from ..compiled import Graph
 from ..errors import ErrorCode, GraphValidationError, InvalidRouteError, InvalidUpdateError
 from ..node import flavour_of
-from ..types import END, START, All, Command, Send
+from ..types import END, INTERRUPT, RESERVED, START, All, Command, Send
 from .builder import BranchSpec, CompiledStateGraph, StateGraph, draw
 from .schema import ROOT, Channel, Schema, as_mapping, filled_in, input_reader, start_writes
 
@@ -87,6 +88,7 @@ def compile_program(
                 writes=_Updates(builder, target, spec.input, ignore_unknown=ignore_unknown),
                 edges=_edges(builder, target),
                 routers=_routers(builder, target),
+                commands=True,
             )
         )
     program = build_program(
@@ -124,10 +126,8 @@ def compile_program(
 
 def _validate(builder: Builder) -> None:
     for key in builder.channels:
-        if key in (START, END) or key.startswith((BRANCH, JOIN, "__pregel_")):
-            raise GraphValidationError(
-                f"a state key cannot be called {key!r}: the name is reserved for control channels"
-            )
+        if key in (START, END) or key in RESERVED or key.startswith((BRANCH, JOIN, "__pregel_")):
+            raise GraphValidationError(f"a state key cannot be called {key!r}: the name is reserved for the runtime")
     if not builder.nodes:
         raise GraphValidationError("the graph has no nodes")
     starts = {start for start, _ in builder.edges} | set(builder.branches)
@@ -166,6 +166,8 @@ def _as_node(graph: Graph[Any, Any], keys: frozenset[str]) -> Callable[[Any], Aw
 
     async def run_graph(state: Any) -> Any:
         result: Any = await graph.ainvoke(graph.input_from(state))
+        if isinstance(result, dict) and result.get(INTERRUPT):  # it is a run of its own, in a saver of its own
+            current("a graph as a node").pass_on(tuple(result[INTERRUPT]))
         if isinstance(result, dict) and ROOT not in keys:
             return {key: value for key, value in result.items() if key in keys}
         return result
@@ -280,7 +282,7 @@ class _Updates:
         if command.update is not None:
             writes.extend(self._update(command.update, pairs=True))
         goto = command.goto
-        for end in (goto,) if isinstance(goto, (str, Send)) else goto:
+        for end in goto if isinstance(goto, (list, tuple)) else (goto,):
             _go_to(end, self._nodes, partial(self._refuse, f"has goto={end!r}"), writes)
         return writes
 

@@ -20,7 +20,7 @@ import pytest
         ("flows.nowhere:graph", "there is no module 'flows.nowhere'"),
         (".flows:graph", "'.flows' is no module's name"),
         ("nowhere.py:graph", "there is no file nowhere.py"),
-        ("flows:nothing", "module 'flows' has no 'nothing'; it has greeting, compiled, raw, "),
+        ("flows:nothing", "module 'flows' has no 'nothing'; it has greeting, compiled, asking, "),
         ("flows:Holder.nothing", "module 'flows' has no 'Holder.nothing'"),
         ("flows:number", "flows:number is a int: name a StateGraph"),
         ("flows:Hello", "flows:Hello is a "),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from xml.etree import ElementTree
 
 
 def test_history_lists_checkpoints_newest_first(shell: Any, call: Any) -> None:
@@ -78,7 +79,17 @@ def test_draw_prints_mermaid(shell: Any, call: Any) -> None:
     assert not shell.db.exists()
 
 
-def test_draw_says_what_cannot_be_drawn(call: Any) -> None:
-    ended = call("draw", "flows:make_stored")
-    assert (ended.code, ended.out) == (2, "")
-    assert "only a StateGraph has edges that can be drawn" in ended.err
+def test_draw_in_other_forms(call: Any) -> None:
+    """Issue 3, drawing: to text in a terminal, to an image, to JSON; a Pregel's channels too."""
+    for name in ("greeting", "make_stored"):
+        text, image, data = (call("draw", f"flows:{name}", "--format", form) for form in ("text", "svg", "json"))
+        assert (text.code, image.code, data.code) == (0, 0, 0)
+        assert "│" in text.out and "__start__" in text.out
+        assert ElementTree.fromstring(image.out).tag.endswith("svg")
+        assert {node["id"] for node in json.loads(data.out)["nodes"]} >= {"__start__"}
+
+
+def test_draw_looks_inside_on_demand(call: Any) -> None:
+    """Issue 3, drawing: `xray` draws the graphs that nodes run."""
+    assert "ask" not in call("draw", "flows:outer").out
+    assert "ask" in call("draw", "flows:outer", "--xray").out

@@ -19,7 +19,7 @@ from durable_graphs import Planned, Probe, State, node, sends, update_of
 from durable_world import EXPIRY, TestWorld, Through, is_one_chain, trace_of
 from durable_writer import Counted, Told, counter
 
-import pregel_async._runtime.thread as thread_module
+import pregel_async._runtime.hold as hold_module
 from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import CorruptCheckpointError, StorageError, UnstorableValueError
@@ -397,7 +397,7 @@ async def test_the_heartbeat(
     fails: bool, saver: BaseCheckpointSaver, world: TestWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P6: a superstep that takes many times as long as a claim lasts keeps its thread."""
-    monkeypatch.setattr(thread_module, "CLAIM_SECONDS", 0.03)
+    monkeypatch.setattr(hold_module, "CLAIM_SECONDS", 0.03)
     beating = Beating(saver)
     enough = anyio.Event()
 
@@ -430,7 +430,7 @@ async def test_a_heartbeat_that_came_too_late(
     saver: BaseCheckpointSaver, world: TestWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P6: it does not take the thread back; the run learns of it with its next commit."""
-    monkeypatch.setattr(thread_module, "CLAIM_SECONDS", 0.03)
+    monkeypatch.setattr(hold_module, "CLAIM_SECONDS", 0.03)
     beating = Beating(saver)
     started = anyio.Event()
 

@@ -20,7 +20,9 @@ from pregel_async.messages import REMOVE_ALL_MESSAGES, InvalidMessageError, Remo
 ROOT = Path(__file__).parents[2]
 INSTALLED = importlib.util.find_spec("langchain_core") is not None
 
-needs_langchain = pytest.mark.skipif(not INSTALLED, reason="langchain-core is not installed here")
+needs_langchain = pytest.mark.skipif(
+    not INSTALLED, reason="langchain-core is not installed here: nox -s langchain installs it"
+)
 
 if INSTALLED:
     from langchain_core import messages as lc

@@ -21,6 +21,8 @@ class Values(Mode):
         yield board.show(self.view.shown)
 
     def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[Any]:
+        if not any(outcome.interrupts for _, outcome in paused):
+            return  # a graph inside has stopped at a breakpoint
         state = board.show(self.view.shown)
         asked = {INTERRUPT: tuple(isolate(question) for _, outcome in paused for question in outcome.interrupts)}
         yield {**state, **asked} if isinstance(state, dict) else asked

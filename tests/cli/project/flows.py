@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypedDict
 import anyio.lowlevel
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
-from pregel_async import START, NodeBuilder, Pregel, Send, StateGraph
+from pregel_async import START, NodeBuilder, Pregel, Send, StateGraph, interrupt
 from pregel_async.channels import LastValue
 
 
@@ -42,6 +42,26 @@ async def hello(state: Hello) -> dict[str, Any]:
 
 greeting = StateGraph(Hello).add_node("hello", hello).add_edge(START, "hello")
 compiled = greeting.compile(InMemorySaver(), name="compiled")
+
+
+class Form(TypedDict, total=False):
+    name: str
+    colour: str
+
+
+async def ask(state: Form) -> Form:
+    ran("ask")
+    return {"name": interrupt("who are you?")}
+
+
+async def ask_more(state: Form) -> Form:
+    ran("ask_more")
+    return {"colour": interrupt({"which": ["red", "blue"]})}
+
+
+asking = StateGraph(Form).add_node("ask", ask).add_node("ask_more", ask_more)
+asking.add_edge(START, "ask").add_edge(START, "ask_more")
+outer = StateGraph(Form).add_node("inner", asking.compile()).add_edge(START, "inner")
 
 
 def make() -> StateGraph[Any, Any, Any]:

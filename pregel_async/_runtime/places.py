@@ -1,0 +1,109 @@
+"""Places for as many tasks as may run at once, and how a task lends its own while it waits for others.
+
+A task that waits for one that it has called does not run meanwhile, so that its place is free for the other: without
+that, `max_concurrency=1` would stop at the first call. Whoever is cancelled never waits for a place, since those that
+hold one may be waiting for its end: it overdraws, and the next place that becomes free pays for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import anyio
+import anyio.lowlevel
+
+
+class Places:
+    """So many places, given in the order in which they were asked for."""
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiting: deque[anyio.Event] = deque()
+
+    async def take(self) -> None:
+        """Wait for a place. Who is cancelled has none."""
+        await anyio.lowlevel.checkpoint()
+        if self._free > 0:
+            self._free -= 1
+            return
+        given = anyio.Event()
+        self._waiting.append(given)
+        try:
+            await given.wait()
+        except BaseException:
+            if given.is_set():
+                self.give_back()
+            else:
+                self._waiting.remove(given)
+            raise
+
+    def overdraw(self) -> None:
+        """Take a place whether or not one is free."""
+        self._free -= 1
+
+    def give_back(self) -> None:
+        """Give a place to whoever waits longest."""
+        self._free += 1
+        if self._free > 0 and self._waiting:
+            self._free -= 1
+            self._waiting.popleft().set()
+
+
+class Place:
+    """One task's place. Several of its coroutines may wait for others at once: it is lent while one of them does."""
+
+    __slots__ = ("_holds", "_left", "_lenders", "_places", "_taking")
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._holds = False
+        self._lenders = 0
+        self._taking = False
+        self._left = False
+
+    async def take(self) -> None:
+        """Wait for it, before the task runs."""
+        await self._places.take()
+        self._holds = True
+
+    def lend(self) -> None:
+        """A coroutine of the task begins to wait for another task."""
+        self._lenders += 1
+        if self._holds:
+            self._holds = False
+            self._places.give_back()
+
+    async def take_back(self) -> None:
+        """Such a coroutine goes on. The last to go on waits for the place; before, the others still need it lent."""
+        self._lenders -= 1
+        if self._lenders or self._holds or self._taking or self._left:
+            return
+        self._taking = True
+        try:
+            await self._places.take()
+        except BaseException:
+            self._places.overdraw()
+            raise
+        finally:
+            self._taking = False
+            self._keep()
+
+    def overdraw(self) -> None:
+        """Such a coroutine was cancelled."""
+        self._lenders -= 1
+        if not (self._lenders or self._holds or self._taking or self._left):
+            self._places.overdraw()
+            self._keep()
+
+    def _keep(self) -> None:
+        """It is the task's again, unless that has ended meanwhile, or waits again."""
+        self._holds = not (self._lenders or self._left)
+        if not self._holds:
+            self._places.give_back()
+
+    def leave(self) -> None:
+        """The task has ended."""
+        self._left = True
+        if self._holds:
+            self._holds = False
+            self._places.give_back()

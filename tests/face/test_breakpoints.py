@@ -1,0 +1,357 @@
+"""Static breakpoints: where a run stops between two supersteps, and how it goes on."""
+
+# Tests do on purpose what users may do, types or not:
+# mypy: disable-error-code="arg-type,var-annotated"
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from typing import Annotated, Any, TypedDict
+
+import anyio
+import pytest
+
+from checkpoint_savers import BaseCheckpointSaver
+from pregel_async import END, START, Command, Send, StateGraph, interrupt
+from pregel_async.errors import ConfigError, EmptyInputError, GraphRecursionError, InvalidResumeError
+
+pytestmark = pytest.mark.anyio
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[Any], operator.add]
+    note: str
+
+
+class Chain:
+    """`a`, `b`, `c`, one after the other. What is broken fails."""
+
+    def __init__(self, saver: BaseCheckpointSaver | None, **settings: Any) -> None:
+        self.ran = Counter[str]()
+        self.broken: set[str] = set()
+        made = StateGraph(State).add_sequence([(name, self.node(name)) for name in "abc"])
+        self.graph: Any = made.add_edge(START, "a").compile(saver, **settings)
+
+    def node(self, name: str) -> Any:
+        async def call(state: State) -> Any:
+            self.ran[name] += 1
+            if name in self.broken:
+                raise ValueError(name)
+            return {"log": [name]}
+
+        return call
+
+
+async def steps(graph: Any, *calls: Any, thread: str = "t", **settings: Any) -> list[tuple[str, tuple[str, ...]]]:
+    """What has run and what is next after each call: the input, and then None until nothing is left."""
+    found: list[tuple[str, tuple[str, ...]]] = []
+    for given in calls or ({},):
+        result = await graph.ainvoke(given, thread, **settings)
+        found.append(("".join(result["log"]), (await graph.aget_state(thread)).next))
+    while found[-1][1]:
+        result = await graph.ainvoke(None, thread, **settings)
+        found.append(("".join(result["log"]), (await graph.aget_state(thread)).next))
+        assert len(found) < 20
+    return found
+
+
+STOPS: list[tuple[dict[str, Any], list[tuple[str, tuple[str, ...]]]]] = [
+    ({"interrupt_before": ["a"]}, [("", ("a",)), ("abc", ())]),
+    ({"interrupt_before": ["b"]}, [("a", ("b",)), ("abc", ())]),
+    ({"interrupt_after": ["b"]}, [("ab", ("c",)), ("abc", ())]),
+    ({"interrupt_after": ["c"]}, [("abc", ())]),
+    ({"interrupt_before": ["b"], "interrupt_after": ["a"]}, [("a", ("b",)), ("abc", ())]),
+    ({"interrupt_before": ["b"], "interrupt_after": ["b"]}, [("a", ("b",)), ("ab", ("c",)), ("abc", ())]),
+    ({"interrupt_before": "*"}, [("", ("a",)), ("a", ("b",)), ("ab", ("c",)), ("abc", ())]),
+    ({"interrupt_after": "*"}, [("a", ("b",)), ("ab", ("c",)), ("abc", ())]),
+    ({"interrupt_before": "*", "interrupt_after": "*"}, [("", ("a",)), ("a", ("b",)), ("ab", ("c",)), ("abc", ())]),
+    ({"interrupt_before": [], "interrupt_after": ()}, [("abc", ())]),
+]
+
+
+@pytest.mark.parametrize("per_call", [False, True])
+@pytest.mark.parametrize(("settings", "expected"), STOPS)
+async def test_where_a_run_stops(
+    saver: BaseCheckpointSaver, settings: dict[str, Any], expected: list[Any], per_call: bool
+) -> None:
+    """Issue, "Interrupts", S-101: before or after the nodes that compile or the call names, "*" for all but hidden
+    ones; the same breakpoint does not stop the run that goes on from it; nothing runs twice."""
+    made = Chain(saver, **({} if per_call else settings))
+    assert await steps(made.graph, **(settings if per_call else {})) == expected
+    assert made.ran == {"a": 1, "b": 1, "c": 1}
+
+
+async def test_a_call_instead_of_the_compiled(saver: BaseCheckpointSaver) -> None:
+    """Issue, "Interrupts": what a call names takes the place of what compile named, each of before and after by itself."""
+    made = Chain(saver, interrupt_before=["b"], interrupt_after=["b"])
+    assert await steps(made.graph, interrupt_before=[]) == [("ab", ("c",)), ("abc", ())]
+    assert await steps(made.graph, thread="u", interrupt_after=[]) == [("a", ("b",)), ("abc", ())]
+    assert await steps(made.graph, thread="v", interrupt_before=["c"]) == [("ab", ("c",)), ("abc", ())]
+    assert await steps(made.graph, thread="w", interrupt_before=[], interrupt_after=[]) == [("abc", ())]
+
+
+async def test_other_breakpoints_on_the_way_on(saver: BaseCheckpointSaver) -> None:
+    """S-101: a run that goes on from one breakpoint stops at those of its own that come later."""
+    graph = Chain(saver).graph
+    await graph.ainvoke({}, "t", interrupt_before=["a"])
+    assert (await graph.ainvoke(None, "t", interrupt_after=["a"]))["log"] == ["a"]
+    assert (await graph.ainvoke(None, "t", interrupt_before=["b", "c"]))["log"] == ["a", "b"]
+    assert (await graph.ainvoke(None, "t", interrupt_before="*"))["log"] == ["a", "b", "c"]
+
+
+async def test_a_stop_after_the_last_node(saver: BaseCheckpointSaver) -> None:
+    """S-102: a run that stops after the last node says so in its stream; nothing is left, and going on does nothing."""
+    made = Chain(saver, interrupt_after=["c"])
+    chunks = [chunk async for chunk in made.graph.astream({}, "t")]
+    assert chunks[-2:] == [{"c": {"log": ["c"]}}, {"__interrupt__": ()}]
+    state = await made.graph.aget_state("t")
+    assert (state.next, state.interrupts) == ((), ())
+    assert await made.graph.ainvoke(None, "t") == {"log": ["a", "b", "c"]}
+    assert [chunk async for chunk in made.graph.astream(None, "t")] == []
+    assert made.ran == {"a": 1, "b": 1, "c": 1}
+    assert await made.graph.aget_state("t") == state
+
+
+async def test_what_streams_show(saver: BaseCheckpointSaver) -> None:
+    """S-69, S-71: one `{"__interrupt__": ()}` among the updates, no chunk of values; the result holds only the state."""
+    made = Chain(saver, interrupt_before=["b"])
+    modes = ["updates", "values", "tasks"]
+    chunks = [chunk async for chunk in made.graph.astream({}, "t", stream_mode=modes)]
+    assert [chunk for mode, chunk in chunks if mode == "updates"] == [{"a": {"log": ["a"]}}, {"__interrupt__": ()}]
+    assert chunks[-1] == ("updates", {"__interrupt__": ()})
+    assert [chunk for mode, chunk in chunks if mode == "values"] == [{"log": ["a"]}]
+    assert [chunk["name"] for mode, chunk in chunks if mode == "tasks"] == ["a", "a"]
+    assert await made.graph.ainvoke({}, "u") == {"log": ["a"]}
+    state = await made.graph.aget_state("u")
+    assert (state.interrupts, [task.interrupts for task in state.tasks]) == ((), [()])
+
+
+async def test_without_a_checkpointer() -> None:
+    """Issue, "Interrupts": a breakpoint stops a run of which nothing is stored too; there is no way on."""
+    made = Chain(None, interrupt_before=["b"])
+    assert await made.graph.ainvoke({}) == {"log": ["a"]}
+    with pytest.raises(EmptyInputError):
+        await made.graph.ainvoke(None)
+
+
+@pytest.mark.parametrize("what", ["interrupt_before", "interrupt_after"])
+async def test_bad_names(what: str) -> None:
+    """Issue, "Bad input": a breakpoint at a node that does not exist, or at a hidden one, is an error at once."""
+    for names in (["nowhere"], [START], [END], "a", ["a", 7]):
+        with pytest.raises(ConfigError, match=what):
+            Chain(None, **{what: names})
+        made = Chain(None)
+        with pytest.raises(ConfigError, match=what):
+            await made.graph.ainvoke({}, **{what: names})
+        with pytest.raises(ConfigError, match=what):
+            made.graph.astream({}, **{what: names})
+        assert not made.ran
+
+
+async def test_a_failure_after_a_breakpoint(saver: BaseCheckpointSaver) -> None:
+    """S-101: a node that fails after its breakpoint was passed is gone on with without stopping there again."""
+    made = Chain(saver, interrupt_before=["b"])
+    made.broken = {"b"}
+    await made.graph.ainvoke({}, "t")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="b"):
+            await made.graph.ainvoke(None, "t")
+    made.broken = set()
+    assert await made.graph.ainvoke(None, "t") == {"log": ["a", "b", "c"]}
+    assert made.ran == {"a": 1, "b": 3, "c": 1}
+
+
+async def test_a_new_input_at_a_breakpoint(saver: BaseCheckpointSaver) -> None:
+    """S-83, S-101: a new input discards what waits, begins at the entry, and stops at the breakpoint again."""
+    made = Chain(saver, interrupt_before=["a", "b"])
+    assert await steps(made.graph, {}, {"log": ["-"]}, None, {"log": ["-"]}) == [
+        ("", ("a",)),
+        ("-", ("a",)),
+        ("-a", ("b",)),
+        ("-a-", ("a",)),
+        ("-a-a", ("b",)),
+        ("-a-abc", ()),
+    ]
+
+
+async def test_an_answer_at_a_breakpoint(saver: BaseCheckpointSaver) -> None:
+    """Issue, "Bad input": a breakpoint is no question: an answer given there is an error, and nothing runs."""
+    made = Chain(saver, interrupt_before=["b"])
+    await made.graph.ainvoke({}, "t")
+    with pytest.raises(InvalidResumeError):
+        await made.graph.ainvoke(Command(resume="x"), "t")
+    assert made.ran == {"a": 1}
+
+
+async def test_an_update_at_a_breakpoint(saver: BaseCheckpointSaver) -> None:
+    """S-37: a command at a breakpoint goes on, with its update, to what waits and to where it says."""
+    made = Chain(saver, interrupt_before=["b", "c"])
+    await made.graph.ainvoke({}, "t")
+    assert (await made.graph.ainvoke(Command(update={"log": ["edited"]}, goto="a"), "t"))["log"] == [
+        "a",
+        "edited",
+        "a",
+        "b",
+    ]
+    assert (await made.graph.aget_state("t")).next == ("b", "c")
+
+
+async def test_a_command_that_begins_at_a_breakpoint(saver: BaseCheckpointSaver) -> None:
+    """S-101: a thread that a command begins has not stopped anywhere yet: it stops before the node that goto names."""
+    made = Chain(saver, interrupt_before=["b"])
+    assert await steps(made.graph, Command(goto="b", update={"log": ["-"]})) == [("-", ("b",)), ("-bc", ())]
+
+
+async def test_a_loop(saver: BaseCheckpointSaver) -> None:
+    """S-101: progress is what counts, and not the name: a breakpoint in a loop stops every round."""
+
+    async def a(state: State) -> Any:
+        return Command(update={"log": ["a"]}, goto=END if len(state["log"]) == 2 else "a")
+
+    graph = StateGraph(State).add_node("a", a).add_edge(START, "a").compile(saver, interrupt_before=["a"])
+    assert await steps(graph) == [("", ("a",)), ("a", ("a",)), ("aa", ("a",)), ("aaa", ())]
+
+
+async def test_a_node_without_an_update(saver: BaseCheckpointSaver) -> None:
+    """S-101: progress does not need a change of the state."""
+
+    async def nothing(state: State) -> None:
+        return None
+
+    made = StateGraph(State).add_sequence([("a", nothing), ("b", nothing)]).add_edge(START, "a")
+    graph = made.compile(saver, interrupt_before="*", interrupt_after="*")
+    assert await steps(graph) == [("", ("a",)), ("", ("b",)), ("", ())]
+
+
+async def test_several_in_one_superstep(saver: BaseCheckpointSaver) -> None:
+    """S-101: one of a superstep's nodes is enough to stop before or after all of it; sends too."""
+    ran: list[str] = []
+
+    async def node(state: Any) -> Any:
+        ran.append("w")
+        return {"log": ["w"]}
+
+    async def a(state: State) -> Any:
+        return Command(update={"log": ["a"]}, goto=[Send("w", 0), Send("w", 1), "b"])
+
+    made = StateGraph(State).add_node("a", a).add_node("b", node).add_node("w", node).add_edge(START, "a")
+    graph = made.compile(saver, interrupt_before=["w"], interrupt_after=["w"])
+    assert await steps(graph) == [("a", ("w", "w", "b")), ("awww", ())]
+    assert len(ran) == 3
+
+
+async def test_a_question_after_a_breakpoint(saver: BaseCheckpointSaver) -> None:
+    """S-101, P8: a question in a node past its breakpoint is answered without stopping there again, and the breakpoint
+    after it stops once the superstep is whole."""
+
+    async def asks(state: State) -> Any:
+        return {"log": [interrupt("?")]}
+
+    made = StateGraph(State).add_node("a", asks).add_node("b", asks).add_edge(START, "a").add_edge("a", "b")
+    graph = made.compile(saver, interrupt_before=["a"], interrupt_after=["a"])
+    assert await graph.ainvoke({}, "t") == {"log": []}
+    assert "__interrupt__" in await graph.ainvoke(None, "t")
+    assert await graph.ainvoke(Command(resume="1"), "t") == {"log": ["1"]}
+    assert (await graph.aget_state("t")).next == ("b",)
+    assert "__interrupt__" in await graph.ainvoke(None, "t")
+    assert await graph.ainvoke(Command(resume="2"), "t") == {"log": ["1", "2"]}
+
+
+async def test_a_deferred_node(saver: BaseCheckpointSaver) -> None:
+    """S-101: a breakpoint before a deferred node stops when it is due, and not before."""
+    made = StateGraph(State).add_node("last", Chain(None).node("z"), defer=True)
+    for name in "ab":
+        made.add_node(name, Chain(None).node(name))
+    made.add_edge(START, "a").add_edge(START, "last").add_edge("a", "b")
+    graph = made.compile(saver, interrupt_before=["last"])
+    assert await steps(graph) == [("ab", ("last",)), ("abz", ())]
+
+
+async def test_the_limit_and_a_breakpoint(saver: BaseCheckpointSaver) -> None:
+    """P14: a run that stops at a breakpoint has not reached its limit; each run counts its own supersteps."""
+    made = Chain(saver, interrupt_before=["b"])
+    config = {"configurable": {"thread_id": "t"}, "recursion_limit": 1}
+    assert await made.graph.ainvoke({}, config) == {"log": ["a"]}
+    with pytest.raises(GraphRecursionError):
+        await made.graph.ainvoke(None, config)
+    assert await made.graph.ainvoke(None, config) == {"log": ["a", "b", "c"]}
+
+
+async def test_the_thread_is_free_at_a_breakpoint(saver: BaseCheckpointSaver) -> None:
+    """P6: a run that has stopped gives its thread up."""
+    made = Chain(saver, interrupt_before=["b"])
+    await made.graph.ainvoke({}, "t")
+    async with anyio.create_task_group() as group:
+        for _ in range(2):
+            group.start_soon(lambda: made.graph.ainvoke(None, "t", on_conflict="wait"))
+    assert (await made.graph.aget_state("t")).values["log"] == ["a", "b", "c"]
+    assert made.ran["b"] == 1
+
+
+# ---- in graphs that nodes run ------------------------------------------------------------------------------------------
+
+
+def nested(saver: BaseCheckpointSaver | None, levels: int, **settings: Any) -> tuple[Chain, Any]:
+    inner = Chain(None, **settings)
+    graph = inner.graph
+    for level in range(levels):
+        made = StateGraph(State).add_node(f"sub{level}", graph).add_edge(START, f"sub{level}")
+        graph = made.compile(saver if level == levels - 1 else None)
+    return inner, graph
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("settings", "logs"),
+    [
+        ({"interrupt_before": ["a"]}, ["", "abc"]),
+        ({"interrupt_before": ["b"], "interrupt_after": ["b"]}, ["", "", "abc"]),
+        ({"interrupt_after": ["c"]}, ["", "abc"]),
+        ({"interrupt_before": "*"}, ["", "", "", "abc"]),
+    ],
+)
+async def test_a_breakpoint_inside(
+    saver: BaseCheckpointSaver, levels: int, settings: dict[str, Any], logs: list[str]
+) -> None:
+    """Issue, "Interrupts": a breakpoint of a graph that a node runs stops the whole run; going on goes on inside, and
+    nothing runs twice there."""
+    inner, graph = nested(saver, levels, **settings)
+    given: Any = {}
+    for log in logs:
+        assert "".join((await graph.ainvoke(given, "t"))["log"]) == log
+        state, given = await graph.aget_state("t"), None
+        assert (state.next, state.interrupts) == (((), ()) if log else ((f"sub{levels - 1}",), ()))
+    assert inner.ran == {"a": 1, "b": 1, "c": 1}
+
+
+async def test_what_a_stream_shows_of_a_breakpoint_inside(saver: BaseCheckpointSaver) -> None:
+    """S-69: one `{"__interrupt__": ()}`, and no chunk of values, as of a breakpoint of the graph's own."""
+    _, graph = nested(saver, 1, interrupt_before=["b"])
+    chunks = [chunk async for chunk in graph.astream({}, "t", stream_mode=["updates", "values"])]
+    assert chunks == [("updates", {"__interrupt__": ()})]
+    chunks = [chunk async for chunk in graph.astream(None, "t", stream_mode=["updates", "values"])]
+    assert chunks[1:] == [("updates", {"sub0": {"log": ["a", "b", "c"]}}), ("values", {"log": ["a", "b", "c"]})]
+
+
+async def test_a_breakpoint_inside_beside_a_question(saver: BaseCheckpointSaver) -> None:
+    """P8: a graph that stopped inside one node does not keep the question of another from being answered by itself; it
+    goes on with the same call."""
+    inner = Chain(None, interrupt_before=["b"])
+
+    async def asks(state: State) -> Any:
+        return {"log": [interrupt("?")]}
+
+    made = StateGraph(State).add_node("sub", inner.graph).add_node("asks", asks)
+    graph = made.add_edge(START, "sub").add_edge(START, "asks").compile(saver)
+    result = await graph.ainvoke({}, "t")
+    assert [question.value for question in result["__interrupt__"]] == ["?"]
+    assert await graph.ainvoke(Command(resume="yes"), "t") == {"log": ["yes", "a", "b", "c"]}
+    assert inner.ran == {"a": 1, "b": 1, "c": 1}
+
+
+async def test_the_outer_graphs_breakpoints_are_its_own(saver: BaseCheckpointSaver) -> None:
+    """Issue, "Interrupts": breakpoints of a call are those of the graph that is called."""
+    inner, graph = nested(saver, 1)
+    assert await steps(graph, interrupt_before="*", interrupt_after="*") == [("", ("sub0",)), ("abc", ())]
+    assert inner.ran == {"a": 1, "b": 1, "c": 1}

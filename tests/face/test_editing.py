@@ -1,0 +1,1707 @@
+"""Editing a thread by hand: updates as a node, END, INPUT, `__copy__`, several at once; what shows, and what runs on."""
+
+# Tests do on purpose what users may do, types or not:
+# mypy: disable-error-code="arg-type,var-annotated,type-arg"
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypedDict, TypeVar
+
+import anyio
+import pytest
+
+from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, SqliteSaver
+from checkpoint_savers.errors import StorageError, ThreadBusyError, UnstorableValueError
+from checkpoint_savers.records import Chain, CheckpointId, Claim, Commit, Header, Owner, TaskRecord
+from pregel_async import (
+    END,
+    START,
+    Command,
+    NodeBuilder,
+    Overwrite,
+    Pregel,
+    Runtime,
+    Send,
+    StateGraph,
+    StateSnapshot,
+    StateUpdate,
+    entrypoint,
+    interrupt,
+    task,
+)
+from pregel_async.channels import EphemeralValue, LastValue, Topic
+from pregel_async.errors import (
+    CheckpointNotFoundError,
+    ConfigError,
+    GraphRecursionError,
+    InvalidInputError,
+    InvalidResumeError,
+    InvalidRouteError,
+    InvalidUpdateError,
+    SubgraphNotFoundError,
+)
+from pregel_async.managed import IsLastStep, RemainingSteps
+from pregel_async.types import INPUT, RunnableConfig
+
+pytestmark = pytest.mark.anyio
+
+COPY = "__copy__"
+T = TypeVar("T")
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+    note: str
+
+
+class Oops(Exception):
+    """A user's own exception."""
+
+
+class Nodes:
+    """Nodes that note what ran; some fail or ask at the moment."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.broken: set[str] = set()
+        self.asks: set[str] = set()
+
+    def __call__(self, name: str) -> Any:
+        def call(state: Any) -> dict[str, Any]:
+            self.ran.append(name)
+            said = name
+            if name in self.asks:
+                said = f"{name}={interrupt(f'{name}?')}"
+            if name in self.broken:
+                raise Oops(name)
+            return {"log": [said]}
+
+        return call
+
+
+@pytest.fixture
+def nodes() -> Nodes:
+    return Nodes()
+
+
+def chain(nodes: Nodes, *names: str) -> StateGraph[State, State, State]:
+    made = StateGraph(State).add_sequence([(name, nodes(name)) for name in names])
+    return made.add_edge(START, names[0])
+
+
+def fan(nodes: Nodes, *between: str) -> StateGraph[State, State, State]:
+    """`s`, then several beside each other, then `j` when all have run."""
+    made = chain(nodes, "s").add_node("j", nodes("j"))
+    for name in between:
+        made.add_node(name, nodes(name)).add_edge("s", name)
+    return made.add_edge(list(between), "j")
+
+
+def at(config: Any, thread: str = "t") -> Any:
+    """A config with `thread`, and the recursion limit or whatever else it names."""
+    return {"configurable": {"thread_id": thread}, **config}
+
+
+async def stopped(graph: Any, limit: int, given: Any = None, thread: str = "t") -> None:
+    """Run until a limit of supersteps."""
+    with pytest.raises(GraphRecursionError):
+        await graph.ainvoke(given or {}, at({"recursion_limit": limit}, thread))
+
+
+async def history(graph: Any, config: Any = "t", **arguments: Any) -> list[StateSnapshot]:
+    return [state async for state in graph.aget_state_history(config, **arguments)]
+
+
+def id_of(config: Any) -> Any:
+    return config["configurable"]["checkpoint_id"]
+
+
+def made_by(state: StateSnapshot) -> Any:
+    assert state.metadata is not None
+    return state.metadata["source"], state.metadata["step"]
+
+
+def results(state: StateSnapshot) -> dict[str, Any]:
+    return {each.name: each.result for each in state.tasks}
+
+
+def told(state: StateSnapshot) -> Any:
+    """A snapshot without what differs from thread to thread and from time to time."""
+    listed = [(each.name, each.path, each.result, each.error, len(each.interrupts)) for each in state.tasks]
+    return state.values, state.next, listed
+
+
+class Watched(BaseCheckpointSaver):
+    """Passes everything on, and lets a test look at each call, and come between."""
+
+    def __init__(self, inner: BaseCheckpointSaver) -> None:
+        super().__init__(codec=inner.codec, clock=inner.clock)
+        self.inner = inner
+        self.commits: list[Commit] = []
+        self.before: Callable[[str], Awaitable[None]] | None = None
+
+    async def _around(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+        if self.before is not None:
+            await self.before(verb)
+        return await call()
+
+    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
+        return await self._around("claim", lambda: self.inner.claim(thread_id, owner, now=now, expires_at=expires_at))
+
+    async def renew(self, claim: Claim, *, expires_at: float) -> None:
+        await self._around("renew", lambda: self.inner.renew(claim, expires_at=expires_at))
+
+    async def commit(self, claim: Claim, commit: Commit) -> None:
+        self.commits.append(commit)
+        await self._around("commit", lambda: self.inner.commit(claim, commit))
+
+    async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
+        await self._around("record", lambda: self.inner.record(claim, records, expires_at=expires_at))
+
+    async def release(self, claim: Claim) -> None:
+        await self._around("release", lambda: self.inner.release(claim))
+
+    async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
+        return await self._around("read", lambda: self.inner.read(thread_id, ns, checkpoint_id))
+
+    async def segment(self, thread_id: str, ns: str, base_id: CheckpointId) -> Any:
+        return await self._around("segment", lambda: self.inner.segment(thread_id, ns, base_id))
+
+    async def scan(self, thread_id: str | None, ns: str | None, **limits: Any) -> tuple[Header, ...]:
+        return await self._around("scan", lambda: self.inner.scan(thread_id, ns, **limits))
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        await self.inner.adelete_thread(thread_id)
+
+
+async def everything(graph: Any, thread: str = "t") -> Any:
+    """All that is stored of a thread: to see that nothing was."""
+    saver = graph.checkpointer
+    found = [state async for state in graph.aget_state_history(thread)]
+    rows = await saver.scan(thread, None, limit=1000)
+    return found, rows, [await saver.read(thread, row.ns, row.checkpoint_id) for row in rows]
+
+
+# ---- as whom -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_fresh_thread_is_updated_as_its_start(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """1.7, S-121: on a fresh thread the update is the start's: step 0, no parent; and what follows the start is next,
+    in a graph of one node too."""
+    for number, names in enumerate(("a", "ab")):
+        graph = chain(nodes, *names).compile(saver, blocking=False)
+        thread = f"t{number}"
+        config = await graph.aupdate_state(thread, {"log": ["by hand"]})
+        state = await graph.aget_state(thread)
+        assert (state.values, state.next) == ({"log": ["by hand"]}, ("a",))
+        assert state.config == config
+        assert state.parent_config is None
+        assert state.metadata is not None
+        assert {key: state.metadata[key] for key in ("source", "step", "parents")} == {
+            "source": "update",
+            "step": 0,
+            "parents": {},
+        }
+        assert await graph.ainvoke(None, thread) == {"log": ["by hand", *names]}
+        assert [made_by(each) for each in await history(graph, thread)][::-1] == [
+            ("update", 0),
+            *(("loop", step + 1) for step in range(len(names))),
+        ]
+
+
+async def test_a_fresh_thread_as_a_node(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """S-121: as a node that is named, it is step 0 as well, and what follows that node is next."""
+    graph = chain(nodes, "a", "b", "c").compile(saver, blocking=False)
+    await graph.aupdate_state("t", {"log": ["A"]}, "a")
+    state = await graph.aget_state("t")
+    assert (state.values, state.next, made_by(state)) == ({"log": ["A"]}, ("b",), ("update", 0))
+    assert await graph.ainvoke(None, "t") == {"log": ["A", "b", "c"]}
+
+
+async def test_the_only_node(saver: BaseCheckpointSaver) -> None:
+    """1.7: in a graph of one node, nobody else could be meant."""
+    node = NodeBuilder().subscribe_only("in").do(lambda value: value + 1).write_to("out")
+    graph = Pregel(
+        nodes={"n": node},
+        channels={"in": EphemeralValue(int), "out": LastValue(int)},
+        input_channels="in",
+        output_channels="out",
+        checkpointer=saver,
+    )
+    await graph.aupdate_state("t", 5)
+    assert (await graph.aget_state("t")).values == 5
+    assert await graph.ainvoke(7, "t") == 8
+    await graph.aupdate_state("t", 1)
+    assert (await graph.aget_state("t")).values == 1
+
+
+async def test_the_node_that_ran_last(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Issue 3, seed 003: without as_node, the update is that of the one node that made the last superstep: so what
+    follows it is next."""
+    graph = chain(nodes, "a", "b", "c").compile(saver, blocking=False)
+    await stopped(graph, 1)
+    await graph.aupdate_state("t", {"log": ["by hand"]})
+    state = await graph.aget_state("t")
+    assert (state.values, state.next) == ({"log": ["a", "by hand"]}, ("b",))
+    assert await graph.ainvoke(None, "t") == {"log": ["a", "by hand", "b", "c"]}
+    assert nodes.ran == ["a", "b", "c"]
+    await graph.aupdate_state("t", {"log": ["at the end"]})
+    assert (await graph.aget_state("t")).next == ()
+
+
+async def test_several_tasks_of_one_node(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Seed 003: sends of one node made the last superstep: that node is meant."""
+    made = StateGraph(State).add_node("w", lambda arg: {"log": [f"w{arg}"]})
+    made.add_conditional_edges(START, lambda state: [Send("w", number) for number in range(2)])
+    graph = made.compile(saver, blocking=False)
+    await graph.ainvoke({}, "t")
+    await graph.aupdate_state("t", {"log": ["by hand"]})
+    assert (await graph.aget_state("t")).values == {"log": ["w0", "w1", "by hand"]}
+
+
+async def test_never_guessing(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Issue 3: when several nodes made the last superstep, or nobody did, the update is refused: nothing is stored."""
+    graph = fan(nodes, "a", "b").compile(saver, blocking=False)
+    await stopped(graph, 2)
+    before = await everything(graph)
+    with pytest.raises(InvalidUpdateError, match=r"ambiguous.*'a', 'b'.*as_node"):
+        await graph.aupdate_state("t", {"log": ["?"]})
+    assert await everything(graph) == before
+    await graph.aupdate_state("t", {}, INPUT)
+    before = await everything(graph)
+    with pytest.raises(InvalidUpdateError, match="as_node"):
+        await graph.aupdate_state("t", {"log": ["?"]})
+    assert await everything(graph) == before
+
+
+async def test_an_unknown_node(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Issue 3, bad input: an update as an unknown node says which there are; a fresh thread leaves no trace."""
+    graph = chain(nodes, "a", "b").compile(saver, blocking=False)
+    for as_node in ("nobody", "log", ""):
+        with pytest.raises(InvalidUpdateError, match=r"there are a, b") as caught:
+            await graph.aupdate_state("t", {"log": ["?"]}, as_node)
+        assert caught.value.node == as_node
+    assert await history(graph) == []
+    assert await graph.ainvoke({}, "t") == {"log": ["a", "b"]}
+
+
+async def test_inference_after_an_edit_that_changes_nothing(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """1.7, seed 003: an update without values or node is nobody's: who is meant after it is who was meant before."""
+    graph = chain(nodes, "a", "b").compile(saver, blocking=False)
+    await stopped(graph, 1)
+    await graph.aupdate_state("t", None)
+    await graph.aupdate_state("t", {"log": ["by hand"]})
+    assert await graph.ainvoke(None, "t") == {"log": ["a", "by hand", "b"]}
+
+
+# ---- as a node whose task is pending --------------------------------------------------------------------------------
+
+
+async def test_a_pending_task_gets_its_result(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Issue 3: an update as a node whose task is pending is recorded as that task's result: its siblings stay pending
+    on the state they were planned on, the barrier closes when they have run, and task ids stay what they are."""
+    graph = fan(nodes, "a", "b", "c").compile(saver, blocking=False)
+    await stopped(graph, 1)
+    before = await graph.aget_state("t")
+    config = await graph.aupdate_state("t", {"log": ["B"]}, "b")
+    state = await graph.aget_state("t")
+    assert state.config == before.config == config, "no checkpoint of its own"
+    assert len(await history(graph)) == 3
+    assert (state.values, state.next) == ({"log": ["s"]}, ("a", "c"))
+    assert results(state) == {"a": None, "b": {"log": ["B"]}, "c": None}
+    assert [each.id for each in state.tasks] == [each.id for each in before.tasks]
+    assert await graph.ainvoke(None, "t") == {"log": ["s", "a", "B", "c", "j"]}
+    assert Counter(nodes.ran) == {"s": 1, "a": 1, "c": 1, "j": 1}
+    shown = await graph.aget_state(before.config)
+    assert results(shown) == {"a": {"log": ["a"]}, "b": {"log": ["B"]}, "c": {"log": ["c"]}}
+    assert [each.id for each in shown.tasks] == [each.id for each in before.tasks]
+    assert [made_by(each)[0] for each in await history(graph)] == ["loop", "loop", "loop", "loop", "input"]
+
+
+async def test_siblings_see_the_state_they_were_planned_on(saver: BaseCheckpointSaver) -> None:
+    """Rule 1: a sibling does not see the update, before or after it was stored; the next superstep does."""
+    seen: list[Any] = []
+    made = StateGraph(State).add_node("s", lambda state: {"note": "old"}).add_edge(START, "s")
+    made.add_node("a", lambda state: {"note": "a"}).add_node("b", lambda state: seen.append(state["note"]))
+    made.add_node("j", lambda state: seen.append(state["note"])).add_edge("s", "a").add_edge("s", "b")
+    graph = made.add_edge(["a", "b"], "j").compile(saver, blocking=False)
+    await stopped(graph, 1)
+    await graph.aupdate_state("t", {"note": "new"}, "a")
+    await graph.ainvoke(None, "t")
+    assert seen == ["old", "new"]
+
+
+async def test_the_last_pending_task_closes_the_superstep(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Issue 3: when none is left pending, the update makes the checkpoint; folded in plan order, not in that of the
+    updates (rule 3), and what follows is next."""
+    graph = fan(nodes, "a", "b", "c").compile(saver, blocking=False)
+    await stopped(graph, 1)
+    before = await graph.aget_state("t")
+    for name in "cab":
+        config = await graph.aupdate_state("t", {"log": [name.upper()]}, name)
+    state = await graph.aget_state("t")
+    assert state.config == config
+    assert (state.values, state.next) == ({"log": ["s", "A", "B", "C"]}, ("j",))
+    assert made_by(state) == ("update", 2)
+    assert state.parent_config == before.config
+    assert results(await graph.aget_state(before.config)) == {name: {"log": [name.upper()]} for name in "abc"}
+    assert await graph.ainvoke(None, "t") == {"log": ["s", "A", "B", "C", "j"]}
+    assert nodes.ran == ["s", "j"]
+
+
+async def test_beside_a_recorded_result(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """P5, S-99: a sibling that has a result keeps it, and the failed one's error is gone when it got one by hand: the
+    superstep is closed."""
+    nodes.broken = {"b"}
+    done = anyio.Event()
+
+    async def first(state: Any) -> dict[str, Any]:
+        nodes.ran.append("a")
+        done.set()
+        return {"log": ["a"]}
+
+    async def failing(state: Any) -> dict[str, Any]:
+        await done.wait()
+        result: dict[str, Any] = nodes("b")(state)
+        return result
+
+    made = chain(nodes, "s").add_node("a", first).add_node("b", failing).add_node("j", nodes("j"))
+    graph = made.add_edge("s", "a").add_edge("s", "b").add_edge(["a", "b"], "j").compile(saver)
+    with pytest.raises(Oops):
+        await graph.ainvoke({}, "t")
+    failed = await graph.aget_state("t")
+    assert failed.next == ("b",)
+    assert [each.error is None for each in failed.tasks] == [True, False]
+    await graph.aupdate_state("t", {"log": ["B"]}, "b")
+    state = await graph.aget_state("t")
+    assert (state.values, state.next, state.error) == ({"log": ["s", "a", "B"]}, ("j",), None)
+    assert [each.error for each in (await graph.aget_state(failed.config)).tasks] == [None, None]
+    assert await graph.ainvoke(None, "t") == {"log": ["s", "a", "B", "j"]}
+    assert nodes.ran == ["s", "a", "b", "j"]
+
+
+async def test_pending_sends(saver: BaseCheckpointSaver) -> None:
+    """Issue 3: of several pending tasks of one node, the update says which by task_id; the others stay pending."""
+    ran: list[int] = []
+
+    def worker(number: int) -> dict[str, Any]:
+        ran.append(number)
+        return {"log": [f"w{number}"]}
+
+    made = StateGraph(State).add_node("w", worker).add_node("s", lambda state: {}).add_edge(START, "s")
+    made.add_conditional_edges("s", lambda state: [Send("w", number) for number in range(3)])
+    graph = made.compile(saver, blocking=False)
+    await stopped(graph, 1)
+    before = await graph.aget_state("t")
+    ids = [each.id for each in before.tasks]
+    for task_id in (None, "nothing", ids[0][:-1]):
+        with pytest.raises(InvalidUpdateError, match=ids[1]):
+            await graph.aupdate_state("t", {"log": ["W"]}, "w", task_id)
+    with pytest.raises(InvalidUpdateError, match="no task"):
+        await graph.aupdate_state("t", {"log": ["W"]}, "s", ids[1])
+    assert (await graph.aget_state("t")) == before
+    await graph.aupdate_state("t", {"log": ["W1"]}, "w", ids[1])
+    state = await graph.aget_state("t")
+    assert [(each.id, each.result) for each in state.tasks] == [
+        (ids[0], None),
+        (ids[1], {"log": ["W1"]}),
+        (ids[2], None),
+    ]
+    assert state.next == ("w", "w")
+    with pytest.raises(InvalidUpdateError, match="no task"):
+        await graph.aupdate_state("t", {"log": ["again"]}, "w", ids[1])
+    assert await graph.ainvoke(None, "t") == {"log": ["w0", "W1", "w2"]}
+    assert sorted(ran) == [0, 2]
+
+
+async def test_several_updates_of_one_superstep(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Seed 003: updates of one superstep are folded together; here two pending tasks get their results, a third stays
+    pending."""
+    graph = fan(nodes, "a", "b", "c").compile(saver, blocking=False)
+    await stopped(graph, 1)
+    await graph.abulk_update_state("t", [[StateUpdate({"log": ["C"]}, "c"), StateUpdate({"log": ["A"]}, "a")]])
+    state = await graph.aget_state("t")
+    assert (state.next, results(state)) == (("b",), {"a": {"log": ["A"]}, "b": None, "c": {"log": ["C"]}})
+    assert await graph.ainvoke(None, "t") == {"log": ["s", "A", "b", "C", "j"]}
+
+
+async def test_two_updates_for_one_task(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """P3, rule 7: a task has one result: the second update as it is refused, and not put in place of the first."""
+    graph = fan(nodes, "a", "b").compile(saver, blocking=False)
+    await stopped(graph, 1)
+    before = await everything(graph)
+    with pytest.raises(InvalidUpdateError, match=r"one result|twice"):
+        await graph.abulk_update_state("t", [[StateUpdate({"log": ["1"]}, "a"), StateUpdate({"log": ["2"]}, "a")]])
+    assert await everything(graph) == before
+
+
+async def test_none_is_a_result(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """S-19, 1.7: None as a node that is named is a result that changes nothing: a pending task is done, and what
+    follows it comes."""
+    graph = chain(nodes, "a", "b").compile(saver, blocking=False)
+    await stopped(graph, 1)
+    await graph.aupdate_state("t", None, "b")
+    state = await graph.aget_state("t")
+    assert (state.values, state.next) == ({"log": ["a"]}, ())
+    assert nodes.ran == ["a"]
+
+
+@pytest.mark.parametrize("empty", [{}, [], Command(goto=END), Command(), None], ids=str)
+async def test_an_empty_result(empty: Any, saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """S-118, S-19: what a node may return that changes nothing is an update too, as a node without edges as well."""
+    graph = fan(nodes, "a", "b").compile(saver, blocking=False)
+    await stopped(graph, 2)
+    await graph.aupdate_state("t", empty, "j")
+    state = await graph.aget_state("t")
+    assert (state.values, state.next) == ({"log": ["s", "a", "b"]}, ())
+
+
+async def test_a_superstep_that_could_not_be_folded(saver: BaseCheckpointSaver) -> None:
+    """P3, seed 003: results that do not go together can be corrected by hand, each as its node; nothing runs again, and
+    the failure is over."""
+    ran: list[str] = []
+    made = StateGraph(State)
+    for name in "abc":
+        made.add_node(name, lambda state, name=name: ran.append(name) or {"note": name, "log": [name]})
+        made.add_edge(START, name)
+    graph = made.add_node("j", lambda state: {"log": ["j"]}).add_edge(list("abc"), "j").compile(saver, blocking=False)
+    with pytest.raises(InvalidUpdateError, match="'note' was written 3 times"):
+        await graph.ainvoke({}, "t")
+    failed = await graph.aget_state("t")
+    assert failed.error is not None
+    before = await everything(graph)
+    with pytest.raises(InvalidUpdateError, match="'note' was written 2 times"):
+        await graph.aupdate_state("t", {"log": ["A"]}, "a")
+    assert await everything(graph) == before
+    await graph.abulk_update_state("t", [[StateUpdate({"log": ["C"]}, "c"), StateUpdate({"log": ["A"]}, "a")]])
+    state = await graph.aget_state("t")
+    assert (state.values, state.next, state.error) == ({"log": ["A", "b", "C"], "note": "b"}, ("j",), None)
+    closed = await graph.aget_state(failed.config)
+    assert (closed.error, [each.id for each in closed.tasks]) == (None, [each.id for each in failed.tasks])
+    assert results(closed) == {"a": {"log": ["A"]}, "b": {"note": "b", "log": ["b"]}, "c": {"log": ["C"]}}
+    assert await graph.ainvoke(None, "t") == {"log": ["A", "b", "C", "j"], "note": "b"}
+    assert sorted(ran) == ["a", "b", "c"]
+
+
+# ---- as any other node ----------------------------------------------------------------------------------------------
+
+
+async def test_what_was_pending_still_is(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Issue 3: an update as any other node makes a checkpoint of its own and re-arms what was pending."""
+    graph = fan(nodes, "a", "b").add_node("x", nodes("x")).add_node("y", nodes("y")).add_edge("x", "y")
+    graph = graph.compile(saver, blocking=False)
+    await stopped(graph, 1)
+    before = await graph.aget_state("t")
+    await graph.aupdate_state("t", {"log": ["X"]}, "x")
+    state = await graph.aget_state("t")
+    assert (state.values, state.next) == ({"log": ["s", "X"]}, ("a", "b", "y"))
+    assert (made_by(state), state.parent_config) == (("update", 2), before.config)
+    assert results(await graph.aget_state(before.config)) == {"a": None, "b": None}
+    assert await graph.ainvoke(None, "t") == {"log": ["s", "X", "a", "b", "y", "j"]}
+    assert Counter(nodes.ran) == {name: 1 for name in "sabyj"}
+
+
+async def test_recorded_results_are_kept(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """P5, issue 3: the result of a sibling that finished goes into the checkpoint that an update as another node makes:
+    it is not lost, and does not run again."""
+    nodes.asks = {"b"}
+    graph = fan(nodes, "a", "b").add_node("x", nodes("x")).compile(saver, blocking=False)
+    await graph.ainvoke({}, "t")
+    await graph.aupdate_state("t", {"log": ["X"]}, "x")
+    state = await graph.aget_state("t")
+    assert (state.values, state.next, state.interrupts) == ({"log": ["s", "a", "X"]}, ("b",), ())
+    nodes.asks.clear()
+    assert await graph.ainvoke(None, "t") == {"log": ["s", "a", "X", "b", "j"]}
+    assert Counter(nodes.ran) == {"s": 1, "a": 1, "b": 2, "j": 1}
+
+
+async def test_an_update_on_top_of_a_recorded_result(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Issue 3: a sibling that finished wrote the key that the update corrects: the update comes after it."""
+    nodes.asks = {"b"}
+    made = chain(nodes, "s").add_node("a", lambda state: {"note": "wrong"}).add_node("b", nodes("b"))
+    graph = made.add_edge("s", "a").add_edge("s", "b").compile(saver, blocking=False)
+    await graph.ainvoke({}, "t")
+    await graph.aupdate_state("t", {"note": "right"}, "s")
+    state = await graph.aget_state("t")
+    assert (state.values["note"], state.next) == ("right", ("a", "b")), "s leads to both, and was updated as"
+    await graph.aupdate_state("t", None, "a")
+    nodes.asks.clear()
+    assert (await graph.ainvoke(None, "t"))["note"] == "right"
+
+
+async def test_sends_stay_pending(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Issue 3: pending sends too, with their arguments, beside what the update sends."""
+    made = StateGraph(State).add_node("w", lambda arg: {"log": [f"w{arg}"]}).add_node("s", lambda state: {})
+    made.add_node("x", nodes("x")).add_conditional_edges("s", lambda state: [Send("w", 0), Send("w", 1)])
+    made.add_conditional_edges("x", lambda state: Send("w", 2))
+    graph = made.add_edge(START, "s").compile(saver, blocking=False)
+    await stopped(graph, 1)
+    await graph.aupdate_state("t", {"log": ["X"]}, "x")
+    assert (await graph.aget_state("t")).next == ("w", "w", "w")
+    assert await graph.ainvoke(None, "t") == {"log": ["X", "w0", "w1", "w2"]}
+
+
+async def test_a_join_that_is_half_complete(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """S-119: what a barrier has seen stays seen over an update, and an update as its other half completes it."""
+    made = chain(nodes, "s").add_node("a", nodes("a")).add_node("b", nodes("b")).add_node("c", nodes("c"))
+    made.add_edge("s", "a").add_edge("s", "b").add_edge("b", "c").add_node("j", nodes("j")).add_edge(["a", "c"], "j")
+    made.add_node("x", nodes("x"))
+    graph = made.compile(saver, blocking=False)
+    await stopped(graph, 2)
+    await graph.aupdate_state("t", {"log": ["X"]}, "x")
+    assert (await graph.aget_state("t")).next == ("c",)
+    await graph.aupdate_state("t", {"log": ["C"]}, "c")
+    assert (await graph.aget_state("t")).next == ("j",)
+    await graph.aupdate_state("t", {"log": ["X"]}, "x")
+    assert (await graph.aget_state("t")).next == ("j",), "a complete one that waits for its node stays complete"
+    assert await graph.ainvoke(None, "t") == {"log": ["s", "a", "b", "X", "C", "X", "j"]}
+
+
+async def test_deferred_nodes_stay_so(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Issue 3: deferred nodes come at a tentative end: an update while something is pending brings none."""
+    made = fan(nodes, "a", "b").add_node("d", nodes("d"), defer=True).add_edge("s", "d").add_node("x", nodes("x"))
+    graph = made.compile(saver, blocking=False)
+    await stopped(graph, 2)
+    assert (await graph.aget_state("t")).next == ("j",)
+    await graph.aupdate_state("t", {"log": ["X"]}, "x")
+    assert (await graph.aget_state("t")).next == ("j",)
+    await graph.aupdate_state("t", {"log": ["J"]}, "j")
+    assert (await graph.aget_state("t")).next == ("d",)
+    await graph.aupdate_state("t", {"log": ["X"]}, "x")
+    assert (await graph.aget_state("t")).next == ("d",)
+    assert await graph.ainvoke(None, "t") == {"log": ["s", "a", "b", "X", "J", "X", "d"]}
+
+
+async def test_deferred_nodes_wait_for_all_of_an_edit(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Issue 3: the last pending task and another node, in one superstep: a deferred node waits for what the other
+    leads to."""
+    made = chain(nodes, "s", "a").add_node("d", nodes("d"), defer=True).add_edge("s", "d")
+    made.add_node("x", nodes("x")).add_node("y", nodes("y")).add_edge("x", "y")
+    graph = made.compile(saver, blocking=False)
+    await stopped(graph, 1)
+    await graph.abulk_update_state("t", [[StateUpdate({"log": ["A"]}, "a"), StateUpdate({"log": ["X"]}, "x")]])
+    assert (await graph.aget_state("t")).next == ("y",)
+    assert await graph.ainvoke(None, "t") == {"log": ["s", "A", "X", "y", "d"]}
+
+
+async def test_channels_of_one_superstep(saver: BaseCheckpointSaver) -> None:
+    """Issue 3: what a pending node was to see of an Ephemeral or a Topic it still sees, once; of two nodes that one
+    channel triggers, the one that finished does not run again."""
+    ran: list[Any] = []
+    failing = [True]
+
+    def first(value: Any) -> None:
+        ran.append(("a", value))
+
+    def second(value: Any) -> None:
+        if failing:
+            raise Oops
+        ran.append(("b", value))
+
+    graph = Pregel(
+        nodes={
+            "a": NodeBuilder().subscribe_to("go", "topic").do(first),
+            "b": NodeBuilder().subscribe_to("go", "topic").do(second),
+            "x": NodeBuilder().subscribe_to("never").do(lambda value: value).write_to("out"),
+        },
+        channels={
+            "go": EphemeralValue(int),
+            "topic": Topic(int),
+            "never": EphemeralValue(int),
+            "out": LastValue(int),
+        },
+        input_channels=["go", "topic"],
+        output_channels="out",
+        checkpointer=saver,
+        blocking=False,
+    )
+    with pytest.raises(Oops):
+        await graph.ainvoke({"go": 1, "topic": [2, 3]}, "t")
+    assert (await graph.aget_state("t")).next in (("b",), ("a", "b"))
+    await graph.aupdate_state("t", 5, "x")
+    await graph.aupdate_state("t", 6, "x")
+    assert (await graph.aget_state("t")).next in (("b",), ("a", "b"))
+    failing.clear()
+    assert await graph.ainvoke(None, "t") == 6
+    assert ran == [("a", {"go": 1, "topic": [2, 3]}), ("b", {"go": 1, "topic": [2, 3]})]
+
+
+async def test_a_node_that_writes_nothing(saver: BaseCheckpointSaver) -> None:
+    """S-118: an update as a node without writers would do nothing: it is refused."""
+    graph = Pregel(
+        nodes={
+            "n": NodeBuilder().subscribe_only("in").do(lambda value: value).write_to("out"),
+            "quiet": NodeBuilder().subscribe_only("in").do(lambda value: None),
+        },
+        channels={"in": EphemeralValue(int), "out": LastValue(int)},
+        input_channels="in",
+        output_channels="out",
+        checkpointer=saver,
+    )
+    with pytest.raises(InvalidUpdateError, match="writes nothing"):
+        await graph.aupdate_state("t", 5, "quiet")
+    assert await history(graph) == []
+
+
+async def test_nothing_by_nobody(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """1.7: without values or node, a new "update" checkpoint with the same state and the same tasks to come."""
+    nodes.asks = {"b"}
+    graph = fan(nodes, "a", "b").compile(saver, blocking=False)
+    await stopped(graph, 1)
+    before = await graph.aget_state("t")
+    await graph.aupdate_state("t", None)
+    state = await graph.aget_state("t")
+    assert (state.values, state.next, made_by(state)) == (before.values, before.next, ("update", 2))
+    assert (await graph.ainvoke(None, "t"))["log"] == ["s"]
+    await graph.aupdate_state("t", None)
+    state = await graph.aget_state("t")
+    assert (state.values, state.next, state.interrupts) == ({"log": ["s", "a"]}, ("b",), ())
+    nodes.asks.clear()
+    assert await graph.ainvoke(None, "t") == {"log": ["s", "a", "b", "j"]}
+    assert Counter(nodes.ran) == {"s": 1, "a": 1, "b": 2, "j": 1}
+
+
+# ---- routing --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_conditional_edges_are_followed(kind: str, saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """S-118: the conditional edges of the node are asked, on the state with the update; its code is not run."""
+
+    def decide(state: Any) -> Any:
+        return ["left", Send("right", {"log": []})] if state["note"] == "both" else END
+
+    async def decide_later(state: Any) -> Any:
+        await anyio.lowlevel.checkpoint()
+        return decide(state)
+
+    made = chain(nodes, "a", "b").add_node("left", nodes("left")).add_node("right", nodes("right"))
+    made.add_conditional_edges("b", decide if kind == "sync" else decide_later)
+    graph = made.compile(saver, blocking=False)
+    await stopped(graph, 1)
+    await graph.aupdate_state("t", {"note": "both"}, "b")
+    assert (await graph.aget_state("t")).next == ("right", "left")
+    await graph.aupdate_state("t", {"note": "none"}, "b")
+    assert (await graph.aget_state("t")).next == ("right", "left"), "and what was pending still is"
+    assert await graph.ainvoke(None, "t") == {"log": ["a", "left", "right"], "note": "none"}
+    assert "b" not in nodes.ran
+
+
+class Counted(State, total=False):
+    last: IsLastStep
+    steps: RemainingSteps
+
+
+async def test_what_routers_get(saver: BaseCheckpointSaver) -> None:
+    """S-118, P14: a router gets what it gets in a run: runtime with the graph's store, the call's config, and managed
+    values of a run that may still go on."""
+    got: list[Any] = []
+
+    def route(state: Counted, runtime: Runtime, config: RunnableConfig) -> str:
+        got.append((state["last"], state["steps"], runtime.store, config["configurable"]["mine"]))
+        got.append((config["configurable"]["thread_id"], config["tags"]))
+        return END
+
+    store = object()
+    made = StateGraph(Counted).add_node("a", lambda state: {}).add_edge(START, "a").add_conditional_edges("a", route)
+    graph = made.compile(saver, blocking=False, store=store)
+    config: Any = {"configurable": {"thread_id": "t", "mine": 1}, "tags": ["x"], "recursion_limit": 7}
+    await graph.ainvoke({}, config)
+    in_a_run = got.copy()
+    got.clear()
+    await graph.aupdate_state(config, {"note": "x"}, "a")
+    assert in_a_run == got == [(False, 7, store, 1), ("t", ["x"])]
+
+
+async def test_a_router_that_fails(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """P3: a router that fails, or leads nowhere, fails the update with its own error; nothing is stored."""
+
+    def route(state: Any) -> Any:
+        if state["note"] == "fail":
+            raise Oops
+        return state["note"]
+
+    made = chain(nodes, "a", "b").add_conditional_edges("b", route)
+    graph = made.compile(saver, blocking=False)
+    await stopped(graph, 1)
+    before = await everything(graph)
+    with pytest.raises(Oops) as caught:
+        await graph.aupdate_state("t", {"note": "fail"}, "b")
+    assert any("'b'" in note for note in caught.value.__notes__)
+    with pytest.raises(InvalidRouteError, match="nowhere"):
+        await graph.aupdate_state("t", {"note": "nowhere"}, "b")
+    assert await everything(graph) == before
+
+
+async def test_a_router_that_asks_or_calls(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Issue 3: a router cannot ask while a state is updated by hand, or call a task."""
+
+    @task
+    def helps() -> str:
+        return END
+
+    async def route(state: Any) -> Any:
+        return interrupt("where to?") if state["note"] == "ask" else await helps()
+
+    made = chain(nodes, "a", "b").add_conditional_edges("b", route)
+    graph = made.compile(saver, blocking=False)
+    await stopped(graph, 1)
+    before = await everything(graph)
+    for note in ("ask", "call"):
+        with pytest.raises(InvalidUpdateError, match="router"):
+            await graph.aupdate_state("t", {"note": note}, "b")
+    assert await everything(graph) == before
+
+
+async def test_a_command_as_values(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """S-118: values are what the node may return: a Command updates and goes where it says, beside the edges."""
+    graph = chain(nodes, "a", "b").add_node("x", nodes("x")).compile(saver, blocking=False)
+    await stopped(graph, 1)
+    await graph.aupdate_state("t", Command(update={"note": "n"}, goto=["x", Send("a", {})]), "a")
+    state = await graph.aget_state("t")
+    assert (state.values, state.next) == ({"log": ["a"], "note": "n"}, ("a", "b", "x"))
+    before = await everything(graph)
+    for wrong, why in (
+        (Command(goto="nowhere"), "nowhere"),
+        (Command(graph=Command.PARENT, goto="a"), "graph"),
+        (Command(resume=1), "resume"),
+    ):
+        with pytest.raises(InvalidUpdateError, match=why):
+            await graph.aupdate_state("t", wrong, "a")
+    assert await everything(graph) == before
+
+
+async def test_a_list_of_updates_and_an_overwrite(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """S-118: so are lists of updates; and an Overwrite takes the place of a reducer's value."""
+    graph = chain(nodes, "a", "b").compile(saver, blocking=False)
+    await stopped(graph, 1)
+    await graph.aupdate_state("t", [{"log": ["1"]}, Command(update={"log": ["2"]})], "a")
+    assert (await graph.aget_state("t")).values == {"log": ["a", "1", "2"]}
+    await graph.aupdate_state("t", {"log": Overwrite(["only"])}, "a")
+    assert (await graph.aget_state("t")).values == {"log": ["only"]}
+
+
+# ---- END, INPUT -----------------------------------------------------------------------------------------------------
+
+
+async def test_end(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Seed 003: END takes all that is pending for done, with nothing written: deferred nodes too, and half a join
+    leads nowhere; the thread takes new input."""
+    made = fan(nodes, "a", "b").add_node("d", nodes("d"), defer=True).add_edge("s", "d")
+    graph = made.compile(saver, blocking=False)
+    await stopped(graph, 1)
+    await graph.aupdate_state("t", None, END)
+    state = await graph.aget_state("t")
+    assert (state.values, state.next, state.tasks) == ({"log": ["s"]}, (), ())
+    assert made_by(state) == ("update", 2)
+    assert await graph.ainvoke(None, "t") == {"log": ["s"]}
+    assert nodes.ran == ["s"]
+    assert await graph.ainvoke({}, "t") == {"log": ["s", "s", "a", "b", "d", "j"]} or nodes.ran.count("d") == 1
+
+
+async def test_end_keeps_what_is_recorded(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """1.7: what has a result keeps it; where it leads is not gone to. Sends and questions are gone."""
+    nodes.asks = {"b"}
+    made = fan(nodes, "a", "b").add_node("w", nodes("w"))
+    made.add_conditional_edges("a", lambda state: [Send("w", {}), "w"])
+    graph = made.compile(saver, blocking=False)
+    await graph.ainvoke({}, "t")
+    await graph.aupdate_state("t", None, END)
+    state = await graph.aget_state("t")
+    assert (state.values, state.next, state.interrupts) == ({"log": ["s", "a"]}, (), ())
+    assert await graph.ainvoke(None, "t") == {"log": ["s", "a"]}
+    with pytest.raises(InvalidResumeError):
+        await graph.ainvoke(Command(resume=1), "t")
+
+
+async def test_end_leaves_no_half_of_a_join(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """1.7: what a recorded result leads to is not gone to, not half of the way either: a later run that passes only the
+    other start of a join does not complete it."""
+    nodes.asks = {"b"}
+    made = chain(nodes, "s").add_node("a", nodes("a")).add_node("b", nodes("b")).add_node("j", nodes("j"))
+    made.add_conditional_edges("s", lambda state: ["b"] if state["note"] == "b" else ["a", "b"])
+    graph = made.add_edge(["a", "b"], "j").compile(saver, blocking=False)
+    await graph.ainvoke({"note": "both"}, "t")
+    await graph.aupdate_state("t", None, END)
+    nodes.asks.clear()
+    assert await graph.ainvoke({"note": "b"}, "t") == {"log": ["s", "a", "s", "b"], "note": "b"}
+
+
+async def test_end_has_no_values(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """1.7: END with values is refused."""
+    graph = chain(nodes, "a", "b").compile(saver, blocking=False)
+    await stopped(graph, 1)
+    before = await everything(graph)
+    with pytest.raises(InvalidUpdateError, match="END"):
+        await graph.aupdate_state("t", {"log": ["?"]}, END)
+    assert await everything(graph) == before
+
+
+async def test_input_on_a_fresh_thread(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """S-121: INPUT is a graph's input, at step -1: running on does what a run with that input does."""
+    graph = chain(nodes, "a", "b").compile(saver, blocking=False)
+    await graph.aupdate_state("t", {"log": ["in"]}, INPUT)
+    state = await graph.aget_state("t")
+    assert (state.next, made_by(state), state.parent_config) == ((START,), ("input", -1), None)
+    assert await graph.ainvoke(None, "t") == {"log": ["in", "a", "b"]}
+    await graph.ainvoke({"log": ["in"]}, "t2")
+    assert [told(each) for each in await history(graph)] == [told(each) for each in await history(graph, "t2")]
+    assert [made_by(each) for each in await history(graph)] == [made_by(each) for each in await history(graph, "t2")]
+
+
+async def test_input_that_waits_is_the_starts(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Seed 003: while nothing but an input is there, nobody but the start can be meant; its task is pending, and the
+    update is its result."""
+    graph = chain(nodes, "a", "b").compile(saver, blocking=False)
+    await graph.aupdate_state("t", {"log": ["in"]}, INPUT)
+    await graph.aupdate_state("t", {"log": ["instead"]})
+    state = await graph.aget_state("t")
+    assert (state.values, state.next, made_by(state)) == ({"log": ["instead"]}, ("a",), ("update", 0))
+
+
+async def test_input_discards_what_was_pending(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Seed 003: as the input of a run does; the next step, source "input"."""
+    graph = chain(nodes, "a", "b").compile(saver, blocking=False)
+    await stopped(graph, 1)
+    await graph.aupdate_state("t", {"log": ["in"]}, INPUT)
+    state = await graph.aget_state("t")
+    assert (state.values, state.next, made_by(state)) == ({"log": ["a"]}, (START,), ("input", 2))
+    assert await graph.ainvoke(None, "t") == {"log": ["a", "in", "a", "b"]}
+
+
+async def test_input_that_is_none(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Issue 2, bad input: what is no input is refused as in a run."""
+    graph = chain(nodes, "a").compile(saver, blocking=False)
+    for wrong in ({"unknown": 1}, 5):
+        with pytest.raises(InvalidInputError):
+            await graph.aupdate_state("t", wrong, INPUT)
+    assert await history(graph) == []
+
+
+# ---- __copy__ -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_copy_is_a_sibling(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """S-122, seed 003: a copy has the state, the step and the parent of its source, source "fork", tasks with the same
+    ids, and nothing of what was recorded; it is the head."""
+    nodes.asks = {"b"}
+    graph = fan(nodes, "a", "b").compile(saver, blocking=False)
+    await graph.ainvoke({}, "t")
+    source = await graph.aget_state("t")
+    config = await graph.aupdate_state("t", None, COPY)
+    copied = await graph.aget_state("t")
+    assert copied.config == config != source.config
+    assert (copied.values, copied.parent_config, made_by(copied)) == (source.values, source.parent_config, ("fork", 1))
+    assert [(each.id, each.result) for each in copied.tasks] == [(each.id, None) for each in source.tasks]
+    assert (copied.next, copied.interrupts) == (("a", "b"), ())
+    assert await graph.aget_state(source.config) == source, "the source is as it was"
+    nodes.asks.clear()
+    assert await graph.ainvoke(None, "t") == {"log": ["s", "a", "b", "j"]}
+    assert await graph.aget_state(source.config) == source
+    nodes.asks = {"b"}
+    assert await graph.ainvoke(Command(resume="!"), source.config) == {"log": ["s", "a", "b=!", "j"]}
+    assert Counter(nodes.ran) == {"s": 1, "a": 2, "b": 3, "j": 2}
+
+
+async def test_a_copy_of_an_older_checkpoint(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """S-122: likewise of any checkpoint, the first too, which has no parent."""
+    graph = chain(nodes, "a", "b", "c").compile(saver, blocking=False)
+    await graph.ainvoke({"note": "x"}, "t")
+    for source in await history(graph):
+        await graph.aupdate_state(source.config, None, COPY)
+        copied = await graph.aget_state("t")
+        assert (copied.values, copied.next, copied.parent_config) == (source.values, source.next, source.parent_config)
+        assert made_by(copied) == ("fork", made_by(source)[1])
+        assert await graph.ainvoke(None, "t") == {"log": ["a", "b", "c"], "note": "x"}
+        assert await graph.aget_state(source.config) == source
+
+
+async def test_a_copy_and_updates(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Issue 3: updates after `__copy__` in the same call land on the fork, and so does a list that it has as values;
+    task ids are reused; the source keeps its tasks as they were."""
+    graph = fan(nodes, "a", "b").compile(saver, blocking=False)
+    await stopped(graph, 1)
+    source = await graph.aget_state("t")
+    await graph.abulk_update_state(
+        "t", [[StateUpdate(None, COPY)], [StateUpdate({"log": ["A"]}, "a")], [StateUpdate({"log": ["B"]}, "b")]]
+    )
+    first = await graph.aget_state("t")
+    await graph.aupdate_state(source.config, [({"log": ["A"]}, "a"), StateUpdate({"log": ["B"]}, "b")], COPY)
+    second = await graph.aget_state("t")
+    for state in (first, second):
+        assert (state.values, state.next, made_by(state)) == ({"log": ["s", "A", "B"]}, ("j",), ("update", 2))
+        fork = await graph.aget_state(state.parent_config)
+        assert (made_by(fork), fork.parent_config) == (("fork", 1), source.parent_config)
+        assert [each.id for each in fork.tasks] == [each.id for each in source.tasks]
+        assert results(fork) == {"a": {"log": ["A"]}, "b": {"log": ["B"]}}
+    assert first.parent_config != second.parent_config
+    assert await graph.aget_state(source.config) == source
+    assert nodes.ran == ["s"]
+
+
+async def test_a_copy_of_nothing(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """S-122: a fresh thread has no checkpoint to copy; and what is no update is refused."""
+    graph = chain(nodes, "a", "b").compile(saver, blocking=False)
+    with pytest.raises(InvalidUpdateError, match="no checkpoint"):
+        await graph.aupdate_state("t", None, COPY)
+    assert await history(graph) == []
+    await stopped(graph, 1)
+    before = await everything(graph)
+    for wrong in ({"log": ["?"]}, "text", 5, [5], [({"log": []}, "a", None, None)], [()]):
+        with pytest.raises(InvalidUpdateError, match="list of updates"):
+            await graph.aupdate_state("t", wrong, COPY)
+    for wrong in ([({"log": []}, "nobody")], [(None, END)], [(None, COPY)]):
+        with pytest.raises(InvalidUpdateError, match="there is no node"):
+            await graph.aupdate_state("t", wrong, COPY)
+    assert await everything(graph) == before
+
+
+async def test_a_copy_has_the_state_that_shows(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """S-97, S-122: an update that a call made to an open superstep's state is part of what is copied."""
+    nodes.asks = {"b"}
+    graph = chain(nodes, "a", "b").compile(saver, blocking=False)
+    await graph.ainvoke({}, "t")
+    await graph.ainvoke(Command(update={"note": "more"}), "t")
+    source = await graph.aget_state("t")
+    assert source.values == {"log": ["a"], "note": "more"}
+    await graph.aupdate_state("t", None, COPY)
+    assert (await graph.aget_state("t")).values == source.values
+    nodes.asks.clear()
+    assert await graph.ainvoke(None, "t") == {"log": ["a", "b"], "note": "more"}
+
+
+# ---- several supersteps ---------------------------------------------------------------------------------------------
+
+
+async def test_bulk_is_one_transaction(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Seed 003, P3: several supersteps are one transaction with one release, and each has a checkpoint."""
+    watched = Watched(saver)
+    graph = chain(nodes, "a", "b", "c").compile(watched, blocking=False)
+    config = await graph.abulk_update_state(
+        "t",
+        [
+            [StateUpdate({"log": ["in"]}, INPUT)],
+            [StateUpdate({"log": ["start"]}, START)],
+            [StateUpdate({"log": ["A"]}, "a")],
+            [StateUpdate({"log": ["B"]}, "b"), StateUpdate({"note": "n"}, "a")],
+        ],
+    )
+    (commit,) = watched.commits
+    assert commit.releases
+    states = await history(graph)
+    assert states[0].config == config
+    assert [(made_by(state), state.values.get("log"), state.next) for state in states[::-1]] == [
+        (("input", -1), [], (START,)),
+        (("update", 0), ["start"], ("a",)),
+        (("update", 1), ["start", "A"], ("b",)),
+        (("update", 2), ["start", "A", "B"], ("b", "c")),
+    ]
+    assert [state.parent_config for state in states] == [state.config for state in states[1:]] + [None]
+    assert results(states[2]) == {"a": {"log": ["A"]}}
+    assert results(states[1]) == {"b": {"log": ["B"]}}
+
+
+def divides(current: int, update: int) -> int:
+    return current // update
+
+
+class Folding(TypedDict, total=False):
+    number: Annotated[int, divides]
+    note: str
+    anything: Any
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        (StateUpdate({"number": 0}, "b"), ZeroDivisionError),
+        (StateUpdate({"unknown": 0}, "b"), InvalidUpdateError),
+        (StateUpdate({"anything": object()}, "b"), UnstorableValueError),
+        (StateUpdate({"anything": object()}, "a"), UnstorableValueError),
+        (StateUpdate({"anything": object()}, INPUT), UnstorableValueError),
+        (StateUpdate({"note": "x"}, "nobody"), InvalidUpdateError),
+        (StateUpdate({"note": "x"}, "b", "no such task"), InvalidUpdateError),
+        (StateUpdate(5, "b"), InvalidUpdateError),
+        (StateUpdate(1, END), InvalidUpdateError),
+        (StateUpdate(1, COPY), InvalidUpdateError),
+    ],
+    ids=lambda value: getattr(value, "__name__", None) or f"as {value.as_node}",
+)
+async def test_all_or_nothing(bad: StateUpdate, error: type[Exception], saver: BaseCheckpointSaver) -> None:
+    """Issue 3, P3, P11: an error in the third superstep of an edit stores nothing of the first and the second: no
+    checkpoint, no record, no head; the thread is free, and goes on as if nothing had been."""
+    made = StateGraph(Folding).add_sequence([(name, lambda state: {"note": "ran"}) for name in "abc"])
+    made.add_edge(START, "a").add_node("x", lambda state: {}).add_edge("a", "x")
+    graph = made.compile(saver, blocking=False)
+    await stopped(graph, 1, {"number": 8})
+    assert (await graph.aget_state("t")).next == ("b", "x")
+    before = await everything(graph)
+    for edits in (
+        [[StateUpdate({"number": 2}, "a")], [StateUpdate({"note": "y"}, "x")], [bad]],
+        [[StateUpdate(None, COPY)], [StateUpdate({"note": "y"}, "x")], [bad]],
+        [[bad]] if error is not ZeroDivisionError else [[StateUpdate({"number": 0}, "a")]],  # b's is not folded yet
+    ):
+        with pytest.raises(error):
+            await graph.abulk_update_state("t", edits)
+        assert await everything(graph) == before
+    assert (await graph.ainvoke(None, "t"))["note"] == "ran"
+
+
+async def test_storage_that_fails(nodes: Nodes) -> None:
+    """P3, P4: when the one transaction fails, its error is raised and nothing was stored; the thread is free."""
+    watched = Watched(InMemorySaver())
+    graph = chain(nodes, "a", "b").compile(watched, blocking=False)
+    await stopped(graph, 1)
+    before = await everything(graph)
+
+    async def fail(verb: str) -> None:
+        if verb == "commit":
+            raise StorageError("injected")
+
+    watched.before = fail
+    for edit in (StateUpdate({"log": ["B"]}, "b"), StateUpdate({"log": ["A"]}, "a"), StateUpdate(None, COPY)):
+        with pytest.raises(StorageError, match="injected"):
+            await graph.abulk_update_state("t", [[edit]])
+    watched.before = None
+    assert await everything(graph) == before
+    assert await graph.ainvoke(None, "t") == {"log": ["a", "b"]}
+
+
+async def test_bad_bulks(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """1.7, S-120: empty lists are refused; several updates of a superstep name their nodes, and stand for nothing
+    special."""
+    graph = chain(nodes, "a", "b").compile(saver, blocking=False)
+    for empty in ([], [[]], [[StateUpdate({}, "a")], []]):
+        with pytest.raises(ConfigError, match="nothing to update"):
+            await graph.abulk_update_state("t", empty)
+    for special in (None, END, INPUT, COPY):
+        with pytest.raises(InvalidUpdateError, match="alone"):
+            await graph.abulk_update_state("t", [[StateUpdate({}, "a"), StateUpdate(None, special)]])
+    assert await history(graph) == []
+
+
+EDITS: dict[str, list[list[StateUpdate]]] = {
+    "other": [[StateUpdate({"log": ["X"]}, "x")], [StateUpdate({"log": ["A"]}, "a")], [StateUpdate({}, "x")]],
+    "pending": [[StateUpdate({"log": ["A"]}, "a")], [StateUpdate({"log": ["X"]}, "x")], [StateUpdate({}, "b")]],
+    "closing": [[StateUpdate({}, "a")], [StateUpdate({}, "b")], [StateUpdate({}, "x")], [StateUpdate({}, "j")]],
+    "both": [[StateUpdate({"log": ["A"]}, "a"), StateUpdate({"log": ["X"]}, "x")], [StateUpdate({"note": "n"}, "b")]],
+    "nothing": [[StateUpdate(None)], [StateUpdate({"log": ["B"]}, "b")], [StateUpdate(None)]],
+    "end": [[StateUpdate({"log": ["A"]}, "a")], [StateUpdate(None, END)], [StateUpdate({}, "s")]],
+    "input": [[StateUpdate({"log": ["in"]}, INPUT)], [StateUpdate({}, START)], [StateUpdate({"log": ["S"]}, "s")]],
+    "copy": [[StateUpdate({"log": ["A"]}, "a")], [StateUpdate(None, COPY)], [StateUpdate({"log": ["B"]}, "b")]],
+    "copies": [[StateUpdate([({}, "a"), ({}, "b")], COPY)], [StateUpdate(None, COPY)], [StateUpdate({}, "x")]],
+    "again": [[StateUpdate({}, "s")], [StateUpdate({}, "a")], [StateUpdate({}, "b")], [StateUpdate({}, "s")]],
+}
+
+
+@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("edits", EDITS.values(), ids=EDITS)
+async def test_live_is_reloaded(edits: list[list[StateUpdate]], asks: bool, tmp_path: Path, nodes: Nodes) -> None:
+    """Issue 3, law: supersteps of one call, each on what the one before left in memory, give what single calls give,
+    each of which opens the file anew; and running on from there too, in history, results and all."""
+
+    def graph_on(saver: BaseCheckpointSaver) -> Any:
+        made = fan(nodes, "a", "b").add_node("x", nodes("x")).add_node("d", nodes("d"), defer=True)
+        made.add_edge("s", "d").add_node("w", nodes("w")).add_edge("x", "w")
+        made.add_conditional_edges("x", lambda state: Send("w", {"log": []}))
+        return made.compile(saver, blocking=False)
+
+    async def seen(file: str, *works: Callable[[Any], Awaitable[Any]]) -> Any:
+        nodes.ran.clear()
+        for work in works:
+            async with SqliteSaver.from_conn_string(tmp_path / file, synchronous="NORMAL") as saver:
+                result = await work(graph_on(saver))
+        async with SqliteSaver.from_conn_string(tmp_path / file, synchronous="NORMAL") as saver:
+            states = await history(graph_on(saver))
+            ids = [[each.id for each in state.tasks] for state in states]
+            return [(made_by(state), told(state)) for state in states], ids, Counter(nodes.ran), result
+
+    async def start(graph: Any) -> None:
+        nodes.asks = {"b"} if asks else set()
+        if asks:
+            await graph.ainvoke({}, "t")
+        else:
+            await stopped(graph, 1)
+        nodes.asks = set()
+
+    async def all_at_once(graph: Any) -> None:
+        await graph.abulk_update_state("t", edits)
+
+    def one(updates: list[StateUpdate]) -> Callable[[Any], Awaitable[None]]:
+        async def edit(graph: Any) -> None:
+            await graph.abulk_update_state("t", [updates])
+
+        return edit
+
+    async def on(graph: Any) -> Any:
+        return await graph.ainvoke(None, "t")
+
+    each = [one(updates) for updates in edits]
+    assert await seen("live.db", start, all_at_once) == await seen("loaded.db", start, *each)
+    assert await seen("live2.db", start, all_at_once, on) == await seen("loaded2.db", start, *each, on)
+
+
+# ---- where an edit lands --------------------------------------------------------------------------------------------
+
+
+async def test_on_an_interrupted_thread(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """S-99: an update as a node that is not pending: the question is gone from the state, its node is re-armed and asks
+    again, and a plain answer answers it."""
+    nodes.asks = {"b"}
+    graph = chain(nodes, "a", "b").compile(saver, blocking=False)
+    asked = (await graph.ainvoke({}, "t"))["__interrupt__"][0]
+    before = await graph.aget_state("t")
+    await graph.aupdate_state("t", {"note": "edited"})
+    state = await graph.aget_state("t")
+    assert (state.next, state.interrupts, state.values["note"]) == (("b",), (), "edited")
+    with pytest.raises(InvalidResumeError):
+        await graph.ainvoke(Command(resume={asked.id: "old"}), "t")
+    assert (await graph.ainvoke(None, "t"))["__interrupt__"][0].value == "b?"
+    assert (await graph.ainvoke(Command(resume="yes"), "t"))["log"] == ["a", "b=yes"]
+    assert (await graph.aget_state(before.config)).interrupts[0].id == asked.id
+
+
+async def test_on_an_interrupted_thread_of_one_node(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """S-99, seed 003: the last superstep was the start's: the update is no answer for the one node, which asks again."""
+    nodes.asks = {"a"}
+    graph = chain(nodes, "a").compile(saver, blocking=False)
+    await graph.ainvoke({}, "t")
+    await graph.aupdate_state("t", {"note": "edited"})
+    state = await graph.aget_state("t")
+    assert (state.values, state.next, state.interrupts) == ({"log": [], "note": "edited"}, ("a",), ())
+    await graph.ainvoke(None, "t")
+    assert await graph.ainvoke(Command(resume="yes"), "t") == {"log": ["a=yes"], "note": "edited"}
+
+
+async def test_as_the_node_that_asks(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Issue 3, P8: an update as the task that asks is its result: the question is gone, another's stays open under its
+    id, and a plain answer is for that one."""
+    nodes.asks = {"a", "b"}
+    graph = fan(nodes, "a", "b").compile(saver, blocking=False)
+    first, second = (await graph.ainvoke({}, "t"))["__interrupt__"]
+    await graph.aupdate_state("t", {"log": ["A"]}, "a")
+    state = await graph.aget_state("t")
+    assert ([asked.id for asked in state.interrupts], state.next) == ([second.id], ("b",))
+    with pytest.raises(InvalidResumeError):
+        await graph.ainvoke(Command(resume={first.id: "late"}), "t")
+    assert await graph.ainvoke(Command(resume="yes"), "t") == {"log": ["s", "A", "b=yes", "j"]}
+    assert Counter(nodes.ran) == {"s": 1, "a": 1, "b": 2, "j": 1}
+
+
+async def test_an_answered_question_is_kept(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """P8: answers that a task was given stay its own when its sibling gets its result by hand."""
+
+    def asks_twice(state: Any) -> dict[str, Any]:
+        return {"log": [f"{interrupt(1)}{interrupt(2)}"]}
+
+    nodes.asks = {"a"}
+    made = chain(nodes, "s").add_node("a", nodes("a")).add_node("b", asks_twice).add_edge("s", "a").add_edge("s", "b")
+    graph = made.compile(saver, blocking=False)
+    asked = {one.value: one.id for one in (await graph.ainvoke({}, "t"))["__interrupt__"]}
+    await graph.ainvoke(Command(resume={asked[1]: "x"}), "t")
+    await graph.aupdate_state("t", {"log": ["A"]}, "a")
+    assert [one.value for one in (await graph.aget_state("t")).interrupts] == [2]
+    assert await graph.ainvoke(Command(resume="y"), "t") == {"log": ["s", "A", "xy"]}
+
+
+async def test_on_a_failed_thread(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """P3: after an update the thread has not failed any more: no error shows, the re-armed node runs."""
+    nodes.broken = {"b"}
+    graph = chain(nodes, "a", "b", "c").compile(saver, blocking=False)
+    with pytest.raises(Oops):
+        await graph.ainvoke({}, "t")
+    await graph.aupdate_state("t", {"note": "mended"}, "a")
+    state = await graph.aget_state("t")
+    assert (state.next, [each.error for each in state.tasks], state.error) == (("b",), [None], None)
+    nodes.broken.clear()
+    assert await graph.ainvoke(None, "t") == {"log": ["a", "b", "c"], "note": "mended"}
+
+
+async def test_a_router_had_failed(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """P3: of a task of which only the routers were left, an update as it is the result; its own writes are gone."""
+    broken = [True]
+
+    def route(state: Any) -> str:
+        if broken:
+            raise Oops
+        return END
+
+    graph = chain(nodes, "a", "b").add_conditional_edges("b", route).compile(saver, blocking=False)
+    with pytest.raises(Oops):
+        await graph.ainvoke({}, "t")
+    broken.clear()
+    await graph.aupdate_state("t", {"log": ["B"]}, "b")
+    assert await graph.ainvoke(None, "t") == {"log": ["a", "B"]}
+    assert nodes.ran == ["a", "b"]
+
+
+async def test_at_an_older_checkpoint(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """1.8: an update at an older checkpoint starts a branch there, which is the head; running on runs it."""
+    graph = chain(nodes, "a", "b", "c").compile(saver, blocking=False)
+    await graph.ainvoke({}, "t")
+    before = await history(graph)
+    old = before[2]
+    assert old.next == ("b",)
+    config = await graph.aupdate_state(old.config, {"log": ["again"]}, "a")
+    state = await graph.aget_state("t")
+    assert state.config == config
+    assert (state.values, state.next, state.parent_config) == ({"log": ["a", "again"]}, ("b",), old.config)
+    assert await graph.ainvoke(None, config) == {"log": ["a", "again", "b", "c"]}
+    for each in before:
+        if each.config != old.config:
+            assert await graph.aget_state(each.config) == each
+
+
+async def test_a_result_at_an_older_checkpoint(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """P2: what is stored under an id belongs to its branch: a result given by hand at a checkpoint that has been gone
+    on from starts a branch, and the other branch shows what it ran."""
+    graph = fan(nodes, "a", "b").compile(saver, blocking=False)
+    await graph.ainvoke({}, "t")
+    before = await history(graph)
+    (old,) = [state for state in before if state.next == ("a", "b")]
+    config = await graph.aupdate_state(old.config, {"log": ["A"]}, "a")
+    state = await graph.aget_state("t")
+    assert state.config == config != old.config
+    assert (state.values, state.next, results(state)) == ({"log": ["s"]}, ("b",), {"a": {"log": ["A"]}, "b": None})
+    assert [each.id for each in state.tasks] == [each.id for each in old.tasks]
+    assert (made_by(state), state.parent_config) == (("fork", 1), old.config)
+    for each in before:
+        assert await graph.aget_state(each.config) == each
+    assert await graph.ainvoke(None, "t") == {"log": ["s", "A", "b", "j"]}
+    for each in before:
+        assert told(await graph.aget_state(each.config)) == told(each)
+
+
+async def test_at_the_tip_of_another_branch(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Issue 3, time travel: a branch's tip is edited as such, without another branch; the head moves there."""
+    graph = fan(nodes, "a", "b").compile(saver, blocking=False)
+    await stopped(graph, 1)
+    tip = (await graph.aget_state("t")).config
+    await graph.aupdate_state("t", None, COPY)
+    assert (await graph.aget_state("t")).config != tip
+    count = len(await history(graph))
+    assert await graph.aupdate_state(tip, {"log": ["A"]}, "a") == tip
+    state = await graph.aget_state("t")
+    assert (state.config, state.next, len(await history(graph))) == (tip, ("b",), count)
+    assert await graph.ainvoke(None, "t") == {"log": ["s", "A", "b", "j"]}
+
+
+async def test_an_unknown_place(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Issue 3, bad input: an unknown checkpoint or subgraph is an error; so are no saver and no thread."""
+    graph = chain(nodes, "a").compile(saver, blocking=False)
+    await graph.ainvoke({}, "t")
+    before = await everything(graph)
+    unknown = "00000000-0000-7000-8000-000000000000"
+    with pytest.raises(CheckpointNotFoundError, match=unknown):
+        await graph.aupdate_state({"configurable": {"thread_id": "t", "checkpoint_id": unknown}}, {"note": "x"}, "a")
+    with pytest.raises(SubgraphNotFoundError, match="nobody"):
+        await graph.aupdate_state({"configurable": {"thread_id": "t", "checkpoint_ns": "nobody"}}, {"note": "x"}, "a")
+    with pytest.raises(ConfigError, match="thread"):
+        await graph.aupdate_state({}, {"note": "x"}, "a")
+    with pytest.raises(ConfigError, match="checkpointer"):
+        await chain(nodes, "a").compile().aupdate_state("t", {"note": "x"}, "a")
+    assert await everything(graph) == before
+
+
+async def test_the_callers_values_are_the_callers(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """P1: what the caller changes in place afterwards reaches no state; what a router changes reaches no caller."""
+
+    def route(state: Any) -> str:
+        state["log"].append("router")
+        assert values == {"log": ["mine"]}
+        values["log"].append("meanwhile")
+        return END
+
+    graph = chain(nodes, "a").add_conditional_edges("a", route).compile(saver, blocking=False)
+    values = {"log": ["mine"]}
+    await graph.aupdate_state("t", values, "a")
+    assert values == {"log": ["mine", "meanwhile"]}
+    values["log"].append("later")
+    assert (await graph.aget_state("t")).values == {"log": ["mine"]}
+
+
+async def test_metadata(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """S-39, S-123: an edit's checkpoint has the call's metadata, run_id and no parents; history is filtered by it."""
+    graph = chain(nodes, "a").compile(saver, blocking=False)
+    await graph.ainvoke({}, "t")
+    config: Any = at({"metadata": {"who": "me"}, "run_id": "edit"})
+    returned = await graph.aupdate_state(config, {"note": "x"}, "a")
+    state = await graph.aget_state("t")
+    assert state.metadata == {"source": "update", "step": 2, "parents": {}, "run_id": "edit", "who": "me"}
+    assert set(returned["configurable"]) == {"thread_id", "checkpoint_ns", "checkpoint_id"}
+    assert await history(graph, filter={"source": "update"}) == [state]
+    assert [id_of(each.config) for each in await history(graph)] == sorted(
+        (id_of(each.config) for each in await history(graph)), reverse=True
+    )
+
+
+# ---- one writer -----------------------------------------------------------------------------------------------------
+
+
+async def test_while_a_run_owns_the_thread(saver: BaseCheckpointSaver) -> None:
+    """P6: an edit takes the same claim as a run: refused while one is live, or waiting for it if asked to."""
+    inside, go_on = anyio.Event(), anyio.Event()
+
+    async def waits(state: Any) -> dict[str, Any]:
+        inside.set()
+        await go_on.wait()
+        return {"log": ["ran"]}
+
+    graph = StateGraph(State).add_node("a", waits).add_edge(START, "a").compile(saver)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(graph.ainvoke, {}, "t")
+        await inside.wait()
+        for edit in ({"log": ["A"]}, None):
+            with pytest.raises(ThreadBusyError) as caught:
+                await graph.aupdate_state("t", edit, "a")
+            assert not caught.value.lost
+        group.start_soon(lambda: graph.aupdate_state("t", {"log": ["by hand"]}, "a", on_conflict="wait"))
+        await anyio.wait_all_tasks_blocked()
+        go_on.set()
+    assert (await graph.aget_state("t")).values == {"log": ["ran", "by hand"]}
+
+
+async def test_the_claim_is_kept_while_a_router_decides(saver: BaseCheckpointSaver) -> None:
+    """P6: a heartbeat renews the claim of an edit whose router takes its time."""
+    renewed = anyio.Event()
+    watched = Watched(saver)
+
+    async def note(verb: str) -> None:
+        if verb == "renew":
+            renewed.set()
+
+    watched.before = note
+
+    async def route(state: Any) -> str:
+        with anyio.fail_after(10):
+            await renewed.wait()
+        return END
+
+    made = StateGraph(State).add_node("a", lambda state: {}).add_edge(START, "a").add_conditional_edges("a", route)
+    graph = made.compile(watched, blocking=False)
+    from pregel_async._runtime import hold
+
+    before, hold.CLAIM_SECONDS = hold.CLAIM_SECONDS, 0.03
+    try:
+        await graph.aupdate_state("t", {"note": "x"}, "a")
+    finally:
+        hold.CLAIM_SECONDS = before
+    assert (await graph.aget_state("t")).values["note"] == "x"
+
+
+@pytest.mark.parametrize("edit", ["pending", "other", "copy"])
+async def test_cancelled_at_every_call_of_the_saver(edit: str, saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """P7: an edit that is cancelled has happened whole or not at all, and the thread is free: the edit made again, and
+    a run, go on at once."""
+    updates = {
+        "pending": [[StateUpdate({"log": ["A"]}, "a")]],
+        "other": [[StateUpdate({"log": ["X"]}, "x")], [StateUpdate({"log": ["A"]}, "a")]],
+        "copy": [[StateUpdate(None, COPY)], [StateUpdate({"log": ["A"]}, "a")]],
+    }[edit]
+    watched = Watched(saver)
+    graph = fan(nodes, "a", "b").add_node("x", nodes("x")).compile(watched, blocking=False)
+    calls = 0
+    for number in range(1, 20):
+        thread = f"t{number}"
+        watched.before = None
+        await stopped(graph, 1, thread=thread)
+        before = told(await graph.aget_state(thread))
+        calls = 0
+        with anyio.CancelScope() as scope:
+
+            async def cancel(verb: str, at: int = number, scope: anyio.CancelScope = scope) -> None:
+                nonlocal calls
+                calls += 1
+                if calls == at:
+                    scope.cancel()
+                    await anyio.lowlevel.checkpoint()
+
+            watched.before = cancel
+            await graph.abulk_update_state(thread, updates)
+        watched.before = None
+        after = told(await graph.aget_state(thread))
+        if not scope.cancelled_caught:
+            assert "A" in str(after)
+            if calls < number:
+                break
+        elif after == before:
+            await graph.abulk_update_state(thread, updates)
+        else:
+            assert "A" in str(after)
+        assert "A" in (await graph.ainvoke(None, thread))["log"]
+        await watched.adelete_thread(thread)
+    assert calls >= 3
+
+
+# ---- subgraphs and entrypoints --------------------------------------------------------------------------------------
+
+
+async def test_the_state_of_an_interrupted_subgraph(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """1.7, issue 3: the namespace of a graph that a pending task runs: an update there is one of that graph, and the
+    parent's resume goes on from it."""
+    nodes.asks = {"i2"}
+    inner = chain(nodes, "i1", "i2", "i3").compile()
+    graph = chain(nodes, "a").add_node("sub", inner).add_edge("a", "sub").compile(saver, blocking=False)
+    await graph.ainvoke({}, "t")
+    (pending,) = (await graph.aget_state("t")).tasks
+    before = await graph.aget_state("t", subgraphs=True)
+    config = await graph.aupdate_state(pending.state, {"note": "inside"}, "i1")
+    assert config["configurable"]["checkpoint_ns"] == pending.state["configurable"]["checkpoint_ns"]
+    state = await graph.aget_state(pending.state)
+    assert (state.values, state.next) == ({"log": ["a", "i1"], "note": "inside"}, ("i2",))
+    assert (await graph.aget_state("t")).config == before.config, "the parent has not moved"
+    await graph.aupdate_state(pending.state, {"log": ["I2"]}, "i2")
+    state = await graph.aget_state(pending.state)
+    assert (state.values["log"], state.next) == (["a", "i1", "I2"], ("i3",))
+    result = await graph.ainvoke(None, "t")
+    assert result == {"log": ["a", "a", "i1", "I2", "i3"], "note": "inside"}
+    assert nodes.ran == ["a", "i1", "i2", "i3"]
+
+
+async def test_as_the_node_that_runs_a_subgraph(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Issue 3: as the node itself, the update is its result, and the graph inside does not go on."""
+    nodes.asks = {"i"}
+    inner = chain(nodes, "i").compile()
+    graph = chain(nodes, "a").add_node("sub", inner).add_node("z", nodes("z")).add_edge("a", "sub").add_edge("sub", "z")
+    graph = graph.compile(saver, blocking=False)
+    await graph.ainvoke({}, "t")
+    await graph.aupdate_state("t", {"log": ["SUB"]}, "sub")
+    assert (await graph.aget_state("t")).interrupts == ()
+    assert await graph.ainvoke(None, "t") == {"log": ["a", "SUB", "z"]}
+    assert nodes.ran == ["a", "i", "z"]
+
+
+async def test_a_subgraph_at_rest(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """1.7: the state that a subgraph keeps from call to call is edited under its node's name, and the next call of it
+    goes on from there; the branch of before the edit does not see it."""
+    inner = StateGraph(State).add_node("i", nodes("i")).add_edge(START, "i").compile(checkpointer=True)
+    made = StateGraph(State).add_node("sub", inner).add_edge(START, "sub")
+    graph = made.compile(saver, blocking=False)
+    await graph.ainvoke({"log": ["1"]}, "t")
+    before = (await graph.aget_state("t")).config
+    place: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": "sub"}}
+    assert (await graph.aget_state(place)).values == {"log": ["1", "i"]}
+    await graph.aupdate_state(place, {"log": Overwrite(["edited"])}, "i")
+    assert (await graph.aget_state(place)).values == {"log": ["edited"]}
+    assert (await graph.aget_state("t")).next == ()
+    await graph.ainvoke({"log": ["2"]}, "t")
+    assert (await graph.aget_state(place)).values["log"][0] == "edited"
+    await graph.ainvoke({"log": ["3"]}, before)
+    assert (await graph.aget_state(place)).values["log"][:2] == ["1", "i"]
+
+
+async def test_a_subgraph_at_rest_while_the_root_waits(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """1.7: the root gets a checkpoint that says where the subgraph stands, and what was pending there still is; in the
+    middle of a superstep with results there is no such checkpoint, and the edit is refused."""
+    inner = StateGraph(State).add_node("i", nodes("i")).add_edge(START, "i").compile(checkpointer=True)
+    made = StateGraph(State).add_node("sub", inner).add_edge(START, "sub").add_node("b", nodes("b"))
+    graph = made.add_edge("sub", "b").compile(saver, blocking=False)
+    place: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": "sub"}}
+    await graph.ainvoke({"log": ["1"]}, "t", interrupt_before=["b"])
+    await graph.aupdate_state(place, {"log": Overwrite(["edited"])}, "i")
+    state = await graph.aget_state("t")
+    assert (state.next, made_by(state)) == (("b",), ("update", 2))
+    nodes.asks = {"b"}
+    await graph.ainvoke(None, "t")
+    before = await everything(graph)
+    with pytest.raises(InvalidUpdateError, match="in the middle"):
+        await graph.aupdate_state(place, {"log": ["?"]}, "i")
+    assert await everything(graph) == before
+    await graph.ainvoke(Command(resume="!"), "t")
+    nodes.asks.clear()
+    await graph.ainvoke({"log": ["2"]}, "t")
+    assert (await graph.aget_state(place)).values["log"][0] == "edited"
+
+
+async def test_a_subgraph_at_rest_cancelled(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """P7: cancelled at any call of the saver, such an edit has been made whole or not at all: what shows is what the
+    next call goes on from."""
+    inner = StateGraph(State).add_node("i", nodes("i")).add_edge(START, "i").compile(checkpointer=True)
+    watched = Watched(saver)
+    graph = StateGraph(State).add_node("sub", inner).add_edge(START, "sub").compile(watched, blocking=False)
+    calls, number = 1, 0
+    while calls >= number:
+        number += 1
+        calls, thread = 0, f"t{number}"
+        place: Any = {"configurable": {"thread_id": thread, "checkpoint_ns": "sub"}}
+        watched.before = None
+        await graph.ainvoke({"log": ["1"]}, thread)
+        with anyio.CancelScope() as scope:
+
+            async def cancel(verb: str, at: int = number, scope: anyio.CancelScope = scope) -> None:
+                nonlocal calls
+                calls += 1
+                if calls == at:
+                    scope.cancel()
+                    await anyio.lowlevel.checkpoint()
+
+            watched.before = cancel
+            await graph.aupdate_state(place, {"log": Overwrite(["edited"])}, "i")
+        watched.before = None
+        shown = (await graph.aget_state(place)).values["log"]
+        await graph.ainvoke({"log": ["2"]}, thread)
+        assert (await graph.aget_state(place)).values["log"][: len(shown)] == shown
+    assert number > 4
+
+
+async def test_three_levels_down(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """1.7, 1.8: the state of a graph in a graph in a graph is edited through the root, at its head and at an older
+    checkpoint, and running on goes on from there."""
+    nodes.asks = {"k2"}
+    innermost = chain(nodes, "k1", "k2", "k3").compile()
+    middle = chain(nodes, "m").add_node("k", innermost).add_edge("m", "k").compile()
+    graph = chain(nodes, "a").add_node("sub", middle).add_edge("a", "sub").compile(saver, blocking=False)
+    await graph.ainvoke({}, "t")
+
+    async def deepest() -> Any:
+        (outer,) = (await graph.aget_state("t", subgraphs=True)).tasks
+        return outer.state.tasks[0].state
+
+    old = await deepest()
+    config = await graph.aupdate_state(old.config, {"note": "deep"}, "k1")
+    state = await deepest()
+    assert (state.config, state.values["note"], state.next) == (config, "deep", ("k2",))
+    assert state.metadata["parents"] == old.metadata["parents"]
+    nodes.asks.clear()
+    assert (await graph.ainvoke(None, "t"))["note"] == "deep"
+    nodes.ran.clear()
+    config = await graph.aupdate_state(old.config, {"log": ["K2"], "note": "by hand"}, "k2")
+    assert (await graph.aget_state(config)).next == ("k3",)
+    result = await graph.ainvoke(None, config)
+    assert (result["note"], result["log"][-2:], nodes.ran) == ("by hand", ["K2", "k3"], ["k3"])
+
+
+async def test_a_graph_that_a_command_ends(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """Issue 3: a task that gave a command for the graph around it has its result: the sibling that asks can be given
+    its own, and the parent gets the command when it goes on; another edit is refused."""
+
+    def leaves(state: Any) -> Command:
+        nodes.ran.append("leaves")
+        return Command(graph=Command.PARENT, update={"log": ["up"]}, goto="z")
+
+    nodes.asks = {"q"}
+    inner = chain(nodes, "q").add_node("leaves", leaves).add_edge(START, "leaves").add_node("x", nodes("x")).compile()
+    made = StateGraph(State).add_node("sub", inner).add_edge(START, "sub").add_node("z", nodes("z"))
+    graph = made.compile(saver, blocking=False)
+    await graph.ainvoke({}, "t")
+    place = (await graph.aget_state("t")).tasks[0].state
+    before = await everything(graph)
+    with pytest.raises(InvalidUpdateError, match="command for the graph around"):
+        await graph.aupdate_state(place, {"log": ["X"]}, "x")
+    assert await everything(graph) == before
+    await graph.aupdate_state(place, {"log": ["Q"]}, "q")
+    assert await graph.ainvoke(None, "t") == {"log": ["up", "z"]}
+    assert Counter(nodes.ran) == {"q": 1, "leaves": 1, "z": 1}
+
+
+async def test_from_within_a_node(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """P6: a node that edits the thread that it runs on is refused, and may edit another."""
+
+    async def edits(state: Any) -> dict[str, Any]:
+        with pytest.raises(ThreadBusyError):
+            await graph.aupdate_state("t", {"log": ["?"]}, "a")
+        await graph.aupdate_state("other", {"log": ["A"]}, "a")
+        return {"log": ["edits"]}
+
+    graph = chain(nodes, "a").add_node("edits", edits).add_edge("a", "edits").compile(saver, blocking=False)
+    assert await graph.ainvoke({}, "t") == {"log": ["a", "edits"]}
+    assert (await graph.aget_state("other")).values == {"log": ["A"]}
+
+
+async def test_nothing_in_a_namespace(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """1.7: a subgraph that has not run has no state to edit; the thread is as it was."""
+    inner = chain(nodes, "i").compile()
+    graph = chain(nodes, "a").add_node("sub", inner).compile(saver, blocking=False)
+    await graph.ainvoke({}, "t")
+    before = await everything(graph)
+    with pytest.raises(InvalidUpdateError, match="nothing is stored"):
+        await graph.aupdate_state({"configurable": {"thread_id": "t", "checkpoint_ns": "sub:1"}}, {"note": "x"}, "i")
+    assert await everything(graph) == before
+
+
+async def test_an_entrypoint(saver: BaseCheckpointSaver) -> None:
+    """S-127: an update of an entrypoint sets what it returned and what its next run gets as `previous`."""
+    got: list[Any] = []
+
+    @entrypoint(saver, blocking=False)
+    def flow(given: int, *, previous: Any = None) -> Any:
+        got.append(previous)
+        return given + (previous or 0)
+
+    await flow.aupdate_state("t", 10)
+    assert (await flow.aget_state("t")).values == 10
+    assert await flow.ainvoke(1, "t") == 11
+    await flow.aupdate_state("t", 100)
+    assert (await flow.aget_state("t")).values == 100
+    await flow.aupdate_state("t", entrypoint.final(value=5, save=7))
+    assert (await flow.aget_state("t")).values == 5
+    assert await flow.ainvoke(1, "t") == 8
+    assert got == [10, 7]
+
+
+async def test_an_entrypoint_that_asks(saver: BaseCheckpointSaver) -> None:
+    """Issue 3, S-127: while it is pending, the update is its result: the question is gone, and nothing runs on."""
+    ran: list[Any] = []
+
+    @entrypoint(saver, blocking=False)
+    def flow(given: int, *, previous: Any = None) -> Any:
+        ran.append(previous)
+        return interrupt("how many?")
+
+    await flow.ainvoke(1, "t")
+    await flow.aupdate_state("t", 3)
+    state = await flow.aget_state("t")
+    assert (state.values, state.next, state.interrupts) == (3, (), ())
+    assert await flow.ainvoke(None, "t") == 3
+    await flow.ainvoke(1, "t")
+    assert ran == [None, 3]
+
+
+# ---- history --------------------------------------------------------------------------------------------------------
+
+
+async def test_history_before_and_after(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
+    """S-117, S-123: results that were given by hand show at the checkpoint on which their task was planned, with the id
+    that it had; newest first, each the parent of the one before it."""
+    graph = chain(nodes, "a", "b", "c").compile(saver, blocking=False)
+    await stopped(graph, 1)
+    ids = {each.name: each.id for each in (await graph.aget_state("t")).tasks}
+    await graph.aupdate_state("t", {"log": ["B"]}, "b")
+    await graph.ainvoke(None, "t")
+    states = await history(graph)
+    assert [made_by(state) for state in states] == [
+        ("loop", 3),
+        ("update", 2),
+        ("loop", 1),
+        ("loop", 0),
+        ("input", -1),
+    ]
+    assert [state.parent_config for state in states] == [state.config for state in states[1:]] + [None]
+    assert [results(state) for state in states] == [
+        {},
+        {"c": {"log": ["c"]}},
+        {"b": {"log": ["B"]}},
+        {"a": {"log": ["a"]}},
+        {START: {"log": []}},
+    ] or results(states[2]) == {"b": {"log": ["B"]}}
+    assert states[2].tasks[0].id == ids["b"]
+    assert [state.next for state in states] == [(), ("c",), ("b",), ("a",), (START,)]
+
+
+async def test_editing_the_same_thread_again_gives_the_same_trace(nodes: Nodes) -> None:
+    """P2: the same edits give the same trace: values, tasks, ids and results."""
+
+    async def traced() -> Any:
+        graph = fan(nodes, "a", "b").add_node("x", nodes("x")).compile(InMemorySaver(), blocking=False)
+        await stopped(graph, 1)
+        await graph.aupdate_state("t", {"log": ["X"]}, "x")
+        await graph.aupdate_state("t", {"log": ["A"]}, "a")
+        await graph.ainvoke(None, "t")
+        return [(told(state), [each.id for each in state.tasks]) for state in await history(graph)]
+
+    assert await traced() == await traced()

@@ -1,0 +1,135 @@
+"""What type checkers make of tasks, entrypoints and what they get besides. Read by mypy and pyright, and never run."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypedDict, assert_type
+
+from checkpoint_savers import InMemorySaver
+from pregel_async import (
+    START,
+    RunnableConfig,
+    Runtime,
+    StateGraph,
+    StreamWriter,
+    TaskFuture,
+    entrypoint,
+    get_runtime,
+    get_stream_writer,
+    task,
+)
+
+
+class State(TypedDict):
+    n: int
+
+
+class Context:
+    user: str = ""
+
+
+@task
+async def double(x: int, *, plus: int = 0) -> int:
+    return 2 * x + plus
+
+
+@task
+def text(x: int) -> str:
+    return str(x)
+
+
+@task(name="other")
+async def named(x: int) -> list[str]:
+    return [str(x)]
+
+
+@task()
+def bracketed(x: int) -> bytes:
+    return b""
+
+
+async def calls() -> None:
+    future = double(1, plus=2)
+    assert_type(future, TaskFuture[int])
+    assert_type(await future, int)
+    assert_type(await text(1), str)
+    assert_type(await named(1), list[str])
+    assert_type(bracketed(1).result(timeout=1.5), bytes)
+    assert_type(future.exception(), BaseException | None)
+    assert_type(future.cancel(), bool)
+    both = await asyncio.gather(double(1), text(2))  # noqa: TID251  # asyncio's own is the point
+    assert_type(both, tuple[int, str])
+    assert_type(await asyncio.wait_for(named(1), 1), list[str])
+    double("x")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    double()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    text(1, 2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+@entrypoint(InMemorySaver(), context_schema=Context)
+async def flow(x: int, *, previous: int | None = None, runtime: Runtime[Context]) -> int:
+    assert_type(runtime.context, Context)
+    assert_type(runtime.execution_info.checkpoint_ns, str)
+    return x + (previous or 0)
+
+
+@entrypoint()
+def plain(x: int) -> str:
+    return text(x).result()
+
+
+@entrypoint()
+async def final(x: int) -> entrypoint.final[str, int]:
+    return entrypoint.final(value="", save=1)
+
+
+@entrypoint()
+def plain_final(x: int) -> entrypoint.final[bytes, int]:
+    return entrypoint.final(value=b"", save=1)
+
+
+async def runs() -> None:
+    assert_type(await flow.ainvoke(1, "t", context=Context()), int)
+    assert_type(await plain.ainvoke(1), str)
+    assert_type(await final.ainvoke(1), str)
+    assert_type(await plain_final.ainvoke(1), bytes)
+    assert_type(await flow.abatch([1, 2]), list[int])
+    assert_type((await flow.aget_state("t")).values, Any)
+
+
+entrypoint(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+entrypoint.final("a", "b")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+async def runtime_node(state: State, runtime: Runtime[Context]) -> dict[str, Any]:
+    assert_type(runtime.context, Context)
+    return {"n": 1}
+
+
+def several(state: State, rt: Runtime[Context], *, config: RunnableConfig, writer: StreamWriter, store: Any) -> State:
+    writer(state["n"])
+    return state
+
+
+def with_default(state: State, config: RunnableConfig | None = None) -> State:
+    return state
+
+
+def bare(state: State, runtime: Runtime) -> State:
+    assert_type(runtime.context, Any)
+    return state
+
+
+def route(state: State, runtime: Runtime[Context]) -> str:
+    return runtime.context.user
+
+
+def nothing() -> None: ...
+
+
+made = StateGraph(State, Context)
+made.add_node("a", runtime_node).add_node(several).add_node("c", with_default).add_node(bare)
+made.add_edge(START, "a").add_conditional_edges("a", route)
+made.add_node("wrong", nothing)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+get_stream_writer()("chunk")
+assert_type(get_runtime().context, Any)
