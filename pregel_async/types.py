@@ -47,8 +47,8 @@ INTERRUPT: Final = "__interrupt__"
 """The key of open questions in results and chunks."""
 
 RESERVED: Final = frozenset((INPUT, COPY, INTERRUPT, "__parent__", "__previous__", "__return__"))
-"""Names that mean something to the runtime, besides START, END and those that begin like its control channels: no node and
-no channel has them."""
+"""Names that mean something to the runtime, besides START, END and those that begin like its control channels: no node
+and no channel has them."""
 
 StreamMode: TypeAlias = Literal["values", "updates", "tasks", "custom"]
 """What a stream shows: the state after each superstep, each task's update as it finishes, each task when it is planned
