@@ -235,12 +235,16 @@ class Running:
     # ---- questions ---------------------------------------------------------------------------------------------------
 
     def ask(self, value: Any) -> Any:
-        """The answer, if there is one. Raises `GraphInterrupt` with the question if there is none; `OutsideRunError`
-        when the node has ended, so that nobody would be asked."""
+        """The answer, if there is one.
+
+        Raises:
+            GraphInterrupt: there is none; with the question.
+            OutsideRunError: the node has ended, so that nobody would be asked.
+        """
         if self.ended:
             raise OutsideRunError(
-                f"interrupt() was called for node {self.task.node.name!r}, which has ended: wait in the node for "
-                "whatever it starts"
+                f"interrupt() was called for node {self.task.node.name!r}, which has ended: "
+                "wait in the node for whatever it starts"
             )
         index, self._asked = self._asked, self._asked + 1
         place = self.next_place()
