@@ -126,16 +126,19 @@ class StateReader:
             amend_again(program, board, amended, self._codec)
         tasks = superstep.plan(program, board, (thread_id, row.ns))
         shown = [self._task(task, entries.get(task.id), children) for task in tasks]
+        # Not by the result that is shown: a task that wrote nothing shows None where one channel is the output.
+        finished = [(entry := entries.get(task.id)) is not None and entry.finished for task in tasks]
         if self._inner:
+            whole = [subgraphs and not done and view.result is None for view, done in zip(shown, finished, strict=True)]
             shown = [
-                structs.replace(view, state=await self._state_inside(place, task, view.result is None and subgraphs))
+                structs.replace(view, state=await self._state_inside(place, task, inside))
                 if task.node.name in self._inner
                 else view
-                for task, view in zip(tasks, shown, strict=True)
+                for task, view, inside in zip(tasks, shown, whole, strict=True)
             ]
         # A superstep that has been closed shows all its tasks; one that is open, those that have yet to run.
-        left = [task for task, view in zip(tasks, shown, strict=True) if children or view.result is None]
-        whole = entries.get(SUPERSTEP)
+        left = [task for task, done in zip(tasks, finished, strict=True) if children or not done]
+        failed = entries.get(SUPERSTEP)
         return StateSnapshot(
             values=board.show(program.outputs),
             next=superstep.names_of(left),
@@ -147,7 +150,7 @@ class StateReader:
             else config_of(thread_id, row.ns, row.parent_id, parents_of(row)),
             tasks=tuple(_sends_first(shown)),
             interrupts=tuple(question for view in _sends_first(shown) for question in view.interrupts),
-            error=None if whole is None or whole.error is None else TaskFailure(*whole.error),
+            error=None if failed is None or failed.error is None else TaskFailure(*failed.error),
         )
 
     def _task(self, task: Task, entry: TaskEntry | None, children: Sequence[Place]) -> PregelTask:

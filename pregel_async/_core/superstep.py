@@ -264,7 +264,10 @@ def update(
     board.step = step = board.step + 1 if step is None else step
     board.ran = tuple([task.node.name for task in tasks])
     touched: set[str] = set()
-    kept, sends = rearm(board, left)
+    # What is left keeps the channels that triggered it, with their versions: written again they would trigger anew what
+    # has seen them and ran.
+    kept = {name for task in left for name in task.triggers if name in channels and channels[name].is_available()}
+    sends = [Send(task.node.name, task.arg) for task in left if task.send >= 0]
 
     # 1. What ran has seen its triggers, and used up those that are used up by it (before the writes: a barrier that
     #    this superstep completes again starts from there).
@@ -333,25 +336,6 @@ def update(
         touched |= board.amended
         board.amended = set()
     board.changed = sorted(touched)
-
-
-def rearm(board: Board, tasks: Iterable[Task]) -> tuple[set[str], list[Send]]:
-    """What keeps tasks pending over a superstep in which they do not run: channels that are to stay as they are, with
-    the version that the tasks have not seen, and sends that are to be sent again.
-
-    Writing the channels again would not do: it would trigger those anew that have seen them and ran.
-    """
-    kept: set[str] = set()
-    sends: list[Send] = []
-    for task in tasks:
-        if task.send >= 0:
-            sends.append(Send(task.node.name, task.arg))
-        for trigger in task.triggers:
-            channel, version = board.channels.get(trigger), board.versions.get(trigger, 0)
-            seen = board.seen.get(trigger, _NOTHING_SEEN).get(task.node.name, 0)
-            if version > seen and channel is not None and channel.is_available():
-                kept.add(trigger)
-    return kept, sends
 
 
 def _channel(program: Program, board: Board, name: str) -> Channel:

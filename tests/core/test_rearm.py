@@ -138,6 +138,19 @@ def test_what_was_put_off_stays_so() -> None:
         assert fold(graph, board, plan(graph, board), [], left=[]) == []
 
 
+def test_what_is_put_off_again() -> None:
+    """Issue 3: a deferred node that was due, and is triggered again beside something else, is put off again."""
+    graph = program(
+        node("a", "go"), node("d", "end"), node("x", "never"),
+        end=LastValueAfterFinish(int), go=EphemeralValue(int), never=LastValue(int),
+    )  # fmt: skip
+    board = begin(graph, {"end": 1})
+    assert fold(graph, board, [beside(graph, "x", board)], [], left=[]) == ["d"]
+    assert fold(graph, board, [beside(graph, "x", board)], [("end", 2), ("go", 3)], left=plan(graph, board)) == ["a"]
+    assert fold(graph, board, plan(graph, board), [], left=[]) == ["d"]
+    assert board.values["end"] == 2
+
+
 def test_nobody_runs() -> None:
     """1.7: an update that changes nothing leaves all that is pending, of every kind."""
     graph = program(
