@@ -184,7 +184,6 @@ class Thread:
         found = await thread._made_here(chain)
         if found is not None:
             await thread._load(found)
-            thread._stands_at(found.rows[-1].checkpoint_id)
             thread.continues = True
         elif caller is not None:
             tip = chain.head if parents_of(chain.rows[-1]).get("") == parents[""] else hold.tips.get(ns)

@@ -294,6 +294,21 @@ async def test_from_a_task_beside_a_question(saver: BaseCheckpointSaver, switche
     assert switches.ran == {"cmd": 1, "there": 1}
 
 
+async def test_by_the_name_of_a_task(saver: BaseCheckpointSaver, switches: Switches) -> None:
+    """Bad input: a task is no graph, and no node: nothing can be commanded by its name."""
+    sub = chain(("cmd", switches.node("cmd", up(graph="work")))).compile()
+
+    @task
+    async def work() -> Any:
+        return await sub.ainvoke({})
+
+    async def call(state: Any) -> Any:
+        return await work()
+
+    with pytest.raises(InvalidUpdateError, match="work"):
+        await chain(("call", call)).compile(saver).ainvoke({}, "t")
+
+
 async def test_for_a_workflow(saver: BaseCheckpointSaver, switches: Switches) -> None:
     """Bad input: a workflow is one function: a command for it has nowhere to go to, and is never its result."""
     sub = chain(("cmd", switches.node("cmd", up("there", log=["up"])))).compile()

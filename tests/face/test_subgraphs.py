@@ -1249,7 +1249,7 @@ async def test_aget_subgraphs(switches: Switches) -> None:
 
 
 class Crash:
-    """Makes a saver fail at its n-th write, before or after it is stored."""
+    """Makes a saver fail from its n-th write on, before or after that one is stored."""
 
     def __init__(self, saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch) -> None:
         self.at, self.after, self.writes = 0, False, 0
@@ -1259,11 +1259,11 @@ class Crash:
     def around(self, write: Any) -> Any:
         async def crashing(*args: Any, **kwargs: Any) -> None:
             self.writes += 1
-            if self.writes == self.at and not self.after:
-                raise StorageError("crashed before")
+            if self.at and self.writes >= self.at + self.after:
+                raise StorageError("crashed")
             await write(*args, **kwargs)
             if self.writes == self.at:
-                raise StorageError("crashed after")
+                raise StorageError("crashed after it was stored")
 
         return crashing
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypedDict
 import anyio
 import pytest
 
-from checkpoint_savers import BaseCheckpointSaver, ThreadBusyError
+from checkpoint_savers import BaseCheckpointSaver, StorageError, ThreadBusyError
 from pregel_async import START, Command, Interrupt, StateGraph, StateSnapshot, interrupt
 from pregel_async.errors import CheckpointNotFoundError, ConfigError, InvalidResumeError
 
@@ -657,6 +657,41 @@ async def test_bad_journeys(saver: BaseCheckpointSaver, switches: Switches) -> N
         await graph.ainvoke(None, {"configurable": {**place, "checkpoint_ns": "nope"}})
     assert await history(graph) == old
     assert not switches.ran
+
+
+@pytest.mark.parametrize("write", [1, 2, 3, 4])
+async def test_a_crash_during_a_replay(
+    saver: BaseCheckpointSaver, switches: Switches, monkeypatch: pytest.MonkeyPatch, write: int
+) -> None:
+    """P4, P5: a replay's branch is stored before what the graphs inside make on it, so that a crash finds it again."""
+    graph = three_levels(switches).compile(saver)
+    await graph.ainvoke({}, "t")
+    old = await before(graph, "mid")
+    done = 0
+
+    def crashing(call: Any) -> Any:
+        async def write_and_crash(*args: Any, **kwargs: Any) -> None:
+            nonlocal done
+            if done < write:
+                await call(*args, **kwargs)
+                done += 1
+            if done == write:
+                raise StorageError("crashed")
+
+        return write_and_crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(saver, "commit", crashing(saver.commit))
+        patch.setattr(saver, "record", crashing(saver.record))
+        switches.ran.clear()
+        with pytest.raises(StorageError):
+            await graph.ainvoke(None, old.config)
+    head = await graph.aget_state("t")
+    assert head.next == ("mid",)
+    assert head.parent_config == old.config
+    assert (await graph.ainvoke(None, "t"))["log"] == WHOLE
+    for name in ("ma", "la", "lb", "mb", "tb"):
+        assert switches.ran[name] == 1
 
 
 # ---- the shape of history ----------------------------------------------------------------------------------------
