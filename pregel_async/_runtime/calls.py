@@ -162,9 +162,8 @@ class TaskFuture(Generic[T]):
         try:
             await self._over.wait()
         except BaseException:
-            if (
-                cancels and not self._caller.open
-            ):  # else the caller is on its way to ask, and the task may finish beside it
+            # A caller with open questions is on its way to ask, and the task may finish beside it.
+            if cancels and not self._caller.open:
                 self.cancel()
             for place in lent:
                 place.overdraw()

@@ -15,7 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 
 import anyio
 import msgspec
@@ -45,6 +45,9 @@ from pregel_async.errors import (
     TaskCancelledError,
     UnstorableValueError,
 )
+
+if TYPE_CHECKING:
+    from nowhere import Unknown  # type: ignore[import-not-found]  # pyright: ignore  # not there at run time, on purpose
 
 pytestmark = pytest.mark.anyio
 
@@ -659,6 +662,38 @@ async def test_unawaited_tasks_end_before_their_caller(saver: BaseCheckpointSave
     assert await graph.ainvoke({}, "t") == {"log": ["calls", "task"]}
 
 
+async def test_a_failed_caller_leaves_nothing_running() -> None:
+    """P7: where its failure is caught, in a node around it or in its caller, its tasks have ended already."""
+    ended: list[str] = []
+
+    @task
+    async def endless(begun: anyio.Event) -> None:
+        begun.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append("endless")
+
+    async def fails(given: Any = None) -> None:
+        begun = anyio.Event()
+        endless(begun)
+        await begun.wait()
+        raise Oops
+
+    inner, nested = entrypoint()(fails), task(fails)
+
+    @entrypoint()
+    async def flow(given: Any) -> int:
+        with pytest.raises(Oops):
+            await inner.ainvoke(1)
+        assert len(ended) == 1
+        with pytest.raises(Oops):
+            await nested()
+        return len(ended)
+
+    assert await flow.ainvoke(1) == 2
+
+
 async def test_a_failed_sibling_ends_the_tasks_of_the_other_node() -> None:
     """P9, P7: when a node fails, the tasks that its siblings called have cleaned up before the error is told; a plain
     sibling that waits for one in its thread, too."""
@@ -1058,6 +1093,11 @@ class Point:
     x: int
 
 
+@dataclasses.dataclass
+class Other:
+    x: int
+
+
 class Box(msgspec.Struct):
     points: list[Point]
 
@@ -1070,14 +1110,14 @@ async def test_results_come_back_as_they_were(saver: BaseCheckpointSaver) -> Non
         return Box([Point(1)])
 
     @task
-    def either(x: int) -> dict[str, Point | None]:
-        return {"a": Point(x), "b": None}
+    def either(x: int, other: Unknown = None) -> dict[str, Other | None]:  # one annotation does not spoil the others
+        return {"a": Other(x), "b": None}
 
     @entrypoint(saver)
     def flow(given: Any) -> Any:
         futures = [boxed(), either(2)]
         results = [future.result() for future in futures]
-        assert results == [Box([Point(1)]), {"a": Point(2), "b": None}]
+        assert results == [Box([Point(1)]), {"a": Other(2), "b": None}]
         return interrupt("?")
 
     await flow.ainvoke(1, "t")
@@ -1125,7 +1165,9 @@ async def test_several_tasks_ask(saver: BaseCheckpointSaver, counted: Counted) -
     @task
     async def ask(name: str) -> Any:
         if name == "a":
-            await first.wait()  # asks last
+            await first.wait()  # asks last, when its waiter has been cancelled by the first question
+            for _ in range(20):
+                await anyio.lowlevel.checkpoint()
         first.set()
         return [name, interrupt(name)]
 
@@ -1309,6 +1351,28 @@ async def test_a_cancelled_waiter_never_waits_for_a_place() -> None:
     with anyio.fail_after(5):
         assert await flow.ainvoke(1, {"max_concurrency": 1}) == "ended"
     assert at.most == 1
+
+
+async def test_a_cancelled_node_never_waits_for_a_place() -> None:
+    """Q-6, P9: when its sibling fails, tasks of its own that hold all places go on until it ends; so it ends."""
+    begun = anyio.Event()
+
+    @task
+    async def endless() -> None:
+        begun.set()
+        await anyio.sleep_forever()
+
+    async def waits(state: State) -> None:
+        futures = [endless() for _ in range(4)]
+        await futures[0]
+
+    async def fails(state: State) -> None:
+        await begun.wait()
+        raise Oops("sibling")
+
+    made = StateGraph(State).add_node(waits).add_node(fails).add_edge(START, "waits").add_edge(START, "fails")
+    with anyio.fail_after(5), pytest.raises(Oops, match="sibling"):
+        await made.compile().ainvoke({}, {"max_concurrency": 2})
 
 
 async def test_a_failing_caller_holds_up_no_task_that_comes_back() -> None:
