@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import types
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextvars import Context, copy_context
 from functools import partial
@@ -30,7 +31,7 @@ from ..errors import (
 from ..types import Command
 from .context import CURRENT, Around, Running
 from .inplace import watch
-from .loops import on_asyncio
+from .loops import NativeCancellations, broken_group, on_asyncio
 from .worker import in_thread
 
 _T = TypeVar("_T")
@@ -46,7 +47,7 @@ async def attempt(
     given: list[Write] | None,
     record: Recorder | None,
     *,
-    natively_cancelled: Callable[[], bool] | None,
+    natively_cancelled: NativeCancellations | None,
     contained: bool,
 ) -> Finished | Failed | Paused:
     """Run a task. Its own failures and questions become an outcome; a cancellation from outside goes through.
@@ -65,7 +66,7 @@ async def attempt(
     if running.place is not None:
         await running.place.take()
     token = CURRENT.set(running)
-    progress = _Progress(given)
+    progress = _Progress(given, natively_cancelled)
     try:
         try:
             return await _run(running, record, progress, contained=contained)
@@ -96,13 +97,15 @@ class _Progress:
     Attributes:
         writes: the node's own writes, once they are known.
         recording: storage is at work, so that what fails is its failure.
+        natively_cancelled: as in `attempt`.
     """
 
-    __slots__ = ("recording", "writes")
+    __slots__ = ("natively_cancelled", "recording", "writes")
 
-    def __init__(self, given: list[Write] | None) -> None:
+    def __init__(self, given: list[Write] | None, natively_cancelled: NativeCancellations | None) -> None:
         self.writes = given
         self.recording = False
+        self.natively_cancelled = natively_cancelled
 
 
 async def _run(running: Running, record: Recorder | None, progress: _Progress, *, contained: bool) -> Finished:
@@ -117,7 +120,7 @@ async def _run(running: Running, record: Recorder | None, progress: _Progress, *
         result: Any = None
         commands: list[Command] | None = None
         try:
-            result = await _call(node, value, running, contained=contained and not node.routers)
+            result = await _call(node, value, running, progress, contained=contained and not node.routers)
         except BaseException as error:
             commands = _commands_in(error, running)
         if compare is not None:
@@ -260,40 +263,47 @@ def _written_by(commands: list[Command], running: Running) -> list[Write]:
     return writes
 
 
-async def _call(node: Node, value: Any, running: Running, *, contained: bool) -> Any:
+async def _call(node: Node, value: Any, running: Running, progress: _Progress, *, contained: bool) -> Any:
     injected = running.inject(node.injects) if node.injects else {}
     if node.flavour == "async":
         awaitable = node.call(value, **injected)
-        return await (awaitable if contained else in_own_context(awaitable))
+        return await (awaitable if contained else in_own_context(awaitable, progress.natively_cancelled))
     call = partial(node.call, **injected) if injected else node.call
     if node.flavour == "inline":
         result = copy_context().run(call, value)
     else:
         # Cancelling waits for the thread: nothing that the graph started outlives the run.
         result = await in_thread(call, value, running.stop)
-    return await in_own_context(result) if isawaitable(result) else result
+    return await in_own_context(result, progress.natively_cancelled) if isawaitable(result) else result
 
 
-def in_own_context(awaitable: Awaitable[_T]) -> Awaitable[_T]:
+def in_own_context(awaitable: Awaitable[_T], cancellations: NativeCancellations | None) -> Awaitable[_T]:
     """Await in place, with a copy of the context: what the node sets in context variables stays there.
 
     This is what a task of its own would give, without the task.
     """
     coroutine = awaitable if isinstance(awaitable, types.CoroutineType) else _as_coroutine(awaitable)
-    return _drive(coroutine, copy_context())
+    return _drive(coroutine, copy_context(), cancellations)
 
 
 @types.coroutine
-def _drive(coroutine: Coroutine[Any, Any, _T], context: Context) -> Generator[Any, Any, _T]:
+def _drive(
+    coroutine: Coroutine[Any, Any, _T], context: Context, cancellations: NativeCancellations | None
+) -> Generator[Any, Any, _T]:
     """Send into the coroutine what the event loop sends here, each time inside the context."""
     step: Callable[..., Any] = coroutine.send
     sent: Any = None
+    broken: object = None  # a task group that has cancelled the coroutine, and will not take that back
     while True:
         try:
             wish = context.run(step, sent)
         except StopIteration as stop:
             result: _T = stop.value
             return result
+        finally:
+            if broken is not None and cancellations is not None and broken_group(coroutine) is not broken:
+                cancellations.take_back()
+                broken = None
         try:
             sent = yield wish
             step = coroutine.send
@@ -301,6 +311,8 @@ def _drive(coroutine: Coroutine[Any, Any, _T], context: Context) -> Generator[An
             context.run(coroutine.close)
             raise
         except BaseException as error:
+            if isinstance(error, CancelledError):
+                broken = broken or broken_group(coroutine)
             sent, step = error, coroutine.throw
 
 
@@ -308,7 +320,7 @@ async def _as_coroutine(awaitable: Awaitable[_T]) -> _T:
     return await awaitable
 
 
-def _cancelled_from_outside(natively_cancelled: Callable[[], bool] | None) -> bool:
+def _cancelled_from_outside(natively_cancelled: NativeCancellations | None) -> bool:
     """Whether the cancellation that has just been caught is the run's, or the node's own affair.
 
     The run's comes from a cancel scope; to a task that runs in place it may come natively too. On trio nobody can make

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
 from functools import partial
@@ -52,17 +53,36 @@ def turn() -> Callable[[], Awaitable[None]]:
     return partial(asyncio.sleep, 0) if on_asyncio() else anyio.lowlevel.checkpoint
 
 
-def native_cancellations() -> Callable[[], int]:
-    """How often the running task has been cancelled by asyncio's own `Task.cancel()`; never on trio, which has none.
+class NativeCancellations:
+    """Whether the running task has been cancelled by asyncio's own `Task.cancel()` since this was made; never on trio.
 
-    A scope's cancellation is told again and again. One of these is told once, and a node may have swallowed it.
+    A scope's cancellation is told again and again. One of these is told once, and a node may have swallowed it: what is
+    left is asyncio's count.
     """
-    task = asyncio.current_task() if on_asyncio() else None
-    return _never if task is None else task.cancelling
+
+    def __init__(self) -> None:
+        self._task = asyncio.current_task() if on_asyncio() else None
+        self._before = 0 if self._task is None else self._task.cancelling()
+
+    def __call__(self) -> bool:
+        return self._task is not None and self._task.cancelling() > self._before
+
+    def take_back(self) -> None:
+        """Forget one, which was no cancellation of the run."""
+        if self._task is not None:
+            self._task.uncancel()
 
 
-def _never() -> int:
-    return 0
+def broken_group(coroutine: Any) -> asyncio.TaskGroup | None:
+    """The `asyncio.TaskGroup` at whose end a coroutine waits, if it has cancelled the coroutine's task itself because a
+    child has failed. Before Python 3.13 it does not take that back, and the task counts as cancelled ever after.
+    """
+    while coroutine is not None and sys.version_info < (3, 13):
+        if getattr(coroutine, "cr_code", None) is asyncio.TaskGroup.__aexit__.__code__ and coroutine.cr_frame:
+            group: asyncio.TaskGroup = coroutine.cr_frame.f_locals["self"]
+            return group if getattr(group, "_parent_cancel_requested", False) else None
+        coroutine = getattr(coroutine, "cr_await", None)
+    return None
 
 
 def alone(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -34,6 +34,7 @@ from ..types import Command, Interrupt, OnConflict, RunnableConfig
 from .context import Around, Running, Session
 from .hold import Hold
 from .log import Log
+from .loops import NativeCancellations
 from .places import Places
 from .runner import Runner
 from .thread import Thread, has_child, namespace_of
@@ -324,7 +325,7 @@ class _Run:
         self._thread = thread
         self._log = log
         width = settings.max_concurrency
-        self._runner = Runner(thread, log, width)
+        self._runner = Runner(thread, log, width, NativeCancellations())
         self._runner.around = Around(
             session=session,
             program=program,

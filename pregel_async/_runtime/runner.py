@@ -8,7 +8,7 @@ Several tasks run in a task group. A single one is awaited in place, which is a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import anyio
@@ -21,7 +21,7 @@ from ..errors import UnstorableValueError
 from .attempt import Recorder, attempt
 from .context import Around, Running, Session
 from .log import Log
-from .loops import alone, native_cancellations, turn
+from .loops import NativeCancellations, alone, turn
 
 
 class Ledger(Protocol):
@@ -55,6 +55,7 @@ class Runner:
         storage: None when nothing is stored of the run.
         log: told of each task that has finished, once its result is stored; None when nobody listens.
         max_concurrency: how many tasks run at once; None for all.
+        natively_cancelled: whether the running task was cancelled without a scope since the run began.
 
     Attributes:
         around: what the nodes reach; set before the first superstep.
@@ -67,6 +68,7 @@ class Runner:
         storage: Ledger | None,
         log: Log | None,
         max_concurrency: int | None,
+        natively_cancelled: NativeCancellations,
     ) -> None:
         self.storage = storage
         self.max_concurrency = max_concurrency
@@ -74,8 +76,7 @@ class Runner:
         self._finished = None if log is None else log.on_finished
         self._untold: list[tuple[Task, Finished]] = []
         self._turn = turn()
-        self._cancellations = native_cancellations()
-        self._cancelled_before = self._cancellations()
+        self._natively_cancelled = natively_cancelled
         self._broken: Exception | None = None  # storage's failure to record what a called task did
         self._record: Recorder | None = None if storage is None else self._record_unrouted
 
@@ -96,7 +97,7 @@ class Runner:
         return (outcome,)
 
     async def attempt(
-        self, board: Board, task: Task, natively_cancelled: Callable[[], bool] | None, *, contained: bool
+        self, board: Board, task: Task, natively_cancelled: NativeCancellations | None, *, contained: bool
     ) -> Finished | Failed | Paused:
         """Run one task, unless its result is recorded, or it waits for an answer that is not among those given."""
         given: list[Write] | None = None
@@ -163,9 +164,6 @@ class Runner:
         if self._finished is not None:
             for task, outcome in untold:
                 await self._finished(task, outcome)
-
-    def _natively_cancelled(self) -> bool:
-        return self._cancellations() > self._cancelled_before
 
     async def _record_unrouted(self, task: Task, writes: list[Write]) -> None:
         assert self.storage is not None
