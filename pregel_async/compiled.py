@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, Literal, Protocol, Self, TypeVar, cast, runtime_checkable
 
 import anyio
+import msgspec
 from msgspec import structs
 
 from checkpoint_savers.abc import BaseCheckpointSaver, address
@@ -234,7 +235,7 @@ class Graph(SyncFace[InputT, OutputT]):
                 nodes of one superstep did. The thread can be resumed.
         """
         stops = self._stops(interrupt_before, interrupt_after)
-        call = self._call(config, context, stops, durability, on_conflict)
+        call = self._call(input, config, context, stops, durability, on_conflict)
         shown = self._shown(output_keys, self._program.outputs)
         if stream_mode == "values":
             ended = await self._run(input, call, None)
@@ -267,7 +268,7 @@ class Graph(SyncFace[InputT, OutputT]):
         The other arguments and the errors are those of `ainvoke`. A bad config raises here, all else while reading.
         """
         stops = self._stops(interrupt_before, interrupt_after)
-        call = self._call(config, context, stops, durability, on_conflict)
+        call = self._call(input, config, context, stops, durability, on_conflict)
         shown = self._shown(output_keys, self._stream_channels)
         modes = self.stream_mode if stream_mode is None else stream_mode
         _names_of_modes(modes)
@@ -332,20 +333,20 @@ class Graph(SyncFace[InputT, OutputT]):
                     raise result
         return [cast("OutputT", done[place]) for place in range(len(inputs))]
 
-    async def _logged(
-        self, given: Any, call: tuple[Settings, Running | None], modes: Modes, shown: str | tuple[str, ...], sink: Sink
-    ) -> None:
+    async def _logged(self, given: Any, call: _Call, modes: Modes, shown: str | tuple[str, ...], sink: Sink) -> None:
         view = View(program=self._program, shown=shown)
         log = Log(_names_of_modes(modes), view, sink, labelled=not isinstance(modes, str))
         await self._run(given, call, log)
 
-    async def _run(self, given: Any, call: tuple[Settings, Running | None], log: Log | None) -> Ended:
-        settings, outer = call
+    async def _run(self, given: Any, call: _Call, log: Log | None) -> Ended:
+        settings, outer = call.settings, call.outer
         if outer is None:
             saver = self.checkpointer if isinstance(self.checkpointer, BaseCheckpointSaver) else None
             return await run(self._program, given, settings, self._world, saver, self._codec, log)
         keeps = None if self.checkpointer is False else self.checkpointer is True
-        return await run_nested(self._program, given, settings, outer, self._codec_inside, log, keeps=keeps)
+        return await run_nested(
+            self._program, given, settings, outer, call.number, self._codec_inside, log, keeps=keeps
+        )
 
     def _codec_inside(self, outer: Codec) -> Codec:
         """The codec of the graph around this one, and the types that this graph's annotations name."""
@@ -356,12 +357,13 @@ class Graph(SyncFace[InputT, OutputT]):
 
     def _call(
         self,
+        given: Any,
         config: Config | None,
         context: Any,
         stops: Breakpoints,
         durability: Durability | None,
         on_conflict: OnConflict,
-    ) -> tuple[Settings, Running | None]:
+    ) -> _Call:
         """A call's settings, checked; and the node that makes it, when the graph runs as part of its run.
 
         A config that names a thread makes a run of its own, unless it is the config of that node, or of one around it.
@@ -398,7 +400,8 @@ class Graph(SyncFace[InputT, OutputT]):
             breakpoints=stops if stops.before or stops.after else None,
             debug=self._debug,
         )
-        return settings, outer
+        number = 0 if outer is None else outer.number("run", self.name, given, ordered=self.checkpointer is True)
+        return _Call(settings, outer, number)
 
     def _stops(self, before: All | Sequence[str] | None, after: All | Sequence[str] | None) -> Breakpoints:
         bound = self._breakpoints
@@ -667,6 +670,20 @@ class Graph(SyncFace[InputT, OutputT]):
         """`get_subgraphs`, for code that iterates asynchronously."""
         for found in self.get_subgraphs(namespace=namespace, recurse=recurse):
             yield found
+
+
+class _Call(msgspec.Struct, frozen=True):
+    """A call of a graph.
+
+    Attributes:
+        settings: checked.
+        outer: the node that makes it, when the graph runs as part of its run.
+        number: which of the graphs that the node runs this is.
+    """
+
+    settings: Settings
+    outer: Running | None
+    number: int
 
 
 class _Inner:

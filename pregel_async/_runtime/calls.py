@@ -37,7 +37,7 @@ class TaskFuture(Generic[T]):
     def __init__(self, caller: Running, task: Task) -> None:
         self._caller = caller
         self._task = task
-        self._place = caller.next_place()
+        self.place = caller.next_place(task.send)
         self._over = anyio.Event()
         self._scope = anyio.CancelScope()
         self._outcome: Outcome | None = None
@@ -210,7 +210,7 @@ class TaskFuture(Generic[T]):
                 outcome = await around.call(self._caller, self._task)
         finally:
             if isinstance(outcome, Paused):
-                self._caller.open[self._place] = outcome.interrupts
+                self._caller.open[self.place] = outcome.interrupts
             self._outcome = outcome
             self._over.set()
 
@@ -255,8 +255,7 @@ class CalledTasks:
 
     def start(self, caller: Running, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskFuture[Any]:
         """Start a task; on the event loop's thread."""
-        task = caller.task.call(node, caller.called, own((args, kwargs)))
-        caller.called += 1
+        task = caller.task.call(node, caller.number("call", node.name, args, kwargs), own((args, kwargs)))
         future: TaskFuture[Any] = TaskFuture(caller, task)
         self._futures.append(future)
         future.start()
@@ -288,7 +287,7 @@ class CalledTasks:
     def failures(self) -> list[BaseException]:
         """What tasks raised that have ended and nobody was told, in the order of the calls. Now somebody is."""
         failed: list[BaseException] = []
-        for future in self._futures:
+        for future in sorted(self._futures, key=lambda future: future.place):
             error = future.untold()
             if error is not None and not isinstance(error, (GraphBubbleUp, TaskCancelledError)):
                 future.tell()

@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, Generic, Never, Protocol, TypeVar
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Never, Protocol, TypeVar
 
 import msgspec
 
@@ -23,7 +24,7 @@ from .._core.task import Outcome, Task
 from ..errors import EmptyChannelError, GraphInterrupt, OutsideRunError
 from ..types import Interrupt, RunnableConfig, StreamWriter
 from .hold import Hold
-from .loops import starter
+from .loops import current_task, starter
 from .places import Place, Places
 from .thread import Thread
 from .world import World
@@ -40,6 +41,9 @@ PREVIOUS: Final = "__previous__"
 
 ROUTED: Final = 1 << 20
 """From where what a node's routers ask, call and run is counted: a resume may run them without the node."""
+
+BESIDE: Final = 1 << 32
+"""From where the numbers are that are made of what is asked, called or run, and not counted."""
 
 
 class ExecutionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,9 +122,21 @@ class Session:
         travels: namespace -> checkpoint: where graphs that nodes run are to go on from. Each is used once.
         loop_thread: the thread that the run's event loop is in.
         start: starts tasks that nodes call.
+        current_task: tells the event loop's running task.
     """
 
-    __slots__ = ("answers", "given", "hold", "loop_thread", "run_id", "scope", "start", "travels", "world")
+    __slots__ = (
+        "answers",
+        "current_task",
+        "given",
+        "hold",
+        "loop_thread",
+        "run_id",
+        "scope",
+        "start",
+        "travels",
+        "world",
+    )
 
     def __init__(self, world: World, run_id: str, scope: str, hold: Hold | None) -> None:
         self.world = world
@@ -132,6 +148,7 @@ class Session:
         self.travels: dict[str, CheckpointId] = {}
         self.loop_thread = threading.get_ident()
         self.start = starter()
+        self.current_task = current_task()
 
 
 class Around(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,24 +201,23 @@ class Running:
         open: the questions that it, or what it called, has asked in vain, by their place in its code.
         places: how many things it has asked, called or run: the place of the next.
         calls: the tasks that it has called; None before the first.
-        called: the number of the next call of a task.
-        runs: how many graphs it has run.
+        host: the event loop's task that its code runs in.
         place: its place among those that run at once; None when all may.
         ended: the attempt is over; code of it that goes on all the same reaches nothing any more.
         within: the node whose code called this one, or runs its graph; None when there is none.
     """
 
     __slots__ = (
-        "_asked",
+        "_beside",
+        "_counts",
         "around",
         "board",
-        "called",
         "calls",
         "ended",
+        "host",
         "open",
         "place",
         "places",
-        "runs",
         "task",
         "within",
     )
@@ -213,12 +229,12 @@ class Running:
         self.open: dict[int, tuple[Interrupt, ...]] = {}
         self.places = 0
         self.calls: Calls | None = None
-        self.called = 0
-        self.runs = 0
+        self.host = around.session.current_task()
         self.place = None if around.places is None else Place(around.places)
         self.ended = False
         self.within = within
-        self._asked = 0
+        self._counts: dict[str, int] = {}
+        self._beside: dict[bytes, int] = {}
 
     @property
     def ns(self) -> str:
@@ -246,8 +262,8 @@ class Running:
                 f"interrupt() was called for node {self.task.node.name!r}, which has ended: "
                 "wait in the node for whatever it starts"
             )
-        index, self._asked = self._asked, self._asked + 1
-        place = self.next_place()
+        index = self.number("ask", value)
+        place = self.next_place(index)
         key = interrupt_id(self.task.id, index)
         answers = self.around.session.answers
         if key in answers:
@@ -263,10 +279,32 @@ class Running:
     def route(self) -> None:
         """The node has spoken. What its routers ask, call and run has numbers of its own: they are the same when only
         the routers run."""
-        self._asked = self.called = self.runs = ROUTED
+        self._counts = dict.fromkeys(("ask", "call", "run"), ROUTED)
 
-    def next_place(self) -> int:
+    def number(self, what: Literal["ask", "call", "run"], *given: Any, ordered: bool = False) -> int:
+        """Which of its questions, calls or runs this is: the same number when the node runs again.
+
+        What the node's own task does comes in the order of its code, and is counted. Tasks that it starts run in the
+        order that the event loop chooses: what they do is known by what is given, and only equal ones by their order.
+
+        Args:
+            given: the question, the task's name and arguments, or the graph's name and input.
+            ordered: count in any case.
+        """
+        session = self.around.session
+        beside = threading.get_ident() == session.loop_thread and session.current_task() is not self.host
+        if ordered or not beside or self.around.thread is None:
+            number = self._counts.get(what, 0)
+            self._counts[what] = number + 1
+            return number
+        key = f"{what} {self._counts.get(what, 0) >= ROUTED} ".encode() + self.around.thread.fingerprint(given)
+        again = self._beside[key] = self._beside.get(key, -1) + 1
+        return BESIDE + int.from_bytes(blake2b(key + b" %d" % again, digest_size=6).digest())
+
+    def next_place(self, number: int = 0) -> int:
         """The place in the node's code of what it is about to ask, call or run."""
+        if number >= BESIDE:
+            return number
         place, self.places = self.places, self.places + 1
         return place
 

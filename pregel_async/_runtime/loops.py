@@ -53,6 +53,15 @@ def turn() -> Callable[[], Awaitable[None]]:
     return partial(asyncio.sleep, 0) if on_asyncio() else anyio.lowlevel.checkpoint
 
 
+def current_task() -> Callable[[], object]:
+    """How to tell the event loop's running task. Ask in a task; what is returned may be called in a callback too."""
+    if on_asyncio():
+        return asyncio.current_task
+    import trio
+
+    return trio.lowlevel.current_task
+
+
 class NativeCancellations:
     """Whether the running task has been cancelled by asyncio's own `Task.cancel()` since this was made; never on trio.
 

@@ -139,6 +139,7 @@ async def run_nested(
     given: Any,
     settings: Settings,
     outer: Running,
+    number: int,
     codec: Callable[[Codec], Codec],
     log: Log | None,
     *,
@@ -148,6 +149,7 @@ async def run_nested(
 
     Args:
         outer: the node.
+        number: which of the graphs that the node runs this is; see `Running.number`.
         codec: what to make of the outer graph's codec: it knows this graph's types besides.
         keeps: the graph's state is kept from call to call; False for one call; None stores nothing of it.
 
@@ -158,9 +160,8 @@ async def run_nested(
     call = _read(program, given)
     around = outer.around
     session = around.session
-    ns = namespace_of(around.ns, outer.task, keeps=bool(keeps), runs=outer.runs)
-    place = outer.next_place()
-    outer.runs += 1
+    ns = namespace_of(around.ns, outer.task, keeps=bool(keeps), number=number)
+    place = outer.next_place(number)
     thread: Thread | None = None
     alone_in = _only_one(session.hold, ns, program) if keeps and session.hold is not None else contextlib.nullcontext()
     with alone_in:

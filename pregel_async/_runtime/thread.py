@@ -285,6 +285,14 @@ class Thread:
             )
             self._append(entry, board.step, "fork")
 
+    def fingerprint(self, values: Sequence[Any]) -> bytes:
+        """What tells values apart, in any process: as they would be stored, or else their types."""
+        try:
+            return self.codec.encode(list(values), channel="what a node gives")
+        except UnstorableValueError:
+            each = values if len(values) > 1 else ()
+            return b"".join([self.fingerprint((value,)) for value in each]) or type(values[0]).__qualname__.encode()
+
     def know(self, *hints: Any) -> None:
         """Make the codec take the types that these annotations name."""
         self.codec = self.codec.with_annotations(*hints)
@@ -777,18 +785,18 @@ def open_questions(entry: TaskEntry, codec: Codec) -> Iterator[Interrupt]:
             yield Interrupt(codec.decode(data, channel="interrupt()"), key)
 
 
-def namespace_of(ns: str, task: Task, *, keeps: bool, runs: int = 0) -> str:
+def namespace_of(ns: str, task: Task, *, keeps: bool, number: int = 0) -> str:
     """Where the state of a graph is stored that a task runs: by node and task; of one that keeps it, by node alone.
 
     Args:
         ns: the namespace of the task's own graph.
-        runs: how many graphs the task has run before.
+        number: which of the graphs that the task runs it is.
     """
     inside = f"{task.node.name}:{task.id}"
     inside = f"{ns}|{inside}" if ns else inside
     if keeps:
         inside = "|".join(part.partition(":")[0] for part in inside.split("|"))
-    return f"{inside}|{runs}" if runs else inside
+    return f"{inside}|{number}" if number else inside
 
 
 async def has_child(saver: BaseCheckpointSaver, thread_id: str, ns: str, at: CheckpointId) -> bool:

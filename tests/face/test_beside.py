@@ -1,0 +1,181 @@
+"""What a node does in tasks of its own, beside each other: questions, calls and graphs keep their identity all the same.
+
+The event loop runs such tasks in an order of its choice (trio shuffles them), so that counting would mix them up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import random
+from typing import Annotated, Any, TypedDict
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from checkpoint_savers import InMemorySaver
+from pregel_async import START, Command, StateGraph, interrupt, task
+
+pytestmark = pytest.mark.anyio
+
+NAMES = [f"n{index}" for index in range(6)]
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+
+
+def alone(node: Any) -> Any:
+    return StateGraph(State).add_node("n", node).add_edge(START, "n").compile(InMemorySaver())
+
+
+async def shuffled(work: Any, names: list[str]) -> dict[str, Any]:
+    """Run the work once per name, begun in an order that no two attempts share."""
+    got: dict[str, Any] = {}
+
+    async def one(name: str) -> None:
+        for _ in range(random.randrange(4)):
+            await anyio.lowlevel.checkpoint()
+        got[name] = await work(name)
+
+    mixed = random.sample(names, len(names))
+    async with anyio.create_task_group() as group:
+        for name in mixed:
+            group.start_soon(one, name)
+    return got
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_questions_get_their_own_answers(seed: int) -> None:
+    """P8: each question has an id of its own, stable across resumes, whichever order the tasks run in."""
+    random.seed(seed)
+
+    async def ask(name: str) -> Any:
+        return interrupt(f"who is {name}?")
+
+    graph = alone(lambda state: logged(shuffled(ask, NAMES)))
+    result = await graph.ainvoke({"log": []}, "t")
+    told: dict[str, str] = {}
+    while "__interrupt__" in result:
+        for question in result["__interrupt__"]:
+            assert told.setdefault(question.id, question.value) == question.value, "an id is one question's"
+        answers = {question.id: question.value.split()[2] for question in result["__interrupt__"]}
+        result = await graph.ainvoke(Command(resume=answers), "t")
+    assert result["log"] == [f"{name}: {name}?" for name in NAMES]
+    assert len(told) == len(NAMES)
+
+
+async def logged(work: Any) -> dict[str, Any]:
+    got = await work
+    return {"log": [f"{name}: {got[name]}" for name in sorted(got)]}
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_calls_get_their_own_results(seed: int) -> None:
+    """P5: a recorded result is that of the same call, whichever order the tasks run in; none is computed again."""
+    random.seed(seed)
+    ran: list[str] = []
+
+    @task
+    async def double(name: str) -> str:
+        ran.append(name)
+        return name * 2
+
+    async def node(state: State) -> State:
+        got = await shuffled(double, [*NAMES, "same", "same "])
+        if interrupt("go on?"):
+            return {"log": [f"{name}: {got[name]}" for name in sorted(got)]}
+        return {}
+
+    graph = alone(node)
+    await graph.ainvoke({"log": []}, "t")
+    result = await graph.ainvoke(Command(resume=True), "t")
+    assert result["log"] == [f"{name}: {name * 2}" for name in sorted([*NAMES, "same", "same "])]
+    assert sorted(ran) == sorted([*NAMES, "same", "same "])
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_graphs_get_their_own_states(seed: int) -> None:
+    """P8, P5: a graph that is run beside others goes on from its own state, whichever order they run in."""
+    random.seed(seed)
+    ran: list[str] = []
+
+    def first(state: State) -> State:
+        ran.append(state["log"][0])
+        return {"log": ["first"]}
+
+    def second(state: State) -> State:
+        return {"log": [interrupt({"for": state["log"][0]})]}
+
+    inner = StateGraph(State).add_node("first", first).add_node("second", second)
+    inner.add_edge(START, "first").add_edge("first", "second")
+    compiled = inner.compile(name="inner", blocking=False)
+
+    async def run(name: str) -> str:
+        return "/".join((await compiled.ainvoke({"log": [name]}))["log"])
+
+    graph = alone(lambda state: logged(shuffled(run, NAMES)))
+    result = await graph.ainvoke({"log": []}, "t")
+    rounds = 0
+    while "__interrupt__" in result:
+        rounds += 1
+        answers = {question.id: f"hello {question.value['for']}" for question in result["__interrupt__"]}
+        result = await graph.ainvoke(Command(resume=answers), "t")
+    assert result["log"] == [f"{name}: {name}/first/hello {name}" for name in NAMES]
+    assert rounds <= len(NAMES)
+
+
+async def test_what_the_nodes_own_task_does_is_counted() -> None:
+    """P8: a question that says something else each time is the same question, where the node itself asks it."""
+    asked: list[str] = []
+
+    async def node(state: State) -> State:
+        asked.append(f"attempt {len(asked)}")
+        return {"log": [interrupt(asked[-1])]}
+
+    graph = alone(node)
+    first = await graph.ainvoke({"log": []}, "t")
+    assert first["__interrupt__"][0].value == "attempt 0"
+    assert await graph.ainvoke(Command(resume="yes"), "t") == {"log": ["yes"]}
+
+
+async def test_a_task_group_of_asyncios_own(anyio_backend_name: str) -> None:
+    """P8, P9: a question, and a failure, inside an asyncio.TaskGroup of a node that runs alone, with a saver: neither is
+    taken for a cancellation of the run."""
+    if anyio_backend_name != "asyncio":
+        pytest.skip("asyncio's own groups")
+
+    async def ask() -> Any:
+        return interrupt("q")
+
+    async def asking(state: State) -> State:
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(ask())
+        return {"log": [asked.result()]}
+
+    async def fail() -> None:
+        raise ValueError("x")
+
+    async def failing(state: State) -> State:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+        return {}
+
+    async def catching(state: State) -> State:
+        caught: list[str] = []
+        try:
+            await failing(state)
+        except* ValueError:
+            caught.append("caught")
+        return {"log": caught}
+
+    graph = alone(asking)
+    assert [each.value for each in (await graph.ainvoke({"log": []}, "t"))["__interrupt__"]] == ["q"]
+    assert await graph.ainvoke(Command(resume="a"), "t") == {"log": ["a"]}
+    with pytest.raises(ExceptionGroup) as caught:
+        await alone(failing).ainvoke({"log": []}, "t")
+    assert isinstance(caught.value.exceptions[0], ValueError)
+    assert await alone(catching).ainvoke({"log": []}, "t") == {"log": ["caught"]}
+    current = asyncio.current_task()
+    assert current is not None and current.cancelling() == 0
