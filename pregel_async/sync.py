@@ -15,6 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
+from ._runtime.context import CURRENT, in_order_of
 from ._runtime.portal import ELSEWHERE, Portal, WorkerLoop, check_no_loop, here
 from ._runtime.stream import GraphStream
 from .types import (
@@ -188,7 +189,9 @@ _AHISTORY = "async for snapshot in graph.aget_state_history(...)"
 def _wait(twin: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
     """Run the async verb where the calling thread's coroutines run, and wait for it."""
     name = twin.__name__
-    return here(f"{name[1:]}()", f"await graph.{name}(...)").call(partial(twin, *args, **kwargs))
+    where = here(f"{name[1:]}()", f"await graph.{name}(...)")
+    with in_order_of(CURRENT.get()):
+        return where.call(partial(twin, *args, **kwargs))
 
 
 # ---- streams ---------------------------------------------------------------------------------------------------------

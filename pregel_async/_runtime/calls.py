@@ -21,8 +21,8 @@ from .._core.isolation import isolate, own
 from .._core.program import PARENT, Node
 from .._core.task import Cancelled, Failed, Finished, Outcome, Paused, Task
 from ..errors import GraphBubbleUp, GraphInterrupt, OutsideRunError, ParentCommand, TaskCancelledError
-from .context import CURRENT, Running
-from .loops import wait_out
+from .context import CURRENT, Running, in_order_of
+from .loops import on_asyncio, wait_out
 from .places import Place
 
 T = TypeVar("T")
@@ -121,6 +121,9 @@ class TaskFuture(Generic[T]):
     # ---- waiting -----------------------------------------------------------------------------------------------------
 
     async def _settle_within(self, timeout: float | None) -> None:
+        if on_asyncio() and anyio.current_effective_deadline() == float("-inf"):
+            # anyio tells a call from a thread of a cancellation that comes while it waits, and not of one before.
+            raise anyio.get_cancelled_exc_class()
         # The thread that waits is lent to the others: that of the task is to come out of the same number of threads.
         threads = anyio.to_thread.current_default_thread_limiter()
         threads.total_tokens += 1
@@ -340,7 +343,8 @@ def call_task(
     if caller.around.session.loop_thread == threading.get_ident():
         return start()
     try:
-        return anyio.from_thread.run_sync(start)
+        with in_order_of(caller):
+            return anyio.from_thread.run_sync(start)
     except OutsideRunError:
         raise
     except RuntimeError as error:

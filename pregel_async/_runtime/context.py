@@ -6,8 +6,9 @@ does. What follows from it: who asks a question, whose subgraph a graph's run is
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextvars import ContextVar
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Never, Protocol, TypeVar
@@ -292,7 +293,11 @@ class Running:
             ordered: count in any case.
         """
         session = self.around.session
-        beside = threading.get_ident() == session.loop_thread and session.current_task() is not self.host
+        beside = (
+            threading.get_ident() == session.loop_thread
+            and session.current_task() is not self.host
+            and _BY_THREAD.get() is not self
+        )
         if ordered or not beside or self.around.thread is None:
             number = self._counts.get(what, 0)
             self._counts[what] = number + 1
@@ -383,6 +388,20 @@ class Running:
 
 CURRENT: ContextVar[Running | None] = ContextVar("pregel_async.current", default=None)
 """The node that the running code belongs to."""
+
+
+_BY_THREAD: ContextVar[Running | None] = ContextVar("pregel_async.by_thread", default=None)
+"""The node whose plain function, in its worker thread, waits for what the running code does on the event loop."""
+
+
+@contextlib.contextmanager
+def in_order_of(running: Running | None) -> Generator[None]:
+    """Hop to the event loop from a node's worker thread: what is done there is as ordered as the thread's own code."""
+    token = _BY_THREAD.set(running)
+    try:
+        yield
+    finally:
+        _BY_THREAD.reset(token)
 
 
 def current(what: str) -> Running:
