@@ -1,0 +1,205 @@
+"""P4, P5: a random program is disturbed once, anywhere, and goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import anyio
+from hypothesis import event, given, note
+from hypothesis import strategies as st
+from law_programs import Build, Program, Tell, first_input, programs
+from law_world import (
+    THREAD,
+    Scheduled,
+    Talk,
+    Through,
+    World,
+    all_at_once,
+    law,
+    questions_in,
+    recorded_in,
+    same,
+    show,
+    trace_of,
+    undisturbed,
+)
+
+from checkpoint_savers import InMemorySaver
+from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.errors import StorageError
+
+T = TypeVar("T")
+
+LOOPS = ("asyncio", "trio")
+HOWS = ("error", "down", "die", "cancel")
+
+
+class Died(BaseException):
+    """Stands for the end of the process."""
+
+
+class Planned(Exception):
+    """A node's own failure."""
+
+
+class Trouble:
+    """One disturbance: at the n-th of the places that are counted, from 1; 0 only counts.
+
+    Attributes:
+        seen: how many places there were.
+        hit: what was disturbed; None before.
+        scope: of the run that is under way.
+    """
+
+    def __init__(self, at: int, how: str, after: bool) -> None:
+        self.at = at
+        self.how = how
+        self.after = after
+        self.seen = 0
+        self.hit: str | None = None
+        self.scope: anyio.CancelScope | None = None
+
+    def counts(self) -> bool:
+        self.seen += 1
+        return self.seen == self.at
+
+    def strike(self, what: str) -> None:
+        self.hit = what
+        if self.how == "cancel":
+            assert self.scope is not None
+            self.scope.cancel()
+        elif self.how == "die":
+            raise Died(what)
+        else:
+            raise StorageError(f"injected at {what}")
+
+
+class Failing(Through):
+    """A saver that is disturbed at one of its verbs; where it is down or dead, it stays so."""
+
+    def __init__(self, inner: BaseCheckpointSaver, trouble: Trouble) -> None:
+        super().__init__(inner)
+        self.trouble = trouble
+
+    async def around(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+        trouble = self.trouble
+        if trouble.hit is not None and trouble.how in ("down", "die"):
+            trouble.strike(trouble.hit)
+        if not trouble.counts():
+            return await call()
+        where = f"{verb} {trouble.seen}"
+        if trouble.after:
+            result = await call()
+            trouble.strike(f"after {where}")
+            return result
+        trouble.strike(f"before {where}")
+        return await call()
+
+
+class Stumbling(Scheduled):
+    """Programs that are disturbed at one of the places where they can be suspended."""
+
+    def __init__(self, seed: int, trouble: Trouble | None = None) -> None:
+        super().__init__(seed)
+        self.trouble = trouble
+
+    async def turn(self) -> None:
+        trouble = self.trouble
+        if trouble is not None and trouble.counts():
+            if trouble.how == "cancel":
+                trouble.strike("a body")
+            else:
+                trouble.hit = "a body"
+                raise Planned
+        await super().turn()
+
+
+async def disturbed(
+    made: Program, saver: BaseCheckpointSaver, world: World, storage: Trouble, bodies: Trouble, seed: int
+) -> tuple[Talk, dict[str, list[Any]], list[str]]:
+    """A program's conversation, disturbed once. Returns besides: the tasks that ran although they were recorded."""
+    talk = Talk()
+    given: Any = first_input(made)
+    again: list[str] = []
+    for turn in range(400):
+        recorded = await recorded_in(saver)
+        tell = Stumbling(seed + turn, bodies)
+        graph = Build(tell)(made, Failing(saver, storage), world)
+        result: Any = None
+        error: BaseException | None = None
+        with anyio.CancelScope() as storage.scope:
+            bodies.scope = storage.scope
+            try:
+                result = await graph.ainvoke(given, THREAD)
+            except (StorageError, Planned, Died) as raised:
+                error = raised
+            except BaseExceptionGroup as group:  # several could not be stored; or several are dead
+                if group.split((StorageError, Planned, Died))[1] is not None:
+                    raise
+                error = group
+        again += [f"{name} {key}" for name, key in tell.began if key in recorded]
+        if (storage.hit or bodies.hit) and (error is not None or result is None or storage.scope.cancelled_caught):
+            storage = Trouble(0, "error", False)
+            bodies = Trouble(0, "error", False)
+            world.time += 31  # the claim of a dead process lapses
+        elif error is not None:
+            raise error
+        state = await Build(Tell())(made, saver, world).aget_state("t")
+        if state.config["configurable"].get("checkpoint_id") is None:
+            continue  # nothing was stored: the same input again
+        asked = questions_in(result)
+        if asked:
+            talk.asked.append([(question.id, question.value) for question in asked])
+            given = all_at_once(asked)
+        elif result is not None and not state.next:
+            talk.values = state.values
+            return talk, await trace_of(Build(Tell())(made, saver, world), saver), again
+        else:
+            given = None
+    raise AssertionError("the conversation does not end")
+
+
+@law(1.5)
+@given(
+    made=programs(),
+    where=st.sampled_from(("storage", "storage", "bodies")),
+    at=st.floats(0, 1, exclude_max=True),
+    how=st.sampled_from(HOWS),
+    after=st.booleans(),
+    seed=st.integers(0, 999),
+    loop=st.sampled_from(LOOPS),
+)
+def test_a_crash_anywhere_changes_nothing(
+    made: Program, where: str, at: float, how: str, after: bool, seed: int, loop: str
+) -> None:
+    """P2, P4, P5: the end and the whole trace are the undisturbed run's; what was recorded never ran again."""
+    show(made)
+
+    async def main() -> None:
+        world = World()
+        plain = InMemorySaver(clock=world.now)
+        talk, trace, _ = await undisturbed(made, plain, world)
+        count = [Trouble(0, how, after), Trouble(0, how, after)]
+        world = World()
+        counting = InMemorySaver(clock=world.now)
+        other, found, again = await disturbed(made, counting, world, count[0], count[1], seed)
+        same(trace, found, "traces of an undisturbed run")
+        assert not again, f"recorded, and run again: {again}"
+        places = [1 + int(at * count[0].seen), 1 + int(at * count[1].seen)]
+        trouble = [
+            Trouble(places[0] if where == "storage" else 0, how, after),
+            Trouble(places[1] if where == "bodies" else 0, how, after),
+        ]
+        world = World()
+        saver = InMemorySaver(clock=world.now)
+        other, found, again = await disturbed(made, saver, world, trouble[0], trouble[1], seed)
+        hit = trouble[0].hit or trouble[1].hit
+        note(f"disturbed: {hit}, {how}")
+        event(f"{hit and hit.rstrip('0123456789 ')}, {how}")
+        assert not again, f"recorded, and run again: {again}"
+        same(talk.values, other.values, "values")
+        same(trace, found, "traces")
+
+    anyio.run(main, backend=loop)
