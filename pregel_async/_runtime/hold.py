@@ -34,6 +34,7 @@ class Hold:
             the branch that this run is on.
         moved: those of them that changed since the root graph's last commit.
         visited: the namespaces that this run has written.
+        resumed: it is known what earlier runs left in the open superstep of subgraphs that keep their state.
     """
 
     def __init__(self, saver: BaseCheckpointSaver, world: World, claim: Claim) -> None:
@@ -45,6 +46,7 @@ class Hold:
         self.tips: dict[str, CheckpointId] = {}
         self.moved: dict[str, CheckpointId] = {}
         self.visited: set[str] = set()
+        self.resumed = False
         self._newest = claim.newest
 
     @classmethod

@@ -136,7 +136,9 @@ class Thread:
             raise CheckpointNotFoundError(hold.thread_id, at)
         await thread._load(chain, fork=fork)
         if not ns:
-            hold.tips = {name: CheckpointId(tip) for name, tip in thread._ledger.state.tips.items()}
+            hold.tips = thread._stored_tips()
+            if thread._records:
+                await thread._moved_before()
         return thread
 
     @classmethod
@@ -176,6 +178,7 @@ class Thread:
         thread._head = chain.head
         found = await thread._made_here(chain)
         if found is not None:
+            await thread._moved_before()
             await thread._load(found)
             thread.continues = True
         elif keeps:
@@ -183,6 +186,35 @@ class Thread:
             if tip is not None:
                 await thread._load(await hold.saver.read(hold.thread_id, ns, tip))
         return thread
+
+    async def _moved_before(self) -> None:
+        """Find how far subgraphs that keep their state have got in the open superstep, in earlier runs.
+
+        One whose task has a recorded result, or that had just ended, does not run again, and so does not say it.
+        """
+        hold = self.hold
+        if hold.resumed:
+            return
+        hold.resumed = True
+        at = self.parents[""] if self._outer is not None else self._loaded
+        before: CheckpointId | None = None
+        found: dict[str, CheckpointId] = {}
+        while at is not None:
+            page = await hold.saver.scan(hold.thread_id, None, before=before)
+            for header in page:
+                if header.checkpoint_id <= at:
+                    break
+                if header.ns and ":" not in header.ns and parents_of(header).get("") == at:
+                    found.setdefault(header.ns, header.checkpoint_id)
+            if not page or page[-1].checkpoint_id <= at:
+                break
+            before = page[-1].checkpoint_id
+        for ns, tip in found.items():
+            if ns not in hold.moved:
+                hold.tips[ns] = hold.moved[ns] = tip
+
+    def _stored_tips(self) -> dict[str, CheckpointId]:
+        return {name: CheckpointId(tip) for name, tip in self._ledger.state.tips.items()}
 
     async def _made_here(self, chain: Chain) -> Chain | None:
         """The newest state that was made by an earlier attempt at this very call, if there is one."""
@@ -373,6 +405,8 @@ class Thread:
             UnstorableValueError: with a note that names the tasks that wrote it; they are recorded as failed.
             StorageError: it was rolled back whole.
         """
+        if source == "input" and self._outer is None:  # what is discarded has not moved anything
+            self.hold.moved, self.hold.tips = {}, self._stored_tips()
         try:
             entry = self._entry(board, ran, outcomes)
         except UnstorableValueError as error:
