@@ -254,7 +254,7 @@ class Build:
             elif isinstance(act.graph, Flow):
                 said.append(await made.ainvoke(digest(said) % 1000))
             else:
-                said.append(digest(await made.ainvoke({"log": [f"{said[0]} runs"], "count": digest(said) % 3})))
+                said.append(digest(await made.ainvoke({"log": [f"{said[0]} runs"], "count": 2 + digest(said) % 4})))
 
     def _router(self, made: Graph, source: str, number: int, waits: bool) -> Callable[[Any], Any]:
         names = [node.name for node in made.nodes]
@@ -386,13 +386,13 @@ def flows(depth: int) -> st.SearchStrategy[Flow]:
 
 @st.composite
 def graphs(draw: st.DrawFn, depth: int, inside: bool = True) -> Graph:
-    names = NODES[: draw(st.sampled_from((3, 2, 4, 1) if depth > 0 else (2, 3, 1)))]
+    names = NODES[: draw(st.sampled_from((3, 4, 2) if depth > 0 else (2, 3, 1)))]
     gives = ["update", "update", "nothing", "sometimes", "list", "goto", "sends", *(["parent"] if inside else [])]
     overwriter = draw(st.sampled_from((None, *names)))
     nodes: list[Node | Inner] = []
     for name in names:
-        deferred = draw(st.integers(0, 4)) == 0
-        if depth > 0 and draw(st.integers(0, 2)) == 0:
+        deferred = draw(st.integers(0, 5)) == 5
+        if depth > 0 and draw(st.integers(0, 2)) == 2:
             nodes.append(Inner(name, draw(graphs(depth - 1)), draw(st.sampled_from((None, True))), deferred))
         else:
             gift = "overwrite" if name == overwriter else draw(st.sampled_from(gives))
