@@ -196,11 +196,11 @@ class Build:
         acts = self._acts(made.acts, world)
 
         async def flow(given: Any, *, previous: Any) -> Any:
-            with self.tell.body("flow"):
-                said = [given, previous]
-                await self._perform(acts, said)
-                await self.tell.turn()
-                return self.tell.gave({"said": digest(said) % 1000})
+            self.tell.body("flow")
+            said = [given, previous]
+            await self._perform(acts, said)
+            await self.tell.turn()
+            return self.tell.gave({"said": digest(said) % 1000})
 
         return entrypoint(checkpointer=checkpointer, world=world)(flow)
 
@@ -209,11 +209,11 @@ class Build:
         sendable = made.gives == "sends" and not keeps(made)
 
         async def node(state: Any) -> Any:
-            with self.tell.body(made.name):
-                said: list[Any] = [made.name, dict(state)]
-                await self._perform(acts, said)
-                await self.tell.turn()
-                return self.tell.gave(_given(made, names if not sendable else [], state, digest(said)))
+            self.tell.body(made.name)
+            said: list[Any] = [made.name, dict(state)]
+            await self._perform(acts, said)
+            await self.tell.turn()
+            return self.tell.gave(_given(made, names if not sendable else [], state, digest(said)))
 
         return node
 
@@ -221,11 +221,11 @@ class Build:
         acts = self._acts(made.acts, world)
 
         async def job(given: Any) -> Any:
-            with self.tell.body(made.name):
-                said = [made.name, given]
-                await self._perform(acts, said)
-                await self.tell.turn()
-                return digest(said) % 1000
+            self.tell.body(made.name)
+            said = [made.name, given]
+            await self._perform(acts, said)
+            await self.tell.turn()
+            return digest(said) % 1000
 
         return task(name=made.name)(job)
 
@@ -246,7 +246,7 @@ class Build:
             await self.tell.turn()
             if isinstance(act, Ask):
                 if not act.sometimes or digest(said) & 1:
-                    said.append(interrupt(f"{act.number} of {said[0]}: {digest(said) % 1000}"))
+                    said.append(self.tell.ask(f"{act.number} of {said[0]}: {digest(said) % 1000}"))
             elif isinstance(act, Call):
                 futures = [each(digest(said, place) % 1000) for place, each in enumerate(made)]
                 if not act.late:
@@ -324,27 +324,18 @@ class Tell:
         self.began: list[tuple[str, str]] = []
         self.given: dict[str, Any] = {}
 
-    def body(self, name: str) -> Any:
+    def body(self, name: str) -> None:
         self.began.append((name, get_runtime().execution_info.task_id))
-        return _NOTHING
 
     def gave(self, result: Any) -> Any:
         self.given[get_runtime().execution_info.task_id] = result
         return result
 
+    def ask(self, question: str) -> Any:
+        return interrupt(question)
+
     async def turn(self) -> None:
         pass
-
-
-class _Nothing:
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-
-_NOTHING = _Nothing()
 
 
 # ---- the strategy --------------------------------------------------------------------------------------------------

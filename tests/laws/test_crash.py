@@ -18,7 +18,6 @@ from law_world import (
     World,
     all_at_once,
     law,
-    questions_in,
     recorded_in,
     same,
     show,
@@ -119,20 +118,29 @@ class Stumbling(Scheduled):
 async def disturbed(
     made: Program, saver: BaseCheckpointSaver, world: World, storage: Trouble, bodies: Trouble, seed: int
 ) -> tuple[Talk, dict[str, list[Any]], list[str]]:
-    """A program's conversation, disturbed once. Returns besides: the tasks that ran although they were recorded."""
+    """A program's conversation, disturbed once. Returns besides: the tasks that ran although they were recorded, or
+    shown as finished."""
     talk = Talk()
     given: Any = first_input(made)
     again: list[str] = []
+    shown: set[str] = set()  # ids of tasks that a stream has shown as finished
     for turn in range(400):
-        recorded = await recorded_in(saver)
+        recorded = await recorded_in(saver) | shown
         tell = Stumbling(seed + turn, bodies)
         graph = Build(tell)(made, Failing(saver, storage), world)
-        result: Any = None
+        ended = False
         error: BaseException | None = None
         with anyio.CancelScope() as storage.scope:
             bodies.scope = storage.scope
             try:
-                result = await graph.ainvoke(given, THREAD)
+                if seed & 1:
+                    await graph.ainvoke(given, THREAD)
+                else:
+                    async with graph.astream(given, THREAD, stream_mode="tasks") as chunks:
+                        async for chunk in chunks:
+                            if "result" in chunk and chunk["error"] is None and not chunk["interrupts"]:
+                                shown.add(chunk["id"])
+                ended = True
             except (StorageError, Planned, Died) as raised:
                 error = raised
             except BaseExceptionGroup as group:  # several could not be stored; or several are dead
@@ -140,7 +148,7 @@ async def disturbed(
                     raise
                 error = group
         again += [f"{name} {key}" for name, key in tell.began if key in recorded]
-        if (storage.hit or bodies.hit) and (error is not None or result is None or storage.scope.cancelled_caught):
+        if (storage.hit or bodies.hit) and not ended:
             storage = Trouble(0, "error", False)
             bodies = Trouble(0, "error", False)
             world.time += 31  # the claim of a dead process lapses
@@ -149,11 +157,11 @@ async def disturbed(
         state = await Build(Tell())(made, saver, world).aget_state("t")
         if state.config["configurable"].get("checkpoint_id") is None:
             continue  # nothing was stored: the same input again
-        asked = questions_in(result)
-        if asked:
+        asked = state.interrupts
+        if asked and (ended or seed & 2):  # what is open can be answered at once, after a crash too
             talk.asked.append([(question.id, question.value) for question in asked])
             given = all_at_once(asked)
-        elif result is not None and not state.next:
+        elif ended and not state.next:
             talk.values = state.values
             return talk, await trace_of(Build(Tell())(made, saver, world), saver), again
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,5 +66,32 @@ def test_answers_in_any_order_and_partition_give_the_same_end(made: Program, see
         same(trace, await trace_of(graph, saver), "traces")
         first, second = ({asked for pause in each.asked for asked in pause} for each in (talk, other))
         assert first == second, "other questions were asked"
+
+    anyio.run(main, backend=loop)
+
+
+class Knowing(Tell):
+    """Programs that know the answers, and never ask."""
+
+    def ask(self, question: str) -> Any:
+        return answer_to(question)
+
+
+@law()
+@given(made=programs(), loop=st.sampled_from(LOOPS))
+def test_to_ask_is_as_good_as_to_know(made: Program, loop: str) -> None:
+    """P5, P8: pauses leave nothing behind: the trace is that of a run which knew all answers."""
+    show(made)
+
+    async def main() -> None:
+        knowing, asking = Knowing(), Tell()
+        talk, trace = await told(made, knowing)
+        other, found = await told(made, asking)
+        assert not talk.asked
+        same(talk.values, other.values, "values")
+        same(trace, found, "traces")
+        same(set(knowing.began), set(asking.began), "what ran")
+        twice = [name for name, count in Counter(knowing.began).items() if count > 1]
+        assert not twice, f"ran twice, and was never disturbed: {twice}"
 
     anyio.run(main, backend=loop)
