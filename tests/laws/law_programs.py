@@ -313,7 +313,8 @@ def _given(made: Node, names: list[str], state: Any, luck: int) -> Any:
         name = made.name  # to itself: whoever overwrites is not sent to
         return Command(update=update, goto=[Send(name, {"count": count + 2, "log": [f"{i}"]}) for i in range(luck % 3)])
     if made.gives == "parent" and luck & 4:
-        return Command(graph=Command.PARENT, update={"log": [f"up from {made.name}"], "count": 1})
+        goto = "a" if luck & 8 and count <= BOUND else ()  # every graph has one of that name
+        return Command(graph=Command.PARENT, update={"log": [f"up from {made.name}"], "count": 1}, goto=goto)
     return update
 
 
@@ -417,8 +418,9 @@ def programs(depth: int = 2) -> st.SearchStrategy[Program]:
     )
 
 
-def first_input(made: Program) -> Any:
-    return "begin" if isinstance(made, Flow) else {"log": ["in"], "count": 0}
+def inputs_of(made: Program) -> list[Any]:
+    """What a thread is called with: the second input when all is done for the first."""
+    return ["begin", "again"] if isinstance(made, Flow) else [{"log": ["in"], "count": 0}, {"log": ["in again"]}]
 
 
 def answer_to(question: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import anyio
 import anyio.lowlevel
 from hypothesis import HealthCheck, note, reject, settings
-from law_programs import Build, Program, Tell, answer_to, first_input, story
+from law_programs import Build, Program, Tell, answer_to, inputs_of, story
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.ledger import read_record
@@ -27,7 +27,7 @@ THREAD: dict[str, Any] = {"configurable": {"thread_id": "t"}, "recursion_limit":
 def law(share: float = 1.0) -> Any:
     """Settings of a law: PREGEL_LAWS says how many programs it is tried on."""
     return settings(
-        max_examples=max(1, int(int(os.environ.get("PREGEL_LAWS", "40")) * share)),
+        max_examples=max(1, int(int(os.environ.get("PREGEL_LAWS", "25")) * share)),
         deadline=None,
         suppress_health_check=list(HealthCheck),
         print_blob=True,
@@ -99,7 +99,7 @@ class Talk:
 
 async def converse(
     graph: Any,
-    given: Any,
+    given: Sequence[Any],
     config: Any = None,
     *,
     answer: Callable[[Sequence[Interrupt]], Any] = all_at_once,
@@ -109,16 +109,19 @@ async def converse(
     """Call a graph until nothing is left to do, answering what it asks.
 
     Args:
+        given: the inputs; the next one when nothing is left to do.
         config: of the first call; those after it go on at the head.
         answer: the call's input that answers some of the open questions, or all.
+        at_pause: called after each call.
         stops: the graph stops at breakpoints too.
-        again: gives another graph for each further call.
     """
     talk = Talk()
     config = THREAD if config is None else {**THREAD, **config}
+    inputs = list(given)
+    call = inputs.pop(0)
     for _ in range(300):
         try:
-            result = await graph.ainvoke(given, config)
+            result = await graph.ainvoke(call, config)
         except GraphRecursionError:
             reject()  # graphs in graphs that count nothing: nothing is learned from them
         config = THREAD
@@ -132,9 +135,12 @@ async def converse(
             state = await graph.aget_state("t")
             asked = [question for question in asked if question in state.interrupts]
         if asked:
-            given = answer(asked)
+            call = answer(asked)
         elif state.next and stops:
-            given = None
+            call = None
+        elif inputs:
+            assert not state.next, f"it has ended, and {state.next} are left"
+            call = inputs.pop(0)
         else:
             assert not state.next, f"it has ended, and {state.next} are left"
             talk.values = state.values
@@ -177,7 +183,9 @@ async def trace_of(graph: Any, saver: BaseCheckpointSaver, *, sources: bool = Tr
             }
         )
     for ns, rows in trace.items():
-        snapshots = [each async for each in graph.aget_state_history({"configurable": {"thread_id": "t", "checkpoint_ns": ns}})]
+        snapshots = [
+            each async for each in graph.aget_state_history({"configurable": {"thread_id": "t", "checkpoint_ns": ns}})
+        ]
         for row, snapshot in zip(rows, reversed(snapshots), strict=True):
             row["next"] = snapshot.next
             row["tasks"] = [told(task) for task in snapshot.tasks]
@@ -211,11 +219,13 @@ def same(one: Any, other: Any, what: str) -> None:
     assert one == other, f"{what}: {difference(one, other)}"
 
 
-async def undisturbed(made: Program, saver: BaseCheckpointSaver, world: World) -> tuple[Talk, dict[str, list[Any]], Tell]:
+async def undisturbed(
+    made: Program, saver: BaseCheckpointSaver, world: World, turns: int = 2
+) -> tuple[Talk, dict[str, list[Any]], Tell]:
     """A program's conversation, with nothing in its way."""
     tell = Tell()
     graph = Build(tell)(made, saver, world)
-    talk = await converse(graph, first_input(made))
+    talk = await converse(graph, inputs_of(made)[:turns])
     return talk, await trace_of(graph, saver), tell
 
 

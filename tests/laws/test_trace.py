@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 from hypothesis import given
 from hypothesis import strategies as st
-from law_programs import Build, Program, Tell, answer_to, first_input, programs
+from law_programs import Build, Program, Tell, answer_to, inputs_of, programs
 from law_world import Scheduled, Talk, World, converse, law, same, show, trace_of
 
 from checkpoint_savers import InMemorySaver
@@ -23,7 +23,7 @@ async def told(made: Program, tell: Tell) -> tuple[Talk, Any]:
     world = World()
     saver = InMemorySaver(clock=world.now)
     graph = Build(tell)(made, saver, world)
-    talk = await converse(graph, first_input(made))
+    talk = await converse(graph, inputs_of(made))
     return talk, await trace_of(graph, saver)
 
 
@@ -61,7 +61,7 @@ def test_answers_in_any_order_and_partition_give_the_same_end(made: Program, see
         saver = InMemorySaver(clock=world.now)
         tell = Scheduled(seed)
         graph = Build(tell)(made, saver, world)
-        other = await converse(graph, first_input(made), answer=some)
+        other = await converse(graph, inputs_of(made), answer=some)
         same(talk.values, other.values, "values")
         same(trace, await trace_of(graph, saver), "traces")
         first, second = ({asked for pause in each.asked for asked in pause} for each in (talk, other))
