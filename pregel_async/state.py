@@ -170,7 +170,8 @@ class StateReader:
         reader, row = place
         inner = self._inner[task.node.name]
         ns = namespace_of(row.ns, task, keeps=inner.keeps)
-        found = await made_on(self._saver, reader.thread_id, ns, row.ns, row.checkpoint_id)
+        by = task.id if inner.keeps else None
+        found = await made_on(self._saver, reader.thread_id, ns, row.ns, row.checkpoint_id, by)
         if found is None:
             return None
         at, is_head = found

@@ -34,6 +34,8 @@ class Hold:
             the branch that this run is on.
         moved: those of them that changed since the root graph's last commit.
         visited: the namespaces that this run has written.
+        kept: namespace -> which task has run the graph there that keeps its state, and on which checkpoints.
+        running: those of them that are under way.
         resumed: it is known what earlier runs left in the open superstep of subgraphs that keep their state.
     """
 
@@ -46,6 +48,8 @@ class Hold:
         self.tips: dict[str, CheckpointId] = {}
         self.moved: dict[str, CheckpointId] = {}
         self.visited: set[str] = set()
+        self.kept: dict[str, tuple[object, ...]] = {}
+        self.running: set[str] = set()
         self.resumed = False
         self._newest = claim.newest
 

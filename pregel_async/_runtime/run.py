@@ -6,7 +6,8 @@ given and what it gives differ in nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import anyio
@@ -19,6 +20,7 @@ from checkpoint_savers.records import CheckpointId
 
 from .._core import superstep
 from .._core.board import Board
+from .._core.ids import PUSH
 from .._core.isolation import own
 from .._core.program import Program, Write
 from .._core.superstep import Breakpoints
@@ -26,9 +28,11 @@ from .._core.task import Cancelled, Outcome, Paused, Task
 from ..errors import (
     CheckpointNotFoundError,
     EmptyInputError,
+    ErrorCode,
     GraphInterrupt,
     InvalidInputError,
     InvalidResumeError,
+    InvalidUpdateError,
 )
 from ..types import Command, Interrupt, OnConflict, RunnableConfig
 from .context import Around, Running, Session
@@ -159,25 +163,62 @@ async def run_nested(
     ns = namespace_of(around.ns, outer.task, keeps=bool(keeps), runs=outer.runs)
     place = outer.next_place()
     outer.runs += 1
-    thread: Thread | None = None
-    if around.thread is not None and keeps is not None:
-        thread = await Thread.nested(
-            around.thread,
-            codec(around.thread.codec),
-            program,
-            ns=ns,
-            keeps=keeps,
-            at=session.travels.pop(ns, None),
+    only: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if around.thread is not None and keeps:
+        only = _alone_in(around.thread.hold, ns, program.name, around, outer.task)
+    with only:
+        thread: Thread | None = None
+        if around.thread is not None and keeps is not None:
+            thread = await Thread.nested(
+                around.thread,
+                codec(around.thread.codec),
+                program,
+                ns=ns,
+                keeps=keeps,
+                by=outer.task.id,
+                at=session.travels.pop(ns, None),
+            )
+            if thread.continues:
+                call = _Call(None, None, [], False)
+        if thread is None or thread.board is None:
+            call.require_input(program, None if session.hold is None else session.hold.thread_id)
+        ended = await _Run(program, settings, session, log, thread, ns, outer).go(call)
+        if not ended.done:
+            outer.open[place] = ended.interrupts
+            raise GraphInterrupt(ended.interrupts)
+        return ended
+
+
+@contextlib.contextmanager
+def _alone_in(hold: Hold, ns: str, name: str, around: Around, task: Task) -> Generator[None]:
+    """Let one task at a time run a graph that keeps its state, and only one of each superstep's plan: what the second
+    would find there depends on which comes first. What a task calls in turn runs in turn.
+
+    Raises:
+        InvalidUpdateError: another has run it in this superstep, or is running it.
+    """
+    assert around.thread is not None
+    path = task.path if task.caller is None else task.caller
+    while path[0] == PUSH and isinstance(path[1], tuple):
+        path = path[1]
+    root = around.thread.parents.get("", around.thread.tip)
+    mine = (root, around.ns, around.thread.tip, path)
+    before = hold.kept.get(ns)
+    apart = before is not None and before[0] == root and before[1] != around.ns  # in tasks of a graph farther out
+    beside = before is not None and before[:3] == mine[:3] and before[3] != path
+    if apart or beside or ns in hold.running:
+        raise InvalidUpdateError(
+            f"graph {name!r} keeps its state (checkpointer=True), and two tasks of one superstep run it in namespace "
+            f"{ns!r}, where only one can: run it in one after the other, or compile it without checkpointer=",
+            node=task.node.name,
+            code=ErrorCode.INVALID_CONCURRENT_GRAPH_UPDATE,
         )
-        if thread.continues:
-            call = _Call(None, None, [], False)
-    if thread is None or thread.board is None:
-        call.require_input(program, None if session.hold is None else session.hold.thread_id)
-    ended = await _Run(program, settings, session, log, thread, ns, outer).go(call)
-    if not ended.done:
-        outer.open[place] = ended.interrupts
-        raise GraphInterrupt(ended.interrupts)
-    return ended
+    hold.kept[ns] = mine
+    hold.running.add(ns)
+    try:
+        yield
+    finally:
+        hold.running.discard(ns)
 
 
 async def in_group(work: Callable[[TaskGroup], Awaitable[_T]]) -> _T:

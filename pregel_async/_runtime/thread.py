@@ -76,6 +76,7 @@ class Thread:
         parents: dict[str, str],
         outer: Thread | None = None,
         keeps: bool = False,
+        by: TaskId | None = None,
     ) -> None:
         self.hold = hold
         self.codec = codec
@@ -87,6 +88,7 @@ class Thread:
         self.continues = False
         self._outer = outer
         self._keeps = keeps
+        self._by = by if keeps else None  # several tasks may share the namespace
         self._head: CheckpointId | None = None
         self._ledger = Ledger.start(ns)
         self._loaded: CheckpointId | None = None
@@ -150,12 +152,14 @@ class Thread:
         *,
         ns: str,
         keeps: bool,
+        by: TaskId,
         at: CheckpointId | None = None,
     ) -> Thread:
         """Load the namespace of a graph that a node of another graph runs.
 
         Args:
             keeps: its state is kept from call to call.
+            by: the task that runs it.
             at: travel in time: go on from this checkpoint, on a branch of its own.
 
         Raises: as `open`.
@@ -163,7 +167,9 @@ class Thread:
         hold = outer.hold
         assert outer.tip is not None  # a superstep always follows a checkpoint
         parents = {**outer.parents, outer.ns: outer.tip}
-        thread = cls(hold, codec, program, ns=ns, metadata=outer.metadata, parents=parents, outer=outer, keeps=keeps)
+        thread = cls(
+            hold, codec, program, ns=ns, metadata=outer.metadata, parents=parents, outer=outer, keeps=keeps, by=by
+        )
         if hold.fresh and ns not in hold.visited:
             return thread  # nothing of this thread is older than this run, which has not been here
         chain = await hold.saver.read(hold.thread_id, ns, at)
@@ -220,11 +226,11 @@ class Thread:
         """The newest state that was made by an earlier attempt at this very call, if there is one."""
         outer, hold = self._outer, self.hold
         assert outer is not None and outer.tip is not None
-        if parents_of(chain.rows[-1]).get(outer.ns) == outer.tip:
+        if _is_made(chain.rows[-1], outer.ns, outer.tip, self._by):
             return chain
         if outer.tip != outer._loaded:
             return None  # this run made that checkpoint, and on it nothing but what the head would show
-        found = await made_on(hold.saver, hold.thread_id, self.ns, outer.ns, outer.tip)
+        found = await made_on(hold.saver, hold.thread_id, self.ns, outer.ns, outer.tip, self._by)
         return None if found is None else await hold.saver.read(hold.thread_id, self.ns, found[0])
 
     async def _load(self, chain: Chain | None, *, fork: bool = False) -> None:
@@ -430,6 +436,8 @@ class Thread:
 
     def _append(self, entry: Entry, step: int, source: Source) -> None:
         metadata = {**self.metadata, "source": source, "step": step, "parents": self.parents}
+        if self._by is not None:
+            metadata["task"] = self._by
         row = self._ledger.append(entry, checkpoint_id=self.hold.next_id(), step=step, metadata=metadata)
         self._waiting.append(row)
         if self._keeps:
@@ -762,22 +770,31 @@ def namespace_of(ns: str, task: Task, *, keeps: bool, runs: int = 0) -> str:
 
 
 async def made_on(
-    saver: BaseCheckpointSaver, thread_id: str, ns: str, outer_ns: str, at: CheckpointId
+    saver: BaseCheckpointSaver, thread_id: str, ns: str, outer_ns: str, at: CheckpointId, by: TaskId | None = None
 ) -> tuple[CheckpointId, bool] | None:
     """The newest checkpoint of a namespace that was made on a checkpoint of the graph around it, and whether it is the
-    namespace's head; None when there is none."""
+    namespace's head; None when there is none.
+
+    Args:
+        by: the task that ran it, where several share the namespace.
+    """
     chain = await saver.read(thread_id, ns)
     if chain is None:
         return None
-    if parents_of(chain.rows[-1]).get(outer_ns) == at:
+    if _is_made(chain.rows[-1], outer_ns, at, by):
         return chain.head, True
     async with aclosing(saver.walk(thread_id, ns)) as walk:
         async for header, _, _ in walk:
-            if parents_of(header).get(outer_ns) == at:
+            if _is_made(header, outer_ns, at, by):
                 return header.checkpoint_id, False
             if header.checkpoint_id < at:
                 break
     return None
+
+
+def _is_made(row: CheckpointRow | Header, outer_ns: str, at: CheckpointId, by: TaskId | None) -> bool:
+    """Whether a checkpoint was made on that one, by that task. (One that was made by hand does not tell.)"""
+    return parents_of(row).get(outer_ns) == at and (by is None or row.metadata.get("task", by) == by)
 
 
 def parents_of(row: CheckpointRow | Header) -> dict[str, str]:
