@@ -77,9 +77,11 @@ def langchain(session: nox.Session) -> None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """A million damaged frames (PREGEL_FUZZ says another number)."""
+    """A million damaged frames, and each law on three thousand random programs (PREGEL_FUZZ, PREGEL_LAWS)."""
     install(session, "test")
-    pytest(session, "-q", "tests/savers/test_fuzz.py", PREGEL_FUZZ=os.environ.get("PREGEL_FUZZ", "1000000"))
+    counts = {"PREGEL_FUZZ": "1000000", "PREGEL_LAWS": "3000"}
+    env = {name: os.environ.get(name, count) for name, count in counts.items()}
+    pytest(session, "-n", "auto", "-q", "tests/savers/test_fuzz.py", "tests/laws", **env)
 
 
 @nox.session

@@ -38,7 +38,8 @@ class Hold:
             the branch that this run is on.
         moved: those of them that changed since the root graph's last commit.
         visited: the namespaces that this run has written.
-        kept: those of subgraphs that keep their state from call to call, and are running.
+        kept: by namespace of a subgraph that keeps its state from call to call: the checkpoint and the task that ran it
+            last, and whether it is running.
     """
 
     def __init__(self, saver: BaseCheckpointSaver, world: World, claim: Claim) -> None:
@@ -50,7 +51,7 @@ class Hold:
         self.tips: dict[str, CheckpointId] = {}
         self.moved: dict[str, CheckpointId] = {}
         self.visited: set[str] = set()
-        self.kept: set[str] = set()
+        self.kept: dict[str, tuple[tuple[str | None, str], bool]] = {}
         self._newest = claim.newest
 
     @classmethod

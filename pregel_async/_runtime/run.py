@@ -24,11 +24,11 @@ from .._core.superstep import Breakpoints
 from .._core.task import Cancelled, Outcome, Paused, Task
 from ..errors import (
     CheckpointNotFoundError,
-    ConfigError,
     EmptyInputError,
     GraphInterrupt,
     InvalidInputError,
     InvalidResumeError,
+    InvalidUpdateError,
 )
 from ..types import Command, Interrupt, OnConflict, RunnableConfig
 from .context import Around, Running, Session
@@ -163,8 +163,7 @@ async def run_nested(
     ns = namespace_of(around.ns, outer.task, keeps=bool(keeps), number=number)
     place = outer.next_place(number)
     thread: Thread | None = None
-    alone_in = _only_one(session.hold, ns, program) if keeps and session.hold is not None else contextlib.nullcontext()
-    with alone_in:
+    with _only_one(session.hold, ns, outer) if keeps and session.hold is not None else contextlib.nullcontext():
         if around.thread is not None and keeps is not None:
             thread = await Thread.nested(
                 around.thread,
@@ -186,22 +185,33 @@ async def run_nested(
 
 
 @contextlib.contextmanager
-def _only_one(hold: Hold, ns: str, program: Program) -> Generator[None]:
-    """Refuse to run a graph that keeps its state twice at once: each would go on from a state without the other.
+def _only_one(hold: Hold, ns: str, outer: Running) -> Generator[None]:
+    """Let one task of a superstep at a time run a graph that keeps its state.
+
+    What two of them did to it would depend on the schedule: that is refused, on every schedule alike. Calls that one
+    task makes go on from each other in turn, and are refused at once.
 
     Raises:
-        ConfigError: it runs.
+        InvalidUpdateError: another task of the superstep has run it, or it runs.
     """
-    if ns in hold.kept:
-        raise ConfigError(
-            f"graph {program.name!r} keeps its state (checkpointer=True), and several tasks run it at once in "
-            f"namespace {ns!r}. Run them one after another, or compile it without checkpointer="
+    while outer.task.caller is not None and outer.within is not None:
+        outer = outer.within  # a task that a node calls is the node's
+    at = None if outer.around.thread is None else outer.around.thread.tip
+    who, running = hold.kept.get(ns, (("", ""), False))
+    another = who[0] == at and who[1] != outer.task.id
+    if running or another:
+        raise InvalidUpdateError(
+            f"the graph in namespace {ns!r} keeps its state (checkpointer=True), and "
+            f"{'two tasks of one superstep run it' if another else 'it is run twice at once'}: whose state it would go "
+            "on from is the event loop's choice. Run it in supersteps of their own, or one call after the other in one "
+            "node; or compile it without checkpointer=True",
+            node=outer.task.node.name,
         )
-    hold.kept.add(ns)
+    hold.kept[ns] = (at, outer.task.id), True
     try:
         yield
     finally:
-        hold.kept.discard(ns)
+        hold.kept[ns] = (at, outer.task.id), False
 
 
 # ---- what a call brings --------------------------------------------------------------------------------------------

@@ -1,0 +1,430 @@
+"""Random programs of the whole language, as data, and the real graphs that are built of them.
+
+A program is a graph of small nodes: what a node does is a list of acts (ask, call tasks, run a graph), and what it
+gives is an update, a command, sends or nothing, decided by a hash of all that it has seen. So it is the same in every
+run, and every answer to a question matters for what comes after it. Loops end because nobody routes any more once the
+state's `count` is above a bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from typing import Annotated, Any, NamedTuple, TypedDict
+
+from hypothesis import strategies as st
+
+from pregel_async import END, START, Command, Overwrite, Send, StateGraph, entrypoint, get_runtime, interrupt, task
+from pregel_async.channels import AnyValue
+
+BOUND = 4
+"""Above this count nobody routes any more."""
+
+NODES = ("a", "b", "c", "d")
+
+
+def digest(*parts: Any) -> int:
+    """A number that depends on the parts alone, in every process, and not on the order of keys."""
+    told = [sorted(part.items()) if isinstance(part, dict) else part for part in parts]
+    return int.from_bytes(sha256(repr(told).encode()).digest()[:8], "big")
+
+
+def kept(current: list[str], update: list[str]) -> list[str]:
+    return [*current, *update][-12:]
+
+
+def added(current: int, update: int) -> int:
+    return min(current + update, 99)
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[str], kept]
+    count: Annotated[int, added]
+    table: Annotated[dict[str, int], lambda current, update: {**current, **update}]
+    last: Annotated[str, AnyValue]
+
+
+# ---- programs as data ----------------------------------------------------------------------------------------------
+
+
+class Ask(NamedTuple):
+    """`interrupt()`, always or only when what was said before is odd."""
+
+    number: int
+    sometimes: bool = False
+
+
+class Call(NamedTuple):
+    """Calls of tasks, side by side, awaited in order; `late` leaves it to the end of the node to wait for them."""
+
+    tasks: tuple[Job, ...]
+    late: bool = False
+
+
+class Run(NamedTuple):
+    """`ainvoke` of a graph, inside the function."""
+
+    graph: Graph | Flow
+    keeps: bool | None = None
+
+
+Act = Ask | Call | Run
+
+
+class Job(NamedTuple):
+    """A task."""
+
+    name: str
+    acts: tuple[Act, ...] = ()
+
+
+class Node(NamedTuple):
+    """A node that is a function.
+
+    Attributes:
+        gives: what it returns: "update", "nothing", "list", "overwrite", "goto", "sends", or "parent", a command for the
+            graph around its own.
+    """
+
+    name: str
+    acts: tuple[Act, ...] = ()
+    gives: str = "update"
+    deferred: bool = False
+
+
+class Inner(NamedTuple):
+    """A node that is a graph."""
+
+    name: str
+    graph: Graph
+    keeps: bool | None = None
+    deferred: bool = False
+
+
+class Graph(NamedTuple):
+    """A state graph.
+
+    Attributes:
+        routers: (source, number, async): go to nodes, or send to them, as a hash says.
+    """
+
+    nodes: tuple[Node | Inner, ...]
+    edges: tuple[tuple[str, str], ...] = ()
+    joins: tuple[tuple[tuple[str, ...], str], ...] = ()
+    routers: tuple[tuple[str, int, bool], ...] = ()
+
+
+class Flow(NamedTuple):
+    """An entrypoint."""
+
+    acts: tuple[Act, ...] = ()
+
+
+Program = Graph | Flow
+
+
+def story(made: Program | Node | Inner | Act | Job, indent: str = "") -> Iterator[str]:
+    """A program, to be read."""
+    if isinstance(made, Graph):
+        for node in made.nodes:
+            yield from story(node, indent)
+        for start, end in made.edges:
+            yield f"{indent}edge {start} -> {end}"
+        for starts, end in made.joins:
+            yield f"{indent}join {' + '.join(starts)} -> {end}"
+        for source, number, waits in made.routers:
+            yield f"{indent}{'async ' if waits else ''}router {number} after {source}"
+    elif isinstance(made, Flow):
+        yield f"{indent}entrypoint"
+        for act in made.acts:
+            yield from story(act, indent + "    ")
+    elif isinstance(made, Node):
+        yield f"{indent}{'deferred ' if made.deferred else ''}node {made.name}, gives {made.gives}"
+        for act in made.acts:
+            yield from story(act, indent + "    ")
+    elif isinstance(made, Inner):
+        yield f"{indent}{'deferred ' if made.deferred else ''}node {made.name}, a graph, checkpointer={made.keeps}"
+        yield from story(made.graph, indent + "    ")
+    elif isinstance(made, Ask):
+        yield f"{indent}asks {made.number}{' if the last answer is odd' if made.sometimes else ''}"
+    elif isinstance(made, Call):
+        yield f"{indent}calls {' and '.join(job.name for job in made.tasks)}{' and awaits neither' if made.late else ''}"
+        for job in made.tasks:
+            for act in job.acts:
+                yield f"{indent}    {job.name}:"
+                yield from story(act, indent + "        ")
+    elif isinstance(made, Run):
+        yield f"{indent}runs a graph, checkpointer={made.keeps}"
+        yield from story(made.graph, indent + "    ")
+
+
+# ---- building ------------------------------------------------------------------------------------------------------
+
+
+class Build:
+    """Makes real graphs.
+
+    Args:
+        tell: told of each body that begins and ends; awaited at each place where a body may be suspended.
+    """
+
+    def __init__(self, tell: Tell) -> None:
+        self.tell = tell
+
+    def __call__(self, made: Program, checkpointer: Any, world: Any = None, **options: Any) -> Any:
+        if isinstance(made, Flow):
+            return self._flow(made, checkpointer, world)
+        return self._graph(made, checkpointer, world, **options)
+
+    def _graph(self, made: Graph, checkpointer: Any, world: Any, **options: Any) -> Any:
+        graph = StateGraph(State)
+        names = [node.name for node in made.nodes]
+        for node in made.nodes:
+            if isinstance(node, Inner):
+                graph.add_node(node.name, self._graph(node.graph, node.keeps, world), defer=node.deferred)
+            else:
+                graph.add_node(node.name, self._node(node, names, world), defer=node.deferred)
+        for start, end in made.edges:
+            graph.add_edge(start, end)
+        for starts, end in made.joins:
+            graph.add_edge(list(starts), end)
+        for source, number, waits in made.routers:
+            graph.add_conditional_edges(source, self._router(made, source, number, waits))
+        return graph.compile(checkpointer=checkpointer, world=world, **options)
+
+    def _flow(self, made: Flow, checkpointer: Any, world: Any) -> Any:
+        acts = self._acts(made.acts, world)
+
+        async def flow(given: Any, *, previous: Any) -> Any:
+            self.tell.body("flow")
+            said = [given, previous]
+            await self._perform(acts, said)
+            await self.tell.turn()
+            return self.tell.gave({"said": digest(said) % 1000})
+
+        return entrypoint(checkpointer=checkpointer, world=world)(flow)
+
+    def _node(self, made: Node, names: list[str], world: Any) -> Callable[[Any], Any]:
+        acts = self._acts(made.acts, world)
+        sendable = made.gives == "sends" and not keeps(made)
+
+        async def node(state: Any) -> Any:
+            self.tell.body(made.name)
+            said: list[Any] = [made.name, dict(state)]
+            await self._perform(acts, said)
+            await self.tell.turn()
+            return self.tell.gave(_given(made, names if not sendable else [], state, digest(said)))
+
+        return node
+
+    def _job(self, made: Job, world: Any) -> Callable[[Any], Any]:
+        acts = self._acts(made.acts, world)
+
+        async def job(given: Any) -> Any:
+            self.tell.body(made.name)
+            said = [made.name, given]
+            await self._perform(acts, said)
+            await self.tell.turn()
+            return digest(said) % 1000
+
+        return task(name=made.name)(job)
+
+    def _acts(self, acts: tuple[Act, ...], world: Any) -> list[tuple[Act, Any]]:
+        """Each act with what it runs. (A list of pairs: graphs in it are found by who looks for subgraphs.)"""
+        made: list[tuple[Act, Any]] = []
+        for act in acts:
+            if isinstance(act, Call):
+                made.append((act, [self._job(job, world) for job in act.tasks]))
+            elif isinstance(act, Run):
+                made.append((act, self(act.graph, act.keeps, world)))
+            else:
+                made.append((act, None))
+        return made
+
+    async def _perform(self, acts: list[tuple[Act, Any]], said: list[Any]) -> None:
+        for act, made in acts:
+            await self.tell.turn()
+            if isinstance(act, Ask):
+                if not act.sometimes or digest(said) & 1:
+                    said.append(self.tell.ask(f"{act.number} of {said[0]}: {digest(said) % 1000}"))
+            elif isinstance(act, Call):
+                futures = [each(digest(said, place) % 1000) for place, each in enumerate(made)]
+                if not act.late:
+                    said.extend([await future for future in futures])
+            elif isinstance(act.graph, Flow):
+                said.append(await made.ainvoke(digest(said) % 1000))
+            else:
+                said.append(digest(await made.ainvoke({"log": [f"{said[0]} runs"], "count": 2 + digest(said) % 4})))
+
+    def _router(self, made: Graph, source: str, number: int, waits: bool) -> Callable[[Any], Any]:
+        names = [node.name for node in made.nodes]
+        sendable = _sendable(made)
+
+        def decide(state: Any) -> Any:
+            luck = digest(source, number, dict(state))
+            if state.get("count", 0) > BOUND:
+                return END
+            ends: list[Any] = []
+            for place, name in enumerate(names):
+                if luck >> (3 * place) & 3 > 1:
+                    send = luck >> (3 * place + 2) & 1 and name in sendable
+                    arg = {"count": state.get("count", 0) + 1, "log": [f"sent by {source}"]}
+                    ends.append(Send(name, arg) if send else name)
+            return ends
+
+        async def wait(state: Any) -> Any:
+            await self.tell.turn()
+            return decide(state)
+
+        route: Any = wait if waits else decide
+        route.__name__ = f"route{number}"
+        return route
+
+
+def _sendable(made: Graph) -> list[str]:
+    """Nodes that may run twice in one superstep: not those that overwrite, nor those that keep a graph's state."""
+    overwrites = [node.name for node in made.nodes if isinstance(node, Node) and node.gives == "overwrite"]
+    return [node.name for node in made.nodes if node.name not in overwrites and not keeps(node)]
+
+
+def keeps(made: Program | Node | Inner | Act) -> bool:
+    """Whether the state of a graph is kept in it from call to call."""
+    if isinstance(made, (Run, Inner)):
+        return made.keeps is True or keeps(made.graph)
+    if isinstance(made, Graph):
+        return any(keeps(node) for node in made.nodes)
+    return isinstance(made, (Node, Flow)) and any(keeps(act) for act in made.acts)
+
+
+def _given(made: Node, names: list[str], state: Any, luck: int) -> Any:
+    count = state.get("count", 0)
+    update = {"log": [f"{made.name}{luck % 100}"], "count": 1, "table": {made.name: luck % 5}}
+    if luck & 1:
+        update["last"] = made.name
+    if made.gives == "nothing" or (made.gives == "sometimes" and luck & 2):
+        return None
+    if made.gives == "list":
+        return [update, {"log": ["and more"]}, Command(update=[("log", ["first"]), ("log", ["second"])])]
+    if made.gives == "overwrite":
+        return {**update, "log": Overwrite([f"all new by {made.name}"])}
+    if made.gives in ("goto", "sends") and count <= BOUND:
+        if names:
+            return Command(update=update, goto=names[luck % len(names)])
+        name = made.name  # to itself: whoever overwrites is not sent to
+        return Command(update=update, goto=[Send(name, {"count": count + 2, "log": [f"{i}"]}) for i in range(luck % 3)])
+    if made.gives == "parent" and luck & 4:
+        goto = "a" if luck & 8 and count <= BOUND else ()  # every graph has one of that name
+        return Command(graph=Command.PARENT, update={"log": [f"up from {made.name}"], "count": 1}, goto=goto)
+    return update
+
+
+class Tell:
+    """What programs tell while they run, and what they are made to wait for. Tests make their own of it."""
+
+    def __init__(self) -> None:
+        self.began: list[tuple[str, str]] = []
+        self.given: dict[str, Any] = {}
+
+    def body(self, name: str) -> None:
+        self.began.append((name, get_runtime().execution_info.task_id))
+
+    def gave(self, result: Any) -> Any:
+        self.given[get_runtime().execution_info.task_id] = result
+        return result
+
+    def ask(self, question: str) -> Any:
+        return interrupt(question)
+
+    async def turn(self) -> None:
+        pass
+
+
+# ---- the strategy --------------------------------------------------------------------------------------------------
+
+
+def asks() -> st.SearchStrategy[Ask]:
+    return st.builds(Ask, st.integers(0, 3), st.booleans())
+
+
+def jobs(depth: int) -> st.SearchStrategy[Job]:
+    inside: st.SearchStrategy[Act] = asks()
+    if depth > 0:
+        inside = st.one_of(inside, calls(depth - 1))
+    return st.builds(Job, st.sampled_from(("s", "t", "u")), st.lists(inside, max_size=2).map(tuple))
+
+
+def calls(depth: int) -> st.SearchStrategy[Call]:
+    return st.builds(Call, st.lists(jobs(depth), min_size=1, max_size=3).map(tuple), st.booleans())
+
+
+def acts(depth: int, commands: bool = True) -> st.SearchStrategy[tuple[Act, ...]]:
+    """What a function does; `commands`: graphs that it runs may command the graph around them."""
+    each: list[st.SearchStrategy[Any]] = [asks(), calls(min(depth, 1))]
+    if depth > 0:
+        inner = st.one_of(graphs(depth - 1, commands), flows(depth - 1))
+        # A function may run one graph: those that keep their state are found by the node's name.
+        run = st.builds(Run, inner, st.sampled_from((None, True)))
+        one = st.tuples(st.lists(st.one_of(*each), max_size=1), run, st.lists(st.one_of(*each), max_size=1))
+        return st.one_of(
+            st.lists(st.one_of(*each), max_size=3).map(tuple),
+            st.lists(st.one_of(*each), max_size=3).map(tuple),
+            one.map(lambda parts: (*parts[0], parts[1], *parts[2])),
+        )
+    return st.lists(st.one_of(*each), max_size=2).map(tuple)
+
+
+def flows(depth: int) -> st.SearchStrategy[Flow]:
+    return st.builds(Flow, acts(depth, commands=False))  # a workflow is no graph that could go anywhere
+
+
+@st.composite
+def graphs(draw: st.DrawFn, depth: int, inside: bool = True) -> Graph:
+    names = NODES[: draw(st.sampled_from((3, 4, 2) if depth > 0 else (2, 3, 1)))]
+    gives = ["update", "update", "nothing", "sometimes", "list", "goto", "sends", *(["parent"] if inside else [])]
+    overwriter = draw(st.sampled_from((None, *names)))
+    nodes: list[Node | Inner] = []
+    for name in names:
+        deferred = draw(st.integers(0, 5)) == 5
+        if depth > 0 and draw(st.integers(0, 2)) == 2:
+            nodes.append(Inner(name, draw(graphs(depth - 1)), draw(st.sampled_from((None, True))), deferred))
+        else:
+            gift = "overwrite" if name == overwriter else draw(st.sampled_from(gives))
+            nodes.append(Node(name, draw(acts(depth)), gift, deferred))
+    one = st.sampled_from(names)
+    edges = [(START, name) for name in sorted(draw(st.sets(one, min_size=min(2, len(names)))))]
+    joins: list[tuple[tuple[str, ...], str]] = []
+    if len(names) > 1:
+        later = st.tuples(one, one).filter(lambda edge: edge[0] < edge[1])  # forward: only routers make loops
+        edges += sorted(draw(st.sets(later, max_size=3)))
+    if len(names) > 2:
+        starts = st.lists(one, min_size=2, max_size=3, unique=True).map(lambda given: tuple(sorted(given)))
+        both = st.tuples(starts, one).filter(lambda join: join[1] > max(join[0]))
+        joins = sorted(draw(st.sets(both, max_size=1)))
+    # A router of a node that counts nothing might route for ever.
+    counting = [node.name for node in nodes if isinstance(node, Inner) or node.gives not in ("nothing", "sometimes")]
+    sources = st.tuples(st.sampled_from((START, *counting)), st.integers(0, 1))
+    routers = [(source, number, draw(st.booleans())) for source, number in sorted(draw(st.sets(sources, max_size=2)))]
+    return Graph(tuple(nodes), tuple(edges), tuple(joins), tuple(routers))
+
+
+def programs(depth: int = 2) -> st.SearchStrategy[Program]:
+    """Programs, mostly graphs; graphs inside them are `depth` levels deep at most."""
+    return st.one_of(
+        graphs(min(depth, 1), False),
+        graphs(depth, False),
+        graphs(depth, False),
+        graphs(min(depth, 1), False),
+        graphs(0, False),
+        flows(1),
+    )
+
+
+def inputs_of(made: Program) -> list[Any]:
+    """What a thread is called with: the second input when all is done for the first."""
+    return ["begin", "again"] if isinstance(made, Flow) else [{"log": ["in"], "count": 0}, {"log": ["in again"]}]
+
+
+def answer_to(question: Any) -> Any:
+    """The answer is a function of the question; falsy ones are answers too."""
+    luck = digest("answer", question)
+    return (None, 0, False, "", luck % 100, f"yes {luck % 10}", {"a" * 32: luck % 7})[luck % 7]

@@ -1,0 +1,299 @@
+"""What the laws share: a conversation driven to its end, the trace that it leaves, and savers that are disturbed."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import anyio
+import anyio.lowlevel
+from hypothesis import HealthCheck, note, reject, settings
+from law_programs import Build, Program, Tell, answer_to, inputs_of, story
+
+from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.ledger import read_record
+from checkpoint_savers.records import Chain, CheckpointId, CheckpointRow, Claim, Commit, Header, Owner, TaskRecord
+from pregel_async import Command, Interrupt, StateSnapshot
+from pregel_async.errors import GraphRecursionError
+
+T = TypeVar("T")
+
+
+THREAD: dict[str, Any] = {"configurable": {"thread_id": "t"}, "recursion_limit": 30}
+
+
+def law(share: float = 1.0) -> Any:
+    """Settings of a law: PREGEL_LAWS says how many programs it is tried on."""
+    return settings(
+        max_examples=max(1, int(int(os.environ.get("PREGEL_LAWS", "25")) * share)),
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+        report_multiple_bugs=False,
+    )
+
+
+def show(made: Program) -> None:
+    """Make a failing example tell its program."""
+    note("the program:\n    " + "\n    ".join(story(made)))
+
+
+class World:
+    """A clock that goes on by a millisecond with each look, and by what it is told; ids from a seed."""
+
+    def __init__(self) -> None:
+        self.time = 4_000_000_000.0
+        self.random = random.Random(0)
+
+    def now(self) -> float:
+        self.time += 0.001
+        return self.time
+
+    def new_id(self) -> str:
+        return f"run-{self.random.getrandbits(64):016x}"
+
+    def entropy(self) -> int:
+        return self.random.getrandbits(62)
+
+    def jitter(self) -> float:
+        return self.random.random()
+
+
+class Scheduled(Tell):
+    """Programs that are suspended for a random number of turns of the event loop, wherever they can be."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._random = random.Random(seed)
+
+    async def turn(self) -> None:
+        for _ in range(self._random.choice((0, 0, 1, 2, 5))):
+            await anyio.lowlevel.checkpoint()
+
+
+# ---- conversations -------------------------------------------------------------------------------------------------
+
+
+def questions_in(result: Any) -> list[Interrupt]:
+    return list(result.get("__interrupt__", ())) if isinstance(result, dict) else []
+
+
+def all_at_once(asked: Sequence[Interrupt]) -> Any:
+    return Command(resume={question.id: answer_to(question.value) for question in asked})
+
+
+class Talk:
+    """How a conversation went.
+
+    Attributes:
+        asked: what was open at each pause: ids and questions, in order.
+        values: the state in the end.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[list[tuple[str, Any]]] = []
+        self.values: Any = None
+
+
+async def converse(
+    graph: Any,
+    given: Sequence[Any],
+    config: Any = None,
+    *,
+    answer: Callable[[Sequence[Interrupt]], Any] = all_at_once,
+    at_pause: Callable[[], Awaitable[None]] | None = None,
+    stops: bool = False,
+) -> Talk:
+    """Call a graph until nothing is left to do, answering what it asks.
+
+    Args:
+        given: the inputs; the next one when nothing is left to do.
+        config: of the first call; those after it go on at the head.
+        answer: the call's input that answers some of the open questions, or all.
+        at_pause: called after each call.
+        stops: the graph stops at breakpoints too.
+    """
+    talk = Talk()
+    config = THREAD if config is None else {**THREAD, **config}
+    inputs = list(given)
+    call = inputs.pop(0)
+    for _ in range(300):
+        try:
+            result = await graph.ainvoke(call, config)
+        except GraphRecursionError:
+            reject()  # graphs in graphs that count nothing: nothing is learned from them
+        config = THREAD
+        asked = questions_in(result)
+        state = await graph.aget_state("t")
+        assert {question.id for question in state.interrupts} == {question.id for question in asked}
+        if asked:
+            talk.asked.append([(question.id, question.value) for question in asked])
+        if at_pause is not None:
+            await at_pause()
+            state = await graph.aget_state("t")
+            asked = [question for question in asked if question in state.interrupts]
+        if asked:
+            call = answer(asked)
+        elif state.next and stops:
+            call = None
+        elif inputs:
+            assert not state.next, f"it has ended, and {state.next} are left"
+            call = inputs.pop(0)
+        else:
+            assert not state.next, f"it has ended, and {state.next} are left"
+            talk.values = state.values
+            return talk
+    raise AssertionError("the conversation does not end")
+
+
+# ---- traces --------------------------------------------------------------------------------------------------------
+
+
+async def trace_of(graph: Any, saver: BaseCheckpointSaver, *, sources: bool = True) -> dict[str, list[Any]]:
+    """P2: what has to be the same in every run of the same work: namespace -> its checkpoints, oldest first.
+
+    Each with its values, versions, what was seen of them, the tasks planned on it with their results, and on which
+    checkpoints of the graphs around it was made.
+    """
+    found: list[tuple[Header, Any]] = []
+    async for header, reader, _ in saver.walk("t", None):
+        found.append((header, reader.state(header.checkpoint_id)))
+    found.reverse()
+    place: dict[str, tuple[str, int]] = {}
+    counted: dict[str, int] = {}
+    for header, _ in found:
+        place[header.checkpoint_id] = (header.ns, counted.get(header.ns, 0))
+        counted[header.ns] = counted.get(header.ns, 0) + 1
+    trace: dict[str, list[Any]] = {}
+    for header, state in found:
+        codec = graph._codec
+        trace.setdefault(header.ns, []).append(
+            {
+                "step": header.step,
+                "source": header.metadata.get("source") if sources else None,
+                "parent": place.get(header.parent_id or ""),
+                "made on": {ns: place.get(at) for ns, at in dict(header.metadata.get("parents") or {}).items()},
+                "values": {name: codec.decode(data, channel=name) for name, data in state.values.items()},
+                "versions": {name: state.versions[name] for name in state.values},
+                "seen": {name: dict(seen) for name, seen in state.seen.items() if name in state.values},
+                "ran": state.ran,
+                "tips": {ns: place.get(at) for ns, at in state.tips.items()},
+            }
+        )
+    for ns, rows in trace.items():
+        snapshots = [
+            each async for each in graph.aget_state_history({"configurable": {"thread_id": "t", "checkpoint_ns": ns}})
+        ]
+        for row, snapshot in zip(rows, reversed(snapshots), strict=True):
+            row["next"] = snapshot.next
+            row["tasks"] = [told(task) for task in snapshot.tasks]
+    return trace
+
+
+def told(task: Any) -> Any:
+    error = None if task.error is None else (task.error.type, task.error.message)
+    return (task.name, task.id, task.path, task.result, error, task.interrupts)
+
+
+def difference(one: Any, other: Any, path: str = "") -> str:
+    """The first place in which two traces differ, to be read."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in [*one, *(key for key in other if key not in one)]:
+            if key not in one or key not in other:
+                return f"{path}[{key!r}] is only in one: {one.get(key, other.get(key))!r}"
+            if one[key] != other[key]:
+                return difference(one[key], other[key], f"{path}[{key!r}]")
+    if isinstance(one, list) and isinstance(other, list):
+        for place, (left, right) in enumerate(zip(one, other, strict=False)):
+            if left != right:
+                return difference(left, right, f"{path}[{place}]")
+        if len(one) != len(other):
+            longer = one if len(one) > len(other) else other
+            return f"{path} has {len(one)} and {len(other)}; the next is {longer[min(len(one), len(other))]!r}"
+    return f"{path}: {one!r} is not {other!r}"
+
+
+def same(one: Any, other: Any, what: str) -> None:
+    assert one == other, f"{what}: {difference(one, other)}"
+
+
+async def undisturbed(
+    made: Program, saver: BaseCheckpointSaver, world: World, turns: int = 2
+) -> tuple[Talk, dict[str, list[Any]], Tell]:
+    """A program's conversation, with nothing in its way."""
+    tell = Tell()
+    graph = Build(tell)(made, saver, world)
+    talk = await converse(graph, inputs_of(made)[:turns])
+    return talk, await trace_of(graph, saver), tell
+
+
+async def recorded_in(saver: BaseCheckpointSaver) -> set[str]:
+    """Ids of the tasks whose results are stored (of some, only the routers are left to run)."""
+    ids: set[str] = set()
+    async for header, reader, records in saver.walk("t", None):
+        ids.update(reader.entry(header.checkpoint_id).results)
+        for record in records:
+            entry = read_record(record, "t")
+            if entry.finished or not entry.routed:
+                ids.add(record.task_id)
+    return ids
+
+
+# ---- savers in between ---------------------------------------------------------------------------------------------
+
+
+class Through(BaseCheckpointSaver):
+    """A saver that passes everything on. Subclasses say what happens around the verbs."""
+
+    def __init__(self, inner: BaseCheckpointSaver) -> None:
+        super().__init__(codec=inner.codec, clock=inner.clock)
+        self.inner = inner
+
+    async def around(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+        return await call()
+
+    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
+        return await self.around("claim", lambda: self.inner.claim(thread_id, owner, now=now, expires_at=expires_at))
+
+    async def renew(self, claim: Claim, *, expires_at: float) -> None:
+        await self.around("renew", lambda: self.inner.renew(claim, expires_at=expires_at))
+
+    async def commit(self, claim: Claim, commit: Commit) -> None:
+        await self.around("commit", lambda: self.inner.commit(claim, commit))
+
+    async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
+        await self.around("record", lambda: self.inner.record(claim, records, expires_at=expires_at))
+
+    async def release(self, claim: Claim) -> None:
+        await self.around("release", lambda: self.inner.release(claim))
+
+    async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
+        return await self.around("read", lambda: self.inner.read(thread_id, ns, checkpoint_id))
+
+    async def segment(
+        self, thread_id: str, ns: str, base_id: CheckpointId
+    ) -> tuple[tuple[CheckpointRow, ...], tuple[TaskRecord, ...]]:
+        return await self.inner.segment(thread_id, ns, base_id)
+
+    async def scan(self, thread_id: str | None, ns: str | None, **limits: Any) -> tuple[Header, ...]:
+        return await self.inner.scan(thread_id, ns, **limits)
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        await self.inner.adelete_thread(thread_id)
+
+
+def plain(snapshot: StateSnapshot) -> Any:
+    """A snapshot, all that it says."""
+    return (
+        snapshot.values,
+        snapshot.next,
+        snapshot.config,
+        snapshot.metadata,
+        snapshot.created_at,
+        snapshot.parent_config,
+        snapshot.tasks,
+        snapshot.interrupts,
+        snapshot.error,
+    )

@@ -1,0 +1,216 @@
+"""P4, P5: a random program is disturbed once, anywhere, and goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import anyio
+from hypothesis import event, given, note
+from hypothesis import strategies as st
+from law_programs import Build, Program, Tell, inputs_of, programs
+from law_world import (
+    THREAD,
+    Scheduled,
+    Talk,
+    Through,
+    World,
+    all_at_once,
+    law,
+    recorded_in,
+    same,
+    show,
+    trace_of,
+    undisturbed,
+)
+
+from checkpoint_savers import InMemorySaver
+from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.errors import StorageError
+from pregel_async import Command
+
+T = TypeVar("T")
+
+LOOPS = ("asyncio", "trio")
+HOWS = ("error", "down", "die", "cancel")
+
+
+class Died(BaseException):
+    """Stands for the end of the process."""
+
+
+class Planned(Exception):
+    """A node's own failure."""
+
+
+class Trouble:
+    """One disturbance: at the n-th of the places that are counted, from 1; 0 only counts.
+
+    Attributes:
+        seen: how many places there were.
+        hit: what was disturbed; None before.
+        scope: of the run that is under way.
+    """
+
+    def __init__(self, at: int, how: str, after: bool) -> None:
+        self.at = at
+        self.how = how
+        self.after = after
+        self.seen = 0
+        self.hit: str | None = None
+        self.scope: anyio.CancelScope | None = None
+
+    def counts(self) -> bool:
+        self.seen += 1
+        return self.seen == self.at
+
+    def strike(self, what: str) -> None:
+        self.hit = what
+        if self.how == "cancel":
+            assert self.scope is not None
+            self.scope.cancel()
+        elif self.how == "die":
+            raise Died(what)
+        else:
+            raise StorageError(f"injected at {what}")
+
+
+class Failing(Through):
+    """A saver that is disturbed at one of its verbs; where it is down or dead, it stays so."""
+
+    def __init__(self, inner: BaseCheckpointSaver, trouble: Trouble) -> None:
+        super().__init__(inner)
+        self.trouble = trouble
+
+    async def around(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+        trouble = self.trouble
+        if trouble.hit is not None and trouble.how in ("down", "die"):
+            trouble.strike(trouble.hit)
+        if not trouble.counts():
+            return await call()
+        where = f"{verb} {trouble.seen}"
+        if trouble.after:
+            result = await call()
+            trouble.strike(f"after {where}")
+            return result
+        trouble.strike(f"before {where}")
+        return await call()
+
+
+class Stumbling(Scheduled):
+    """Programs that are disturbed at one of the places where they can be suspended."""
+
+    def __init__(self, seed: int, trouble: Trouble | None = None) -> None:
+        super().__init__(seed)
+        self.trouble = trouble
+
+    async def turn(self) -> None:
+        trouble = self.trouble
+        if trouble is not None and trouble.counts():
+            if trouble.how == "cancel":
+                trouble.strike("a body")
+            else:
+                trouble.hit = "a body"
+                raise Planned
+        await super().turn()
+
+
+async def disturbed(
+    made: Program, saver: BaseCheckpointSaver, world: World, storage: Trouble, bodies: Trouble, seed: int
+) -> tuple[Talk, dict[str, list[Any]], list[str]]:
+    """A program's conversation, disturbed once. Returns besides: the tasks that ran although they were recorded, or
+    shown as finished, and the questions that were asked although they were answered."""
+    talk = Talk()
+    inputs = inputs_of(made)
+    given = inputs[0]
+    turn = 0
+    again: list[str] = []
+    answered: set[str] = set()  # ids of questions whose answers were taken
+    shown: set[str] = set()  # ids of tasks that a stream has shown as finished
+    for number in range(600):
+        recorded = await recorded_in(saver) | shown
+        tell = Stumbling(seed + number, bodies)
+        graph = Build(tell)(made, Failing(saver, storage), world)
+        ended = False
+        config = {**THREAD, "metadata": {"turn": turn}}
+        error: BaseException | None = None
+        with anyio.CancelScope() as storage.scope:
+            bodies.scope = storage.scope
+            try:
+                if seed % 4 == 3:
+                    await graph.ainvoke(given, config)
+                else:
+                    async with graph.astream(given, config, stream_mode="tasks") as chunks:
+                        async for chunk in chunks:
+                            if "result" in chunk and chunk["error"] is None and not chunk["interrupts"]:
+                                shown.add(chunk["id"])
+                ended = True
+            except (StorageError, Planned, Died) as raised:
+                error = raised
+            except BaseExceptionGroup as group:  # several could not be stored; or several are dead
+                if group.split((StorageError, Planned, Died))[1] is not None:
+                    raise
+                error = group
+        again += [f"{name} {key}" for name, key in tell.began if key in recorded]
+        if isinstance(given, Command) and (ended or bodies.hit):
+            answered.update(given.resume)
+        if (storage.hit or bodies.hit) and not ended:
+            storage = Trouble(0, "error", False)
+            bodies = Trouble(0, "error", False)
+            world.time += 31  # the claim of a dead process lapses
+        elif error is not None:
+            raise error
+        state = await Build(Tell())(made, saver, world).aget_state("t")
+        if not state.metadata or state.metadata.get("turn") != turn:
+            continue  # nothing was stored: the same input again
+        asked = state.interrupts
+        again += [f"question {each.id}" for each in asked if each.id in answered]
+        if asked and (ended or seed & 2):  # what is open can be answered at once, after a crash too
+            talk.asked.append([(question.id, question.value) for question in asked])
+            given = all_at_once(asked)
+        elif ended and not state.next and turn + 1 < len(inputs):
+            turn += 1
+            given = inputs[turn]
+        elif ended and not state.next:
+            talk.values = state.values
+            return talk, await trace_of(Build(Tell())(made, saver, world), saver), again
+        else:
+            given = None
+    raise AssertionError("the conversation does not end")
+
+
+@law(0.5)
+@given(made=programs(), seed=st.integers(0, 999), loop=st.sampled_from(LOOPS))
+def test_a_crash_anywhere_changes_nothing(made: Program, seed: int, loop: str) -> None:
+    """P2, P4, P5: the end and the whole trace are the undisturbed run's; what was recorded never ran again."""
+    show(made)
+    luck = random.Random(seed)
+
+    async def main() -> None:
+        world = World()
+        talk, trace, _ = await undisturbed(made, InMemorySaver(clock=world.now), world)
+
+        async def play(storage: Trouble, bodies: Trouble) -> None:
+            world = World()
+            saver = InMemorySaver(clock=world.now)
+            other, found, again = await disturbed(made, saver, world, storage, bodies, luck.randrange(1000))
+            assert not again, f"recorded, and run again: {again}"
+            same(talk.values, other.values, "values")
+            same(trace, found, "traces")
+
+        counted = [Trouble(0, "error", False), Trouble(0, "error", False)]
+        await play(*counted)
+        for _ in range(5):
+            where = luck.randrange(2)
+            how, after = luck.choice(HOWS), luck.random() < 0.5
+            trouble = [Trouble(0, how, after), Trouble(0, how, after)]
+            trouble[where].at = luck.randint(1, counted[where].seen)
+            try:
+                await play(*trouble)
+            except BaseException:
+                note(f"disturbed: {trouble[where].hit}, {how}")
+                raise
+            event(f"{(trouble[where].hit or 'nowhere').rstrip('0123456789 ')}, {how}")
+
+    anyio.run(main, backend=loop)

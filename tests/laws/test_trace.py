@@ -1,0 +1,97 @@
+"""P2, P8: the trace of a random program depends neither on the schedule nor on how its questions are answered."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+from hypothesis import given
+from hypothesis import strategies as st
+from law_programs import Build, Program, Tell, answer_to, inputs_of, programs
+from law_world import Scheduled, Talk, World, converse, law, same, show, trace_of
+
+from checkpoint_savers import InMemorySaver
+from pregel_async import Command, Interrupt
+
+LOOPS = ("asyncio", "trio")
+
+
+async def told(made: Program, tell: Tell) -> tuple[Talk, Any]:
+    world = World()
+    saver = InMemorySaver(clock=world.now)
+    graph = Build(tell)(made, saver, world)
+    talk = await converse(graph, inputs_of(made))
+    return talk, await trace_of(graph, saver)
+
+
+@law()
+@given(made=programs(), seed=st.integers(0, 999))
+def test_every_schedule_gives_the_same_trace(made: Program, seed: int) -> None:
+    """P2: values, versions, task ids, recorded results, question ids and their order, on asyncio and on trio."""
+    show(made)
+    talk, trace = anyio.run(told, made, Tell())
+    for loop in LOOPS:
+        tell = Scheduled(seed)
+        other, found = anyio.run(told, made, tell, backend=loop)
+        same(talk.asked, other.asked, f"questions on {loop}")
+        same(trace, found, f"traces on {loop}")
+
+
+@law()
+@given(made=programs(), seed=st.integers(0, 999), loop=st.sampled_from(LOOPS))
+def test_answers_in_any_order_and_partition_give_the_same_end(made: Program, seed: int, loop: str) -> None:
+    """P8: one by one or some at once, in any order, by map or, where one is open, bare."""
+    show(made)
+    luck = random.Random(seed)
+
+    def some(asked: Sequence[Interrupt]) -> Any:
+        chosen = luck.sample(list(asked), luck.randint(1, len(asked)))
+        answers = {question.id: answer_to(question.value) for question in chosen}
+        bare = answer_to(asked[0].value)
+        if len(asked) == 1 and luck.random() < 0.5 and bare is not None and not isinstance(bare, dict):
+            return Command(resume=bare)
+        return Command(resume=answers)
+
+    async def main() -> None:
+        talk, trace = await told(made, Tell())
+        world = World()
+        saver = InMemorySaver(clock=world.now)
+        tell = Scheduled(seed)
+        graph = Build(tell)(made, saver, world)
+        other = await converse(graph, inputs_of(made), answer=some)
+        same(talk.values, other.values, "values")
+        same(trace, await trace_of(graph, saver), "traces")
+        first, second = ({asked for pause in each.asked for asked in pause} for each in (talk, other))
+        assert first == second, "other questions were asked"
+
+    anyio.run(main, backend=loop)
+
+
+class Knowing(Tell):
+    """Programs that know the answers, and never ask."""
+
+    def ask(self, question: str) -> Any:
+        return answer_to(question)
+
+
+@law()
+@given(made=programs(), loop=st.sampled_from(LOOPS))
+def test_to_ask_is_as_good_as_to_know(made: Program, loop: str) -> None:
+    """P5, P8: pauses leave nothing behind: the trace is that of a run which knew all answers."""
+    show(made)
+
+    async def main() -> None:
+        knowing, asking = Knowing(), Tell()
+        talk, trace = await told(made, knowing)
+        other, found = await told(made, asking)
+        assert not talk.asked
+        same(talk.values, other.values, "values")
+        same(trace, found, "traces")
+        same(set(knowing.began), set(asking.began), "what ran")
+        twice = [name for name, count in Counter(knowing.began).items() if count > 1]
+        assert not twice, f"ran twice, and was never disturbed: {twice}"
+
+    anyio.run(main, backend=loop)
