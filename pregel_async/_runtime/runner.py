@@ -77,7 +77,7 @@ class Runner:
         self._untold: list[tuple[Task, Finished]] = []
         self._turn = turn()
         self._natively_cancelled = natively_cancelled
-        self._broken: Exception | None = None  # storage's failure to record what a called task did
+        self._broken: BaseException | None = None  # storage's failure to record what a called task did
         self._record: Recorder | None = None if storage is None else self._record_unrouted
 
     async def execute(self, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
@@ -145,7 +145,9 @@ class Runner:
                 await self.tell(task, outcome, stored=True)
             except UnstorableValueError as error:
                 return Failed(error)
-            except Exception as error:
+            except anyio.get_cancelled_exc_class():
+                raise
+            except BaseException as error:  # nothing else may leave: no task group is there to take it
                 self._broken = error
                 return Failed(error)
         return outcome

@@ -189,7 +189,10 @@ def test_an_edit_as_a_pending_node_is_that_node(made: Program, seed: int, loop: 
                 again = [
                     task
                     for task in state.tasks
-                    if task.result is None and task.name in plain_nodes and luck.random() < share
+                    if task.result is None
+                    and task.name in plain_nodes
+                    and luck.random() < share
+                    and task.id in tell.given  # the others end with commands of a graph that they run
                 ]
                 if not again:
                     return
