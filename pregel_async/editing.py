@@ -19,7 +19,7 @@ from ._core.program import PARENT, Node, Program, Write, no_writes
 from ._core.task import Cancelled, Failed, Finished, Outcome, Task
 from ._runtime.attempt import attempt
 from ._runtime.context import Around, Running, Session
-from ._runtime.thread import Thread
+from ._runtime.thread import Thread, withdraw
 from .errors import ConfigError, InvalidUpdateError
 from .types import COPY, END, INPUT, START, RunnableConfig, StateUpdate
 
@@ -324,7 +324,8 @@ async def edit_inside(
     """Apply updates to the state of a graph inside another.
 
     One that keeps its state from call to call, and is not under way, is found by the root's checkpoints: the root
-    gets one of its own, then, that says where the state stands now.
+    gets one of its own, then, that says where the state stands now. Questions that the edit does away with are open no
+    more in the graphs around either.
 
     Raises:
         InvalidUpdateError: the root has results in its open superstep, which such a checkpoint would have to redo.
@@ -337,12 +338,17 @@ async def edit_inside(
             "that first"
         )
 
-    async def tell_the_root() -> None:
+    asked = {question.id for question in thread.questions()}
+
+    async def tell_those_around() -> None:
+        gone = asked - {question.id for question in thread.questions()}
+        if gone:
+            await withdraw(thread, gone)
         if kept and not under_way and root.board is not None and thread.tip is not None:
             root.hold.moved[thread.ns] = thread.tip
             await edit(root, [[StateUpdate(None)]], run_id, config, store=store, limit=limit)
 
-    await edit(thread, updates, run_id, config, store=store, limit=limit, then=tell_the_root)
+    await edit(thread, updates, run_id, config, store=store, limit=limit, then=tell_those_around)
 
 
 async def _no_calls(caller: Running, task: Task) -> Outcome:

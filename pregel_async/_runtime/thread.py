@@ -13,7 +13,7 @@ Where a subgraph's state stands
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Literal, Protocol
 
@@ -841,6 +841,22 @@ async def made_on(
 
 def _was_made_on(row: CheckpointRow | Header, outer_ns: str, at: CheckpointId, caller: TaskId | None) -> bool:
     return parents_of(row).get(outer_ns) == at and (caller is None or row.metadata.get(CALLER) == caller)
+
+
+async def withdraw(inside: Thread, ids: Collection[str]) -> None:
+    """Take questions that are asked no more in a graph inside off the records of the tasks around it."""
+    hold = inside.hold
+    for ns, at in inside.parents.items():
+        chain = await hold.saver.read(hold.thread_id, ns, CheckpointId(at))
+        changed: list[TaskRecord] = []
+        for record in () if chain is None else chain.records:
+            entry = read_record(record, hold.thread_id)
+            left = tuple([(key, asked) for key, asked in entry.interrupts or () if key not in ids])
+            if entry.interrupts is not None and len(left) < len(entry.interrupts):
+                frame = write_record(msgspec.structs.replace(entry, interrupts=left))
+                changed.append(msgspec.structs.replace(record, frame=frame))
+        if changed:
+            await hold.saver.record(hold.claim, changed, expires_at=hold.expiry())
 
 
 def parents_of(row: CheckpointRow | Header) -> dict[str, str]:

@@ -1738,3 +1738,27 @@ async def test_editing_the_same_thread_again_gives_the_same_trace(nodes: Nodes) 
         return [(told(state), [each.id for each in state.tasks]) for state in await history(graph)]
 
     assert await traced() == await traced()
+
+
+async def test_an_edit_inside_takes_the_question_away_around(saver: BaseCheckpointSaver) -> None:
+    """Issue 3, state editing; P8: an update that stands for the node that asked answers for it: the graphs around do not
+    go on showing its question, an answer to it is refused, and the thread goes on."""
+
+    def asks(state: State) -> State:
+        return {"log": [interrupt("who?")]}
+
+    inner = StateGraph(State).add_node("asks", asks).add_edge(START, "asks").compile()
+    middle = StateGraph(State).add_node("inner", inner).add_edge(START, "inner").compile()
+    graph = StateGraph(State).add_node("middle", middle).add_node("other", asks).add_edge(START, "middle")
+    made = graph.add_edge(START, "other").compile(saver, blocking=False)
+    await made.ainvoke({"log": []}, "t")
+    before = await made.aget_state("t", subgraphs=True)
+    assert len(before.interrupts) == 2
+    inside = next(task for task in before.tasks if task.name == "middle").state.tasks[0].state
+    gone = inside.interrupts[0].id
+    await made.aupdate_state(inside.config, {"log": ["by hand"]}, "asks")
+    after = await made.aget_state("t", subgraphs=True)
+    assert [question.id for question in after.interrupts] == [q.id for q in before.interrupts if q.id != gone]
+    with pytest.raises(InvalidResumeError):
+        await made.ainvoke(Command(resume={gone: "late"}), "t")
+    assert (await made.ainvoke(Command(resume="me"), "t"))["log"] == ["by hand", "me"]
