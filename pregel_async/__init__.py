@@ -1,12 +1,13 @@
 """An asyncio-native runtime for stateful graphs: supersteps, structured concurrency, durable threads."""
 
-from .compiled import Pregel, PregelProtocol
+from .compiled import PregelProtocol
 from .errors import GraphInterrupt
 from .functional import TaskFuture, entrypoint, task
 from .graph import CompiledStateGraph, StateGraph
 from .managed import IsLastStep, ManagedValue, RemainingSteps
 from .messages import REMOVE_ALL_MESSAGES, MessagesState, RemoveMessage, add_messages
 from .node import NodeBuilder, PregelNode
+from .pregel import Pregel
 from .runtime import ExecutionInfo, Runtime, get_config, get_runtime, get_store, get_stream_writer, interrupt
 from .sync import open_sync
 from .types import (

@@ -20,10 +20,10 @@ def interrupt(value: Any) -> Any:
     thread is called with `Command(resume=answer)`: the node runs again from its start, and this call returns the
     answer. So put after it what must not be done twice, or do it in a task (`pregel_async.task`), whose result is kept.
 
-    A node may ask several times; each question has an id of its own, by the order in which the node asks. Let what this
-    raises through: `except Exception` does. Where a node asks from several tasks of a task group of its own, that order
-    is the event loop's (trio's is random), and an answer may reach another question when the node runs again: ask in
-    calls of a `pregel_async.task` there.
+    A node may ask several times; each question has an id of its own, by the order in which the node asks. In tasks that
+    the node has started beside it (a task group of its own), whose order is the event loop's, a question is known by
+    its value: one that says something else when the node runs again is another question. Let what this raises through:
+    `except Exception` does.
 
     Args:
         value: the question: anything that can be stored.

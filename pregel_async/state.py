@@ -18,8 +18,9 @@ from ._core.ids import PUSH
 from ._core.program import Program, Write
 from ._core.task import Task
 from ._runtime.modes.updates import as_update
+from ._runtime.namespaces import made_on, namespace_of, parents_of
 from ._runtime.restore import restore
-from ._runtime.thread import AMENDED, SUPERSTEP, amend_again, made_on, namespace_of, open_questions, parents_of
+from ._runtime.thread import AMENDED, SUPERSTEP, amend_again, open_questions
 from .errors import CheckpointNotFoundError
 from .types import PregelTask, RunnableConfig, StateSnapshot, TaskFailure
 

@@ -35,9 +35,10 @@ from .context import Around, Running, Session
 from .hold import Hold
 from .log import Log
 from .loops import NativeCancellations
+from .namespaces import has_child, namespace_of
 from .places import Places
 from .runner import Runner
-from .thread import Thread, has_child, namespace_of
+from .thread import Thread
 from .world import World
 
 

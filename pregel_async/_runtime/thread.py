@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import aclosing
 from typing import Any, Literal, Protocol
 
 import anyio
 import msgspec
 
-from checkpoint_savers.abc import PAGE, BaseCheckpointSaver
+from checkpoint_savers.abc import PAGE
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.errors import CheckpointError, UnstorableValueError
 from checkpoint_savers.ledger import Entry, Ledger, Reader, TaskEntry, read_record, write_record
-from checkpoint_savers.records import Chain, CheckpointId, CheckpointRow, Commit, Header, TaskId, TaskRecord
+from checkpoint_savers.records import Chain, CheckpointId, CheckpointRow, Commit, TaskId, TaskRecord
 
 from .._core.amending import amend
 from .._core.board import Board
@@ -34,6 +33,7 @@ from ..channels import MISSING
 from ..errors import CheckpointNotFoundError, GraphChangedError
 from ..types import Interrupt
 from .hold import Hold
+from .namespaces import CALLER, has_child, made_on, parents_of, was_made_on
 from .restore import BRANCH, kind_of, restore
 
 SUPERSTEP = TaskId("")
@@ -44,9 +44,6 @@ AMENDED = TaskId("__input__")
 
 BETWEEN = ""
 """The channel of the write that stands between two such updates: each is folded by itself."""
-
-CALLER = "__task__"
-"""The metadata key that says which task ran a graph whose namespace does not: one that keeps its state."""
 
 Source = Literal["input", "loop", "update", "fork"]
 
@@ -195,7 +192,7 @@ class Thread:
         """The newest state that was made by an earlier attempt at this very call, if there is one."""
         outer, hold = self._outer, self.hold
         assert outer is not None and outer.tip is not None
-        if _was_made_on(chain.rows[-1], outer.ns, outer.tip, self._caller):
+        if was_made_on(chain.rows[-1], outer.ns, outer.tip, self._caller):
             return chain
         if outer.tip != outer._loaded:
             return None  # this run made that checkpoint, and on it nothing but what the head would show
@@ -785,64 +782,6 @@ def open_questions(entry: TaskEntry, codec: Codec) -> Iterator[Interrupt]:
             yield Interrupt(codec.decode(data, channel="interrupt()"), key)
 
 
-def namespace_of(ns: str, task: Task, *, keeps: bool, number: int = 0) -> str:
-    """Where the state of a graph is stored that a task runs: by node and task; of one that keeps it, by node alone.
-
-    Args:
-        ns: the namespace of the task's own graph.
-        number: which of the graphs that the task runs it is.
-    """
-    inside = f"{task.node.name}:{task.id}"
-    inside = f"{ns}|{inside}" if ns else inside
-    if keeps:
-        inside = "|".join(part.partition(":")[0] for part in inside.split("|"))
-    return f"{inside}|{number}" if number else inside
-
-
-async def has_child(saver: BaseCheckpointSaver, thread_id: str, ns: str, at: CheckpointId) -> bool:
-    """Whether a checkpoint is no branch's tip."""
-    async with aclosing(saver.walk(thread_id, ns)) as walk:
-        async for header, _, _ in walk:
-            if header.parent_id == at:
-                return True
-            if header.checkpoint_id <= at:
-                break
-    return False
-
-
-async def made_on(
-    saver: BaseCheckpointSaver,
-    thread_id: str,
-    ns: str,
-    outer_ns: str,
-    at: CheckpointId,
-    *,
-    caller: TaskId | None,
-) -> tuple[CheckpointId, bool] | None:
-    """The newest checkpoint of a namespace that was made on a checkpoint of the graph around it, and whether it is the
-    namespace's head; None when there is none.
-
-    Args:
-        caller: the task that made it, when the namespace does not say; else None.
-    """
-    chain = await saver.read(thread_id, ns)
-    if chain is None:
-        return None
-    if _was_made_on(chain.rows[-1], outer_ns, at, caller):
-        return chain.head, True
-    async with aclosing(saver.walk(thread_id, ns)) as walk:
-        async for header, _, _ in walk:
-            if _was_made_on(header, outer_ns, at, caller):
-                return header.checkpoint_id, False
-            if header.checkpoint_id < at:
-                break
-    return None
-
-
-def _was_made_on(row: CheckpointRow | Header, outer_ns: str, at: CheckpointId, caller: TaskId | None) -> bool:
-    return parents_of(row).get(outer_ns) == at and (caller is None or row.metadata.get(CALLER) == caller)
-
-
 async def withdraw(inside: Thread, ids: Collection[str]) -> None:
     """Take questions that are asked no more in a graph inside off the records of the tasks around it."""
     hold = inside.hold
@@ -857,12 +796,6 @@ async def withdraw(inside: Thread, ids: Collection[str]) -> None:
                 changed.append(msgspec.structs.replace(record, frame=frame))
         if changed:
             await hold.saver.record(hold.claim, changed, expires_at=hold.expiry())
-
-
-def parents_of(row: CheckpointRow | Header) -> dict[str, str]:
-    """Namespace -> checkpoint, of the graphs around the one whose checkpoint this is."""
-    found = row.metadata.get("parents")
-    return found if isinstance(found, dict) else {}
 
 
 def _is_result(entry: TaskEntry) -> bool:

@@ -341,4 +341,5 @@ class _Updates:
         )
 
     def _refuse(self, what: str, why: str) -> InvalidUpdateError:
-        return InvalidUpdateError(f"node {self._node!r} {what}: {why}", node=self._node)
+        who = "the command given to the graph" if self._node == START else f"node {self._node!r}"
+        return InvalidUpdateError(f"{who} {what}: {why}", node=self._node)

@@ -1,0 +1,180 @@
+"""`Pregel`: a graph of the low level, of channels and of nodes that subscribe to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from checkpoint_savers.abc import BaseCheckpointSaver
+
+from ._core.program import SENDS, Program, Write, build_program
+from ._runtime.modes import MODES
+from ._runtime.world import World
+from .channels import BaseChannel
+from .compiled import Graph
+from .drawing import Drawing, Edge, drawing
+from .errors import GraphValidationError, InvalidInputError, InvalidUpdateError
+from .node import NodeBuilder, PregelNode, compile_node
+from .types import END, RESERVED, START, All, Command, Names, StreamMode
+
+__all__ = ["Pregel"]
+
+
+class Pregel(Graph[Any, Any]):
+    """A graph of the low level: nodes that subscribe to channels and write to channels.
+
+    Args:
+        nodes: by name; a `NodeBuilder` is built.
+        channels: by name.
+        input_channels: one takes the input as it is; several take a mapping's entries.
+        output_channels: one is returned bare; several as a mapping.
+        stream_channels: what streams show; the output channels by default.
+        checkpointer: where threads are stored.
+        store: what nodes get as `store`.
+        interrupt_before, interrupt_after: nodes before or after which a run stops; "*" for all.
+        name: for messages and drawings.
+        blocking: False promises that the nodes' plain functions never block, so that they run on the event loop.
+        unknown_keys: "ignore" drops input keys that are no input channels, instead of refusing them.
+        debug: warn (`InPlaceChangeWarning`) when a node changes its input in place.
+        world: clock, ids and randomness.
+
+    Raises:
+        GraphValidationError: an unknown or reserved name, an input that nothing reads.
+    """
+
+    def __init__(
+        self,
+        *,
+        nodes: Mapping[str, PregelNode | NodeBuilder],
+        channels: Mapping[str, BaseChannel[Any, Any, Any]],
+        input_channels: Names,
+        output_channels: Names,
+        stream_channels: Names | None = None,
+        checkpointer: BaseCheckpointSaver | bool | None = None,
+        store: Any = None,
+        interrupt_before: All | Sequence[str] = (),
+        interrupt_after: All | Sequence[str] = (),
+        name: str = "Pregel",
+        stream_mode: StreamMode = "values",
+        blocking: bool = True,
+        unknown_keys: Literal["error", "ignore"] = "error",
+        debug: bool = False,
+        world: World | None = None,
+    ) -> None:
+        built = {key: node.build() if isinstance(node, NodeBuilder) else node for key, node in nodes.items()}
+        if unknown_keys not in ("error", "ignore"):
+            raise GraphValidationError(f"unknown_keys is 'error' or 'ignore', not {unknown_keys!r}")
+        if stream_mode not in MODES:
+            raise GraphValidationError(
+                f"stream_mode {stream_mode!r} is not known; known are {', '.join(sorted(MODES))}"
+            )
+        inputs, outputs = _names(input_channels), _names(output_channels)
+        shown = outputs if stream_channels is None else _names(stream_channels)
+        _validate(built, channels, inputs, outputs, shown)
+        program = build_program(
+            name=name,
+            nodes=[compile_node(key, node, blocking=blocking) for key, node in built.items()],
+            channels=channels,
+            keys=[key for key in channels if key != SENDS],
+            inputs=inputs,
+            outputs=outputs,
+            read_input=_input_reader(inputs, ignore=unknown_keys == "ignore"),
+            read_command=_command_reader(list(channels)),
+        )
+        super().__init__(
+            program,
+            checkpointer=checkpointer,
+            hints=[channel.typ for channel in channels.values()],
+            stream_channels=shown,
+            stream_mode=stream_mode,
+            world=world,
+            debug=debug,
+            store=store,
+            interrupt_before=interrupt_before,
+            interrupt_after=interrupt_after,
+        )
+        self._nodes = built
+
+    def _drawing(self) -> Drawing:
+        """An edge is a channel that one node writes and another is triggered by."""
+        return _draw(self._nodes, self._program)
+
+
+def _draw(nodes: Mapping[str, PregelNode], program: Program) -> Drawing:
+    edges = [Edge(source=START, target=name) for c in _each(program.inputs) for name in program.triggered.get(c, ())]
+    for name, node in nodes.items():
+        for entry in node.writers:
+            edges += [Edge(source=name, target=end) for end in program.triggered.get(entry.channel, ())]
+            if entry.channel in _each(program.outputs):
+                edges.append(Edge(source=name, target=END))
+    return drawing(list(nodes), edges)
+
+
+def _names(given: Names) -> str | tuple[str, ...]:
+    return given if isinstance(given, str) else tuple(given)
+
+
+def _each(names: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else names
+
+
+def _input_reader(inputs: str | tuple[str, ...], *, ignore: bool) -> Any:
+    def read(given: Any) -> list[Write]:
+        if isinstance(inputs, str):
+            return [(inputs, given)]
+        if not isinstance(given, Mapping):
+            raise InvalidInputError(f"the input is a mapping of {', '.join(inputs)}, not a {type(given).__name__}")
+        unknown = [key for key in given if key not in inputs]
+        if unknown and not ignore:
+            raise InvalidInputError(
+                f"the input has {unknown[0]!r}, and the graph's input channels are {', '.join(inputs)}"
+            )
+        return [(key, given[key]) for key in inputs if key in given]
+
+    return read
+
+
+def _command_reader(channels: Sequence[str]) -> Callable[[Command], list[Write]]:
+    def read(command: Command) -> list[Write]:
+        if command.goto:
+            raise InvalidUpdateError("a graph of channels has nowhere to go to: write to the channel that triggers it")
+        update = command.update or {}
+        if not isinstance(update, Mapping):
+            raise InvalidUpdateError(f"an update is a mapping of channels, not a {type(update).__name__}")
+        for name in update:
+            if name not in channels or name == SENDS:
+                raise InvalidUpdateError(
+                    f"the command updates {name!r}, and the graph has no such channel", channel=name
+                )
+        return list(update.items())
+
+    return read
+
+
+def _validate(
+    nodes: Mapping[str, PregelNode],
+    channels: Mapping[str, BaseChannel[Any, Any, Any]],
+    inputs: str | tuple[str, ...],
+    outputs: str | tuple[str, ...],
+    shown: str | tuple[str, ...],
+) -> None:
+    if not nodes:
+        raise GraphValidationError("the graph has no nodes")
+    for name in (*nodes, *channels):
+        if not name or name == END or name in RESERVED or (name.startswith("__pregel_") and name != SENDS):
+            raise GraphValidationError(f"the name {name!r} is reserved")
+    used = [(f"node {name!r} subscribes to", channel) for name, node in nodes.items() for channel in node.triggers]
+    used += [(f"node {name!r} reads", channel) for name, node in nodes.items() for channel in node.read_channels]
+    used += [(f"node {name!r} writes to", entry.channel) for name, node in nodes.items() for entry in node.writers]
+    used += [("the input is", channel) for channel in _each(inputs)]
+    used += [("the output is", channel) for channel in _each(outputs)] + [("the stream shows", c) for c in _each(shown)]
+    for what, channel in used:
+        if channel not in channels:
+            raise GraphValidationError(f"{what} channel {channel!r}, and the graph has no such channel")
+        if channel == SENDS:
+            raise GraphValidationError(f"{what} {SENDS!r}, which is reserved: return a Send from a router instead")
+    triggers = {trigger for node in nodes.values() for trigger in node.triggers}
+    if not triggers.intersection(_each(inputs)):
+        raise GraphValidationError(
+            f"no node subscribes to an input channel ({', '.join(_each(inputs))}): nothing would run"
+        )
