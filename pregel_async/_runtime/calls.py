@@ -211,6 +211,10 @@ class TaskFuture(Generic[T]):
             with self._scope:
                 await anyio.lowlevel.checkpoint_if_cancelled()  # it never begins when it was cancelled before
                 outcome = await around.call(self._caller, self._task)
+        except anyio.get_cancelled_exc_class():
+            raise
+        except BaseException as error:  # nothing else may leave: no task group is there to take it
+            outcome = Failed(error)
         finally:
             if isinstance(outcome, Paused):
                 self._caller.open[self.place] = outcome.interrupts
