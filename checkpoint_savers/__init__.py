@@ -26,6 +26,9 @@ from .records import Checkpoint, CheckpointMetadata, CheckpointTuple
 if TYPE_CHECKING:
     from .sqlite import SqliteSaver
 
+MemorySaver = InMemorySaver
+"""The same, by its older name elsewhere."""
+
 __all__ = [
     "BaseCheckpointSaver",
     "Checkpoint",
@@ -35,6 +38,7 @@ __all__ = [
     "Codec",
     "CorruptCheckpointError",
     "InMemorySaver",
+    "MemorySaver",
     "PregelError",
     "SaverClosedError",
     "SqliteSaver",

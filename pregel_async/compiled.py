@@ -750,6 +750,6 @@ def _checked_saver(checkpointer: BaseCheckpointSaver | bool | None) -> BaseCheck
         kind = f"class: make one, {given.__name__}()" if isinstance(given, type) else type(given).__name__
         raise InvalidCheckpointerError(
             f"a checkpointer is a BaseCheckpointSaver, not a {kind}. A saver that is an async context manager is "
-            "entered first: async with SqliteSaver.from_conn_string(path) as saver"
+            "entered first: async with SqliteSaver.from_conn_string(path) as saver, or with open_sync(...) as saver"
         )
     return checkpointer

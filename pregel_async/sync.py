@@ -8,9 +8,8 @@ graph), on that loop. See `_runtime/portal.py`.
 from __future__ import annotations
 
 import contextlib
-import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
@@ -288,8 +287,7 @@ class SyncStream(Iterator[T]):
 # ---- savers ----------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def open_sync(manager: AbstractAsyncContextManager[T]) -> Generator[T, None, None]:
+class open_sync(Generic[T]):  # noqa: N801  # a verb, which is entered
     """Open a saver without an event loop.
 
         with open_sync(SqliteSaver.from_conn_string("runs.db")) as saver:
@@ -297,20 +295,28 @@ def open_sync(manager: AbstractAsyncContextManager[T]) -> Generator[T, None, Non
             graph.invoke(...)
 
     An open saver serves all threads and event loops. A program that has no block to put around its life (a web
-    application) keeps an `ExitStack` that is closed at exit; one that forks opens its saver in each child.
+    application, the interactive prompt) enters it once: `saver = open_sync(...).__enter__()`. What is stored is safe
+    however the process ends; to close in order, keep an `ExitStack` that is closed at exit. A program that forks opens
+    its saver in each child.
 
     Args:
         manager: a saver, or any other async context manager whose two ends need not run in the same task.
 
     Raises:
-        SyncCallError: called in a thread in which an event loop is running.
+        SyncCallError: entered or left in a thread in which an event loop is running.
     """
-    called, instead = "open_sync()", "async with"
-    value = here(called, instead).call(manager.__aenter__)
-    try:
-        yield value
-    except BaseException:
-        if not here(called, instead).call(partial(manager.__aexit__, *sys.exc_info()), closes=True):
-            raise
-    else:
-        here(called, instead).call(partial(manager.__aexit__, None, None, None), closes=True)
+
+    # A class and no generator: one that is never left would be closed by the interpreter at its end, and wait there
+    # for a loop that runs no more.
+
+    def __init__(self, manager: AbstractAsyncContextManager[T]) -> None:
+        self._manager = manager
+
+    def __enter__(self) -> T:
+        return here("open_sync()", "async with").call(self._manager.__aenter__)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        leave = partial(self._manager.__aexit__, kind, error, traceback)
+        here("open_sync()", "async with").call(leave, closes=True)

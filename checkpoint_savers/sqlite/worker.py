@@ -296,7 +296,8 @@ class Worker:
 
 def closed(name: str) -> SaverClosedError:
     return SaverClosedError(
-        f"the saver of {name} is not open in this process: use it inside 'async with SqliteSaver.from_conn_string(...)'"
+        f"the saver of {name} is not open in this process: use it inside "
+        "'async with SqliteSaver.from_conn_string(...)', or 'with open_sync(...)'"
     )
 
 

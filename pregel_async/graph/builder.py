@@ -68,7 +68,8 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
         metadata: the user's own.
         graph: the compiled graph that it is, if it is one.
         injects: what else the function gets, by keyword.
-        destinations: where its commands may go, for the drawing: (node, label); None where they may go anywhere.
+        destinations: where its commands may go, for the drawing: (node, label).
+        checked: these were given, and name nodes; those of an annotation may be the graph around's.
     """
 
     call: Callable[..., Any]
@@ -78,6 +79,7 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     graph: Graph[Any, Any] | None
     injects: tuple[tuple[str, str], ...]
     destinations: tuple[tuple[str, str | None], ...]
+    checked: bool
 
 
 class BranchSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -239,7 +241,8 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             input_schema: what the function gets; by default what its first parameter's annotation says, else the state.
                 Keys that the state does not have become channels, private to those nodes that name them.
             destinations: where the node's commands may go, for drawings and checked by compile: names, or names with
-                labels. A return annotation `Command[Literal["a", "b"]]` says the same.
+                labels. A return annotation `Command[Literal["a", "b"]]` says the same, unchecked: a command for the
+                graph around names nodes of that.
         """
         if isinstance(node, str):
             name = node
@@ -274,7 +277,8 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             metadata=dict(metadata or {}),
             graph=graph,
             injects=injects,
-            destinations=_destinations(call, destinations) if graph is None else (),
+            destinations=_destinations(call if graph is None else None, destinations),
+            checked=destinations is not None,
         )
         return self
 
@@ -490,7 +494,11 @@ def draw(builder: StateGraph[Any, Any, Any]) -> Drawing:
                 for said, end in ends.items()
             ]
     for source, node in builder.nodes.items():
-        edges += [Edge(source=source, target=end, conditional=True, label=label) for end, label in node.destinations]
+        edges += [
+            Edge(source=source, target=end, conditional=True, label=label)
+            for end, label in node.destinations
+            if end in builder.nodes or end == END
+        ]
     deferred = frozenset(name for name, node in builder.nodes.items() if node.defer)
     return drawing(list(builder.nodes), edges, deferred)
 
@@ -516,7 +524,7 @@ def _check_action(name: str, call: Any) -> tuple[tuple[str, str], ...]:
     return injects
 
 
-def _destinations(call: Callable[..., Any], given: Destinations | None) -> tuple[tuple[str, str | None], ...]:
+def _destinations(call: Callable[..., Any] | None, given: Destinations | None) -> tuple[tuple[str, str | None], ...]:
     """Where a node's commands may go, as far as it says."""
     if isinstance(given, Mapping):
         return tuple(given.items())
@@ -532,7 +540,8 @@ def _destinations(call: Callable[..., Any], given: Destinations | None) -> tuple
             for inner in get_args(at):
                 look(inner)
 
-    look(hints_of(call).get("return"))
+    if call is not None:
+        look(hints_of(call).get("return"))
     return tuple(found)
 
 

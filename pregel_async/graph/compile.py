@@ -147,7 +147,7 @@ def _validate(builder: Builder) -> None:
         for name in (*several, end):
             check(name, f"the edge {list(several)!r} -> {end!r}")
     for source, node in builder.nodes.items():
-        for end, _ in node.destinations:
+        for end, _ in node.destinations if node.checked else ():
             check(end, f"the destinations of {source!r}")
             if end == START:
                 raise GraphValidationError(f"the destinations of {source!r} cannot lead to START")

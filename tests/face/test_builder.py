@@ -810,10 +810,17 @@ async def test_a_return_annotation_says_where_commands_go() -> None:
 
 @pytest.mark.parametrize("destinations", [["nobody"], {"nobody": "label"}, [START]])
 def test_compile_refuses_destinations_that_are_none(destinations: Any) -> None:
-    """As it does the ends of edges; and the same when an annotation says it."""
+    """As it does the ends of edges. An annotation may name nodes of the graph around, for a parent command: what this graph
+    does not have is not drawn. A graph as a node has destinations too."""
     made = builder("a").add_node("decide", says("decide"), destinations=destinations).add_edge(START, "decide")
     with pytest.raises(GraphValidationError, match="the destinations of 'decide'"):
         made.compile()
     annotated = builder("b").add_node("decide", commanding("b")).add_edge(START, "decide")
-    with pytest.raises(GraphValidationError, match="names 'a', and there is no such node"):
-        annotated.compile()
+    edges = annotated.compile().get_graph().edges
+    assert [(edge.source, edge.target) for edge in edges] == [(START, "decide"), ("decide", END)]
+    outer = builder("b").add_node("inner", annotated.compile(), destinations=["b"]).add_edge(START, "inner")
+    assert ("inner", "b") in [(edge.source, edge.target) for edge in outer.compile().get_graph().edges]
+    with pytest.raises(GraphValidationError, match="the destinations of 'inner'"):
+        builder("b").add_node("inner", annotated.compile(), destinations=destinations).add_edge(
+            START, "inner"
+        ).compile()

@@ -1255,3 +1255,12 @@ def test_after_a_fork(place: str) -> None:
     """
     done = scene(code % place)
     assert done == "child [{'x': 1}, [{'node': {'x': 1}}]]\nparent {'x': 1}\n"
+
+
+def test_a_saver_that_is_never_left_does_not_hold_up_the_end() -> None:
+    """Issue, sync face: stopped at exit: a web application or a prompt enters its saver once, and may never leave it."""
+    program = "from checkpoint_savers import SqliteSaver; from pregel_async import open_sync; import tempfile, os\n"
+    program += "saver = open_sync(SqliteSaver.from_conn_string(os.path.join(tempfile.mkdtemp(), 'a.db'))).__enter__()\n"
+    program += "kept = open_sync(saver)\nprint('open')"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "open\n", "")
