@@ -300,7 +300,8 @@ class open_sync(Generic[T]):  # noqa: N801  # a verb, which is entered
     its saver in each child.
 
     Args:
-        manager: a saver, or any other async context manager whose two ends need not run in the same task.
+        manager: a saver, or any other async context manager whose two ends need not run in the same task. It suppresses
+            no exception.
 
     Raises:
         SyncCallError: entered or left in a thread in which an event loop is running.

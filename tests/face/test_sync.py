@@ -1008,17 +1008,6 @@ def test_opening_a_saver(tmp_path: Path) -> None:
         with open_sync(SqliteSaver.from_conn_string(tmp_path / "bad.db")):
             pass
 
-    class Suppresses:
-        async def __aenter__(self) -> int:
-            return 5
-
-        async def __aexit__(self, *args: Any) -> bool:
-            return args[0] is KeyError
-
-    with open_sync(Suppresses()) as five:
-        assert five == 5
-        raise KeyError
-
 
 SCENE = """
 import asyncio, atexit, logging, os, sys, threading, time
