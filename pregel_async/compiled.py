@@ -395,7 +395,11 @@ class Graph(SyncFace[InputT, OutputT]):
             breakpoints=stops if stops.before or stops.after else None,
             debug=self._debug,
         )
-        number = 0 if outer is None else outer.number("run", self.name, given, ordered=self.checkpointer is True)
+        number = (
+            0
+            if outer is None
+            else outer.number("run", self.name, given, who=self._program, ordered=self.checkpointer is True)
+        )
         return _Call(settings, outer, number)
 
     def _stops(self, before: All | Sequence[str] | None, after: All | Sequence[str] | None) -> Breakpoints:
@@ -464,6 +468,9 @@ class Graph(SyncFace[InputT, OutputT]):
         """
         reader, (thread_id, ns, at) = self._reader(config)
         bound = None if before is None else address(before)[2]
+        for named in (at, bound):
+            if named is not None:
+                await reader.require(thread_id, ns, named)
         snapshots = reader.history(thread_id, ns, at, filter=filter, before=bound, limit=limit)
         async with aclosing(snapshots):
             async for snapshot in snapshots:
@@ -635,7 +642,12 @@ class Graph(SyncFace[InputT, OutputT]):
 
         Args:
             xray: draw the graphs that nodes run in place of the nodes: True at any depth, a number so many levels.
+
+        Raises:
+            ConfigError: `xray` is something else.
         """
+        if not isinstance(cast("object", xray), int) or xray < 0:
+            raise ConfigError(f"xray is True, False or a number of levels, not {xray!r}")
         return self._outline(()).expanded(xray)
 
     def _outline(self, around: tuple[Graph[Any, Any], ...]) -> Drawing:

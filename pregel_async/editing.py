@@ -19,7 +19,8 @@ from ._core.program import PARENT, Node, Program, Write, no_writes
 from ._core.task import Cancelled, Failed, Finished, Outcome, Task
 from ._runtime.attempt import attempt
 from ._runtime.context import Around, Running, Session
-from ._runtime.thread import Thread, withdraw
+from ._runtime.namespaces import ids_in
+from ._runtime.thread import Thread, check_goes_on, withdraw
 from .errors import ConfigError, InvalidUpdateError
 from .types import COPY, END, INPUT, START, RunnableConfig, StateUpdate
 
@@ -52,7 +53,7 @@ class Editor:
     def __init__(self, thread: Thread, session: Session, config: RunnableConfig, *, store: Any, limit: int) -> None:
         self._thread = thread
         self._program: Program = thread.program
-        self._scope = (thread.thread_id, thread.ns)
+        self._scope = (thread.thread_id, ids_in(thread.ns, thread.caller or ""))
         self._board = Board(self._program) if thread.board is None else thread.board
         self._board.remaining = limit  # what a router reads of it is that of a run's first superstep
         self._fresh = thread.tip is None  # nothing has been stored or made so far
@@ -328,7 +329,8 @@ async def edit_inside(
     more in the graphs around either.
 
     Raises:
-        InvalidUpdateError: the root has results in its open superstep, which such a checkpoint would have to redo.
+        InvalidUpdateError: the root has results in its open superstep, which such a checkpoint would have to redo; or
+            the task that runs the graph has its result already, so that nothing would go on from the edit.
     """
     under_way = root.tip is not None and thread.parents.get("") == root.tip
     kept = ":" not in thread.ns
@@ -338,6 +340,8 @@ async def edit_inside(
             "that first"
         )
 
+    if not kept:
+        await check_goes_on(thread)
     asked = {question.id for question in thread.questions()}
 
     async def tell_those_around() -> None:

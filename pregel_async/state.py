@@ -18,7 +18,7 @@ from ._core.ids import PUSH
 from ._core.program import Program, Write
 from ._core.task import Task
 from ._runtime.modes.updates import as_update
-from ._runtime.namespaces import made_on, namespace_of, parents_of
+from ._runtime.namespaces import CALLER, ids_in, made_on, namespace_of, parents_of
 from ._runtime.restore import restore
 from ._runtime.thread import AMENDED, SUPERSTEP, amend_again, open_questions
 from .errors import CheckpointNotFoundError
@@ -75,6 +75,11 @@ class StateReader:
         children = [] if row.checkpoint_id == chain.head else await self._children_of(thread_id, ns, row.checkpoint_id)
         return await self._snapshot((Reader(thread_id, ns, chain.rows), row), chain.records, children, subgraphs)
 
+    async def require(self, thread_id: str, ns: str, at: CheckpointId) -> None:
+        """Raises `CheckpointNotFoundError` when there is no such checkpoint."""
+        if await self._saver.read(thread_id, ns, at) is None:
+            raise CheckpointNotFoundError(thread_id, at)
+
     async def history(
         self,
         thread_id: str,
@@ -125,7 +130,7 @@ class StateReader:
         amended = entries.get(AMENDED)
         if amended is not None:
             amend_again(program, board, amended, self._codec)
-        tasks = superstep.plan(program, board, (thread_id, row.ns))
+        tasks = superstep.plan(program, board, (thread_id, ids_in(row.ns, row.metadata.get(CALLER, ""))))
         shown = [self._task(task, entries.get(task.id), children) for task in tasks]
         # Not by the result that is shown: a task that wrote nothing shows None where one channel is the output.
         finished = [(entry := entries.get(task.id)) is not None and entry.finished for task in tasks]

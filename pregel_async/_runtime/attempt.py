@@ -273,7 +273,7 @@ async def _call(node: Node, value: Any, running: Running, progress: _Progress, *
         result = copy_context().run(call, value)
     else:
         # Cancelling waits for the thread: nothing that the graph started outlives the run.
-        result = await in_thread(call, value, running.stop)
+        result = await in_thread(partial(running.in_worker, call), value, running.stop)
     return await in_own_context(result, progress.natively_cancelled) if isawaitable(result) else result
 
 

@@ -262,7 +262,7 @@ class CalledTasks:
 
     def start(self, caller: Running, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskFuture[Any]:
         """Start a task; on the event loop's thread."""
-        task = caller.task.call(node, caller.number("call", node.name, args, kwargs), own((args, kwargs)))
+        task = caller.task.call(node, caller.number("call", node.name, args, kwargs, who=node), own((args, kwargs)))
         future: TaskFuture[Any] = TaskFuture(caller, task)
         self._futures.append(future)
         future.start()

@@ -22,7 +22,7 @@ from .._core.ids import interrupt_id
 from .._core.isolation import isolate, own
 from .._core.program import Program
 from .._core.task import Outcome, Task
-from ..errors import EmptyChannelError, GraphInterrupt, OutsideRunError
+from ..errors import EmptyChannelError, GraphInterrupt, InvalidUpdateError, OutsideRunError
 from ..types import Interrupt, RunnableConfig, StreamWriter
 from .hold import Hold
 from .loops import current_task, starter
@@ -205,6 +205,7 @@ class Running:
         host: the event loop's task that its code runs in.
         place: its place among those that run at once; None when all may.
         ended: the attempt is over; code of it that goes on all the same reaches nothing any more.
+        worker: the thread that its plain function runs in; 0 for none.
         within: the node whose code called this one, or runs its graph; None when there is none.
     """
 
@@ -221,6 +222,7 @@ class Running:
         "places",
         "task",
         "within",
+        "worker",
     )
 
     def __init__(self, around: Around, board: Board, task: Task, within: Running | None = None) -> None:
@@ -235,13 +237,19 @@ class Running:
         self.ended = False
         self.within = within
         self._counts: dict[str, int] = {}
-        self._beside: dict[bytes, int] = {}
+        self._beside: dict[bytes, tuple[object, int]] = {}
+        self.worker = 0
 
     @property
     def ns(self) -> str:
         """What the state of graphs that it runs is stored under."""
         own_part = f"{self.task.node.name}:{self.task.id}"
         return f"{self.around.ns}|{own_part}" if self.around.ns else own_part
+
+    def in_worker(self, call: Callable[[Any], Any], value: Any) -> Any:
+        """Call the node's plain function, in its worker thread."""
+        self.worker = threading.get_ident()
+        return call(value)
 
     def stop(self) -> None:
         """It is cancelled: end what it has called, and let it call nothing more. For a thread that waits for a task."""
@@ -282,28 +290,43 @@ class Running:
         the routers run."""
         self._counts = dict.fromkeys(("ask", "call", "run"), ROUTED)
 
-    def number(self, what: Literal["ask", "call", "run"], *given: Any, ordered: bool = False) -> int:
+    def number(
+        self, what: Literal["ask", "call", "run"], *given: Any, who: object = None, ordered: bool = False
+    ) -> int:
         """Which of its questions, calls or runs this is: the same number when the node runs again.
 
-        What the node's own task does comes in the order of its code, and is counted. Tasks that it starts run in the
-        order that the event loop chooses: what they do is known by what is given, and only equal ones by their order.
+        What the node's own task does comes in the order of its code, and is counted. Tasks and threads that it starts
+        run in an order that is not the code's: what they do is known by what is given, and only equal ones by their
+        order.
 
         Args:
             given: the question, the task's name and arguments, or the graph's name and input.
+            who: the task's function, or the graph.
             ordered: count in any case.
+
+        Raises:
+            InvalidUpdateError: two that differ cannot be told apart.
         """
-        session = self.around.session
-        beside = (
-            threading.get_ident() == session.loop_thread
-            and session.current_task() is not self.host
-            and _BY_THREAD.get() is not self
-        )
+        session, thread = self.around.session, threading.get_ident()
+        if thread == session.loop_thread:
+            beside = session.current_task() is not self.host and _BY_THREAD.get() is not self
+        else:
+            beside = thread != self.worker
         if ordered or not beside or self.around.thread is None:
             number = self._counts.get(what, 0)
             self._counts[what] = number + 1
             return number
         key = f"{what} {self._counts.get(what, 0) >= ROUTED} ".encode() + self.around.thread.fingerprint(given)
-        again = self._beside[key] = self._beside.get(key, -1) + 1
+        first, again = self._beside.get(key, (who, -1))
+        if first is not who:
+            raise InvalidUpdateError(
+                f"node {self.task.node.name!r} runs two {'tasks' if what == 'call' else 'graphs'} of the name "
+                f"{given[0]!r}, with equal input, in tasks of its own: when it runs again, nothing would tell whose "
+                "result is whose. Give them names of their own: task(name=...), compile(name=...)",
+                node=self.task.node.name,
+            )
+        again += 1
+        self._beside[key] = who, again
         return BESIDE + int.from_bytes(blake2b(key + b" %d" % again, digest_size=6).digest())
 
     def next_place(self, number: int = 0) -> int:
@@ -397,7 +420,8 @@ _BY_THREAD: ContextVar[Running | None] = ContextVar("pregel_async.by_thread", de
 @contextlib.contextmanager
 def in_order_of(running: Running | None) -> Generator[None]:
     """Hop to the event loop from a node's worker thread: what is done there is as ordered as the thread's own code."""
-    token = _BY_THREAD.set(running)
+    mine = running is not None and running.worker == threading.get_ident()
+    token = _BY_THREAD.set(running if mine else None)
     try:
         yield
     finally:

@@ -31,6 +31,12 @@ def namespace_of(ns: str, task: Task, *, keeps: bool, number: int = 0) -> str:
     return f"{inside}|{number}" if number else inside
 
 
+def ids_in(ns: str, caller: str) -> str:
+    """What ids of tasks are made in where a namespace outlives the task that runs its graph: each such task has its
+    own, so that no question is taken for one of a run that was discarded."""
+    return f"{ns}@{caller}" if caller else ns
+
+
 async def has_child(saver: BaseCheckpointSaver, thread_id: str, ns: str, at: CheckpointId) -> bool:
     """Whether a checkpoint is no branch's tip."""
     async with aclosing(saver.walk(thread_id, ns)) as walk:

@@ -14,7 +14,7 @@ import msgspec
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.records import CheckpointId
+from checkpoint_savers.records import CheckpointId, TaskId
 
 from .._core import superstep
 from .._core.board import Board
@@ -35,7 +35,7 @@ from .context import Around, Running, Session
 from .hold import Hold
 from .log import Log
 from .loops import NativeCancellations
-from .namespaces import has_child, namespace_of
+from .namespaces import has_child, ids_in, namespace_of
 from .places import Places
 from .runner import Runner
 from .thread import Thread
@@ -178,7 +178,8 @@ async def run_nested(
                 call = _Call(None, None, [], False)
         if thread is None or thread.board is None:
             call.require_input(program, None if session.hold is None else session.hold.thread_id)
-        ended = await _Run(program, settings, session, log, thread, ns, outer).go(call)
+        caller = outer.task.id if keeps else None
+        ended = await _Run(program, settings, session, log, thread, ns, outer, caller).go(call)
     if not ended.done:
         outer.open[place] = ended.interrupts
         raise GraphInterrupt(ended.interrupts)
@@ -270,7 +271,7 @@ def _read(program: Program, given: Any) -> _Call:
     return _Call(None, given, edits, given.resume is not None)
 
 
-_DIGITS = frozenset("0123456789abcdef")
+_DIGITS = frozenset("0123456789abcdefABCDEF")
 
 
 def _is_id(key: object) -> bool:
@@ -329,11 +330,12 @@ class _Run:
         thread: Thread | None,
         ns: str,
         outer: Running | None,
+        caller: TaskId | None = None,
     ) -> None:
         self._program = program
         self._settings = settings
         self._session = session
-        self._scope = (session.scope, ns)
+        self._scope = (session.scope, ns if caller is None else ids_in(ns, caller))
         self._thread = thread
         self._log = log
         width = settings.max_concurrency

@@ -30,7 +30,7 @@ from .._core.board import Board
 from .._core.program import PARENT, RETURN, Program, Write
 from .._core.task import Failed, Finished, Outcome, Paused, Task
 from ..channels import MISSING
-from ..errors import CheckpointNotFoundError, GraphChangedError
+from ..errors import CheckpointNotFoundError, GraphChangedError, InvalidUpdateError
 from ..types import Interrupt
 from .hold import Hold
 from .namespaces import CALLER, has_child, made_on, parents_of, was_made_on
@@ -65,6 +65,7 @@ class Thread:
         ns: the namespace, "" for the root graph's.
         parents: namespace -> checkpoint, of the graphs around this one.
         board: what was loaded; None when it held nothing.
+        caller: the task that runs the graph, when its state is kept from call to call; else None.
         continues: an earlier attempt at the same call has got this far: its input is on the board already.
     """
 
@@ -89,7 +90,7 @@ class Thread:
         self.board: Board | None = None
         self.continues = False
         self._outer = outer
-        self._caller = caller
+        self.caller = caller
         self._head: CheckpointId | None = None
         self._ledger = Ledger.start(ns)
         self._loaded: CheckpointId | None = None
@@ -192,11 +193,11 @@ class Thread:
         """The newest state that was made by an earlier attempt at this very call, if there is one."""
         outer, hold = self._outer, self.hold
         assert outer is not None and outer.tip is not None
-        if was_made_on(chain.rows[-1], outer.ns, outer.tip, self._caller):
+        if was_made_on(chain.rows[-1], outer.ns, outer.tip, self.caller):
             return chain
         if outer.tip != outer._loaded:
             return None  # this run made that checkpoint, and on it nothing but what the head would show
-        found = await made_on(hold.saver, hold.thread_id, self.ns, outer.ns, outer.tip, caller=self._caller)
+        found = await made_on(hold.saver, hold.thread_id, self.ns, outer.ns, outer.tip, caller=self.caller)
         return None if found is None else await hold.saver.read(hold.thread_id, self.ns, found[0])
 
     async def _load(self, chain: Chain | None, *, fork: bool = False) -> None:
@@ -208,7 +209,7 @@ class Thread:
         reader = Reader(self.thread_id, self.ns, chain.rows)
         if self._outer is None:
             self.parents = parents_of(row)
-            self._caller = row.metadata.get(CALLER)
+            self.caller = row.metadata.get(CALLER)
         self.board = restore(self.program, reader.state(at), row.step, self.codec, thread_id=self.thread_id)
         self._ledger = Ledger.resume(reader, at)
         if at != chain.head and not fork:
@@ -427,14 +428,14 @@ class Thread:
 
     def _append(self, entry: Entry, step: int, source: Source) -> None:
         metadata = {**self.metadata, "source": source, "step": step, "parents": self.parents}
-        if self._caller is not None:
-            metadata[CALLER] = self._caller
+        if self.caller is not None:
+            metadata[CALLER] = self.caller
         row = self._ledger.append(entry, checkpoint_id=self.hold.next_id(), step=step, metadata=metadata)
         self._waiting.append(row)
 
     def _stands_at(self, tip: CheckpointId) -> None:
         """Where the state stands now that is kept from call to call: at a checkpoint that is stored."""
-        if self._outer is not None and self._caller is not None:
+        if self._outer is not None and self.caller is not None:
             self.hold.tips[self.ns] = self.hold.moved[self.ns] = tip
 
     def _entry(self, board: Board, ran: Sequence[Task], outcomes: Sequence[Outcome]) -> Entry:
@@ -780,6 +781,25 @@ def open_questions(entry: TaskEntry, codec: Codec) -> Iterator[Interrupt]:
     for key, data in entry.interrupts or ():
         if key not in entry.answers:
             yield Interrupt(codec.decode(data, channel="interrupt()"), key)
+
+
+async def check_goes_on(inside: Thread) -> None:
+    """Refuse to edit the state of a graph whose task, in the open superstep around it, has its result already.
+
+    Raises:
+        InvalidUpdateError
+    """
+    hold, running = inside.hold, inside.ns.split("|")
+    for ns, at in inside.parents.items():
+        chain = await hold.saver.read(hold.thread_id, ns, CheckpointId(at))
+        for record in () if chain is None else chain.records:
+            entry = read_record(record, hold.thread_id)
+            if entry.finished and f"{entry.name}:{record.task_id}" in running:
+                raise InvalidUpdateError(
+                    f"task {record.task_id!r} of node {entry.name!r}, which runs the graph in namespace {inside.ns!r}, "
+                    "has its result already, so that nothing would go on from this update: update the graph around it",
+                    node=entry.name,
+                )
 
 
 async def withdraw(inside: Thread, ids: Collection[str]) -> None:

@@ -254,7 +254,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             action, name = node, node.name if isinstance(node, Graph) else _name_of(node)
         if name in self.nodes:
             raise GraphValidationError(f"there is a node {name!r} already")
-        if not name or name in (START, END) or name in RESERVED or any(mark in name for mark in "|:"):
+        if not name or name == "*" or name.startswith("__") or name in RESERVED or any(mark in name for mark in "|:"):
             raise GraphValidationError(f"{name!r} cannot be a node's name: it is reserved, or contains '|' or ':'")
         graph: Graph[Any, Any] | None = None
         call: Callable[..., Any]

@@ -6,8 +6,11 @@ The event loop runs such tasks in an order of its choice (trio shuffles them), s
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import operator
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, TypedDict
 
 import anyio
@@ -16,6 +19,7 @@ import pytest
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import START, Command, StateGraph, interrupt, task
+from pregel_async.errors import InvalidResumeError, InvalidUpdateError
 
 pytestmark = pytest.mark.anyio
 
@@ -24,6 +28,10 @@ NAMES = [f"n{index}" for index in range(6)]
 
 class State(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
+
+
+class Named(State, total=False):
+    who: str
 
 
 def alone(node: Any) -> Any:
@@ -124,6 +132,80 @@ async def test_graphs_get_their_own_states(seed: int) -> None:
         result = await graph.ainvoke(Command(resume=answers), "t")
     assert result["log"] == [f"{name}: {name}/first/hello {name}" for name in NAMES]
     assert rounds <= len(NAMES)
+
+
+async def test_two_of_one_name_are_refused() -> None:
+    """P5, P8: two different tasks, or graphs, of one name and with equal input cannot be told apart beside each other:
+    that is an error that says so, and never the other's result."""
+
+    def made(value: str) -> Any:
+        @task
+        async def fetch(given: str) -> str:
+            return value
+
+        return fetch
+
+    first, second = made("A"), made("B")
+
+    async def node(state: State) -> State:
+        async with anyio.create_task_group() as group:
+            group.start_soon(call, first)
+            group.start_soon(call, second)
+        return {}
+
+    async def call(fetch: Any) -> None:
+        await fetch("x")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await alone(node).ainvoke({"log": []}, "t")
+    assert all(isinstance(error, InvalidUpdateError) and "'fetch'" in str(error) for error in caught.value.exceptions)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_threads_of_the_nodes_own(seed: int) -> None:
+    """P8: in threads that a node starts, whose order is nobody's, a question is known by its value too."""
+    late = random.Random(seed).sample(NAMES, len(NAMES))
+
+    def node(state: State) -> State:
+        turns = {name: threading.Event() for name in NAMES}
+
+        def ask(name: str) -> str:
+            turns[name].wait()
+            try:
+                return f"{name}: {interrupt(f'who is {name}?')}"
+            finally:
+                following = late[late.index(name) + 1 :]
+                for each in following[:1]:
+                    turns[each].set()
+
+        turns[late[0]].set()
+        with ThreadPoolExecutor(len(NAMES)) as pool:
+            told = [pool.submit(contextvars.copy_context().run, ask, name) for name in NAMES]
+        random.shuffle(late)
+        return {"log": [each.result() for each in told]}
+
+    graph = alone(node)
+    result = await graph.ainvoke({"log": []}, "t")
+    answers = {question.id: question.value.split()[2] for question in result["__interrupt__"]}
+    assert len(answers) == len(NAMES)
+    random.shuffle(late)
+    result = await graph.ainvoke(Command(resume=answers), "t")
+    assert result["log"] == [f"{name}: {name}?" for name in NAMES]
+
+
+async def test_a_late_answer_to_a_discarded_question() -> None:
+    """P8: a graph that keeps its state asks again after a new input has discarded its question: that is another one."""
+    inner = StateGraph(Named).add_node("ask", lambda state: {"log": [interrupt(f"pay {state['who']}?")]})
+    kept = inner.add_edge(START, "ask").compile(checkpointer=True, blocking=False)
+    graph = StateGraph(Named).add_node("n", kept).add_edge(START, "n").compile(InMemorySaver())
+    first = (await graph.ainvoke({"who": "ann"}, "t"))["__interrupt__"][0]
+    second = (await graph.ainvoke({"who": "bob"}, "t"))["__interrupt__"][0]
+    assert first.id != second.id
+    with pytest.raises(InvalidResumeError):
+        await graph.ainvoke(Command(resume={first.id: "yes, ann"}), "t")
+    state = await graph.aget_state("t", subgraphs=True)
+    assert [task.state.tasks[0].interrupts[0].id for task in state.tasks] == [second.id]
+    assert (await graph.ainvoke(Command(resume="yes, bob"), "t"))["log"] == ["yes, bob"]
 
 
 async def test_what_the_nodes_own_task_does_is_counted() -> None:
