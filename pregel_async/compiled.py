@@ -395,11 +395,11 @@ class Graph(SyncFace[InputT, OutputT]):
             breakpoints=stops if stops.before or stops.after else None,
             debug=self._debug,
         )
-        number = (
-            0
-            if outer is None
-            else outer.number("run", self.name, given, who=self._program, ordered=self.checkpointer is True)
-        )
+        number = 0
+        if outer is not None:
+            nodes = list(self._program.nodes)  # a graph that was given no name is known by them
+            kept = self.checkpointer is True
+            number = outer.number("run", self.name, nodes, given, who=self._program, ordered=kept)
         return _Call(settings, outer, number)
 
     def _stops(self, before: All | Sequence[str] | None, after: All | Sequence[str] | None) -> Breakpoints:
