@@ -94,7 +94,7 @@ class Limit:
     async def fanout(self, n: int) -> Case:
         async def run() -> dict[str, Any]:
             state: dict[str, Any] = {"n": n, "out": []}
-            for update in await self.superstep([lambda i=i: work({"i": i}) for i in range(n)]):  # type: ignore[misc]  # bound now
+            for update in await self.superstep([lambda i=i: work({"i": i}) for i in range(n)]):  # bound now
                 state["out"].extend(update["out"])
             state.update(await total(state))
             return state

@@ -81,7 +81,7 @@ class Engine:
 
             self.sync = {"durability": "sync"}
         else:
-            from pregel_async import END, START, Send, StateGraph  # type: ignore[assignment]  # the same names
+            from pregel_async import END, START, Send, StateGraph  # the same names
 
             self.sync = {}
         self.name, self.end, self.start, self.graph, self.send = name, END, START, StateGraph, Send
@@ -93,7 +93,7 @@ class Engine:
             if self.name == "langgraph":
                 from langgraph.checkpoint.memory import InMemorySaver
             else:
-                from checkpoint_savers import InMemorySaver  # type: ignore[assignment]  # the same name
+                from checkpoint_savers import InMemorySaver  # the same name
             return InMemorySaver()
         path = str(Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))) / "threads.db")
         if self.name == "langgraph":
@@ -166,7 +166,7 @@ class Engine:
 
     async def wide(self, keys: int, rounds: int) -> Case:
         names = [f"k{place:03d}" for place in range(keys)]
-        schema: Any = TypedDict("Wide", {**dict.fromkeys(names, int), "round": int})  # type: ignore[misc]  # made here
+        schema: Any = TypedDict("Wide", {**dict.fromkeys(names, int), "round": int})  # made here
         builder = self.graph(schema)
         for place, name in enumerate(WIDE):
             node = wide_node(place, names)

@@ -24,7 +24,7 @@ def test_opens_when_all_names_were_seen() -> None:
     assert not channel.update([])
     assert channel.update(["c", "a"])
     assert channel.is_available()
-    assert channel.get() is None  # type: ignore[func-returns-value]  # None is the value, and the promise
+    assert channel.get() is None  # None is the value, and the promise
 
 
 def test_the_same_name_twice_changes_nothing() -> None:
@@ -116,7 +116,7 @@ class TestAfterFinish:
         assert channel.finish()
         assert not channel.finish()
         assert channel.is_available()
-        assert channel.get() is None  # type: ignore[func-returns-value]  # None is the value, and the promise
+        assert channel.get() is None  # None is the value, and the promise
 
     def test_consume_starts_anew(self) -> None:
         """The next time needs all names and another end."""

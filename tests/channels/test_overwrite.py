@@ -135,7 +135,7 @@ def test_dicts_that_only_look_like_one(data: dict[str, Any]) -> None:
 class Array:
     """What compares element by element, and has no truth of its own, as arrays do."""
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __eq__(self, other: object) -> Any:
         return Array()
@@ -220,7 +220,7 @@ def test_a_barrier_refuses_it() -> None:
     channel = NamedBarrierValue(str, ["a", "b"])
     for value in ("a", ["a"]):
         with pytest.raises(InvalidUpdateError, match="was written Overwrite"):
-            channel.update([Overwrite(value)])  # type: ignore[list-item]
+            channel.update([Overwrite(value)])
 
 
 def test_what_it_holds_is_owned_like_any_write() -> None:
@@ -255,4 +255,4 @@ def test_is_a_value() -> None:
     assert one == Overwrite([1]) != Overwrite([2])
     assert repr(one) == "Overwrite(value=[1])"
     with pytest.raises(AttributeError):
-        one.value = [2]  # type: ignore[misc]
+        one.value = [2]

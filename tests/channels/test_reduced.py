@@ -170,7 +170,7 @@ def test_a_reducer_that_raises_leaves_the_value() -> None:
     channel.update([[1]])
     value = channel.get()
     with pytest.raises(TypeError):
-        channel.update([[2], [3], None, [4]])  # type: ignore[list-item]
+        channel.update([[2], [3], None, [4]])
     assert channel.get() is value
     assert value == [1]
 
@@ -181,8 +181,8 @@ def test_extending_in_place_does_not_reach_what_was_read() -> None:
     channel.update([first := [1]])
     read = channel.get()
     with pytest.raises(TypeError):
-        channel.update([[2], None])  # type: ignore[list-item]
-    channel.update([[2], (3,)])  # type: ignore[list-item]
+        channel.update([[2], None])
+    channel.update([[2], (3,)])
     assert channel.get() == [1, 2, 3]
     assert read == first == [1]
 

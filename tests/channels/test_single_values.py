@@ -186,4 +186,4 @@ class TestLastValueAfterFinish:
         assert channel.checkpoint() == ("a", False)
         channel.finish()
         assert channel.checkpoint() == ("a", True)
-        assert channel.from_checkpoint(["a", True]).get() == "a"  # type: ignore[arg-type]  # a codec may store a tuple as a list
+        assert channel.from_checkpoint(["a", True]).get() == "a"  # a codec may store a tuple as a list

@@ -99,7 +99,7 @@ FITS: list[tuple[Any, Any]] = [
     (list[int], []),
     (list[int], ["what is inside is not its business"]),
     (list[int], Own()),
-    (typing.List[int], [1]),  # noqa: UP006
+    (typing.List[int], [1]),  # noqa: UP006  # people write it in every way
     (dict[str, int], {}),
     (tuple[int, ...], (1,)),
     (set[int], {1}),
@@ -115,7 +115,7 @@ FITS: list[tuple[Any, Any]] = [
     (Literal["a", 1], "a"),
     (Literal["a", 1], 1),
     (int | str, "a"),
-    (Optional[int], 1),  # noqa: UP045
+    (Optional[int], 1),  # noqa: UP045  # people write it in every way
     (int | None, None),
     (list[int] | dict[str, int], {}),
     (Annotated[int, "meta"], 1),

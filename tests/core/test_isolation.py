@@ -321,10 +321,10 @@ class Secretive(pydantic.BaseModel):
 
 def test_a_models_extras_and_private_attributes_are_data() -> None:
     """`isolation`: pydantic models are isolated, with all that they hold."""
-    mine = Secretive(shown=[1], more=[1])  # type: ignore[call-arg]
+    mine = Secretive(shown=[1], more=[1])
     mine._hidden.append(1)
     owned = own(mine)
-    for part in (mine.shown, mine.more, mine._hidden):  # type: ignore[attr-defined]
+    for part in (mine.shown, mine.more, mine._hidden):
         part.append(2)
     got = isolate(owned)
     for part in (got.shown, got.more, got._hidden):

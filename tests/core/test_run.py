@@ -302,4 +302,4 @@ def test_every_outcome_is_one_of_three() -> None:
     """Rule 7: finished, failed or cancelled, exactly one; outcomes are values that nobody changes."""
     for outcome in (Finished([]), Failed(Oops()), Cancelled()):
         with pytest.raises(AttributeError):
-            outcome.writes = []  # type: ignore[misc,union-attr]
+            outcome.writes = []

@@ -43,7 +43,7 @@ def audit_graph(probe: Probe) -> StateGraph[Any, Any, Any]:
     )
     builder.edges |= example.builder.edges
     builder.branches.update(example.builder.branches)
-    return builder  # type: ignore[no-any-return]
+    return builder
 
 
 def _told(probe: Probe, name: str, call: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -55,7 +55,7 @@ class Told(Probe):
 class _Lines(list[str]):
     def __init__(self, each: Callable[[str], None]) -> None:
         super().__init__()
-        self.append = each  # type: ignore[method-assign]
+        self.append = each
 
 
 class Ticking(Through):

@@ -205,7 +205,7 @@ def fan_out(probe: Probe) -> StateGraph[Any, Any, Any]:
     graph = StateGraph(State).add_node("a", node(probe, "a")).add_edge(START, "a")
 
     async def work(given: Any) -> dict[str, Any]:
-        return await node(probe, "w", turns=2 * (5 - given["i"]))(given)  # type: ignore[no-any-return]
+        return await node(probe, "w", turns=2 * (5 - given["i"]))(given)
 
     graph.add_node("w", work).add_node("z", node(probe, "z"))
     return graph.add_conditional_edges("a", sends("w", 5)).add_edge("w", "z")

@@ -814,7 +814,7 @@ async def test_text_that_is_none(key: str, saver: BaseCheckpointSaver) -> None:
     else:
         config["configurable"][key] = "\udcff"
     with pytest.raises(ConfigError):
-        await graph.ainvoke({}, config)  # type: ignore[arg-type]
+        await graph.ainvoke({}, config)
     assert ran == [] and await saver.scan(None, None) == ()
 
 
@@ -826,7 +826,7 @@ async def test_the_limit(steps: int) -> None:
     loop = graph.add_conditional_edges("a", lambda state: "a" if state["n"] < steps else END)
     compiled = loop.compile(saver if steps < 100 else None, blocking=False)
     limit: dict[str, Any] = {} if steps == 10_007 else {"recursion_limit": steps}
-    assert (await compiled.ainvoke({"n": 0}, {"configurable": {"thread_id": "t"}, **limit}))["n"] == steps  # type: ignore[typeddict-item]
+    assert (await compiled.ainvoke({"n": 0}, {"configurable": {"thread_id": "t"}, **limit}))["n"] == steps
     if steps > 1:
         less: Any = {"configurable": {"thread_id": "u"}, "recursion_limit": steps - 1}
         with pytest.raises(GraphRecursionError) as caught:
@@ -871,10 +871,10 @@ async def test_reading_on_any_loop(saver: BaseCheckpointSaver) -> None:
     assert (await graph.aget_state(history[4].config)).next
     async for _ in (reading := graph.aget_state_history("t")):
         break
-    await reading.aclose()  # type: ignore[attr-defined]
+    await reading.aclose()
     async for _ in (listing := saver.alist("t")):
         break
-    await listing.aclose()  # type: ignore[attr-defined]
+    await listing.aclose()
     gc.collect()
     await anyio.lowlevel.checkpoint()
 
@@ -926,9 +926,9 @@ async def test_a_renamed_class(tmp_path: Path) -> None:
     for kind in (Sum, Renamed):
 
         async def add(state: Any) -> dict[str, Any]:
-            return {"plain": kind(1), "folded": kind(1)}  # noqa: B023
+            return {"plain": kind(1), "folded": kind(1)}
 
-        schema: Any = TypedDict("schema", {"plain": kind, "folded": Annotated[kind, _add]}, total=False)  # type: ignore[misc, valid-type]
+        schema: Any = TypedDict("schema", {"plain": kind, "folded": Annotated[kind, _add]}, total=False)
         async with SqliteSaver(tmp_path / "db", codec=Codec().with_types(kind, tag="sum")) as saver:
             graph = StateGraph(schema).add_node("a", add).add_edge(START, "a").compile(saver)
             result = await graph.ainvoke({"folded": kind(0)}, "t")

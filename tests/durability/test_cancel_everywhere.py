@@ -30,7 +30,7 @@ class Cancelled(Exception):
 async def invoked_by_scope(graph: Graph, given: Any, config: dict[str, Any], steps: Steps) -> Any:
     with anyio.CancelScope() as scope:
         steps.act = scope.cancel
-        return await graph.ainvoke(given, config)  # type: ignore[arg-type]
+        return await graph.ainvoke(given, config)
     raise Cancelled
 
 
@@ -39,7 +39,7 @@ async def invoked_natively(graph: Graph, given: Any, config: dict[str, Any], ste
     assert task is not None
     steps.act = task.cancel
     try:
-        return await graph.ainvoke(given, config)  # type: ignore[arg-type]
+        return await graph.ainvoke(given, config)
     except asyncio.CancelledError:
         task.uncancel()
         raise Cancelled from None
@@ -51,7 +51,7 @@ async def invoked_again_and_again_natively(graph: Graph, given: Any, config: dic
     assert task is not None
     steps.act, steps.again = task.cancel, not steps.acted
     try:
-        return await graph.ainvoke(given, config)  # type: ignore[arg-type]
+        return await graph.ainvoke(given, config)
     except asyncio.CancelledError:
         raise Cancelled from None
     finally:
@@ -79,7 +79,7 @@ async def streamed_natively(graph: Graph, given: Any, config: dict[str, Any], st
 
 
 async def _read(graph: Graph, given: Any, config: dict[str, Any]) -> Any:
-    chunks = [chunk async for chunk in graph.astream(given, config, stream_mode=["values", "updates"])]  # type: ignore[arg-type]
+    chunks = [chunk async for chunk in graph.astream(given, config, stream_mode=["values", "updates"])]
     return [chunk for mode, chunk in chunks if mode == "values"][-1]
 
 
@@ -102,7 +102,7 @@ async def streamed_and_closed(graph: Graph, given: Any, config: dict[str, Any], 
     async with anyio.create_task_group() as group:
         steps.act = closing.set
         group.start_soon(close)
-        stream = graph.astream(given, config, stream_mode="values")  # type: ignore[arg-type]
+        stream = graph.astream(given, config, stream_mode="values")
         try:
             async for chunk in stream:
                 last = chunk

@@ -531,7 +531,7 @@ async def _asks_for_another_checkpoint(saver: BaseCheckpointSaver, graph: Compil
 
 async def _finds_another_graph(saver: BaseCheckpointSaver, graph: CompiledStateGraph[Any, Any, Any]) -> None:
     class Other(State, total=False):
-        log: int  # type: ignore[misc]
+        log: int
 
     await graph.ainvoke({"log": ["in"]}, "t")
     other = StateGraph(Other).add_node("a", node(Probe(), "a")).add_edge(START, "a").compile(saver)
@@ -591,7 +591,7 @@ async def test_sends_of_two_owners(world: TestWorld) -> None:
     async def work(given: Any) -> dict[str, Any]:
         if given["i"] == 2:
             await held(given)
-        return await node(probe, "w")(given)  # type: ignore[no-any-return]
+        return await node(probe, "w")(given)
 
     graph = StateGraph(State).add_node("a", node(probe, "a")).add_node("w", work).add_edge(START, "a")
     compiled = graph.add_conditional_edges("a", sends("w", 3)).compile(saver, world=world)
@@ -606,7 +606,7 @@ async def test_sends_of_two_owners(world: TestWorld) -> None:
             group.start_soon(run_old)
             await held.reached.wait()
             held.hold = False
-            while len((await saver.aget_tuple("t", codec=_codec(saver))).pending_writes) < 2:  # type: ignore[union-attr]
+            while len((await saver.aget_tuple("t", codec=_codec(saver))).pending_writes) < 2:
                 await anyio.lowlevel.checkpoint()
             world.time += EXPIRY
             result = await compiled.ainvoke(None, "t")

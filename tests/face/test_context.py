@@ -46,7 +46,7 @@ from pregel_async.channels import LastValue
 from pregel_async.errors import GraphRecursionError, GraphValidationError, InvalidContextError, OutsideRunError
 
 if TYPE_CHECKING:
-    from nowhere import Unknown  # type: ignore[import-not-found]  # pyright: ignore  # not there at run time, on purpose
+    from nowhere import Unknown  # not there at run time, on purpose
 
 pytestmark = pytest.mark.anyio
 
@@ -99,7 +99,7 @@ async def bare(state: State, rt: Runtime) -> State:
     return {"log": [rt.context]}
 
 
-async def by_name(state, runtime, config, writer, store, previous):  # type: ignore[no-untyped-def]  # on purpose
+async def by_name(state, runtime, config, writer, store, previous):  # on purpose
     writer("dropped")
     return {"log": [runtime.context, "configurable" in config, store, previous]}
 
@@ -267,7 +267,7 @@ async def in_a_task_group(name: str) -> list[Any]:
 
     async with anyio.create_task_group() as group:
         group.start_soon(deeper)
-    return found[0]  # type: ignore[no-any-return]  # a list
+    return found[0]  # a list
 
 
 async def in_a_thread(name: str) -> list[Any]:
@@ -283,7 +283,7 @@ async def in_a_thread_of_its_own(name: str) -> list[Any]:
     thread = threading.Thread(target=contextvars.copy_context().run, args=(lambda: found.append(seen()),))
     thread.start()
     await anyio.to_thread.run_sync(thread.join)
-    return found[0]  # type: ignore[no-any-return]  # a list
+    return found[0]  # a list
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ async def test_a_graph_that_makes_messages() -> None:
         .add_edge(START, "answer")
         .compile(InMemorySaver(codec=langchain.with_messages()))
     )
-    result = await graph.ainvoke({"messages": ["hi"]}, "t")  # type: ignore[list-item]
+    result = await graph.ainvoke({"messages": ["hi"]}, "t")
     human, ai = result["messages"]
     assert (type(human), human.content) == (lc.HumanMessage, "hi")
     assert (type(ai), ai.content) == (lc.AIMessage, [{"type": "text", "text": "hi"}])

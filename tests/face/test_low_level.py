@@ -88,7 +88,7 @@ def test_a_builder_can_be_built_twice_and_goes_on() -> None:
         lambda: NodeBuilder().subscribe_only("a").subscribe_to("b"),
         lambda: NodeBuilder().subscribe_only("a").read_from("b"),
         lambda: NodeBuilder().subscribe_to("a", read=False).subscribe_only("b"),
-        lambda: NodeBuilder().do(1),  # type: ignore[arg-type]
+        lambda: NodeBuilder().do(1),
         lambda: NodeBuilder().build(),
         lambda: NodeBuilder().read_from("a").build(),
     ],

@@ -216,7 +216,7 @@ def test_a_configured_reducer() -> None:
     assert add_messages() is add_messages
     assert add_messages(format=None) is add_messages
     with pytest.raises(GraphValidationError, match="langchain-openai"):
-        add_messages(format="langchain-openai")  # type: ignore[call-overload]
+        add_messages(format="langchain-openai")
     for half in ({"left": []}, {"right": []}):
         with pytest.raises(InvalidMessageError, match="missing"):
             add_messages(**half)
@@ -452,7 +452,7 @@ async def test_a_graph_of_messages(saver: BaseCheckpointSaver) -> None:
 
     graph = StateGraph(State).add_node("answer", answer).add_edge(START, "answer").compile(saver)
     await graph.ainvoke({"messages": ["hi", "hi"]}, "t")
-    result = await graph.ainvoke({"messages": user("again")}, "t")  # type: ignore[typeddict-item]
+    result = await graph.ainvoke({"messages": user("again")}, "t")
     assert result == (await graph.aget_state("t")).values
     assert [message["content"] for message in result["messages"]] == ["2 so far", "again", "3 so far"]
     again = await graph.ainvoke({"messages": ["hi", "hi"]}, "another")

@@ -291,7 +291,7 @@ async def test_cancelled_siblings_have_cleaned_up(saver: BaseCheckpointSaver) ->
     assert steps == ["cleaned up"]
     state = await graph.aget_state("t")
     assert state.next == ("fails", "waits")
-    assert [told(task.error) and told(task.error)[0] for task in state.tasks] == [OOPS, None]  # type: ignore[index]
+    assert [told(task.error) and told(task.error)[0] for task in state.tasks] == [OOPS, None]
 
 
 async def test_new_input_discards_what_was_open(saver: BaseCheckpointSaver, switches: Switches) -> None:

@@ -91,7 +91,7 @@ class DataPage(Generic[T]):
 
 @dataclasses.dataclass
 class DataBook(DataPage[int]):
-    first: str  # type: ignore[assignment]
+    first: str
 
 
 @dataclasses.dataclass
@@ -155,12 +155,12 @@ def test_one_state_with_and_without_arguments() -> None:
     """The class is what a schema is known by: a node annotated with it gets the state."""
     assert read_schema(DictPage[int], "state schema").type is DictPage
     assert read_schema(DataPage[int], "state schema").shape is not None
-    made = read_schema(DataPage[int], "state schema").shape({"first": 1, "rest": []})  # type: ignore[misc]
+    made = read_schema(DataPage[int], "state schema").shape({"first": 1, "rest": []})
     assert made == DataPage(1, [])
 
 
 Alias = TypeAliasType("Alias", DictPage[int])
-Deep = TypeAliasType("Deep", Alias)  # type: ignore[misc]
+Deep = TypeAliasType("Deep", Alias)
 Numbers = TypeAliasType("Numbers", list[int])
 
 
@@ -252,7 +252,7 @@ def test_mistakes_with_channels_in_annotations() -> None:
     forgotten: Any = TypedDict("forgotten", {"log": Annotated[list, DeltaChannel]})
     with pytest.raises(GraphValidationError, match=r"forgotten\.log needs its reducer.*DeltaChannel\(reducer\)"):
         read_schema(forgotten, "state schema")
-    arity: Any = TypedDict("arity", {"log": Annotated[list, DeltaChannel(one_argument)]})  # type: ignore[arg-type]
+    arity: Any = TypedDict("arity", {"log": Annotated[list, DeltaChannel(one_argument)]})
     with pytest.raises(GraphValidationError, match=r"arity\.log takes two arguments.*list of updates"):
         read_schema(arity, "state schema")
     for kind in (BinaryOperatorAggregate, NamedBarrierValue):

@@ -62,7 +62,7 @@ async def test_a_root_with_a_reducer_and_routers(saver: BaseCheckpointSaver) -> 
     def sent(arg: str) -> list[str]:
         return [arg]
 
-    made = StateGraph(Annotated[list, operator.add])  # type: ignore[arg-type]
+    made = StateGraph(Annotated[list, operator.add])
     for node in (a, b, sent):
         made.add_node(node)
     made.add_edge(START, "a").add_edge(START, "b").add_conditional_edges("b", again)
@@ -173,7 +173,7 @@ class Page(TypedDict, Generic[T]):
 async def test_a_node_annotated_with_the_states_class() -> None:
     """With its arguments or without, it gets the state; in a graph of one value every node gets that."""
 
-    def bare(state: Page) -> None:  # type: ignore[type-arg]
+    def bare(state: Page) -> None:
         return None
 
     def given(state: Page[int]) -> None:

@@ -232,18 +232,18 @@ async def test_ainvoke_with_modes() -> None:
     """S-72: `ainvoke` with a mode other than values, or a list of modes, returns the list of chunks."""
     graph = chain("a").compile(blocking=False)
     assert await graph.ainvoke({}) == await graph.ainvoke({}, stream_mode="values") == {"log": ["a"]}
-    assert await graph.ainvoke({}, stream_mode="updates") == [{"a": {"log": ["a"]}}]  # type: ignore[comparison-overlap]
-    assert await graph.ainvoke({}, stream_mode=["updates", "values"]) == [  # type: ignore[comparison-overlap]
+    assert await graph.ainvoke({}, stream_mode="updates") == [{"a": {"log": ["a"]}}]
+    assert await graph.ainvoke({}, stream_mode=["updates", "values"]) == [
         ("updates", {"a": {"log": ["a"]}}),
         ("values", {"log": ["a"]}),
     ]
-    assert await graph.ainvoke({}, stream_mode=["values"]) == [("values", {"log": ["a"]})]  # type: ignore[comparison-overlap]
+    assert await graph.ainvoke({}, stream_mode=["values"]) == [("values", {"log": ["a"]})]
 
 
 async def test_output_keys() -> None:
     """S-73: one key gives bare values, and `{node: value}` updates; several give mappings of these alone."""
     graph = chain("a").compile(blocking=False)
-    assert await graph.ainvoke({"note": "x"}, output_keys="log") == ["a"]  # type: ignore[comparison-overlap]
+    assert await graph.ainvoke({"note": "x"}, output_keys="log") == ["a"]
     assert await graph.ainvoke({"note": "x"}, output_keys=["note"]) == {"note": "x"}
     assert await graph.ainvoke({}, output_keys="note") is None
     assert await chunks(graph, {"note": "x"}, stream_mode="values", output_keys="log") == [["a"]]

@@ -329,7 +329,7 @@ async def test_called_in_an_entrypoint(saver: BaseCheckpointSaver, switches: Swi
         return (await sub.ainvoke({"n": n}))["log"]
 
     assert asked(await flow.ainvoke(1, "t")) == ["ask"]
-    assert (await flow.aget_state("t", subgraphs=True)).tasks[0].state.values == {"log": ["a"], "n": 1}  # type: ignore[union-attr]
+    assert (await flow.aget_state("t", subgraphs=True)).tasks[0].state.values == {"log": ["a"], "n": 1}
     assert await flow.ainvoke(Command(resume="x"), "t") == ["a", "ask:x"]
     assert switches.ran == {"a": 1, "ask": 2}
 

@@ -48,7 +48,7 @@ from pregel_async.errors import (
 )
 
 if TYPE_CHECKING:
-    from nowhere import Unknown  # type: ignore[import-not-found]  # pyright: ignore  # not there at run time, on purpose
+    from nowhere import Unknown  # not there at run time, on purpose
 
 pytestmark = pytest.mark.anyio
 
@@ -1674,7 +1674,7 @@ async def test_wrong_arguments_are_the_callers_error() -> None:
 
     @entrypoint()
     async def flow(given: Any) -> None:
-        await one(1, 2)  # type: ignore[call-arg]  # wrong on purpose
+        await one(1, 2)  # wrong on purpose
 
     with pytest.raises(TypeError, match="positional"):
         await flow.ainvoke(1)

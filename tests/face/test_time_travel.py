@@ -104,7 +104,7 @@ async def shape(graph: Any) -> list[tuple[str, int | None]]:
     places = {id_of(state): place for place, state in enumerate(states)}
     parents = [state.parent_config and state.parent_config["configurable"]["checkpoint_id"] for state in states]
     return [
-        (state.metadata["source"], None if parent is None else places[parent])  # type: ignore[index]
+        (state.metadata["source"], None if parent is None else places[parent])
         for state, parent in zip(states, parents, strict=True)
     ]
 
@@ -175,7 +175,7 @@ async def test_replay_again_and_again(saver: BaseCheckpointSaver, switches: Swit
     forks = [
         state for state in await history(graph) if state.metadata is not None and state.metadata["source"] == "fork"
     ]
-    assert [state.parent_config["configurable"]["checkpoint_id"] for state in forks] == [id_of(start)] * 3  # type: ignore[index]
+    assert [state.parent_config["configurable"]["checkpoint_id"] for state in forks] == [id_of(start)] * 3
     assert (await graph.ainvoke(None, forks[1].config))["log"] == ["a", "b", "c"]
     assert switches.ran == {"a": 1, "b": 5, "c": 5}
 
@@ -276,22 +276,22 @@ async def test_a_tip_is_resumed_and_running_it_moves_the_head(saver: BaseCheckpo
     """Issue, Time travel; P2, P5: an interrupted branch is left, another is run, and the first is gone on with by its
     tip's id: with what it has recorded, and nothing of the other. The head is where the last run was."""
     graph = chain(("a", switches.node("a")), ("pair", switches.node("pair")), ("ask", switches.asks("ask")))
-    graph = graph.add_node("side", switches.node("side")).add_edge("a", "side").compile(saver)  # type: ignore[assignment]
-    first = await graph.ainvoke({}, "t")  # type: ignore[attr-defined]
-    tip = await graph.aget_state("t")  # type: ignore[attr-defined]
+    graph = graph.add_node("side", switches.node("side")).add_edge("a", "side").compile(saver)
+    first = await graph.ainvoke({}, "t")
+    tip = await graph.aget_state("t")
     assert asked(first) == ["ask"]
-    other = await graph.ainvoke(None, (await before(graph, "pair", "side")).config)  # type: ignore[attr-defined]
+    other = await graph.ainvoke(None, (await before(graph, "pair", "side")).config)
     assert ids(other) == ids(first)
-    assert (await graph.aget_state("t")).config != tip.config  # type: ignore[attr-defined]
-    assert (await graph.ainvoke(Command(resume="other"), "t"))["log"] == ["a", "pair", "side", "ask:other"]  # type: ignore[attr-defined]
-    assert await graph.aget_state(tip.config) == tip  # type: ignore[attr-defined]
+    assert (await graph.aget_state("t")).config != tip.config
+    assert (await graph.ainvoke(Command(resume="other"), "t"))["log"] == ["a", "pair", "side", "ask:other"]
+    assert await graph.aget_state(tip.config) == tip
     count = len(await history(graph))
     ran = switches.ran.copy()
-    result = await graph.ainvoke(Command(resume="first"), tip.config)  # type: ignore[attr-defined]
+    result = await graph.ainvoke(Command(resume="first"), tip.config)
     assert result["log"] == ["a", "pair", "side", "ask:first"]
     assert switches.ran - ran == {"ask": 1}
     assert len(await history(graph)) == count + 1
-    head = await graph.aget_state("t")  # type: ignore[attr-defined]
+    head = await graph.aget_state("t")
     assert head.values == result
     assert head.parent_config == tip.config
 
@@ -713,7 +713,7 @@ async def test_the_shape_of_history(saver: BaseCheckpointSaver, switches: Switch
     assert (await shape(graph))[11:] == [("fork", 1), ("loop", 11), ("loop", 12)]
     await graph.ainvoke({}, start.config)
     assert (await shape(graph))[14:] == [("input", 2), ("loop", 14), ("loop", 15), ("loop", 16), ("loop", 17)]
-    assert [state.metadata["step"] for state in await history(graph)][::-1][14:] == [2, 3, 4, 5, 6]  # type: ignore[index]
+    assert [state.metadata["step"] for state in await history(graph)][::-1][14:] == [2, 3, 4, 5, 6]
     parts = [
         await history(graph, limit=4),
         await history(graph, before=(await history(graph))[3].config),

@@ -303,7 +303,7 @@ def test_a_loop_that_was_closed() -> None:
 
     asyncio.run(main())
     loop.set_exception_handler(lambda loop, context: None)  # asyncio logs the task that was left
-    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    task._log_destroy_pending = False
 
 
 def test_ctrl_c_on_trio() -> None:
@@ -312,7 +312,7 @@ def test_ctrl_c_on_trio() -> None:
     work = Work()
     idle = threading.Event()
 
-    class Idle(trio.abc.Instrument):  # type: ignore[misc, name-defined]  # trio is imported here
+    class Idle(trio.abc.Instrument):  # trio is imported here
         """Says when trio waits: a signal in the middle of its own work is trio's to stand, and it does not always."""
 
         def before_io_wait(self, timeout: float) -> None:

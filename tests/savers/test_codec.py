@@ -949,14 +949,14 @@ class Kind(enum.Enum):
 class Person:
     address: Address
     kind: Literal[Kind.X]
-    missing: NoSuchThing  # noqa: F821 - that is the point
+    missing: NoSuchThing  # noqa: F821  # that is the point
     boxed: list[Box[Level]]
     limit: ClassVar[Word] = Word.YES
 
 
 class Account(pydantic.BaseModel):
-    owner: Optional[Owner] = None  # noqa: UP045 - people write it in every way
-    point: Union[Point, None] = None  # noqa: UP007
+    owner: Optional[Owner] = None  # noqa: UP045  # people write it in every way
+    point: Union[Point, None] = None  # noqa: UP007  # people write it in every way
 
 
 class Owner(pydantic.BaseModel):
@@ -978,7 +978,7 @@ def test_types_are_found_through_annotations() -> None:
     assert not codec.knows(Opaque)
     assert Codec().with_types(Address).knows(City)
     assert Codec().with_types(Frozen).knows(Plain)
-    assert Codec().with_annotations(typing.List[Frozen]).knows(Plain)  # noqa: UP006
+    assert Codec().with_annotations(typing.List[Frozen]).knows(Plain)  # noqa: UP006  # people write it in every way
 
 
 def test_annotations_that_need_nothing_are_passed_over() -> None:
@@ -1004,7 +1004,7 @@ def test_annotations_that_need_nothing_are_passed_over() -> None:
 def test_annotations_that_are_none_are_passed_over() -> None:
     @dataclass
     class Odd:
-        a: NoSuchThing  # noqa: F821 - that is the point
+        a: NoSuchThing  # noqa: F821  # that is the point
         b: int
 
     Odd.__annotations__ = ["not", "a", "mapping"]

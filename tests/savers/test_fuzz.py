@@ -357,7 +357,7 @@ def test_the_cases_reach_every_outcome() -> None:
 
 def test_an_import_would_be_noticed() -> None:
     def imports(text: object) -> Opaque:
-        import wsgiref.simple_server  # noqa: F401
+        import wsgiref.simple_server  # noqa: F401  # the import is what has to be noticed
 
         return Opaque("x")
 

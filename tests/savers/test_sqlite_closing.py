@@ -102,7 +102,7 @@ async def test_a_loop_that_was_closed_harms_nobody(saver: SqliteSaver) -> None:
             loop.call_soon(loop.stop)
             loop.run_forever()
         loop.close()
-        task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio would log it
+        task._log_destroy_pending = False  # asyncio would log it
 
     async with held(saver):
         thread = threading.Thread(target=leave)

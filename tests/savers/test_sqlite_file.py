@@ -73,7 +73,7 @@ async def test_the_settings_that_durability_rests_on(path: Path, synchronous: An
 async def test_what_is_asked_for_wrongly(path: Path) -> None:
     """Before any file is touched."""
     with pytest.raises(ValueError, match="synchronous"):
-        SqliteSaver.from_conn_string(path, synchronous="OFF")  # type: ignore[arg-type]
+        SqliteSaver.from_conn_string(path, synchronous="OFF")
     with pytest.raises(ValueError, match="busy_timeout"):
         SqliteSaver.from_conn_string(path, busy_timeout=-1)
     with pytest.raises(ValueError, match="busy_timeout"):

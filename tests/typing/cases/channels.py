@@ -76,10 +76,10 @@ class Average(BaseChannel[float, float, tuple[float, int]]):
 class Wrong(BaseChannel[int, int, int]):
     """Its methods do not fit what it says it is."""
 
-    def get(self) -> str:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+    def get(self) -> str:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]  # wrong on purpose
         return ""
 
-    def update(self, values: Sequence[str]) -> bool:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+    def update(self, values: Sequence[str]) -> bool:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]  # wrong on purpose
         return False
 
     def from_checkpoint(self, stored: int | Missing) -> Self:
@@ -112,10 +112,10 @@ assert_type(Best().fresh(), Best)
 assert_type(Average().checkpoint(), tuple[float, int] | Missing)
 assert_type(Best().is_available(), bool)
 
-LastValue(int).update(["a"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
-Best().update(["a"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
-Unfinished()  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]
-BinaryOperatorAggregate(int)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+LastValue(int).update(["a"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]  # wrong on purpose
+Best().update(["a"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]  # wrong on purpose
+Unfinished()  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]  # wrong on purpose
+BinaryOperatorAggregate(int)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]  # wrong on purpose
 
 StateGraph(State)
 mine: BaseChannel[Any, Any, Any] = Best()

@@ -60,9 +60,9 @@ async def calls() -> None:
     both = await asyncio.gather(double(1), text(2))  # noqa: TID251  # asyncio's own is the point
     assert_type(both, tuple[int, str])
     assert_type(await asyncio.wait_for(named(1), 1), list[str])
-    double("x")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    double()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    text(1, 2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    double("x")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
+    double()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong on purpose
+    text(1, 2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong on purpose
 
 
 @entrypoint(InMemorySaver(), context_schema=Context)
@@ -96,8 +96,8 @@ async def runs() -> None:
     assert_type((await flow.aget_state("t")).values, Any)
 
 
-entrypoint(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-entrypoint.final("a", "b")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+entrypoint(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
+entrypoint.final("a", "b")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong on purpose
 
 
 async def runtime_node(state: State, runtime: Runtime[Context]) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def nothing() -> None: ...
 made = StateGraph(State, Context)
 made.add_node("a", runtime_node).add_node(several).add_node("c", with_default).add_node(bare)
 made.add_edge(START, "a").add_conditional_edges("a", route)
-made.add_node("wrong", nothing)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
+made.add_node("wrong", nothing)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]  # wrong on purpose
 
 get_stream_writer()("chunk")
 assert_type(get_runtime().context, Any)

@@ -34,7 +34,7 @@ class Own(TypedDict):
 
 def answer(state: Chat) -> dict[str, Any]:
     assert_type(state["messages"], list[Any])
-    state["message"]  # type: ignore[typeddict-item]  # pyright: ignore[reportGeneralTypeIssues]
+    state["message"]  # type: ignore[typeddict-item]  # pyright: ignore[reportGeneralTypeIssues]  # wrong on purpose
     return {"messages": [("assistant", state.get("topic", ""))]}
 
 
@@ -46,12 +46,12 @@ def own(state: Own) -> dict[str, Any]:
 StateGraph(Chat).add_node("answer", answer).add_edge(START, "answer")
 StateGraph(Own).add_node("own", own).add_edge(START, "own")
 chat: Chat = {"messages": [{"role": "user", "content": "hi"}]}
-wrong: Chat = {"topic": "no messages"}  # type: ignore[typeddict-item]  # pyright: ignore[reportAssignmentType]
+wrong: Chat = {"topic": "no messages"}  # type: ignore[typeddict-item]  # pyright: ignore[reportAssignmentType]  # wrong on purpose
 
 assert_type(add_messages([], "hi"), list[Any])
 assert_type(add_messages(), Callable[[Any, Any], list[Any]])
 assert_type(RemoveMessage("1"), dict[str, Any])
 assert_type(MessageNotFoundError("1").id, object)
-add_messages([])  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
-add_messages(format="langchain-openai")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
-RemoveMessage()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+add_messages([])  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]  # wrong on purpose
+add_messages(format="langchain-openai")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
+RemoveMessage()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong on purpose
