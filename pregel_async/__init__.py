@@ -1,14 +1,24 @@
 """An asyncio-native runtime for stateful graphs: supersteps, structured concurrency, durable threads."""
 
 from .compiled import PregelProtocol
-from .errors import GraphInterrupt
+from .errors import GraphDrained, GraphInterrupt
 from .functional import TaskFuture, entrypoint, task
 from .graph import CompiledStateGraph, StateGraph
 from .managed import IsLastStep, ManagedValue, RemainingSteps
 from .messages import REMOVE_ALL_MESSAGES, MessagesState, RemoveMessage, add_messages
 from .node import NodeBuilder, PregelNode
+from .parts import GraphOutput, StreamPart
 from .pregel import Pregel
-from .runtime import ExecutionInfo, Runtime, get_config, get_runtime, get_store, get_stream_writer, interrupt
+from .runtime import (
+    ExecutionInfo,
+    RunControl,
+    Runtime,
+    get_config,
+    get_runtime,
+    get_store,
+    get_stream_writer,
+    interrupt,
+)
 from .sync import open_sync
 from .types import (
     END,
@@ -32,7 +42,9 @@ __all__ = [
     "Command",
     "CompiledStateGraph",
     "ExecutionInfo",
+    "GraphDrained",
     "GraphInterrupt",
+    "GraphOutput",
     "Interrupt",
     "IsLastStep",
     "ManagedValue",
@@ -45,6 +57,7 @@ __all__ = [
     "PregelTask",
     "RemainingSteps",
     "RemoveMessage",
+    "RunControl",
     "RunnableConfig",
     "Runtime",
     "Send",
@@ -52,6 +65,7 @@ __all__ = [
     "StateSnapshot",
     "StateUpdate",
     "StreamMode",
+    "StreamPart",
     "StreamWriter",
     "TaskFuture",
     "add_messages",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import cached_property
-from typing import Any, Protocol, Self, TypeVar, cast, runtime_checkable
+from typing import Any, Literal, Protocol, Self, TypeVar, cast, overload, runtime_checkable
 
 import anyio
 import msgspec
@@ -20,15 +20,21 @@ from ._core.isolation import isolate
 from ._core.program import SENDS, Program
 from ._core.superstep import Breakpoints
 from ._runtime.context import CURRENT, Running
+from ._runtime.control import RunControl
+from ._runtime.feed import Feed
 from ._runtime.hold import Hold
-from ._runtime.log import Log, Sink
+from ._runtime.log import Shown
 from ._runtime.loops import alone
-from ._runtime.modes import CUSTOM, MODES, View
-from ._runtime.run import Ended, Settings, run, run_nested
+from ._runtime.namespaces import config_of
+from ._runtime.part import Cursor, Part, Shape, shape_of
+from ._runtime.pipe import CAPACITY, Pipe
+from ._runtime.rejoin import Live, rejoin
+from ._runtime.run import Audience, Ended, Settings, run, run_nested
 from ._runtime.stream import GraphStream
 from ._runtime.subgraphs import reachable
 from ._runtime.thread import Thread
 from ._runtime.world import SystemWorld, World
+from .asking import ChunkModes, Modes, Overflow, check_capacity, check_version, names_of_modes, policies_of
 from .channels import BaseChannel
 from .config import address_of, check_durability, is_elsewhere, merge_configs, settings_of, without_address
 from .drawing import Drawing
@@ -40,7 +46,8 @@ from .errors import (
     SubgraphNotFoundError,
 )
 from .node import PregelNode
-from .state import StateReader, config_of
+from .parts import GraphOutput, StreamPart
+from .state import StateReader
 from .sync import SyncFace
 from .types import (
     INTERRUPT,
@@ -63,7 +70,6 @@ __all__ = ["Graph", "PregelProtocol"]
 
 InputT = TypeVar("InputT", contravariant=True)
 OutputT = TypeVar("OutputT", covariant=True)
-Modes = StreamMode | Sequence[StreamMode]
 
 
 @runtime_checkable
@@ -122,6 +128,8 @@ class Graph(SyncFace[InputT, OutputT]):
         interrupt_before: All | Sequence[str] = (),
         interrupt_after: All | Sequence[str] = (),
         read_context: Callable[[Any], Any] | None = None,
+        coerce_state: Callable[[Any], Any] | None = None,
+        coerce_output: Callable[[Any], Any] | None = None,
     ) -> None:
         self.name = program.name
         self.checkpointer = _checked_saver(checkpointer)
@@ -134,6 +142,10 @@ class Graph(SyncFace[InputT, OutputT]):
         self._inner_codec: tuple[Codec, Codec] | None = None
         self._stream_channels = stream_channels
         self._read_context = read_context
+        self._coerce_state = coerce_state
+        self._coerce_output = coerce_output
+        self._live = Live()
+        self._known_events_codec: tuple[Codec, Codec] | None = None
         self._breakpoints = Breakpoints(
             self._named(interrupt_before, "interrupt_before"), self._named(interrupt_after, "interrupt_after")
         )
@@ -188,9 +200,61 @@ class Graph(SyncFace[InputT, OutputT]):
         bound = copy.copy(self)
         bound.checkpointer = _checked_saver(checkpointer)
         bound._codec = _own_codec(bound.checkpointer, self._hints)
+        bound._live = Live()
         return bound
 
     # ---- running -------------------------------------------------------------------------------------------------
+
+    @overload
+    async def ainvoke(
+        self,
+        input: InputT | Command | None,
+        config: Config | None = None,
+        *,
+        context: Any = None,
+        stream_mode: Literal["values"] = "values",
+        output_keys: Names | None = None,
+        interrupt_before: All | Sequence[str] | None = None,
+        interrupt_after: All | Sequence[str] | None = None,
+        durability: Durability | None = None,
+        on_conflict: OnConflict = "reject",
+        control: RunControl | None = None,
+        version: Literal["v2"],
+    ) -> GraphOutput[OutputT]: ...
+
+    @overload
+    async def ainvoke(
+        self,
+        input: InputT | Command | None,
+        config: Config | None = None,
+        *,
+        context: Any = None,
+        stream_mode: ChunkModes,
+        output_keys: Names | None = None,
+        interrupt_before: All | Sequence[str] | None = None,
+        interrupt_after: All | Sequence[str] | None = None,
+        durability: Durability | None = None,
+        on_conflict: OnConflict = "reject",
+        control: RunControl | None = None,
+        version: Literal["v2"],
+    ) -> list[StreamPart]: ...
+
+    @overload
+    async def ainvoke(
+        self,
+        input: InputT | Command | None,
+        config: Config | None = None,
+        *,
+        context: Any = None,
+        stream_mode: Modes = "values",
+        output_keys: Names | None = None,
+        interrupt_before: All | Sequence[str] | None = None,
+        interrupt_after: All | Sequence[str] | None = None,
+        durability: Durability | None = None,
+        on_conflict: OnConflict = "reject",
+        control: RunControl | None = None,
+        version: Literal["v1"] = "v1",
+    ) -> OutputT: ...
 
     async def ainvoke(
         self,
@@ -204,7 +268,9 @@ class Graph(SyncFace[InputT, OutputT]):
         interrupt_after: All | Sequence[str] | None = None,
         durability: Durability | None = None,
         on_conflict: OnConflict = "reject",
-    ) -> OutputT:
+        control: RunControl | None = None,
+        version: Literal["v1", "v2"] = "v1",
+    ) -> Any:
         """Run to the end, or to where the run pauses, and return the output.
 
         Args:
@@ -218,6 +284,8 @@ class Graph(SyncFace[InputT, OutputT]):
             stream_mode: other than "values": return the list of all chunks that `astream` would give.
             output_keys: the channels to return, instead of the output schema's.
             on_conflict: "reject" raises when another run owns the thread; "wait" waits for it.
+            control: lets the run be stopped from outside, at its next barrier.
+            version: "v2" returns a `GraphOutput`.
 
         Returns:
             The output channels' values at the end: those that hold something. When nodes have asked
@@ -225,19 +293,65 @@ class Graph(SyncFace[InputT, OutputT]):
 
         Raises:
             PregelError: see `pregel_async.errors`: a bad input or config, a busy thread, failing storage, the step
-                limit.
+                limit, a drained run.
             Exception: what a node raised, with a note that names it; an `ExceptionGroup` in plan order when several
                 nodes of one superstep did. The thread can be resumed.
         """
         stops = self._stops(interrupt_before, interrupt_after)
-        call = self._call(input, config, context, stops, durability, on_conflict)
+        call = self._call(input, config, context, stops, durability, on_conflict, control)
         shown = self._shown(output_keys, self._program.outputs)
+        check_version(version)
         if stream_mode == "values":
             ended = await self._run(input, call, None)
-            return cast("OutputT", _result(ended, shown))
-        kept = _Kept()
-        await self._logged(input, call, stream_mode, self._shown(output_keys, self._stream_channels), kept)
-        return cast("OutputT", kept.chunks)
+            return self._output(ended, shown, output_keys) if version == "v2" else _result(ended, shown)
+        kept = _Kept(shape_of(version, labelled=not isinstance(stream_mode, str), subgraphs=False))
+        channels = None if output_keys is None else shown
+        await self._run(input, call, Feed(names_of_modes(stream_mode), kept, channels=channels, tells=version == "v2"))
+        return kept.chunks
+
+    @overload
+    def astream(
+        self,
+        input: InputT | Command | None,
+        config: Config | None = None,
+        *,
+        context: Any = None,
+        stream_mode: Modes | None = None,
+        subgraphs: bool = False,
+        output_keys: Names | None = None,
+        interrupt_before: All | Sequence[str] | None = None,
+        interrupt_after: All | Sequence[str] | None = None,
+        durability: Durability | None = None,
+        on_conflict: OnConflict = "reject",
+        control: RunControl | None = None,
+        capacity: int = CAPACITY,
+        overflow: Overflow = "block",
+        keep_events: bool = False,
+        after: str | None = None,
+        version: Literal["v2"],
+    ) -> GraphStream[StreamPart]: ...
+
+    @overload
+    def astream(
+        self,
+        input: InputT | Command | None,
+        config: Config | None = None,
+        *,
+        context: Any = None,
+        stream_mode: Modes | None = None,
+        subgraphs: bool = False,
+        output_keys: Names | None = None,
+        interrupt_before: All | Sequence[str] | None = None,
+        interrupt_after: All | Sequence[str] | None = None,
+        durability: Durability | None = None,
+        on_conflict: OnConflict = "reject",
+        control: RunControl | None = None,
+        capacity: int = CAPACITY,
+        overflow: Overflow = "block",
+        keep_events: bool = False,
+        after: str | None = None,
+        version: Literal["v1", "v2"] = "v1",
+    ) -> GraphStream[Any]: ...
 
     def astream(
         self,
@@ -246,32 +360,73 @@ class Graph(SyncFace[InputT, OutputT]):
         *,
         context: Any = None,
         stream_mode: Modes | None = None,
+        subgraphs: bool = False,
         output_keys: Names | None = None,
         interrupt_before: All | Sequence[str] | None = None,
         interrupt_after: All | Sequence[str] | None = None,
         durability: Durability | None = None,
         on_conflict: OnConflict = "reject",
+        control: RunControl | None = None,
+        capacity: int = CAPACITY,
+        overflow: Overflow = "block",
+        keep_events: bool = False,
+        after: str | None = None,
+        version: Literal["v1", "v2"] = "v1",
     ) -> GraphStream[Any]:
         """Run, and show what happens while it does.
 
         Args:
             stream_mode: "updates" (each task's update as it finishes), "values" (the state after each superstep),
-                "tasks" (each task when it is planned and when it has ended), "custom" (what nodes write to the stream),
-                or several, which labels each chunk: `(mode, payload)`. Questions come as `{"__interrupt__": (...)}`.
+                "messages" (messages and their chunks, with where they come from), "custom" (what nodes write to the
+                stream), "tasks" (each task when it is planned and when it has ended), "checkpoints" (each, once it is
+                stored), "debug" (the last two, dated), or a list of several, which labels each chunk: `(mode,
+                payload)`. Questions come as `{"__interrupt__": (...)}`.
+            subgraphs: show the graphs that nodes run too; each chunk says whose it is: `(namespace, payload)`, or
+                `(namespace, mode, payload)`.
             output_keys: the channels to show, instead of all state keys.
+            capacity: how many chunks may wait for the reader.
+            overflow: what happens when that many do, for all modes or by mode: "block" makes the run wait,
+                "drop_oldest" drops the oldest chunk of the mode, "coalesce" keeps only its newest.
+            keep_events: keep what is shown with the commits, so that a reader can come back (`after`). The called
+                graph needs a checkpointer.
+            after: come back to a run: the cursor of the last part that was read. `input` is None, and the version
+                "v2". What was missed comes first. A run that goes on in this process is joined. One that was cut off is
+                resumed: "superstep_restarted" tells what is void. One that has ended is not run again.
+            version: "v2" gives each chunk as a dict: see `pregel_async.parts`.
 
         The other arguments and the errors are those of `ainvoke`. A bad config raises here, all else while reading.
+
+        Raises:
+            InvalidCursorError: `after` is no cursor, or one of another thread or branch.
+            RecordedFailureError: the run that a reader came back to had failed.
         """
-        stops = self._stops(interrupt_before, interrupt_after)
-        call = self._call(input, config, context, stops, durability, on_conflict)
-        shown = self._shown(output_keys, self._stream_channels)
         modes = self.stream_mode if stream_mode is None else stream_mode
-        _names_of_modes(modes)
+        names = names_of_modes(modes)
+        check_version(version)
+        pipe = Pipe(check_capacity(capacity), policies_of(overflow, names))
+        cursor = None if after is None else self._check_return(input, after, version)
+        if keep_events:
+            self._check_keeps()
+        stops = self._stops(interrupt_before, interrupt_after)
+        call = self._call(input, config, context, stops, durability, on_conflict, control)
+        channels = None if output_keys is None else self._shown(output_keys, self._stream_channels)
+        feed = Feed(
+            names,
+            pipe,
+            channels=channels,
+            subgraphs=subgraphs,
+            tells=version == "v2",
+            keeps=keep_events or cursor is not None,
+            number=0 if cursor is None else cursor.seq,
+        )
 
-        async def work(sink: Sink) -> None:
-            await self._logged(input, call, modes, shown, sink)
+        async def work(pipe: Pipe) -> None:
+            if cursor is None:
+                await self._run(input, call, feed)
+            else:
+                await self._rejoin(call, feed, cursor, pipe)
 
-        return GraphStream(work)
+        return GraphStream(work, pipe, shape_of(version, labelled=not isinstance(modes, str), subgraphs=subgraphs))
 
     async def abatch(
         self,
@@ -328,20 +483,85 @@ class Graph(SyncFace[InputT, OutputT]):
                     raise result
         return [cast("OutputT", done[place]) for place in range(len(inputs))]
 
-    async def _logged(self, given: Any, call: _Call, modes: Modes, shown: str | tuple[str, ...], sink: Sink) -> None:
-        view = View(program=self._program, shown=shown)
-        log = Log(_names_of_modes(modes), view, sink, labelled=not isinstance(modes, str))
-        await self._run(given, call, log)
-
-    async def _run(self, given: Any, call: _Call, log: Log | None) -> Ended:
+    async def _run(
+        self,
+        given: Any,
+        call: _Call,
+        feed: Feed | None,
+        begun: Callable[[Thread], Awaitable[bool]] | None = None,
+    ) -> Ended:
         settings, outer = call.settings, call.outer
-        if outer is None:
-            saver = self.checkpointer if isinstance(self.checkpointer, BaseCheckpointSaver) else None
-            return await run(self._program, given, settings, self._world, saver, self._codec, log)
-        keeps = None if self.checkpointer is False else self.checkpointer is True
-        return await run_nested(
-            self._program, given, settings, outer, call.number, self._codec_inside, log, keeps=keeps
-        )
+        audience = Audience(shown=self._as_shown, feed=feed, codec=self._events_codec, begun=begun)
+        if outer is not None:
+            keeps = None if self.checkpointer is False else self.checkpointer is True
+            return await run_nested(
+                self._program, given, settings, outer, call.number, self._codec_inside, audience, keeps=keeps
+            )
+        saver = self.checkpointer if isinstance(self.checkpointer, BaseCheckpointSaver) else None
+        joinable = feed is not None and feed.keeps and settings.thread_id is not None
+        failure: BaseException | None = None
+        if feed is not None and joinable:
+            self._live.add(settings.thread_id or "", feed)
+        try:
+            return await run(self._program, given, settings, self._world, saver, self._codec, audience)
+        except BaseException as error:
+            failure = error
+            if feed is not None and feed.tells and not feed.failed and isinstance(error, Exception):
+                await feed.put(feed.fail(error, 0))  # before the run had begun
+            raise
+        finally:
+            if feed is not None and joinable:
+                self._live.remove(settings.thread_id or "", feed, failure)
+
+    async def _rejoin(self, call: _Call, feed: Feed, after: Cursor, pipe: Pipe) -> None:
+        saver, thread_id = self.checkpointer, call.settings.thread_id
+        assert isinstance(saver, BaseCheckpointSaver) and thread_id is not None  # checked when it was called
+        eager = _Call(structs.replace(call.settings, on_conflict="reject"), None, 0)
+
+        async def resume(feed: Feed, begun: Callable[[Thread], Awaitable[bool]]) -> Ended:
+            return await self._run(None, eager, feed, begun)
+
+        waits = call.settings.on_conflict == "wait"
+        codec = self._events_codec()
+        await rejoin(pipe, feed, after, saver, thread_id, codec, self._live, resume, waits=waits)
+
+    def _check_keeps(self) -> None:
+        if not isinstance(self.checkpointer, BaseCheckpointSaver):
+            raise ConfigError(
+                "keep_events=True keeps events with a thread, and the graph has no checkpointer of its own"
+            )
+
+    def _check_return(self, given: Any, after: str, version: str) -> Cursor:
+        self._check_keeps()
+        if given is not None:
+            raise ConfigError("after= comes back to a run, which has its input: pass None as input")
+        if version != "v2":
+            raise ConfigError("after= tells what is void in parts of their own: pass version='v2'")
+        return Cursor.read(after)
+
+    @cached_property
+    def _as_shown(self) -> Shown:
+        return Shown(channels=self._stream_channels, coerce=self._coerce_state, inside=self._keeps_inside)
+
+    def _keeps_inside(self) -> Mapping[str, bool]:
+        return {name: graph.checkpointer is True for name, graph in self._graphs_inside.items()}
+
+    def _events_codec(self) -> Codec:
+        """The codec of this graph and of all graphs inside."""
+        assert self._codec is not None  # events are kept with a thread
+        known = self._known_events_codec
+        if known is None or known[0] is not self._codec:
+            codec = self._codec
+            for _, graph in self._subgraphs(None, True, ()):
+                codec = graph._codec_inside(codec)
+            known = self._known_events_codec = (self._codec, codec)
+        return known[1]
+
+    def _output(self, ended: Ended, shown: str | tuple[str, ...], keys: Names | None) -> GraphOutput[Any]:
+        value = ended.board.show(shown)
+        if keys is None and self._coerce_output is not None and ended.done:
+            value = self._coerce_output(value)
+        return GraphOutput(value, isolate(ended.interrupts))
 
     def _codec_inside(self, outer: Codec) -> Codec:
         """The codec of the graph around this one, and the types that this graph's annotations name."""
@@ -358,6 +578,7 @@ class Graph(SyncFace[InputT, OutputT]):
         stops: Breakpoints,
         durability: Durability | None,
         on_conflict: OnConflict,
+        control: RunControl | None = None,
     ) -> _Call:
         """A call's settings, checked; and the node that makes it, when the graph runs as part of its run.
 
@@ -395,6 +616,7 @@ class Graph(SyncFace[InputT, OutputT]):
             breakpoints=stops if stops.before or stops.after else None,
             debug=self._debug,
         )
+        settings = structs.replace(settings, control=control)
         number = 0
         if outer is not None:
             nodes = list(self._program.nodes)  # a graph that was given no name is known by them
@@ -716,24 +938,24 @@ def _result(ended: Ended, shown: str | tuple[str, ...]) -> Any:
 class _Kept:
     """The chunks of a call that returns them all."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: Shape) -> None:
         self.chunks: list[Any] = []
+        self._shape = shape
 
-    async def put(self, chunk: Any) -> None:
-        self.chunks.append(chunk)
+    def blocks(self, mode: str) -> bool:
+        return False
 
-    def push(self, chunk: Any) -> None:
-        self.chunks.append(chunk)
+    async def room(self) -> None:
+        pass
 
+    def charge(self, part: Part) -> None:
+        pass
 
-def _names_of_modes(modes: Modes) -> list[str]:
-    names = [modes] if isinstance(modes, str) else list(modes)
-    for name in names:
-        if name not in MODES and name != CUSTOM:
-            raise ConfigError(f"stream_mode {name!r} is not known; known are {', '.join(sorted([*MODES, CUSTOM]))}")
-    if not names or len(set(names)) < len(names):
-        raise ConfigError("stream_mode names each mode once, and at least one")
-    return cast("list[str]", names)
+    def add(self, part: Part) -> None:
+        self.chunks.append(self._shape(part))
+
+    def end(self, failure: BaseException | None = None) -> None:
+        pass
 
 
 def _own_codec(saver: BaseCheckpointSaver | bool | None, hints: Sequence[Any]) -> Codec | None:

@@ -65,7 +65,7 @@ class Editor:
             config=config,
             context=None,
             store=store,
-            write=None,
+            log=None,
             outer=None,
             places=None,
             call=_no_calls,

@@ -39,6 +39,7 @@ __all__ = [
     "ErrorCode",
     "GraphBubbleUp",
     "GraphChangedError",
+    "GraphDrained",
     "GraphInterrupt",
     "GraphRecursionError",
     "GraphValidationError",
@@ -46,6 +47,7 @@ __all__ = [
     "InterruptSwallowedError",
     "InvalidCheckpointerError",
     "InvalidContextError",
+    "InvalidCursorError",
     "InvalidInputError",
     "InvalidResumeError",
     "InvalidRouteError",
@@ -54,11 +56,14 @@ __all__ = [
     "OutsideRunError",
     "ParentCommand",
     "PregelError",
+    "RecordedFailureError",
+    "RunCancelledError",
     "SaverClosedError",
     "StorageError",
     "StorageFullError",
     "StorageLockedError",
     "StorageReadOnlyError",
+    "StreamFullError",
     "SubgraphNotFoundError",
     "SyncCallError",
     "TaskCancelledError",
@@ -98,6 +103,11 @@ class InvalidCheckpointerError(GraphValidationError, TypeError):
 
 class ConfigError(PregelError, ValueError):
     """A config or an argument of a call is wrong; nothing was run or stored."""
+
+
+class InvalidCursorError(PregelError, ValueError):
+    """There is no going on from where a reader says that it has got to: what it passed is no cursor, or one of another
+    branch or thread."""
 
 
 class SyncCallError(PregelError, RuntimeError):
@@ -278,6 +288,59 @@ class GraphRecursionError(PregelError, RecursionError):
             f"the run reached its limit of {limit} supersteps (at step {step}) and {shown} would run next. "
             "Check that the loop ends, raise recursion_limit in the config, or call again with input None to go on."
         )
+
+
+class StreamFullError(PregelError):
+    """Code that never waits has written far more to a stream than its reader takes.
+
+    Attributes:
+        mode: the mode that it wrote to.
+        unread: how many chunks wait for the reader.
+    """
+
+    def __init__(self, mode: str, unread: int) -> None:
+        self.mode = mode
+        self.unread = unread
+        super().__init__(
+            f"a node writes to the {mode!r} stream without waiting, and {unread} chunks are unread: await what the "
+            f"writer returns (await writer(chunk)), or let the reader lose some: overflow={{{mode!r}: 'drop_oldest'}}"
+        )
+
+
+class GraphDrained(PregelError):
+    """The run was asked to stop (`RunControl.request_drain`) and has, with work left: call again with input None.
+
+    An exception like others, for callers to catch; the peer's is one that bubbles through nodes. No node ever sees it.
+
+    Attributes:
+        reason: what `request_drain` was given.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the run was drained ({reason}); it is stored: call again with input None to go on")
+
+
+class RecordedFailureError(PregelError):
+    """A reader has come back to a run that had failed meanwhile.
+
+    Attributes:
+        type: of the exception that the run's caller was given.
+        message: its text.
+    """
+
+    def __init__(self, type: str, message: str) -> None:
+        self.type = type
+        self.message = message
+        super().__init__(f"the run has failed: {type}: {message}")
+
+
+class RunCancelledError(PregelError):
+    """The run that a reader had joined was cancelled by whoever started it."""
+
+    def __init__(self, thread_id: str) -> None:
+        self.thread_id = thread_id
+        super().__init__(f"the run of thread {thread_id!r} was cancelled; call with input None to go on")
 
 
 class NodeCancelledError(PregelError):

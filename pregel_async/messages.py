@@ -393,3 +393,41 @@ def _fields_of(value: Any) -> dict[str, Any] | None:
     else:
         return None
     return {name: part for name, part in found.items() if part is not None}
+
+
+# ---- for streams ---------------------------------------------------------------------------------------------------
+
+
+_TYPES: Final = frozenset(("human", "ai", "system", "tool", "function", "AIMessageChunk"))
+"""What a dict of a message that has no role calls itself. (Parts of a content have types too.)"""
+
+
+def messages_in(value: Any, *, named: bool = False) -> list[Any]:
+    """The messages that a value is, or that it holds as a list or as an entry of a mapping.
+
+    Args:
+        named: those without an id get the one that `add_messages` would give them. (Else they are left out.)
+    """
+    if isinstance(value, list):
+        found = [item for item in value if _is_message(item)]
+    elif _is_message(value):
+        found = [value]
+    elif isinstance(value, dict):
+        return [message for item in value.values() for message in messages_in(item, named=named)]
+    else:
+        return []
+    whole = [message for message in found if not _is_removal(message)]
+    if not named:
+        return [message for message in whole if _id_of(message) is not None]
+    return fold_messages([], [whole]) if whole else []
+
+
+def id_of(message: Any) -> Any:
+    """A message's id; None when it has none."""
+    return _id_of(message) if _is_message(message) else None
+
+
+def _is_message(item: Any) -> bool:
+    if isinstance(item, dict):
+        return "content" in item and ("role" in item or item.get("type") in _TYPES)
+    return hasattr(item, "id") and hasattr(item, "content") and (hasattr(item, "role") or hasattr(item, "type"))

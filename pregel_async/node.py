@@ -167,6 +167,8 @@ def compile_node(name: str, node: PregelNode, *, blocking: bool) -> Node:
         flavour=flavour_of(node.bound, blocking=blocking),
         writes=_writes(node.writers),
         injects=injections_of(node.bound, after=1),
+        tags=node.tags,
+        metadata=node.metadata,
     )
 
 

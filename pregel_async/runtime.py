@@ -8,9 +8,19 @@ from __future__ import annotations
 from typing import Any
 
 from ._runtime.context import ExecutionInfo, Runtime, current
+from ._runtime.control import RunControl
 from .types import RunnableConfig, StreamWriter
 
-__all__ = ["ExecutionInfo", "Runtime", "get_config", "get_runtime", "get_store", "get_stream_writer", "interrupt"]
+__all__ = [
+    "ExecutionInfo",
+    "RunControl",
+    "Runtime",
+    "get_config",
+    "get_runtime",
+    "get_store",
+    "get_stream_writer",
+    "interrupt",
+]
 
 
 def interrupt(value: Any) -> Any:

@@ -18,7 +18,7 @@ from ._core.ids import PUSH
 from ._core.program import Program, Write
 from ._core.task import Task
 from ._runtime.modes.updates import as_update
-from ._runtime.namespaces import CALLER, ids_in, made_on, namespace_of, parents_of
+from ._runtime.namespaces import CALLER, config_of, ids_in, made_on, namespace_of, parents_of
 from ._runtime.restore import restore
 from ._runtime.thread import AMENDED, SUPERSTEP, amend_again, open_questions
 from .errors import CheckpointNotFoundError
@@ -214,15 +214,3 @@ def _closes(row: CheckpointRow) -> bool:
 
 def _sends_first(tasks: Iterable[PregelTask]) -> list[PregelTask]:
     return sorted(tasks, key=lambda view: view.path[0] != PUSH)
-
-
-def config_of(
-    thread_id: str, ns: str, checkpoint_id: CheckpointId | None, parents: Mapping[str, str] | None = None
-) -> RunnableConfig:
-    """The config that addresses a checkpoint; without an id, the namespace's head."""
-    known: dict[str, Any] = {"thread_id": thread_id, "checkpoint_ns": ns}
-    if checkpoint_id is not None:
-        known["checkpoint_id"] = checkpoint_id
-        if ns:
-            known["checkpoint_map"] = {**(parents or {}), ns: checkpoint_id}
-    return {"configurable": known}

@@ -12,11 +12,15 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar, overload
 
 from ._runtime.context import CURRENT, in_order_of
+from ._runtime.control import RunControl
+from ._runtime.pipe import CAPACITY
 from ._runtime.portal import ELSEWHERE, Portal, WorkerLoop, check_no_loop, here
 from ._runtime.stream import GraphStream
+from .asking import ChunkModes, Modes, Overflow
+from .parts import GraphOutput, StreamPart
 from .types import (
     All,
     Command,
@@ -27,7 +31,6 @@ from .types import (
     RunnableConfig,
     StateSnapshot,
     StateUpdate,
-    StreamMode,
 )
 
 __all__ = ["SyncFace", "SyncStream", "open_sync"]
@@ -36,7 +39,6 @@ InputT = TypeVar("InputT", contravariant=True)
 OutputT = TypeVar("OutputT", covariant=True)
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-Modes = StreamMode | Sequence[StreamMode]
 
 
 class SyncFace(Generic[InputT, OutputT]):
@@ -49,13 +51,64 @@ class SyncFace(Generic[InputT, OutputT]):
 
     if TYPE_CHECKING:
         # The twins, which the graph brings. That each verb hands on every argument is held by a test.
-        async def ainvoke(self, *args: Any, **kwargs: Any) -> OutputT: ...
+        async def ainvoke(self, *args: Any, **kwargs: Any) -> Any: ...
         def astream(self, *args: Any, **kwargs: Any) -> GraphStream[Any]: ...
         async def abatch(self, *args: Any, **kwargs: Any) -> list[OutputT]: ...
         async def aget_state(self, *args: Any, **kwargs: Any) -> StateSnapshot: ...
         def aget_state_history(self, *args: Any, **kwargs: Any) -> AsyncIterator[StateSnapshot]: ...
         async def aupdate_state(self, *args: Any, **kwargs: Any) -> RunnableConfig: ...
         async def abulk_update_state(self, *args: Any, **kwargs: Any) -> RunnableConfig: ...
+
+    @overload
+    def invoke(
+        self,
+        input: InputT | Command | None,
+        config: Config | None = None,
+        *,
+        context: Any = None,
+        stream_mode: Literal["values"] = "values",
+        output_keys: Names | None = None,
+        interrupt_before: All | Sequence[str] | None = None,
+        interrupt_after: All | Sequence[str] | None = None,
+        durability: Durability | None = None,
+        on_conflict: OnConflict = "reject",
+        control: RunControl | None = None,
+        version: Literal["v2"],
+    ) -> GraphOutput[OutputT]: ...
+
+    @overload
+    def invoke(
+        self,
+        input: InputT | Command | None,
+        config: Config | None = None,
+        *,
+        context: Any = None,
+        stream_mode: ChunkModes,
+        output_keys: Names | None = None,
+        interrupt_before: All | Sequence[str] | None = None,
+        interrupt_after: All | Sequence[str] | None = None,
+        durability: Durability | None = None,
+        on_conflict: OnConflict = "reject",
+        control: RunControl | None = None,
+        version: Literal["v2"],
+    ) -> list[StreamPart]: ...
+
+    @overload
+    def invoke(
+        self,
+        input: InputT | Command | None,
+        config: Config | None = None,
+        *,
+        context: Any = None,
+        stream_mode: Modes = "values",
+        output_keys: Names | None = None,
+        interrupt_before: All | Sequence[str] | None = None,
+        interrupt_after: All | Sequence[str] | None = None,
+        durability: Durability | None = None,
+        on_conflict: OnConflict = "reject",
+        control: RunControl | None = None,
+        version: Literal["v1"] = "v1",
+    ) -> OutputT: ...
 
     def invoke(
         self,
@@ -69,7 +122,9 @@ class SyncFace(Generic[InputT, OutputT]):
         interrupt_after: All | Sequence[str] | None = None,
         durability: Durability | None = None,
         on_conflict: OnConflict = "reject",
-    ) -> OutputT:
+        control: RunControl | None = None,
+        version: Literal["v1", "v2"] = "v1",
+    ) -> Any:
         """Run to the end, or to where the run pauses, and return the output: `ainvoke`, waited for."""
         return _wait(
             self.ainvoke,
@@ -82,7 +137,53 @@ class SyncFace(Generic[InputT, OutputT]):
             interrupt_after=interrupt_after,
             durability=durability,
             on_conflict=on_conflict,
+            control=control,
+            version=version,
         )
+
+    @overload
+    def stream(
+        self,
+        input: InputT | Command | None,
+        config: Config | None = None,
+        *,
+        context: Any = None,
+        stream_mode: Modes | None = None,
+        subgraphs: bool = False,
+        output_keys: Names | None = None,
+        interrupt_before: All | Sequence[str] | None = None,
+        interrupt_after: All | Sequence[str] | None = None,
+        durability: Durability | None = None,
+        on_conflict: OnConflict = "reject",
+        control: RunControl | None = None,
+        capacity: int = CAPACITY,
+        overflow: Overflow = "block",
+        keep_events: bool = False,
+        after: str | None = None,
+        version: Literal["v2"],
+    ) -> SyncStream[StreamPart]: ...
+
+    @overload
+    def stream(
+        self,
+        input: InputT | Command | None,
+        config: Config | None = None,
+        *,
+        context: Any = None,
+        stream_mode: Modes | None = None,
+        subgraphs: bool = False,
+        output_keys: Names | None = None,
+        interrupt_before: All | Sequence[str] | None = None,
+        interrupt_after: All | Sequence[str] | None = None,
+        durability: Durability | None = None,
+        on_conflict: OnConflict = "reject",
+        control: RunControl | None = None,
+        capacity: int = CAPACITY,
+        overflow: Overflow = "block",
+        keep_events: bool = False,
+        after: str | None = None,
+        version: Literal["v1", "v2"] = "v1",
+    ) -> SyncStream[Any]: ...
 
     def stream(
         self,
@@ -91,11 +192,18 @@ class SyncFace(Generic[InputT, OutputT]):
         *,
         context: Any = None,
         stream_mode: Modes | None = None,
+        subgraphs: bool = False,
         output_keys: Names | None = None,
         interrupt_before: All | Sequence[str] | None = None,
         interrupt_after: All | Sequence[str] | None = None,
         durability: Durability | None = None,
         on_conflict: OnConflict = "reject",
+        control: RunControl | None = None,
+        capacity: int = CAPACITY,
+        overflow: Overflow = "block",
+        keep_events: bool = False,
+        after: str | None = None,
+        version: Literal["v1", "v2"] = "v1",
     ) -> SyncStream[Any]:
         """Run, and show what happens while it does: `astream`, chunk by chunk.
 
@@ -111,11 +219,18 @@ class SyncFace(Generic[InputT, OutputT]):
             config,
             context=context,
             stream_mode=stream_mode,
+            subgraphs=subgraphs,
             output_keys=output_keys,
             interrupt_before=interrupt_before,
             interrupt_after=interrupt_after,
             durability=durability,
             on_conflict=on_conflict,
+            control=control,
+            capacity=capacity,
+            overflow=overflow,
+            keep_events=keep_events,
+            after=after,
+            version=version,
         )
         return SyncStream(source, "stream()", _ASTREAM)
 

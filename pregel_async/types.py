@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Protocol, TypeAlias, TypedDict
 
 import msgspec
@@ -29,6 +29,7 @@ __all__ = [
     "Durability",
     "Interrupt",
     "OnConflict",
+    "OverflowPolicy",
     "Overwrite",
     "PregelTask",
     "RunnableConfig",
@@ -59,9 +60,14 @@ RESERVED: Final = frozenset((INPUT, COPY, INTERRUPT, "__parent__", "__previous__
 """Names that mean something to the runtime, besides START, END and those that begin like its control channels: no node
 and no channel has them."""
 
-StreamMode: TypeAlias = Literal["values", "updates", "tasks", "custom"]
-"""What a stream shows: the state after each superstep, each task's update as it finishes, each task when it is planned
-and when it has ended, or what the nodes themselves write to it."""
+StreamMode: TypeAlias = Literal["values", "updates", "messages", "custom", "tasks", "checkpoints", "debug"]
+"""What a stream shows: the state after each superstep, each task's update as it finishes, messages and chunks of them,
+what the nodes themselves write to it, each task when it is planned and when it has ended, each checkpoint once it is
+stored, or the last two with the time."""
+
+OverflowPolicy: TypeAlias = Literal["block", "drop_oldest", "coalesce"]
+"""What becomes of a chunk whose reader is slow: the run waits for the reader; the oldest unread chunk of that mode is
+dropped; or only the newest of that mode is kept."""
 
 Durability: TypeAlias = Literal["sync"]
 """When a superstep is stored: "sync" before the next one starts."""
@@ -71,9 +77,32 @@ All: TypeAlias = Literal["*"]
 
 
 class StreamWriter(Protocol):
-    """Writes a chunk to the run's `custom` stream, from a node or from whatever it calls."""
+    """Writes to the run's stream, from a node or from whatever it calls: its tasks, and the thread of a plain function.
 
-    def __call__(self, chunk: Any, /) -> None: ...
+    When the reader is behind, a plain function waits in the call. Async code waits in what the call returns, if that is
+    awaited (`await writer(chunk)`); if not, the node goes on until it awaits something itself, and is held there.
+    """
+
+    def __call__(self, chunk: Any, /) -> Awaitable[None]:
+        """Put a chunk on the `custom` stream.
+
+        Raises:
+            StreamFullError: code that never waits has written far more than the reader takes.
+            OutsideRunError: the node has ended.
+        """
+        ...
+
+    def message(self, message: Any, /, metadata: Mapping[str, Any] | None = None) -> Awaitable[None]:
+        """Put a message, or a chunk of one, on the `messages` stream.
+
+        Args:
+            message: anything with an id, a role (or type) and a content. Chunks of one message have its id; when the
+                node returns that message in the end, it is not shown again.
+            metadata: what is told beside where it comes from. A tag "nostream" keeps it off the stream.
+
+        Raises: as the call.
+        """
+        ...
 
 
 OnConflict: TypeAlias = Literal["reject", "wait"]

@@ -25,7 +25,7 @@ model for parallel computation", CACM 33(8), 1990.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -93,6 +93,7 @@ async def run(
     limit: int,
     breakpoints: Breakpoints | None = None,
     resumed: bool = False,
+    drains: Callable[[], bool] | None = None,
 ) -> bool:
     """Run supersteps until nothing is left to run.
 
@@ -100,9 +101,11 @@ async def run(
         board: where to begin; in the end, the last board.
         limit: how many supersteps may run; hidden ones do not count.
         resumed: the run goes on from where another stopped: it does not stop there again.
+        drains: asked before each superstep whether to stop.
 
     Returns:
-        Whether all is done. If not, the run has paused: at questions (`Port.pause` was told) or at a breakpoint.
+        Whether all is done. If not, the run has paused: at questions (`Port.pause` was told), at a breakpoint, or
+        because it drains.
 
     Raises:
         GraphRecursionError: work was left after `limit` supersteps. All of them are stored.
@@ -115,6 +118,8 @@ async def run(
     if breakpoints is not None and not resumed and breakpoints.between((), tasks):
         return False
     while tasks:
+        if drains is not None and not tasks[0].node.hidden and drains():
+            return False
         board.remaining = left
         if not tasks[0].node.hidden:
             if left == 0:

@@ -265,30 +265,42 @@ def _written_by(commands: list[Command], running: Running) -> list[Write]:
 
 async def _call(node: Node, value: Any, running: Running, progress: _Progress, *, contained: bool) -> Any:
     injected = running.inject(node.injects) if node.injects else {}
+    log = running.around.log
+    owes = running if log is not None and (log.wrote or log.spoke) is not None else None
     if node.flavour == "async":
         awaitable = node.call(value, **injected)
-        return await (awaitable if contained else in_own_context(awaitable, progress.natively_cancelled))
+        if contained and owes is None:
+            return await awaitable
+        return await in_own_context(awaitable, progress.natively_cancelled, owes)
     call = partial(node.call, **injected) if injected else node.call
     if node.flavour == "inline":
         result = copy_context().run(call, value)
     else:
         # Cancelling waits for the thread: nothing that the graph started outlives the run.
         result = await in_thread(partial(running.in_worker, call), value, running.stop)
-    return await in_own_context(result, progress.natively_cancelled) if isawaitable(result) else result
+    return await in_own_context(result, progress.natively_cancelled, owes) if isawaitable(result) else result
 
 
-def in_own_context(awaitable: Awaitable[_T], cancellations: NativeCancellations | None) -> Awaitable[_T]:
+def in_own_context(
+    awaitable: Awaitable[_T], cancellations: NativeCancellations | None, owes: Running | None = None
+) -> Awaitable[_T]:
     """Await in place, with a copy of the context: what the node sets in context variables stays there.
 
     This is what a task of its own would give, without the task.
+
+    Args:
+        owes: a node that writes to a stream: having awaited something, it is held until its readers have caught up.
     """
     coroutine = awaitable if isinstance(awaitable, types.CoroutineType) else _as_coroutine(awaitable)
-    return _drive(coroutine, copy_context(), cancellations)
+    return _drive(coroutine, copy_context(), cancellations, owes)
 
 
 @types.coroutine
 def _drive(
-    coroutine: Coroutine[Any, Any, _T], context: Context, cancellations: NativeCancellations | None
+    coroutine: Coroutine[Any, Any, _T],
+    context: Context,
+    cancellations: NativeCancellations | None,
+    owes: Running | None,
 ) -> Generator[Any, Any, _T]:
     """Send into the coroutine what the event loop sends here, each time inside the context."""
     step: Callable[..., Any] = coroutine.send
@@ -307,6 +319,8 @@ def _drive(
         try:
             sent = yield wish
             step = coroutine.send
+            if owes is not None and owes.debts:
+                yield from _held(owes).__await__()
         except GeneratorExit:
             context.run(coroutine.close)
             raise
@@ -314,6 +328,20 @@ def _drive(
             if isinstance(error, CancelledError):
                 broken = broken or broken_group(coroutine)
             sent, step = error, coroutine.throw
+
+
+async def _held(owes: Running) -> None:
+    """Wait for the readers, between what the node has awaited and what it makes of it.
+
+    A cancellation of trio's that comes meanwhile is left for the node's next checkpoint, where it comes again: what the
+    node has awaited has happened, and would be lost (a lock that it holds by now, say). asyncio's can hit a task after
+    its future is done, too, and asyncio's primitives reckon with it.
+    """
+    try:
+        await owes.settle()
+    except anyio.get_cancelled_exc_class():
+        if on_asyncio():
+            raise
 
 
 async def _as_coroutine(awaitable: Awaitable[_T]) -> _T:

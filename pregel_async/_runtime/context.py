@@ -24,11 +24,15 @@ from .._core.program import Program
 from .._core.task import Outcome, Task
 from ..errors import EmptyChannelError, GraphInterrupt, InvalidUpdateError, OutsideRunError
 from ..types import Interrupt, RunnableConfig, StreamWriter
+from .control import RunControl
+from .feed import Feed
 from .hold import Hold
+from .log import Log
 from .loops import current_task, starter
 from .places import Place, Places
 from .thread import Thread
 from .world import World
+from .writer import Writer
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultedTypeVar
@@ -75,9 +79,10 @@ class Runtime(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True):
     Attributes:
         context: what the call was given as `context=`; None without.
         store: what the graph was compiled with as `store=`; None without.
-        stream_writer: writes to the `custom` stream; does nothing when nobody reads it.
+        stream_writer: writes to the `custom` and `messages` streams; does nothing when nobody reads them.
         previous: what an entrypoint saved in the thread's last run; None elsewhere.
         execution_info: where the node runs.
+        control: what the call was given as `control=`; None without.
     """
 
     context: ContextT
@@ -85,6 +90,7 @@ class Runtime(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True):
     stream_writer: StreamWriter
     previous: Any
     execution_info: ExecutionInfo
+    control: RunControl | None = None
 
 
 class Calls(Protocol):
@@ -121,6 +127,8 @@ class Session:
         answers: question id -> answer: all that were given in the open superstep of the root graph.
         given: those among them that this call brought.
         travels: namespace -> checkpoint: where graphs that nodes run are to go on from. Each is used once.
+        control: stops the run from outside; None when nobody can.
+        drained: a graph of the run has stopped because of that.
         loop_thread: the thread that the run's event loop is in.
         start: starts tasks that nodes call.
         current_task: tells the event loop's running task.
@@ -128,7 +136,9 @@ class Session:
 
     __slots__ = (
         "answers",
+        "control",
         "current_task",
+        "drained",
         "given",
         "hold",
         "loop_thread",
@@ -139,7 +149,11 @@ class Session:
         "world",
     )
 
-    def __init__(self, world: World, run_id: str, scope: str, hold: Hold | None) -> None:
+    def __init__(
+        self, world: World, run_id: str, scope: str, hold: Hold | None, control: RunControl | None = None
+    ) -> None:
+        self.control = control
+        self.drained = False
         self.world = world
         self.run_id = run_id
         self.scope = scope
@@ -162,7 +176,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
         thread: its storage; None when nothing is stored of it.
         config: the call's settings, merged with those of the graphs around.
         context, store: as in `Runtime`.
-        write: puts a chunk on the `custom` stream; None when nobody reads it.
+        log: of the graph's run; None when nobody reads it.
         outer: the node that runs this graph; None for the root graph.
         places: for as many tasks as may run at once; None for all.
         call: runs a task that a node calls: gives its recorded result, or what becomes of it.
@@ -176,7 +190,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     config: RunnableConfig
     context: Any
     store: Any
-    write: Callable[[Any], None] | None
+    log: Log | None
     outer: Running | None
     places: Places | None
     call: Callable[[Running, Task], Awaitable[Outcome]]
@@ -206,6 +220,7 @@ class Running:
         place: its place among those that run at once; None when all may.
         ended: the attempt is over; code of it that goes on all the same reaches nothing any more.
         worker: the thread that its plain function runs in; 0 for none.
+        debts: the feeds that it has shown more than their readers take.
         within: the node whose code called this one, or runs its graph; None when there is none.
     """
 
@@ -215,6 +230,7 @@ class Running:
         "around",
         "board",
         "calls",
+        "debts",
         "ended",
         "host",
         "open",
@@ -239,6 +255,24 @@ class Running:
         self._counts: dict[str, int] = {}
         self._beside: dict[bytes, tuple[object, int]] = {}
         self.worker = 0
+        self.debts: list[Feed] = []
+
+    @property
+    def log(self) -> Log | None:
+        """Of its graph's run; None when nobody reads it."""
+        return self.around.log
+
+    @property
+    def loop_thread(self) -> int:
+        """The thread that the run's event loop is in."""
+        return self.around.session.loop_thread
+
+    async def settle(self) -> None:
+        """Wait until the readers have caught up with what it has shown."""
+        while self.debts:
+            await self.debts[-1].settle()
+            if self.debts:
+                self.debts.pop()
 
     @property
     def ns(self) -> str:
@@ -378,7 +412,7 @@ class Running:
 
     @property
     def writer(self) -> StreamWriter:
-        return self.around.write or _write_to_nobody
+        return Writer(self)
 
     @property
     def previous(self) -> Any:
@@ -406,6 +440,7 @@ class Running:
             stream_writer=self.writer,
             previous=self.previous,
             execution_info=self.info,
+            control=self.around.session.control,
         )
 
 
@@ -441,7 +476,3 @@ def current(what: str) -> Running:
             "A thread of your own does not know its node; start it with contextvars.copy_context().run"
         )
     return running
-
-
-def _write_to_nobody(chunk: Any, /) -> None:
-    pass

@@ -1,113 +1,155 @@
-"""The run's log of events, in one total order, turned into chunks by the modes that somebody asked for."""
+"""The events of one graph's run, in one total order, turned into parts by the modes that somebody asked for.
+
+Parts are made when the event happens, and go out (`send`) when it is as durable as the run promised: what belongs to a
+superstep's commit is made before and sent after it.
+"""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
-import anyio.from_thread
+import msgspec
+
+from checkpoint_savers.records import CheckpointRow
 
 from .._core.board import Board
-from .._core.isolation import isolate, own
+from .._core.program import Program
 from .._core.task import Failed, Finished, Outcome, Paused, Task
-from ..errors import OutsideRunError
-from .modes import CUSTOM, MODES, Mode, View
+from .feed import Feed
+from .modes import MODES, Mode, View
+from .modes.mode import Coerce
+from .part import Part
+
+Told: TypeAlias = "list[tuple[Feed, Part]]"
+"""Parts, and whose they are."""
 
 
-class Sink(Protocol):
-    """Where chunks go."""
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """How a graph shows itself in streams.
 
-    async def put(self, chunk: Any) -> None:
-        """Take a chunk; return when there is room for the next."""
-        ...
+    Attributes:
+        channels: one bare, or several as a mapping.
+        coerce: makes the schema's own object of a state; None leaves the mapping.
+        inside: node -> whether its graph keeps its state, for nodes that run a graph which stores it.
+    """
 
-    def push(self, chunk: Any) -> None:
-        """Take a chunk at once, from code on the event loop that cannot wait."""
-        ...
+    channels: str | tuple[str, ...]
+    coerce: Coerce | None
+    inside: Callable[[], Mapping[str, bool]]
 
 
 class Log:
-    """Feeds a sink with what the modes make of each event.
+    """Makes parts of the events of one graph's run.
 
     Attributes:
-        on_resumed, on_planned, on_finished, on_paused, on_stopped, on_failed, on_updated: what to call with an event;
+        feeds: who is shown something of it.
+        resumed, planned, wrote, spoke, finished, paused, stopped, failed, updated, stored: what to call with an event;
             None when no mode shows it, so that it costs nothing.
-        write: puts a chunk of a node's own on the stream, from any thread of the run; None when nobody reads those.
 
     Args:
-        modes: names of modes.
-        labelled: chunks are `(mode, payload)` instead of bare payloads.
+        views: by feed, what it sees of this graph.
     """
 
-    def __init__(self, modes: Sequence[str], view: View, sink: Sink, *, labelled: bool) -> None:
-        self._modes = [mode(view) for name, mode in MODES.items() if name in modes]
-        self._sink = sink
-        self._labelled = labelled
-        self.on_resumed = self._resumed if self._shows("resumed") else None
-        self.on_planned = self._planned if self._shows("planned") else None
-        self.on_finished = self._finished if self._shows("finished") else None
-        self.on_paused = self._paused if self._shows("paused") else None
-        self.on_stopped = self._stopped if self._shows("stopped") else None
-        self.on_failed = self._failed if self._shows("failed") else None
-        self.on_updated = self._updated if self._shows("updated") else None
-        self.write = self._write if CUSTOM in modes else None
-        self._loop_thread = threading.get_ident()
+    def __init__(self, views: Sequence[tuple[Feed, View]]) -> None:
+        self.feeds = [feed for feed, _ in views]
+        self._modes = [(feed, mode(view)) for name, mode in MODES.items() for feed, view in views if name in feed.modes]
+        self.resumed = self._resumed if self._shows("resumed") else None
+        self.planned = self._planned if self._shows("planned") else None
+        self.wrote = self._wrote if self._shows("wrote") else None
+        self.spoke = self._spoke if self._shows("spoke") else None
+        self.finished = self._finished if self._shows("finished") else None
+        self.paused = self._paused if self._shows("paused") else None
+        self.stopped = self._stopped if self._shows("stopped") else None
+        self.failed = self._failed if self._shows("failed") else None
+        self.updated = self._updated if self._shows("updated") else None
+        self.stored = self._stored if self._shows("stored") else None
 
     def _shows(self, event: str) -> bool:
-        return any(getattr(type(mode), event) is not getattr(Mode, event) for mode in self._modes)
+        return any(getattr(type(mode), event) is not getattr(Mode, event) for _, mode in self._modes)
 
-    async def _resumed(self, board: Board) -> None:
-        for mode in self._modes:
-            for payload in mode.resumed(board):
-                await self._put(mode, payload)
+    async def send(self, told: Told) -> None:
+        """Let parts go out, in order; wait for readers that are behind."""
+        for feed, part in told:
+            await feed.put(part)
 
-    async def _planned(self, board: Board, tasks: Sequence[Task]) -> None:
-        for mode in self._modes:
-            for payload in mode.planned(board, tasks):
-                await self._put(mode, payload)
+    def _resumed(self, board: Board) -> Told:
+        return self._told(mode.resumed(board) for _, mode in self._modes)
 
-    async def _finished(self, task: Task, outcome: Finished) -> None:
-        for mode in self._modes:
-            for payload in mode.finished(task, outcome):
-                await self._put(mode, payload)
+    def _planned(self, board: Board, tasks: Sequence[Task]) -> Told:
+        return self._told(mode.planned(board, tasks) for _, mode in self._modes)
 
-    async def _paused(self, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
+    def _wrote(self, task: Task, chunk: Any) -> Told:
+        return self._told(mode.wrote(task, chunk) for _, mode in self._modes)
+
+    def _spoke(self, task: Task, message: Any, metadata: Mapping[str, Any]) -> Told:
+        return self._told(mode.spoke(task, message, metadata) for _, mode in self._modes)
+
+    def _finished(self, task: Task, outcome: Finished) -> Told:
+        return self._told(mode.finished(task, outcome) for _, mode in self._modes)
+
+    def _paused(self, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> Told:
         paused = [(task, each) for task, each in zip(tasks, outcomes, strict=True) if isinstance(each, Paused)]
-        for mode in self._modes:
-            for payload in mode.paused(board, paused):
-                await self._put(mode, payload)
+        return self._told(mode.paused(board, paused) for _, mode in self._modes)
 
-    async def _stopped(self, board: Board) -> None:
-        for mode in self._modes:
-            for payload in mode.stopped(board):
-                await self._put(mode, payload)
+    def _stopped(self, board: Board) -> Told:
+        return self._told(mode.stopped(board) for _, mode in self._modes)
 
-    def _write(self, chunk: Any, /) -> None:
-        mine = isolate(own(chunk))
-        labelled = (CUSTOM, mine) if self._labelled else mine
-        if threading.get_ident() == self._loop_thread:
-            self._sink.push(labelled)
-        else:
-            try:
-                anyio.from_thread.run(self._sink.put, labelled)
-            except RuntimeError as error:
-                raise OutsideRunError(
-                    "a stream writer was called in a thread of the node's own, from which the run cannot be reached: "
-                    "write in the node's function"
-                ) from error
-
-    async def _put(self, mode: Mode, payload: Any) -> None:
-        await self._sink.put((mode.name, payload) if self._labelled else payload)
-
-    async def _failed(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
+    def _failed(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> Told:
+        told: Told = []
         for task, outcome in zip(tasks, outcomes, strict=True):
             if isinstance(outcome, Failed):
-                for mode in self._modes:
-                    for payload in mode.failed(task, outcome):
-                        await self._put(mode, payload)
+                told += self._told(mode.failed(task, outcome) for _, mode in self._modes)
+        return told
 
-    async def _updated(self, board: Board) -> None:
-        for mode in self._modes:
-            for payload in mode.updated(board):
-                await self._put(mode, payload)
+    def _updated(self, board: Board) -> Told:
+        return self._told(mode.updated(board) for _, mode in self._modes)
+
+    def _stored(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> Told:
+        return self._told(mode.stored(board, row, upcoming) for _, mode in self._modes)
+
+    def _told(self, by_mode: Iterable[Iterable[Part]]) -> Told:
+        return [(feed, part) for (feed, _), parts in zip(self._modes, by_mode, strict=True) for part in parts]
+
+
+def log_of(
+    program: Program,
+    shown: Shown,
+    own: Feed | None,
+    outer: Log | None,
+    *,
+    ns: str,
+    thread_id: str | None,
+    now: Callable[[], float],
+) -> Log | None:
+    """The log of a graph's run; None when nobody reads it.
+
+    Args:
+        own: of the call of this very graph.
+        outer: the log of the graph around it, whose feeds may show this one too.
+    """
+    around = [] if outer is None else [feed for feed in outer.feeds if feed.subgraphs]
+    feeds = around if own is None else [own, *around]
+    if not feeds:
+        return None
+    parts = tuple(ns.split("|")) if ns else ()
+    if own is not None:
+        own.depth = len(parts)
+    return Log(
+        [
+            (
+                feed,
+                View(
+                    program=program,
+                    shown=shown.channels if feed is not own or feed.channels is None else feed.channels,
+                    ns=parts[feed.depth :],
+                    checkpoint_ns=ns,
+                    thread_id=thread_id,
+                    now=now,
+                    coerce=shown.coerce if feed is not own or feed.channels is None else None,
+                    inside=shown.inside,
+                ),
+            )
+            for feed in feeds
+        ]
+    )

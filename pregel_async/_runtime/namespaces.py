@@ -6,12 +6,15 @@ metadata (`parents`) on which checkpoints of the graphs around it it was made.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import aclosing
+from typing import Any
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.records import CheckpointId, CheckpointRow, Header, TaskId
 
 from .._core.task import Task
+from ..types import RunnableConfig
 
 CALLER = "__task__"
 """The metadata key that says which task ran a graph whose namespace does not: one that keeps its state."""
@@ -86,3 +89,15 @@ def parents_of(row: CheckpointRow | Header) -> dict[str, str]:
     """Namespace -> checkpoint, of the graphs around the one whose checkpoint this is."""
     found = row.metadata.get("parents")
     return found if isinstance(found, dict) else {}
+
+
+def config_of(
+    thread_id: str, ns: str, checkpoint_id: CheckpointId | None, parents: Mapping[str, str] | None = None
+) -> RunnableConfig:
+    """The config that addresses a checkpoint; without an id, the namespace's head."""
+    known: dict[str, Any] = {"thread_id": thread_id, "checkpoint_ns": ns}
+    if checkpoint_id is not None:
+        known["checkpoint_id"] = checkpoint_id
+        if ns:
+            known["checkpoint_map"] = {**(parents or {}), ns: checkpoint_id}
+    return {"configurable": known}

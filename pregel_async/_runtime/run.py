@@ -7,14 +7,15 @@ given and what it gives differ in nothing else.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from typing import Any, Literal
 
 import msgspec
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.records import CheckpointId, TaskId
+from checkpoint_savers.errors import CheckpointError
+from checkpoint_savers.records import CheckpointId, CheckpointRow, TaskId
 
 from .._core import superstep
 from .._core.board import Board
@@ -25,6 +26,7 @@ from .._core.task import Cancelled, Outcome, Paused, Task
 from ..errors import (
     CheckpointNotFoundError,
     EmptyInputError,
+    GraphDrained,
     GraphInterrupt,
     InvalidInputError,
     InvalidResumeError,
@@ -32,10 +34,14 @@ from ..errors import (
 )
 from ..types import Command, Interrupt, OnConflict, RunnableConfig
 from .context import Around, Running, Session
+from .control import RunControl
+from .feed import Feed
 from .hold import Hold
-from .log import Log
+from .kept import Keeper
+from .log import Log, Shown, Told, log_of
 from .loops import NativeCancellations
 from .namespaces import has_child, ids_in, namespace_of
+from .part import END
 from .places import Places
 from .runner import Runner
 from .thread import Thread
@@ -58,6 +64,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         context, store: what nodes get besides.
         breakpoints: where to stop; None for nowhere.
         debug: warn when a node changes its input in place.
+        control: stops the run from outside; None for the one of the run around it.
     """
 
     thread_id: str | None
@@ -73,6 +80,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     store: Any
     breakpoints: Breakpoints | None
     debug: bool
+    control: RunControl | None = None
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -89,6 +97,22 @@ class Ended(msgspec.Struct, frozen=True):
     interrupts: tuple[Interrupt, ...]
 
 
+class Audience(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is shown something of a run.
+
+    Attributes:
+        shown: how the graph shows itself.
+        feed: of the call; None when nobody reads it.
+        codec: what events are kept with.
+        begun: told when the run has its thread, before anything runs; whether to run at all.
+    """
+
+    shown: Shown
+    feed: Feed | None = None
+    codec: Callable[[], Codec] | None = None
+    begun: Callable[[Thread], Awaitable[bool]] | None = None
+
+
 async def run(
     program: Program,
     given: Any,
@@ -96,19 +120,24 @@ async def run(
     world: World,
     saver: BaseCheckpointSaver | None,
     codec: Codec | None,
-    log: Log | None,
+    audience: Audience,
 ) -> Ended:
     """Run a graph to its end, or to where it pauses.
 
     Args:
         given: the input; None goes on from what is stored; a `Command` answers or edits first.
+
+    Raises:
+        GraphDrained: it was asked to stop, and has.
     """
     call = _read(program, given)
     run_id = settings.run_id or world.new_id()
+    feed = audience.feed
+    log = log_of(program, audience.shown, feed, None, ns="", thread_id=settings.thread_id, now=world.now)
     if saver is None or codec is None or settings.thread_id is None:
         call.require_input(program, settings.thread_id)
-        session = Session(world, run_id, settings.thread_id or run_id, None)
-        return await _Run(program, settings, session, log, None, "", None).go(call)
+        session = Session(world, run_id, settings.thread_id or run_id, None, settings.control)
+        return _drained(session, await _Run(program, settings, session, log, None, "", None).go(call))
     thread_id = settings.thread_id
     if call.writes is None and await saver.read(thread_id, "", settings.at) is None:
         if settings.at is not None:
@@ -121,10 +150,20 @@ async def run(
         metadata = {**settings.metadata, "run_id": run_id}
         travels = bool(settings.travels) and not await _is_where_it_stands(saver, thread_id, settings)
         thread = await Thread.open(hold, codec, program, at=settings.at, fork=travels, metadata=metadata)
-        session = Session(world, run_id, thread_id, hold)
+        session = Session(world, run_id, thread_id, hold, settings.control)
         session.travels = dict(settings.travels)
+        if feed is not None and feed.keeps and audience.codec is not None:
+            feed.keeper = Keeper(thread, audience.codec())
+        if audience.begun is not None and not await audience.begun(thread):
+            return Ended(Board(program) if thread.board is None else thread.board, True, ())
         this = _Run(program, settings, session, log, thread, "", None)
-        return await hold.beside(lambda: this.go(call))
+        return _drained(session, await hold.beside(lambda: this.go(call)))
+
+
+def _drained(session: Session, ended: Ended) -> Ended:
+    if session.drained and not ended.done and not ended.interrupts and session.control is not None:
+        raise GraphDrained(session.control.drain_reason or "")
+    return ended
 
 
 async def _is_where_it_stands(saver: BaseCheckpointSaver, thread_id: str, settings: Settings) -> bool:
@@ -142,7 +181,7 @@ async def run_nested(
     outer: Running,
     number: int,
     codec: Callable[[Codec], Codec],
-    log: Log | None,
+    audience: Audience,
     *,
     keeps: bool | None,
 ) -> Ended:
@@ -162,6 +201,8 @@ async def run_nested(
     around = outer.around
     session = around.session
     ns = namespace_of(around.ns, outer.task, keeps=bool(keeps), number=number)
+    thread_id = None if session.hold is None else session.hold.thread_id
+    log = log_of(program, audience.shown, audience.feed, around.log, ns=ns, thread_id=thread_id, now=session.world.now)
     place = outer.next_place(number)
     thread: Thread | None = None
     with _only_one(session.hold, ns, outer) if keeps and session.hold is not None else contextlib.nullcontext():
@@ -177,7 +218,7 @@ async def run_nested(
             if thread.continues:
                 call = _Call(None, None, [], False)
         if thread is None or thread.board is None:
-            call.require_input(program, None if session.hold is None else session.hold.thread_id)
+            call.require_input(program, thread_id)
         caller = outer.task.id if keeps else None
         ended = await _Run(program, settings, session, log, thread, ns, outer, caller).go(call)
     if not ended.done:
@@ -311,13 +352,6 @@ def _answers_to(resume: Any, questions: Sequence[Interrupt], thread_id: str) -> 
     )
 
 
-def _writer(log: Log | None, outer: Running | None) -> Callable[[Any], None] | None:
-    """Where nodes write to: the stream of who reads it, of this run or else of the one around."""
-    if log is not None and log.write is not None:
-        return log.write
-    return None if outer is None else outer.around.write
-
-
 class _Run:
     """The port of one run."""
 
@@ -348,31 +382,47 @@ class _Run:
             config=settings.config,
             context=settings.context,
             store=settings.store,
-            write=_writer(log, outer),
+            log=log,
             outer=outer,
             places=None if width is None else Places(width),
             call=self._runner.call,
             debug=settings.debug,
         )
+        self._feed = log.feeds[0] if log is not None and outer is None else None
         self._outcomes: Sequence[Outcome] = ()
         self._interrupts: tuple[Interrupt, ...] = ()
         self._paused = False
+        self._board: Board | None = None
+        self._ended = False  # that is kept
+        self._told: Told = []  # what is shown when the checkpoints that wait are stored
 
     async def go(self, call: _Call) -> Ended:
         resumed = call.writes is None and self._thread is not None and self._thread.board is not None
-        board = await self._begin(call)
-        done = await superstep.run(
-            self._program,
-            board,
-            self,
-            scope=self._scope,
-            limit=self._settings.limit,
-            breakpoints=self._settings.breakpoints,
-            resumed=resumed,
-        )
-        if not done and not self._paused and self._log is not None and self._log.on_stopped is not None:
-            await self._log.on_stopped(board)
+        try:
+            board = self._board = await self._begin(call)
+            done = await superstep.run(
+                self._program,
+                board,
+                self,
+                scope=self._scope,
+                limit=self._settings.limit,
+                breakpoints=self._settings.breakpoints,
+                resumed=resumed,
+                drains=None if self._session.control is None else self._drains,
+            )
+            if not done and not self._paused:
+                await self._stopped(board)
+        except Exception as error:
+            await self._failed(error)
+            raise
         return Ended(board, done, self._interrupts)
+
+    def _drains(self) -> bool:
+        control = self._session.control
+        if control is None or not control.drain_requested:
+            return False
+        self._session.drained = True
+        return True
 
     async def _begin(self, call: _Call) -> Board:
         """The board to run from: the stored one, with the input written on it if there is one.
@@ -395,8 +445,12 @@ class _Run:
         thread.branch_off(stored)
         if thread.ns == "":
             self._session.answers = thread.answers()
-        if self._log is not None and self._log.on_resumed is not None:
-            await self._log.on_resumed(stored)
+        if self._feed is not None:
+            self._feed.committed = stored.step
+            if self._feed.keeper is not None:
+                self._feed.keeper.begin()
+        if self._log is not None and self._log.resumed is not None:
+            await self._log.send(self._log.resumed(stored))
         return stored
 
     async def _enter(self, board: Board, call: _Call) -> Board:
@@ -412,35 +466,124 @@ class _Run:
             )
         if self._thread is not None:
             nothing = [Cancelled()] * len(discarded)
-            await self._thread.commit(board, discarded, nothing, upcoming, source="input")
+            await self._commit(self._thread, board, discarded, nothing, upcoming, source="input")
         return board
 
     # ---- superstep.Port ----------------------------------------------------------------------------------------------
 
     async def execute(self, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
-        if self._log is not None and self._log.on_planned is not None:
-            await self._log.on_planned(board, tasks)
+        if self._log is not None and self._log.planned is not None:
+            await self._log.send(self._log.planned(board, tasks))
         self._outcomes = outcomes = await self._runner.execute(board, tasks)
         return outcomes
 
     async def checkpoint(self, board: Board, ran: Sequence[Task], upcoming: Sequence[Task]) -> None:
         if self._thread is not None:
-            await self._thread.commit(board, ran, self._outcomes, upcoming)
-            await self._runner.tell_rest()
-        if self._log is not None and self._log.on_updated is not None:
-            await self._log.on_updated(board)
+            await self._commit(self._thread, board, ran, self._outcomes, upcoming, source="loop")
+        elif self._log is not None and self._log.updated is not None:
+            await self._log.send(self._log.updated(board))
 
     async def pause(self, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
+        asked = [question for outcome in outcomes if isinstance(outcome, Paused) for question in outcome.interrupts]
+        told = self._runner.take_rest()
+        if self._log is not None and self._log.paused is not None:
+            told += self._log.paused(board, tasks, outcomes)
+        self._rest(told, "drained" if self._session.drained and not asked else "paused", board.step + 1)
         if self._thread is not None:
             await self._thread.pause(tasks, outcomes)
-            await self._runner.tell_rest()
-        asked = [question for outcome in outcomes if isinstance(outcome, Paused) for question in outcome.interrupts]
         self._interrupts, self._paused = tuple(asked), True
-        if self._log is not None and self._log.on_paused is not None:
-            await self._log.on_paused(board, tasks, outcomes)
+        await self._send(told)
 
     async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
+        rest = self._runner.take_rest()
+        told: Told = []
+        if self._log is not None and self._log.failed is not None:
+            told = self._log.failed(tasks, outcomes)
+        told += self._failure(error)
+        self._rest([*rest, *told], "failed", tasks[0].step)
         if self._thread is not None and await self._thread.give_up(tasks, outcomes, error):
-            await self._runner.tell_rest()
-        if self._log is not None and self._log.on_failed is not None:
-            await self._log.on_failed(tasks, outcomes)
+            told = [*rest, *told]
+        await self._send(told)
+
+    # ---- what is shown, and kept -------------------------------------------------------------------------------------
+
+    async def _commit(
+        self,
+        thread: Thread,
+        board: Board,
+        ran: Sequence[Task],
+        outcomes: Sequence[Outcome],
+        upcoming: Sequence[Task],
+        *,
+        source: Literal["input", "loop"],
+    ) -> None:
+        """Store a superstep; what it shows is kept with it, and shown after it."""
+        log = self._log
+        if log is None:
+            await thread.commit(board, ran, outcomes, upcoming, source=source)
+            return
+
+        def made(row: CheckpointRow) -> None:
+            told = self._runner.take_rest()
+            if source == "loop" and log.updated is not None:
+                told += log.updated(board)
+            if log.stored is not None:
+                told += log.stored(board, row, upcoming)
+            self._told += told
+            keeper = None if self._feed is None else self._feed.keeper
+            if keeper is not None:
+                keeper.close(row.checkpoint_id)
+                self._label(told, None if upcoming else "done", board.step)
+                keeper.stage_head()
+
+        if await thread.commit(board, ran, outcomes, upcoming, source=source, made=made):
+            if self._feed is not None:
+                self._feed.committed = board.step
+            told, self._told = self._told, []
+            await log.send(told)
+
+    async def _stopped(self, board: Board) -> None:
+        """The run stops between two supersteps: at a breakpoint, or because it drains."""
+        drained, log = self._session.drained, self._log
+        told = [] if drained or log is None or log.stopped is None else log.stopped(board)
+        if self._rest(told, "drained" if drained else "stopped", board.step) and self._thread is not None:
+            await self._thread.save()
+        await self._send(told)
+
+    async def _failed(self, error: Exception) -> None:
+        """Show a failure that is no superstep's: a limit, a value that cannot be stored, failing storage."""
+        told = self._failure(error)
+        step = told[0][1].step if told else 0
+        if self._rest(told, "failed", step) and self._thread is not None:
+            with contextlib.suppress(CheckpointError):  # what `error` is about, or as hopeless
+                await self._thread.save()
+        await self._send(told)
+
+    def _failure(self, error: BaseException) -> Told:
+        """The part that tells of a failure; once."""
+        feed = self._feed
+        if feed is None or not feed.tells or feed.failed or not isinstance(error, Exception):
+            return []
+        feed.failed = True
+        step = 0 if self._board is None else self._board.step + 1
+        return [(feed, feed.fail(error, step))]
+
+    def _rest(self, told: Told, end: str, step: int) -> bool:
+        """Keep what is shown, and how the run ends, with the next transaction. Whether there is anything to keep."""
+        if self._feed is None or self._feed.keeper is None or self._ended:
+            return False
+        self._label(told, end, step)
+        self._feed.keeper.rest()
+        return True
+
+    def _label(self, told: Told, end: str | None, step: int) -> None:
+        """Give parts that are to go out their places, and say there how the run ends, if it does."""
+        for feed, part in told:
+            feed.label(part)
+        if end is not None and self._feed is not None:
+            self._ended = True
+            self._feed.label(self._feed.tell(END, {"status": end}, step))
+
+    async def _send(self, told: Told) -> None:
+        if told and self._log is not None:
+            await self._log.send(told)

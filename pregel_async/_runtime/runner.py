@@ -20,7 +20,7 @@ from .._core.task import Cancelled, Failed, Finished, Outcome, Paused, Task
 from ..errors import UnstorableValueError
 from .attempt import Recorder, attempt
 from .context import Around, Running, Session
-from .log import Log
+from .log import Log, Told
 from .loops import NativeCancellations, alone, turn
 
 
@@ -73,7 +73,6 @@ class Runner:
         self.storage = storage
         self.max_concurrency = max_concurrency
         self._log = log
-        self._finished = None if log is None else log.on_finished
         self._untold: list[tuple[Task, Finished]] = []
         self._turn = turn()
         self._natively_cancelled = natively_cancelled
@@ -133,11 +132,11 @@ class Runner:
             if recorded is not None:
                 return recorded
         log, board = self._log, caller.board
-        if log is not None and log.on_planned is not None:
-            await log.on_planned(board, (task,))
+        if log is not None and log.planned is not None:
+            await log.send(log.planned(board, (task,)))
         outcome = await attempt(self.around, board, task, None, None, natively_cancelled=None, contained=True)
-        if isinstance(outcome, Failed) and log is not None and log.on_failed is not None:
-            await log.on_failed((task,), (outcome,))
+        if isinstance(outcome, Failed) and log is not None and log.failed is not None:
+            await log.send(log.failed((task,), (outcome,)))
         if isinstance(outcome, Finished):
             try:
                 if self.storage is not None:
@@ -154,18 +153,20 @@ class Runner:
 
     async def tell(self, task: Task, outcome: Finished, *, stored: bool) -> None:
         """Tell of a task that has finished: now when its result is stored, else with the superstep's own commit."""
-        if self._finished is not None:
+        log = self._log
+        if log is not None and log.finished is not None:
             if stored:
-                await self._finished(task, outcome)
+                await log.send(log.finished(task, outcome))
             else:
                 self._untold.append((task, outcome))
 
-    async def tell_rest(self) -> None:
-        """Tell of the tasks whose results the superstep's transaction has stored."""
+    def take_rest(self) -> Told:
+        """What to tell of the tasks whose results the superstep's own transaction stores."""
         untold, self._untold = self._untold, []
-        if self._finished is not None:
-            for task, outcome in untold:
-                await self._finished(task, outcome)
+        log = self._log
+        if log is None or log.finished is None:
+            return []
+        return [told for task, outcome in untold for told in log.finished(task, outcome)]
 
     async def _record_unrouted(self, task: Task, writes: list[Write]) -> None:
         assert self.storage is not None

@@ -1,9 +1,8 @@
 """A stream: what a reader holds while a run goes on in a task of its own.
 
 The run is started here and nowhere else, and the stream owns it: it ends before `aclose()`, the end of `async with`, or
-    the
-last `__anext__` returns. Reader and run share a pipe of bounded capacity. The stream itself is held by the reader
-alone, so that Python drops it with the reader's last reference; the run is cancelled then.
+the last `__anext__` returns. Reader and run share a pipe of bounded capacity (`pipe.py`). The stream itself is held by
+the reader alone, so that Python drops it with the reader's last reference; the run is cancelled then.
 """
 
 from __future__ import annotations
@@ -11,23 +10,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import warnings
-from collections import deque
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import anyio
 
-from .log import Sink
 from .loops import on_asyncio, starter, wait_out
+from .part import Shape
+from .pipe import Pipe
 
 T = TypeVar("T")
 
-CAPACITY = 64
-"""Chunks that wait for the reader; a run that is further ahead waits for it."""
-
-Work = Callable[[Sink], Awaitable[Any]]
-"""A run, given where to put its chunks."""
+Work = Callable[[Pipe], Awaitable[Any]]
+"""A run, given where to put what it shows."""
 
 
 class GraphStream(Generic[T]):
@@ -40,40 +36,50 @@ class GraphStream(Generic[T]):
     The run starts with the first read, or on entering. When the run fails, its exception follows the last chunk. When
     the stream is closed, or a read is cancelled, the run is cancelled, and has ended and cleaned up before control
     returns. A stream that is only dropped is cancelled too, but ends a little later, and warns.
+
+    Attributes:
+        cursor: the place of the last chunk that was read, for `astream(after=...)`; None before the first, and where no
+            events are kept.
     """
 
-    def __init__(self, work: Work) -> None:
-        self._pipe = _Pipe(work)
+    def __init__(self, work: Work, pipe: Pipe, shape: Shape) -> None:
+        self._run = _Run(work, pipe)
+        self._pipe = pipe
+        self._shape = shape
         self._reading = False
+        self.cursor: str | None = None
 
     def __aiter__(self) -> GraphStream[T]:
         return self
 
     async def __anext__(self) -> T:
-        pipe = self._pipe
+        run, pipe = self._run, self._pipe
         if self._reading:
             raise RuntimeError("this stream is being read by another task: give each reader a stream of its own")
         self._reading = True
         try:
-            while not pipe.chunks:
+            while not pipe.parts:
                 if pipe.ended:
                     pipe.raise_failure()
                     raise StopAsyncIteration
-                if not pipe.started:
-                    pipe.start()
+                if not run.started:
+                    run.start()
                     continue  # an eager task may have ended in there
                 try:
-                    await pipe.wait_for_chunk()
+                    await pipe.filled()
                 except BaseException as error:
                     await self.__aexit__(type(error), error, None)
                     raise
-            return pipe.take()  # type: ignore[no-any-return]  # the pipe carries what the modes make
+            part = pipe.take()
+            if part.cursor is not None:
+                self.cursor = str(part.cursor)
+            return self._shape(part)  # type: ignore[no-any-return]  # what the shape makes is what T says
         finally:
             self._reading = False
 
     async def __aenter__(self) -> GraphStream[T]:
-        if not self._pipe.started:
-            self._pipe.start()
+        if not self._run.started:
+            self._run.start()
         return self
 
     async def __aexit__(
@@ -93,16 +99,26 @@ class GraphStream(Generic[T]):
         Raises:
             Exception: the run's failure, if it failed and nobody has been told.
         """
-        await self._pipe.close()
+        await self._run.close()
+
+    async def finish(self) -> None:
+        """Read no more, and let the run go on to its end: nothing waits for this reader.
+
+        When cancelled, the run is cancelled, and has ended before control returns.
+
+        Raises:
+            Exception: the run's failure, if it failed and nobody has been told.
+        """
+        await self._run.finish()
 
     def __del__(self) -> None:
         self.drop("Use 'async with graph.astream(...) as chunks', or call aclose().")
 
     def drop(self, advice: str) -> None:
         """Cancel the run without waiting for it, and warn, if it still goes on. For finalizers, on any thread."""
-        pipe = getattr(self, "_pipe", None)
-        if pipe is not None and pipe.started and not pipe.ended and not pipe.dropped:
-            pipe.cancel_soon()
+        run = getattr(self, "_run", None)
+        if run is not None and run.started and not run.pipe.ended and not run.dropped:
+            run.cancel_soon()
             warnings.warn(
                 f"a graph's stream was dropped before its end: its run is being cancelled. {advice}",
                 ResourceWarning,
@@ -111,23 +127,17 @@ class GraphStream(Generic[T]):
             )
 
 
-class _Pipe:
-    """What reader and run share. The run's task holds it, and not the stream."""
+class _Run:
+    """The run's task, as the stream owns it. The task holds this, and not the stream."""
 
-    def __init__(self, work: Work) -> None:
-        self.chunks: deque[Any] = deque()
+    def __init__(self, work: Work, pipe: Pipe) -> None:
+        self.pipe = pipe
         self.started = False
-        self.ended = False
         self.dropped = False
         self._work = work
-        self._failure: BaseException | None = None
-        self._filled: anyio.Event | None = None  # the reader waits
-        self._waiting: deque[anyio.Event] = deque()  # tasks of the run that wait for room, one event each
         self._over: anyio.Event | None = None
         self._scope: anyio.CancelScope | None = None
         self._call_soon: Callable[[Callable[[], object]], object] | None = None
-
-    # ---- the run's side ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the run in a task of its own."""
@@ -144,78 +154,44 @@ class _Pipe:
 
     async def _host(self) -> None:
         assert self._scope is not None and self._over is not None
+        failure: BaseException | None = None
         try:
             with self._scope:
-                await self._work(self)
+                await self._work(self.pipe)
         except BaseException as error:
             # It goes to the reader, who raises it. A cancellation that came from outside the stream does so on asyncio;
             # trio's must not cross tasks, and reaches the reader by its own.
             if on_asyncio() or not isinstance(error, anyio.get_cancelled_exc_class()):
-                self._failure = error
+                failure = error
         finally:
-            self.ended = True
             self._over.set()
-            if self._filled is not None:
-                self._filled.set()
-
-    def push(self, chunk: Any) -> None:
-        """Take a chunk at once: its writer cannot wait. The run waits for the reader at its next own chunk."""
-        self.chunks.append(chunk)
-        if self._filled is not None:
-            self._filled.set()
-
-    async def put(self, chunk: Any) -> None:
-        """Take a chunk when there is room for it."""
-        while len(self.chunks) >= CAPACITY:
-            room = anyio.Event()
-            self._waiting.append(room)
-            try:
-                await room.wait()
-            except BaseException:
-                if room.is_set():
-                    self._wake_one()  # the place that this one was given goes to another
-                else:
-                    self._waiting.remove(room)
-                raise
-        self.chunks.append(chunk)
-        if self._filled is not None:
-            self._filled.set()
-
-    # ---- the reader's side -------------------------------------------------------------------------------------------
-
-    async def wait_for_chunk(self) -> None:
-        self._filled = anyio.Event()
-        try:
-            await self._filled.wait()
-        finally:
-            self._filled = None
-
-    def take(self) -> Any:
-        chunk = self.chunks.popleft()
-        self._wake_one()
-        return chunk
-
-    def _wake_one(self) -> None:
-        if self._waiting:
-            self._waiting.popleft().set()
-
-    def raise_failure(self) -> None:
-        """Raise what ended the run, once."""
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
+            self.pipe.end(failure)
 
     async def close(self) -> None:
         """Cancel the run and wait until it has ended, come what may."""
         if not self.started:
-            self.started = self.ended = True
+            self.started = True
+            self.pipe.end()
             return
         assert self._scope is not None and self._over is not None
-        if not self.ended:
+        if not self.pipe.ended:
             self._scope.cancel()
             await wait_out(self._over)
-        self.chunks.clear()
-        self.raise_failure()
+        self.pipe.leave()
+        self.pipe.raise_failure()
+
+    async def finish(self) -> None:
+        """Let the run go on to its end; what it shows is dropped."""
+        if not self.started:
+            self.start()
+        assert self._over is not None
+        self.pipe.leave()
+        try:
+            await self._over.wait()
+        except BaseException:
+            await self.close()
+            raise
+        self.pipe.raise_failure()
 
     def cancel_soon(self) -> None:
         """Cancel the run from wherever Python drops the stream, a finaliser in another thread included."""

@@ -13,7 +13,7 @@ Where a subgraph's state stands
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import anyio
@@ -23,7 +23,7 @@ from checkpoint_savers.abc import PAGE
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.errors import CheckpointError, UnstorableValueError
 from checkpoint_savers.ledger import Entry, Ledger, Reader, TaskEntry, read_record, write_record
-from checkpoint_savers.records import Chain, CheckpointId, CheckpointRow, Commit, TaskId, TaskRecord
+from checkpoint_savers.records import Chain, CheckpointId, CheckpointRow, Commit, EventRow, TaskId, TaskRecord
 
 from .._core.amending import amend
 from .._core.board import Board
@@ -32,6 +32,7 @@ from .._core.task import Failed, Finished, Outcome, Paused, Task
 from ..channels import MISSING
 from ..errors import CheckpointNotFoundError, GraphChangedError, InvalidUpdateError
 from ..types import Interrupt
+from .described import described
 from .hold import Hold
 from .namespaces import CALLER, has_child, made_on, parents_of, was_made_on
 from .restore import BRANCH, kind_of, restore
@@ -67,6 +68,7 @@ class Thread:
         board: what was loaded; None when it held nothing.
         caller: the task that runs the graph, when its state is kept from call to call; else None.
         continues: an earlier attempt at the same call has got this far: its input is on the board already.
+        events: rows of events that are to go with the next transaction.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Thread:
         self._staged: list[TaskRecord] = []  # records,
         self._clears: list[tuple[str, CheckpointId, TaskId]] = []  # and keys of records that are void then
         self._records: dict[TaskId, TaskEntry] = {}  # of the open superstep, as they are stored
+        self.events: list[EventRow] = []
         self._batch: _Batch | None = None
 
     @property
@@ -389,7 +392,8 @@ class Thread:
         source: Source = "loop",
         waits: bool = False,
         closes: bool = False,
-    ) -> None:
+        made: Callable[[CheckpointRow], None] | None = None,
+    ) -> bool:
         """Store a finished superstep: one transaction. The claim is given up in it when nothing is left to run.
 
         With `source="input"` the tasks are those that the new input discards; the failures recorded of them stay in
@@ -399,6 +403,10 @@ class Thread:
         Args:
             waits: store it with the next transaction, whatever follows.
             closes: an update closes the superstep, with a result of each of its tasks: its failure is over.
+            made: told of the new checkpoint before it is stored.
+
+        Returns:
+            Whether it is stored; False while it waits.
 
         Raises:
             ThreadBusyError: with `lost=True`.
@@ -419,19 +427,23 @@ class Thread:
             if (source == "loop" or closes) and self._ledger.tip is not None and not _is_result(record)
         ]
         self._records = {}
-        self._append(entry, board.step, source)
+        row = self._append(entry, board.step, source)
         self._branches = False
         self._clears += clears
+        if made is not None:
+            made(row)
         if waits or (upcoming and all(task.node.hidden for task in upcoming)):
-            return
+            return False
         await self._transact(releases=not upcoming and self._outer is None)
+        return True
 
-    def _append(self, entry: Entry, step: int, source: Source) -> None:
+    def _append(self, entry: Entry, step: int, source: Source) -> CheckpointRow:
         metadata = {**self.metadata, "source": source, "step": step, "parents": self.parents}
         if self.caller is not None:
             metadata[CALLER] = self.caller
         row = self._ledger.append(entry, checkpoint_id=self.hold.next_id(), step=step, metadata=metadata)
         self._waiting.append(row)
+        return row
 
     def _stands_at(self, tip: CheckpointId) -> None:
         """Where the state stands now that is kept from call to call: at a checkpoint that is stored."""
@@ -532,6 +544,10 @@ class Thread:
         if self._waiting:
             await self._share(None)
 
+    async def save(self) -> None:
+        """Store the events that wait for the next transaction, and whatever else does."""
+        await self._share(None)
+
     # ---- editing -----------------------------------------------------------------------------------------------------
 
     def stage(self, task: Task, writes: list[Write]) -> None:
@@ -605,7 +621,7 @@ class Thread:
             self._records[task.id] = entry
 
     async def _write_records(self, records: Sequence[TaskRecord]) -> None:
-        if self._waiting or self._moves:
+        if self._waiting or self._moves or self.events:
             await self._transact(records=tuple(records))
         elif records:
             await self._saved_first()
@@ -709,9 +725,7 @@ class Thread:
     def _failure(
         self, name: str, error: BaseException, writes: tuple[tuple[str, bytes], ...] | None, *, routed: bool
     ) -> TaskEntry:
-        kind = type(error)
-        named = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-        told = (named, _message(error), self.hold.world.now())
+        told = (*described(error), self.hold.world.now())
         return TaskEntry(name=name, writes=writes or (), routed=routed or writes is None, error=told)
 
     def _task_record(self, task_id: TaskId, index: int, entry: TaskEntry) -> TaskRecord:
@@ -737,7 +751,7 @@ class Thread:
         releases: bool = False,
     ) -> None:
         await self._saved_first()
-        rows, tip, hold = tuple(self._waiting), self._ledger.tip, self.hold
+        rows, events, tip, hold = tuple(self._waiting), tuple(self.events), self._ledger.tip, self.hold
         assert tip is not None
         commit = Commit(
             rows=rows,
@@ -747,8 +761,10 @@ class Thread:
             expires_at=hold.expiry(),
             releases=releases,
             head=None if rows else (self.ns, tip),
+            events=events,
         )
         await hold.saver.commit(hold.claim, commit)
+        del self.events[: len(events)]
         self._waiting.clear()
         self._staged.clear()
         self._clears.clear()
@@ -821,15 +837,6 @@ async def withdraw(inside: Thread, ids: Collection[str]) -> None:
 def _is_result(entry: TaskEntry) -> bool:
     """Whether a record is what history shows of a task of the plan."""
     return entry.finished and not (entry.writes and entry.writes[0][0] == RETURN)
-
-
-def _message(error: BaseException) -> str:
-    """An exception's text, whatever it takes: some cannot be printed, or hold what is no text (half of a surrogate)."""
-    try:
-        text = str(error)
-    except Exception as second:
-        text = f"(its message cannot be had: {type(second).__name__})"
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class _Batch:

@@ -32,7 +32,7 @@ from ..errors import ErrorCode, GraphValidationError, InvalidRouteError, Invalid
 from ..node import flavour_of
 from ..types import END, INTERRUPT, RESERVED, START, All, Command, Send
 from .builder import BranchSpec, CompiledStateGraph, StateGraph, draw
-from .schema import ROOT, Channel, Schema, as_mapping, filled_in, input_reader, start_writes
+from .schema import ROOT, Channel, Schema, as_mapping, coercion, filled_in, input_reader, start_writes
 
 Builder = StateGraph[Any, Any, Any]
 
@@ -80,6 +80,8 @@ def compile_program(
                 name=target,
                 triggers=tuple(sorted([BRANCH + target, *joins])),
                 reads=spec.input.keys,
+                tags=(),
+                metadata=spec.metadata,
                 shape=spec.input.shape if spec.graph is None or spec.input.root else None,
                 call=spec.call if spec.graph is None else _as_node(spec.graph, frozenset(keys)),
                 flavour="async" if spec.graph is not None else flavour_of(spec.call, blocking=blocking),
@@ -121,6 +123,8 @@ def compile_program(
         interrupt_before=interrupt_before,
         interrupt_after=interrupt_after,
         read_context=builder.read_context,
+        coerce_state=coercion(builder.state_schema),
+        coerce_output=coercion(builder.output_schema),
     )
 
 

@@ -353,6 +353,22 @@ def _takes_two(call: Callable[..., Any]) -> bool:
 # ---- to and from the schema's class --------------------------------------------------------------------------------
 
 
+def coercion(schema: Schema) -> Callable[[Any], Any] | None:
+    """Makes the schema's own object of what a stream or a call shows; a state that lacks a field that the class
+    requires, or that it refuses, is shown as it is. None where a mapping is what the schema says."""
+    shape = schema.shape
+    if shape is None or schema.root:
+        return None
+
+    def coerce(state: Any) -> Any:
+        try:
+            return shape(state) if isinstance(state, dict) else state
+        except (TypeError, ValueError):
+            return state
+
+    return coerce
+
+
 def _shape(kind: Any) -> Callable[[dict[str, Any]], Any] | None:
     if is_typed_dict(kind):
         return None

@@ -557,7 +557,10 @@ async def test_what_code_deeper_down_writes() -> None:
     graph = (
         StateGraph(State).add_node("sub", sub).add_node(node).add_edge(START, "sub").add_edge("sub", "node").compile()
     )
-    assert await chunks_of(graph) == ["graph", "task", "graph", "entrypoint", "group", "thread"]
+    assert await chunks_of(graph) == ["task", "group", "thread"]
+    # S-74: what graphs inside write is shown to those who ask for graphs inside.
+    shown = [chunk async for _, chunk in graph.astream({}, stream_mode="custom", subgraphs=True)]
+    assert shown == ["graph", "task", "graph", "entrypoint", "group", "thread", "graph"]
 
 
 async def _writes(what: str, given: Any) -> None:

@@ -35,7 +35,7 @@ from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import START, PregelProtocol, StateGraph
 from pregel_async._runtime import portal
-from pregel_async._runtime.stream import CAPACITY
+from pregel_async._runtime.pipe import CAPACITY
 from pregel_async.compiled import Graph
 from pregel_async.errors import ConfigError, PregelError, SyncCallError
 from pregel_async.sync import SyncFace, SyncStream, open_sync

@@ -10,6 +10,7 @@ from ..._core.ids import PUSH
 from ..._core.isolation import isolate
 from ..._core.program import RETURN, Write
 from ..._core.task import Failed, Finished, Paused, Task
+from ..part import Part
 from .mode import Mode
 from .updates import as_update
 
@@ -25,28 +26,30 @@ class Tasks(Mode):
 
     name: ClassVar[str] = "tasks"
 
-    def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[Any]:
+    def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[Part]:
         for task in tasks:
             if not task.node.hidden:
-                yield {
+                planned: dict[str, Any] = {
                     "id": task.id,
                     "name": task.node.name,
                     "input": _input_of(board, task),
                     "triggers": task.triggers if task.send < 0 else (PUSH,),
                 }
+                told = metadata_of(task)
+                yield self.part(task.step, {**planned, "metadata": told} if told else planned)
 
-    def finished(self, task: Task, outcome: Finished) -> Iterable[Any]:
+    def finished(self, task: Task, outcome: Finished) -> Iterable[Part]:
         if not (task.node.hidden or outcome.replayed):
-            yield self._ended(task, outcome.writes, None)
+            yield self.part(task.step, self._ended(task, outcome.writes, None))
 
-    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[Any]:
+    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[Part]:
         for task, outcome in paused:
             asked = [{"value": isolate(question.value), "id": question.id} for question in outcome.interrupts]
-            yield {**self._ended(task, (), None), "result": {}, "interrupts": asked}
+            yield self.part(task.step, {**self._ended(task, (), None), "result": {}, "interrupts": asked})
 
-    def failed(self, task: Task, outcome: Failed) -> Iterable[Any]:
+    def failed(self, task: Task, outcome: Failed) -> Iterable[Part]:
         if not task.node.hidden:
-            yield self._ended(task, outcome.writes or (), outcome.error)
+            yield self.part(task.step, self._ended(task, outcome.writes or (), outcome.error))
 
     def _ended(self, task: Task, writes: Sequence[Write], error: BaseException | None) -> dict[str, Any]:
         shown = self.view.shown
@@ -55,6 +58,13 @@ class Tasks(Mode):
         if task.caller is not None and error is None:
             result = {RETURN: update}
         return {"id": task.id, "name": task.node.name, "error": error, "result": result, "interrupts": []}
+
+
+def metadata_of(task: Task) -> dict[str, Any]:
+    """What the user has said of the node; its tags under "tags"."""
+    node = task.node
+    told = isolate(dict(node.metadata))
+    return {**told, "tags": list(node.tags)} if node.tags else told
 
 
 def _input_of(board: Board, task: Task) -> Any:

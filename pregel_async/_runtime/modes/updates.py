@@ -10,6 +10,7 @@ from ..._core.isolation import isolate
 from ..._core.program import RETURN, Write
 from ..._core.task import Finished, Paused, Task
 from ...types import INTERRUPT
+from ..part import Part
 from .mode import Mode
 
 
@@ -18,20 +19,20 @@ class Updates(Mode):
 
     name: ClassVar[str] = "updates"
 
-    def finished(self, task: Task, outcome: Finished) -> Iterable[Any]:
+    def finished(self, task: Task, outcome: Finished) -> Iterable[Part]:
         if task.node.hidden or outcome.leaves:  # commands for another graph update nothing here
             return
         chunk: dict[str, Any] = {task.node.name: as_update(outcome.writes, self.view.shown)}
         if outcome.replayed:
             chunk["__metadata__"] = {"cached": True}
-        yield chunk
+        yield self.part(task.step, chunk)
 
-    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[Any]:
-        for _, outcome in paused:
-            yield {INTERRUPT: isolate(outcome.interrupts)}
+    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[Part]:
+        for task, outcome in paused:
+            yield self.part(task.step, {INTERRUPT: isolate(outcome.interrupts)})
 
-    def stopped(self, board: Board) -> Iterable[Any]:
-        yield {INTERRUPT: ()}
+    def stopped(self, board: Board) -> Iterable[Part]:
+        yield self.part(board.step + 1, {INTERRUPT: ()})
 
 
 def as_update(writes: Sequence[Write], shown: str | tuple[str, ...]) -> Any:

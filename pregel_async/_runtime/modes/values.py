@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..._core.board import Board
 from ..._core.isolation import isolate
 from ..._core.task import Paused, Task
-from ...types import INTERRUPT
+from ..part import Part
 from .mode import Mode
 
 
@@ -17,16 +17,18 @@ class Values(Mode):
 
     name: ClassVar[str] = "values"
 
-    def resumed(self, board: Board) -> Iterable[Any]:
-        yield board.show(self.view.shown)
+    def resumed(self, board: Board) -> Iterable[Part]:
+        yield self._state(board)
 
-    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[Any]:
+    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[Part]:
         if not any(outcome.interrupts for _, outcome in paused):
             return  # a graph inside has stopped at a breakpoint
-        state = board.show(self.view.shown)
-        asked = {INTERRUPT: tuple(isolate(question) for _, outcome in paused for question in outcome.interrupts)}
-        yield {**state, **asked} if isinstance(state, dict) else asked
+        asked = tuple(isolate(question) for _, outcome in paused for question in outcome.interrupts)
+        yield self.part(board.step + 1, board.show(self.view.shown), asked, self.view.coerce)
 
-    def updated(self, board: Board) -> Iterable[Any]:
+    def updated(self, board: Board) -> Iterable[Part]:
         if not self.names.isdisjoint(board.changed):
-            yield board.show(self.view.shown)
+            yield self._state(board)
+
+    def _state(self, board: Board) -> Part:
+        return self.part(board.step, board.show(self.view.shown), coerce=self.view.coerce)

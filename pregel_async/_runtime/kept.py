@@ -1,0 +1,273 @@
+"""Events that are kept with a run's commits, so that a reader who was away misses nothing.
+
+While a superstep is open its events are held here; when they grow heavy they are spilled to storage, where they are
+void until the superstep closes. The transaction that closes it stores the rest (the *tail*), and the first events of
+the next checkpoint (its *head*: what that very commit let out). So what is read back is what was committed, in the
+order in which it was shown, and a superstep that was cut off has no tail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Literal
+
+import anyio
+import msgspec
+
+from checkpoint_savers.abc import PAGE, BaseCheckpointSaver
+from checkpoint_savers.codec import Codec, seal, unseal
+from checkpoint_savers.errors import CorruptCheckpointError
+from checkpoint_savers.records import CheckpointId, EventRow
+
+from .._core.isolation import own
+from ..errors import InvalidCursorError
+from .part import END, RESTARTED, Cursor, Part
+from .thread import Thread
+
+HEAVY = 256 * 1024
+"""Bytes of events that are held before they are spilled."""
+
+MANY = 256
+"""Events that are held before they are spilled."""
+
+
+class _Event(msgspec.Struct, array_like=True, frozen=True):
+    """A part as it is kept. New fields go to the end, with a default."""
+
+    mode: str
+    ns: tuple[str, ...]
+    step: int
+    data: bytes
+    interrupts: bytes = b""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[_Event]).decode
+
+
+class Keeper:
+    """Keeps the events of one run.
+
+    Args:
+        thread: the called graph's, which commits.
+        codec: knows the types of the graph and of those inside.
+    """
+
+    def __init__(self, thread: Thread, codec: Codec) -> None:
+        self._thread = thread
+        self._codec = codec
+        self._at = thread.tip or ""
+        self._epoch = thread.hold.claim.epoch
+        self._position = 0
+        self._events: list[_Event] = []  # held
+        self._size = 0
+        self._spilling: list[_Event] = []
+        self._spilled = False
+        self._lock = anyio.Lock()
+
+    @property
+    def is_heavy(self) -> bool:
+        """Whether the events that are held are to be spilled."""
+        return self._size > HEAVY or len(self._events) > MANY
+
+    @property
+    def place(self) -> Cursor:
+        """Of the last event."""
+        return Cursor(self._at, self._epoch, self._position)
+
+    def begin(self) -> None:
+        """The run begins on the checkpoint on which its thread stands."""
+        self._at = self._thread.tip or ""
+
+    def keep(self, part: Part) -> None:
+        """Take an event, and give it its place.
+
+        Raises:
+            UnstorableValueError: it cannot be stored.
+        """
+        event = _Event(
+            part.mode,
+            part.ns,
+            part.step,
+            self._codec.encode(own(_storable(part)), channel=f"the {part.mode!r} stream"),
+            self._codec.encode(own(part.interrupts), channel="interrupt()") if part.interrupts else b"",
+        )
+        self._position += 1
+        part.cursor = msgspec.structs.replace(self.place, seq=part.seq)
+        self._events.append(event)
+        self._size += len(event.data)
+
+    def close(self, tip: CheckpointId) -> None:
+        """A superstep closes: its events go with the transaction that makes this checkpoint."""
+        self._stage("tail")
+        self._at, self._position = tip, 0
+        self._spilled = False
+
+    def stage_head(self) -> None:
+        """What is held now are the first events on the new checkpoint, and go with the transaction that makes it."""
+        self._stage("head")
+
+    def rest(self) -> None:
+        """The run comes to rest on the open superstep: its events go with the next transaction."""
+        self._stage("tail")
+
+    def _stage(self, kind: Literal["head", "tail"]) -> None:
+        if self._events or (self._spilled and kind == "tail"):
+            self._thread.events.append(self._row(kind, self._events))
+            self._events, self._size = [], 0
+
+    async def spill(self) -> None:
+        """Store what is held; it is void until its superstep closes."""
+        async with self._lock:
+            if self.is_heavy:
+                self._spilling, self._events, self._size = self._events, [], 0
+                self._spilled = True
+                self._thread.events.append(self._row("part", self._spilling))
+                with anyio.CancelScope(shield=True):
+                    await self._thread.save()
+                self._spilling = []
+
+    def held(self) -> list[Part]:
+        """The events that are in nobody's hands but this process's."""
+        events = [*self._spilling, *self._events]
+        first = self._position - len(events) + 1
+        return [_part(event, Cursor(self._at, self._epoch, first + at), self._codec) for at, event in enumerate(events)]
+
+    def _row(self, kind: Literal["head", "part", "tail"], events: Sequence[_Event]) -> EventRow:
+        return EventRow(
+            checkpoint_id=CheckpointId(self._at),
+            epoch=self._epoch,
+            position=self._position - len(events) + 1,
+            kind=kind,
+            frame=seal(_encode(list(events))),
+        )
+
+
+def _storable(part: Part) -> Any:
+    """The payload, with the text of a live exception in its place."""
+    data = part.data
+    if part.mode == "tasks":
+        return _told(data)
+    if part.mode == "debug":
+        return {**data, "payload": _told(data["payload"])}
+    return data
+
+
+def _told(payload: dict[str, Any]) -> dict[str, Any]:
+    error = payload.get("error")
+    return {**payload, "error": f"{type(error).__name__}: {error}"} if isinstance(error, BaseException) else payload
+
+
+def _part(event: _Event, cursor: Cursor, codec: Codec) -> Part:
+    asked: Any = codec.decode(event.interrupts, channel="interrupt()") if event.interrupts else ()
+    return Part(
+        mode=event.mode,
+        ns=event.ns,
+        data=codec.decode(event.data, channel=f"the {event.mode!r} stream"),
+        step=event.step,
+        interrupts=asked,
+        cursor=cursor,
+    )
+
+
+# ---- reading back ----------------------------------------------------------------------------------------------------
+
+
+async def read_kept(
+    saver: BaseCheckpointSaver, thread_id: str, after: Cursor, codec: Codec, *, live: Cursor | None = None
+) -> AsyncGenerator[Part, None]:
+    """The events after a place, of the branch that the thread stands on, as far as they are committed.
+
+    Where the place is in an attempt that was cut off, a part says that what was shown of it is void.
+
+    Args:
+        live: the place of a run that goes on in this process: what is stored of its open superstep counts.
+
+    Raises:
+        InvalidCursorError: the place is not on that branch.
+        CorruptCheckpointError, StorageError
+    """
+    path = await _path(saver, thread_id, after.checkpoint_id)
+    tails: set[tuple[str, int]] = set()
+    if live is not None:
+        tails.add((live.checkpoint_id, live.epoch))
+    heads: dict[tuple[str, int], int] = {}
+    async for row in _rows(saver, thread_id, after):
+        key = (row.checkpoint_id, row.epoch)
+        if row.kind == "tail":
+            tails.add(key)
+        elif row.kind == "head" and key == (after.checkpoint_id, after.epoch):
+            heads[key] = row.position + len(_events(row, thread_id)) - 1
+    mine = (after.checkpoint_id, after.epoch)
+    void = mine not in tails and after.position > heads.get(mine, 0)
+    async for row in _rows(saver, thread_id, after):
+        key = (row.checkpoint_id, row.epoch)
+        if row.checkpoint_id not in path or (row.kind != "head" and key not in tails) or key < mine:
+            continue
+        if void and key != mine:
+            void = False
+            yield restarted(path[after.checkpoint_id] + 1, after.checkpoint_id)
+        for at, event in enumerate(_events(row, thread_id), row.position):
+            if key != mine or at > after.position:
+                part = _part(event, Cursor(row.checkpoint_id, row.epoch, at), codec)
+                part.committed = max(path.values())
+                yield part
+
+
+def restarted(step: int, checkpoint_id: str) -> Part:
+    """What voids what was shown of a superstep."""
+    return Part(mode=RESTARTED, ns=(), data={"step": step, "checkpoint_id": checkpoint_id}, step=step)
+
+
+async def _path(saver: BaseCheckpointSaver, thread_id: str, since: str) -> dict[str, int]:
+    """The checkpoints from one to the head, and the superstep that made each."""
+    chain = await saver.read(thread_id)
+    parents: dict[str, str | None] = {}
+    steps: dict[str, int] = {}
+    before: CheckpointId | None = None
+    while chain is not None:
+        page = await saver.scan(thread_id, "", before=before, limit=PAGE)
+        for header in page:
+            parents[header.checkpoint_id] = header.parent_id
+            steps[header.checkpoint_id] = header.step
+        if len(page) < PAGE or page[-1].checkpoint_id < since:
+            break
+        before = page[-1].checkpoint_id
+    path: dict[str, int] = {}
+    at: str | None = None if chain is None else chain.head
+    while at is not None and at in parents and at >= since:
+        path[at] = steps[at]
+        at = parents[at]
+    if since == "":
+        path[""] = -2
+    if since not in path:
+        raise InvalidCursorError(
+            f"thread {thread_id!r} does not stand on the branch of checkpoint {since!r} any more: read it from its "
+            "state (aget_state), and follow a new run"
+        )
+    return path
+
+
+async def _rows(saver: BaseCheckpointSaver, thread_id: str, after: Cursor) -> AsyncGenerator[EventRow, None]:
+    since = (CheckpointId(after.checkpoint_id), 0, 0)
+    while True:
+        page = await saver.events(thread_id, since=since, limit=PAGE)
+        for row in page:
+            yield row
+        if len(page) < PAGE:
+            return
+        last = page[-1]
+        since = (last.checkpoint_id, last.epoch, last.position + 1)
+
+
+def _events(row: EventRow, thread_id: str) -> list[_Event]:
+    where = f"thread {thread_id!r}, the events on checkpoint {row.checkpoint_id}"
+    try:
+        return _decode(unseal(row.frame, where))
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
+        raise CorruptCheckpointError(where, f"its frame cannot be read ({error})") from error
+
+
+def is_end(part: Part) -> bool:
+    """Whether an event says how a run has ended."""
+    return part.mode == END

@@ -1,0 +1,79 @@
+"""`messages`: messages and chunks of them, from models while they speak and from nodes when they return."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from ..._core.board import Board
+from ..._core.isolation import isolate, own
+from ..._core.task import Finished, Task
+from ...messages import id_of, messages_in
+from ..part import Part
+from .mode import Mode, View
+from .tasks import metadata_of
+
+NO_STREAM = "nostream"
+"""The tag of what is not to be shown here."""
+
+
+class Messages(Mode):
+    """`(message or chunk, metadata)`.
+
+    What a node emits comes at once. What it returns comes when it has finished, unless a message of that id was emitted
+    before, or was in the state already: each message is shown once.
+    """
+
+    name: ClassVar[str] = "messages"
+
+    def __init__(self, view: View) -> None:
+        super().__init__(view)
+        self._seen: set[Any] | None = None
+
+    def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[Part]:
+        if self._seen is None:
+            self._seen = {id_of(message) for value in board.values.values() for message in messages_in(value)}
+        return ()
+
+    def spoke(self, task: Task, message: Any, metadata: Mapping[str, Any]) -> Iterable[Part]:
+        told = self._metadata(task, metadata)
+        if NO_STREAM in told.get("tags", ()):
+            return
+        if self._seen is not None:
+            self._seen.add(id_of(message))
+        yield self.part(task.step, (isolate(own(message)), told))
+
+    def finished(self, task: Task, outcome: Finished) -> Iterable[Part]:
+        seen = set[Any]() if self._seen is None else self._seen
+        if task.send >= 0:
+            seen.update(id_of(message) for message in messages_in(task.arg))
+        told: dict[str, Any] | None = None
+        for _, value in outcome.writes:
+            for message in messages_in(value, named=True):
+                key = id_of(message)
+                if key in seen:
+                    continue
+                seen.add(key)
+                if task.node.hidden or outcome.replayed or NO_STREAM in task.node.tags:
+                    continue
+                told = self._metadata(task, {}) if told is None else told
+                yield self.part(task.step, (isolate(message), dict(told)))
+
+    def _metadata(self, task: Task, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        own_ns = f"{task.node.name}:{task.id}"
+        ns = f"{self.view.checkpoint_ns}|{own_ns}" if self.view.checkpoint_ns else own_ns
+        mine = metadata_of(task)
+        given = isolate(own(dict(metadata)))
+        tags = [*mine.get("tags", ()), *given.get("tags", ())]
+        return {
+            "langgraph_step": task.step,
+            "langgraph_node": task.node.name,
+            "langgraph_triggers": task.triggers,
+            "langgraph_path": task.path,
+            "langgraph_checkpoint_ns": ns,
+            "checkpoint_ns": ns,
+            "thread_id": self.view.thread_id,
+            **mine,
+            **given,
+            **({"tags": tags} if tags else {}),
+        }

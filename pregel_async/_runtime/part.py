@@ -1,0 +1,146 @@
+"""A part of a stream: one chunk on its way from the run to its readers; and the shapes in which readers get it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+
+from ..errors import InvalidCursorError
+from ..types import INTERRUPT, Interrupt
+
+ERROR = "error"
+"""The type of the part that tells why a run has failed."""
+
+RESTARTED = "superstep_restarted"
+"""The type of the part that voids what was shown of a superstep before."""
+
+END = "__end__"
+"""The type of the event that is kept of how a run has ended. Readers do not get it."""
+
+
+class Cursor(msgspec.Struct, frozen=True):
+    """A place among a thread's events, and how many of them its reader was shown.
+
+    Attributes:
+        checkpoint_id: the checkpoint on which the superstep was planned that the event belongs to; "" before the first.
+        epoch: of the claim of the run that showed it: an attempt that was cut off and the next have their own places.
+        position: which of the attempt's events on that checkpoint, from 1; 0 stands before the first.
+        seq: the number that the reader's stream gave it.
+    """
+
+    checkpoint_id: str
+    epoch: int
+    position: int
+    seq: int = 0
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Ordered as the events are shown."""
+        return self.checkpoint_id, self.epoch, self.position
+
+    def __str__(self) -> str:
+        # Sorted as a string like the places themselves.
+        return f"{self.checkpoint_id}.{self.epoch:06d}.{self.position:08d}.{self.seq:08d}"
+
+    @classmethod
+    def read(cls, text: str) -> Cursor:
+        """Raises `InvalidCursorError` for what is none."""
+        checkpoint_id, *numbers = text.split(".")
+        if len(numbers) != 3 or not all(number.isascii() and number.isdigit() for number in numbers):
+            raise InvalidCursorError(f"{text!r} is no cursor: pass the cursor of a part that was read, as it was")
+        epoch, position, seq = map(int, numbers)
+        return cls(checkpoint_id, epoch, position, seq)
+
+
+class Part(msgspec.Struct, kw_only=True):
+    """One chunk. The run gives it its number and its place when it goes out.
+
+    Attributes:
+        mode: what it shows.
+        ns: the graph whose it is, relative to the one that was called.
+        data: the payload, the reader's own.
+        step: that graph's superstep.
+        interrupts: open questions, of a `values` part.
+        coerce: makes the schema's own object of the payload's state; None leaves the mapping.
+        seq: its number, from 1.
+        committed: the superstep of the called graph that is stored, as are all before it; None when there is none.
+        cursor: its place among the events that are kept; None when they are not.
+    """
+
+    mode: str
+    ns: tuple[str, ...]
+    data: Any
+    step: int
+    interrupts: tuple[Interrupt, ...] = ()
+    coerce: Callable[[Any], Any] | None = None
+    seq: int = 0
+    committed: int | None = None
+    cursor: Cursor | None = None
+
+
+Shape: TypeAlias = Callable[[Part], Any]
+
+
+def shape_of(version: str, *, labelled: bool, subgraphs: bool) -> Shape:
+    """How a reader gets its parts.
+
+    Args:
+        labelled: with the mode's name.
+        subgraphs: with the namespace.
+    """
+    if version == "v2":
+        return labelled_dict
+    if subgraphs:
+        return (lambda part: (part.ns, part.mode, bare(part))) if labelled else (lambda part: (part.ns, bare(part)))
+    return (lambda part: (part.mode, bare(part))) if labelled else bare
+
+
+def bare(part: Part) -> Any:
+    """The payload alone, with the questions in it."""
+    if not part.interrupts:
+        return part.data
+    asked = {INTERRUPT: part.interrupts}
+    return {**part.data, **asked} if isinstance(part.data, dict) else asked
+
+
+def labelled_dict(part: Part) -> dict[str, Any]:
+    """A `StreamPart`."""
+    shaped: dict[str, Any] = {
+        "type": part.mode,
+        "ns": part.ns,
+        "data": _coerced(part),
+        "seq": part.seq,
+        "step": part.step,
+        "committed": part.committed,
+        "cursor": None if part.cursor is None else str(part.cursor),
+    }
+    if part.mode == "values":
+        shaped["interrupts"] = part.interrupts
+    return shaped
+
+
+def _coerced(part: Part) -> Any:
+    data, coerce = part.data, part.coerce
+    if coerce is None:
+        return data
+    if part.mode == "values":
+        return coerce(data)
+    if part.mode == "checkpoints":
+        return {**data, "values": coerce(data["values"])}
+    return {**data, "payload": {**data["payload"], "values": coerce(data["payload"]["values"])}}
+
+
+def weight(value: Any, depth: int = 4) -> int:
+    """About how many bytes a value takes; what lies deeper than a few levels is not counted."""
+    size = sys.getsizeof(value, 64)
+    if depth and isinstance(value, (str, bytes, bytearray, int, float)):
+        return size
+    if depth and isinstance(value, Mapping):
+        return size + sum(weight(each, depth - 1) for each in value.values())
+    if depth and isinstance(value, (list, tuple, set, frozenset)):
+        return size + sum(weight(each, depth - 1) for each in value)
+    inside = getattr(value, "__dict__", None)
+    return size + weight(inside, depth - 1) if depth and isinstance(inside, dict) else size

@@ -1,0 +1,161 @@
+"""What a run and one of its readers share: parts that wait to be read, boundedly many.
+
+All of it happens on one event loop, and what is not awaited here is not interrupted.
+
+A mode's policy says what becomes of a part that finds the pipe full:
+
+    block        whoever brings it waits for the reader
+    drop_oldest  the oldest unread part of its mode makes room
+    coalesce     it takes the place of the unread one of its mode and graph, whether or not the pipe is full
+
+The pipe holds `capacity` parts. It goes beyond that by one of each mode that is not blocking, so that the newest of a
+mode is never what is dropped, and by what code that cannot wait has brought (`charge`): no more than `BURST` bytes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+
+from ..errors import StreamFullError
+from ..types import OverflowPolicy
+from .part import Part, weight
+
+CAPACITY = 64
+"""Parts that wait for the reader, if nothing else is said."""
+
+BURST = 8 * 2**20
+"""Bytes, about, that code which does not wait may bring beyond the capacity."""
+
+
+class Pipe:
+    """Parts on their way to one reader.
+
+    Attributes:
+        parts: those that wait.
+        ended: nothing comes any more.
+
+    Args:
+        policies: by mode; the others block.
+    """
+
+    def __init__(self, capacity: int = CAPACITY, policies: Mapping[str, OverflowPolicy] | None = None) -> None:
+        self.parts: deque[Part] = deque()
+        self.ended = False
+        self._left = False  # the reader reads no more: what comes is dropped
+        self._capacity = capacity
+        self._policies = {} if policies is None else policies
+        self._failure: BaseException | None = None
+        self._filled: anyio.Event | None = None  # the reader waits
+        self._waiting: deque[anyio.Event] = deque()  # tasks of the run that wait for room, one event each
+        self._overdraft = 0
+
+    # ---- the run's side ----------------------------------------------------------------------------------------------
+
+    def blocks(self, mode: str) -> bool:
+        """Whether whoever brings a part of this mode has to wait now."""
+        return len(self.parts) >= self._capacity and not self._left and self._policies.get(mode, "block") == "block"
+
+    async def room(self) -> None:
+        """Wait for a sign that there is room; look again then."""
+        sign = anyio.Event()
+        self._waiting.append(sign)
+        try:
+            await sign.wait()
+        except BaseException:
+            if sign.is_set():
+                self._wake_one()  # the place that this one was given goes to another
+            else:
+                self._waiting.remove(sign)
+            raise
+
+    def add(self, part: Part) -> None:
+        """Take a part at once."""
+        if self._left:
+            return
+        policy = self._policies.get(part.mode, "block") if self._policies else "block"
+        if policy != "block":
+            self._make_room(part, policy)
+        self.parts.append(part)
+        if self._filled is not None:
+            self._filled.set()
+
+    def _make_room(self, part: Part, policy: OverflowPolicy) -> None:
+        if policy == "coalesce":
+            for at, unread in enumerate(self.parts):
+                if unread.mode == part.mode and unread.ns == part.ns:
+                    del self.parts[at]
+                    return
+        if len(self.parts) >= self._capacity:
+            for at, unread in enumerate(self.parts):
+                if unread.mode == part.mode:
+                    del self.parts[at]
+                    return
+
+    def charge(self, part: Part) -> None:
+        """Let code that cannot wait add a part all the same.
+
+        Raises:
+            StreamFullError: the reader is so far behind that this would never end.
+        """
+        if self.blocks(part.mode):
+            size = weight(part.data)
+            if self._overdraft + size > BURST:
+                raise StreamFullError(part.mode, len(self.parts))
+            self._overdraft += size
+
+    def end(self, failure: BaseException | None = None) -> None:
+        """Nothing comes any more; the failure follows the last part."""
+        self.ended = True
+        self._failure = failure
+        if self._filled is not None:
+            self._filled.set()
+
+    # ---- the reader's side -------------------------------------------------------------------------------------------
+
+    async def filled(self) -> None:
+        """Wait for a part, or for the end."""
+        self._filled = anyio.Event()
+        try:
+            await self._filled.wait()
+        finally:
+            self._filled = None
+
+    def take(self) -> Part:
+        """The oldest part. There is one."""
+        part = self.parts.popleft()
+        if len(self.parts) < self._capacity:
+            self._overdraft = 0
+            self._wake_one()
+        return part
+
+    def leave(self) -> None:
+        """The reader reads no more: nobody waits for it."""
+        self._left = True
+        self.parts.clear()
+        while self._waiting:
+            self._wake_one()
+
+    def _wake_one(self) -> None:
+        if self._waiting:
+            self._waiting.popleft().set()
+
+    def raise_failure(self) -> None:
+        """Raise what ended the run, once."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    async def __anext__(self) -> Part:
+        while not self.parts:
+            if self.ended:
+                self.raise_failure()
+                raise StopAsyncIteration
+            await self.filled()
+        return self.take()
+
+    def __aiter__(self) -> Any:
+        return self

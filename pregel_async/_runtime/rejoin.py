@@ -1,0 +1,183 @@
+"""Coming back to a run: what was missed, and then what is shown live.
+
+1. The run goes on in this process and event loop: its reader joins it. What is stored comes first, then what the run
+   holds, then what it shows.
+2. It goes on elsewhere: what it stores is followed as it is stored, until its thread is given up.
+3. It goes on nowhere. If it came to rest (it is done, it asks, it failed) that was told among its events. If not, it
+   was cut off: it is resumed, and the superstep that was cut off starts anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from threading import get_ident
+from typing import Protocol
+
+import anyio
+from msgspec.structs import replace
+
+from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.codec import Codec
+from checkpoint_savers.errors import ThreadBusyError
+
+from .._core.superstep import plan
+from ..errors import RecordedFailureError, RunCancelledError
+from .feed import Feed
+from .kept import read_kept, restarted
+from .modes import MODES
+from .part import END, ERROR, Cursor, Part
+from .pipe import CAPACITY, Pipe
+from .thread import Thread
+
+POLL = 0.25
+"""Seconds between two looks at what a run elsewhere has stored."""
+
+
+class Live:
+    """The runs of this process that can be joined, by thread."""
+
+    def __init__(self) -> None:
+        self._feeds: dict[tuple[int, str], Feed] = {}
+
+    def add(self, thread_id: str, feed: Feed) -> None:
+        self._feeds[get_ident(), thread_id] = feed
+
+    def remove(self, thread_id: str, feed: Feed, failure: BaseException | None) -> None:
+        """The run is over: those who have joined it are told."""
+        key = (get_ident(), thread_id)
+        if self._feeds.get(key) is feed:
+            del self._feeds[key]
+            for sink in feed.sinks[1:]:
+                told = failure if failure is None or isinstance(failure, Exception) else RunCancelledError(thread_id)
+                sink.end(told)
+
+    def find(self, thread_id: str) -> Feed | None:
+        """The feed of a run on this event loop."""
+        return self._feeds.get((get_ident(), thread_id))
+
+
+class Resume(Protocol):
+    """Goes on with a thread, if there is something to go on with."""
+
+    def __call__(self, feed: Feed, begun: Callable[[Thread], Awaitable[bool]]) -> Awaitable[object]: ...
+
+
+async def rejoin(
+    sink: Pipe,
+    feed: Feed,
+    after: Cursor,
+    saver: BaseCheckpointSaver,
+    thread_id: str,
+    codec: Codec,
+    live: Live,
+    resume: Resume,
+    *,
+    waits: bool,
+) -> None:
+    """Show a reader all that comes after a place.
+
+    Args:
+        feed: of the reader's call; it goes to `sink`.
+        waits: for a run that goes on elsewhere, following it; else raise `ThreadBusyError`.
+    """
+    back = _Return(sink, feed, after, saver, thread_id, codec)
+    while True:
+        running = live.find(thread_id)
+        if running is not None and running.keeper is not None:
+            await back.follow(running)
+            return
+        await back.catch_up()
+        if back.at_rest:
+            break
+        try:
+            await resume(feed, back.restart)
+            return
+        except ThreadBusyError as error:
+            if error.lost or not waits:
+                raise
+        await anyio.sleep(POLL)
+    if back.failure is not None:
+        raise RecordedFailureError(**back.failure)
+
+
+class _Return:
+    """A reader on the way back.
+
+    Attributes:
+        at: the place that it has got to.
+        ended: how the run has ended, if that was among the last events; None else.
+        failure: what the run has failed with.
+    """
+
+    def __init__(
+        self, sink: Pipe, feed: Feed, after: Cursor, saver: BaseCheckpointSaver, thread_id: str, codec: Codec
+    ) -> None:
+        self.at = after
+        self.ended: str | None = None
+        self.failure: dict[str, str] | None = None
+        self._sink = sink
+        self._feed = feed
+        self._saver = saver
+        self._thread_id = thread_id
+        self._codec = codec
+
+    async def catch_up(self, live: Cursor | None = None) -> None:
+        """Show what is stored."""
+        parts = read_kept(self._saver, self._thread_id, self.at, self._codec, live=live)
+        async with aclosing(parts):
+            async for part in parts:
+                await self.show(part)
+
+    async def show(self, part: Part) -> None:
+        """Show a part, unless it was shown. Its number is this reader's own: it goes on from the place's."""
+        if part.cursor is not None:
+            if part.cursor.place <= self.at.place:
+                return
+            self.at = part.cursor
+        if part.mode == END:
+            self.ended = part.data["status"]
+            return
+        self.ended = None
+        if part.mode == ERROR:
+            self.failure = {"type": part.data["error"], "message": part.data["message"]}
+        if part.mode in MODES and part.mode not in self._feed.modes:
+            return
+        part.seq = self._feed.number = self._feed.number + 1
+        if part.cursor is not None:
+            part.cursor = replace(part.cursor, seq=part.seq)
+        while self._sink.blocks(part.mode):
+            await self._sink.room()
+        self._sink.add(part)
+
+    async def follow(self, running: Feed) -> None:
+        """Join a run of this process, and show what it shows until it ends."""
+        assert running.keeper is not None
+        beside = Pipe(CAPACITY)
+        running.sinks.append(beside)
+        place, held = running.keeper.place, running.keeper.held()
+        try:
+            await self.catch_up(place)
+            for part in held:
+                await self.show(part)
+            async for part in beside:
+                await self.show(part)
+        finally:
+            running.leave(beside)
+            beside.leave()
+
+    async def restart(self, thread: Thread) -> bool:
+        """The thread is ours: show what was stored meanwhile. Whether there is something to go on with."""
+        await self.catch_up()
+        board = thread.board
+        if self.at_rest or board is None or not plan(thread.program, board, ("", "")) or thread.questions():
+            return False
+        self._feed.committed = board.step
+        if self.ended is None:  # else it was drained, between two supersteps
+            await self._feed.put(restarted(board.step + 1, thread.tip or ""))
+        return True
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the run has ended, and is not to be gone on with."""
+        return self.ended is not None and self.ended != "drained"

@@ -1,0 +1,115 @@
+"""What a node writes to the stream with."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Generator, Mapping
+from typing import Any, Protocol
+
+import anyio.from_thread
+
+from .._core.task import Task
+from ..errors import OutsideRunError
+from .feed import Feed
+from .log import Log, Told
+
+
+class Writes(Protocol):
+    """A node that writes.
+
+    Attributes:
+        ended: it has, and writes no more.
+        debts: the feeds that it has shown more than their readers take.
+    """
+
+    task: Task
+    ended: bool
+    debts: list[Feed]
+
+    @property
+    def log(self) -> Log | None:
+        """Of its graph's run; None when nobody reads it."""
+        ...
+
+    @property
+    def loop_thread(self) -> int:
+        """The thread that the run's event loop is in."""
+        ...
+
+    async def settle(self) -> None:
+        """Wait until there are no debts."""
+        ...
+
+
+class Writer:
+    """A node's `StreamWriter`."""
+
+    __slots__ = ("_running",)
+
+    def __init__(self, running: Writes) -> None:
+        self._running = running
+
+    def __call__(self, chunk: Any, /) -> Awaitable[None]:
+        log = self._running.log
+        if log is None or log.wrote is None:
+            return NOTHING
+        self._check()
+        return self._show(log.wrote(self._running.task, chunk))
+
+    def message(self, message: Any, /, metadata: Mapping[str, Any] | None = None) -> Awaitable[None]:
+        log = self._running.log
+        if log is None or log.spoke is None:
+            return NOTHING
+        self._check()
+        return self._show(log.spoke(self._running.task, message, metadata or {}))
+
+    def _check(self) -> None:
+        running = self._running
+        if running.ended:
+            raise OutsideRunError(
+                f"a stream writer was called for node {running.task.node.name!r}, which has ended: wait in the node "
+                "for whatever it starts"
+            )
+
+    def _show(self, told: Told) -> Awaitable[None]:
+        running = self._running
+        if threading.get_ident() == running.loop_thread:
+            for feed, part in told:
+                if feed.burst(part) and feed not in running.debts:
+                    running.debts.append(feed)
+            return _Settled(running) if running.debts else NOTHING
+        try:
+            anyio.from_thread.run(_put, told)
+        except RuntimeError as error:
+            raise OutsideRunError(
+                "a stream writer was called in a thread of the node's own, from which the run cannot be reached: "
+                "write in the node's function"
+            ) from error
+        return NOTHING
+
+
+async def _put(told: Told) -> None:
+    for feed, part in told:
+        await feed.put(part)
+
+
+class _Settled:
+    """Awaited: the readers have caught up. Not awaited: nothing."""
+
+    __slots__ = ("_running",)
+
+    def __init__(self, running: Writes) -> None:
+        self._running = running
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self._running.settle().__await__()
+
+
+class _Nothing:
+    def __await__(self) -> Generator[Any, Any, None]:
+        return
+        yield
+
+
+NOTHING: Awaitable[None] = _Nothing()
+"""Awaited: goes on at once."""

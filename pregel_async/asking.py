@@ -1,0 +1,64 @@
+"""What a caller asks to be shown, checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias, cast, get_args
+
+from ._runtime.modes import MODES
+from .errors import ConfigError
+from .types import OverflowPolicy, StreamMode
+
+Modes: TypeAlias = StreamMode | Sequence[StreamMode]
+"""One mode, or several."""
+
+ChunkModes: TypeAlias = (
+    Literal["updates", "messages", "custom", "tasks", "checkpoints", "debug"]
+    | list[StreamMode]
+    | tuple[StreamMode, ...]
+)
+"""What makes `ainvoke` return chunks, and not the output."""
+
+Overflow: TypeAlias = OverflowPolicy | Mapping[StreamMode, OverflowPolicy]
+"""One policy for all modes, or one by mode; the others block."""
+
+
+def names_of_modes(modes: Modes) -> tuple[str, ...]:
+    """The modes' names. Raises `ConfigError`."""
+    names = (modes,) if isinstance(modes, str) else tuple(modes)
+    for name in names:
+        if name not in MODES:
+            raise ConfigError(f"stream_mode {name!r} is not known; known are {', '.join(sorted(MODES))}")
+    if not names or len(set(names)) < len(names):
+        raise ConfigError("stream_mode names each mode once, and at least one")
+    return names
+
+
+def policies_of(overflow: Overflow, modes: Sequence[str]) -> dict[str, OverflowPolicy]:
+    """The policy of each mode that does not block. Raises `ConfigError`."""
+    known = get_args(OverflowPolicy)
+    if isinstance(overflow, str):
+        by_mode: Mapping[Any, Any] = dict.fromkeys(modes, overflow)
+    elif isinstance(cast("object", overflow), Mapping):
+        by_mode = overflow
+    else:
+        raise ConfigError(f"overflow is a policy, or a policy by mode, not {overflow!r}")
+    for mode, policy in by_mode.items():
+        if policy not in known:
+            raise ConfigError(f"overflow {policy!r} is not known; known are {', '.join(known)}")
+        if mode not in modes:
+            raise ConfigError(f"overflow names mode {mode!r}, and stream_mode asks for {', '.join(modes)}")
+    return {mode: policy for mode, policy in by_mode.items() if policy != "block"}
+
+
+def check_capacity(capacity: int) -> int:
+    """Raises `ConfigError`."""
+    if not isinstance(cast("object", capacity), int) or isinstance(capacity, bool) or capacity < 1:
+        raise ConfigError(f"capacity is how many chunks may wait for the reader, at least 1, not {capacity!r}")
+    return capacity
+
+
+def check_version(version: str) -> None:
+    """Raises `ConfigError`."""
+    if version not in ("v1", "v2"):
+        raise ConfigError(f"version is 'v1' or 'v2', not {version!r}")
