@@ -51,7 +51,7 @@ with graph.stream({"count": 1}, stream_mode=["values", "updates"]) as chunks:
         pass
 iterator: Iterator[Any] = graph.stream({"count": 1})
 graph.invoke({"count": "1"})  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
-graph.invoke({"count": 1}, 5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
+graph.invoke({"count": 1}, 5)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
 graph.invoke({"count": 1}, on_conflict="shrug")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
 graph.stream({"count": 1}, stream_mode="everything")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
 graph.bulk_update_state("t", [StateUpdate({})])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]  # wrong on purpose
