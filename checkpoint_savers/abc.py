@@ -12,7 +12,7 @@ The contract, for every saver
     - An open saver serves concurrent calls from any thread and any event loop of the process, asyncio and trio.
     - A database's own exceptions are translated to `StorageError`s, with their cause. Damaged rows give
       `CorruptCheckpointError`, a newer format `UnsupportedFormatError`.
-    - Frames come back byte for byte.
+    - Frames come back byte for byte, those of records and events too.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ from .records import (
     CheckpointTuple,
     Claim,
     Commit,
+    EventKey,
+    EventRow,
     Header,
     Owner,
     TaskRecord,
 )
 
 PAGE = 256
-"""Headers per `scan` when listing."""
+"""Headers per `scan` when listing, and rows per `events` where no other number is asked for."""
 
 
 class BaseCheckpointSaver(ABC):
@@ -74,11 +76,12 @@ class BaseCheckpointSaver(ABC):
 
     @abstractmethod
     async def commit(self, claim: Claim, commit: Commit) -> None:
-        """Store a superstep: rows, records, cleared records, the new head, the expiry, perhaps the release.
+        """Store a superstep: rows, records, cleared records, events, the new head, the expiry, perhaps the release.
 
         Raises:
             ThreadBusyError: with `lost=True`: the claim is no longer held, the head is not the expected one, or the
                 checkpoint that is to become the head is not stored.
+            StorageError: among others: a checkpoint or a row of events with one of these keys is stored already.
         """
 
     @abstractmethod
@@ -125,9 +128,28 @@ class BaseCheckpointSaver(ABC):
             filter: metadata entries, all of which must be equal. Bound parameters, never text in a query.
         """
 
+    # Abstract, although a saver written before there were events lacks it: its `commit` would drop them, and no default
+    # here could notice. So it cannot be made any more until it keeps them, which is where its author hears of it.
+    @abstractmethod
+    async def events(self, thread_id: str, *, since: EventKey | None = None, limit: int = PAGE) -> tuple[EventRow, ...]:
+        """Up to `limit` rows of a thread's stream events, in the order of their keys; none of an unknown thread.
+
+        To go on after the last row of a page, ask for its key with a position greater by one. Rows that are stored
+        meanwhile may stand before it: a run that goes on from an older checkpoint has its first events there.
+
+        Args:
+            since: only rows whose key (checkpoint id, epoch, position) is equal to this or greater; None for all. It
+                need not be the key of a stored row, and its numbers may be any. A row has the position of its first
+                event: the row that an event in its midst is in stands before that event's own position.
+            limit: rows, not events; at 0 or less there are none.
+
+        Raises:
+            CorruptCheckpointError, StorageError
+        """
+
     @abstractmethod
     async def adelete_thread(self, thread_id: str) -> None:
-        """Delete all that is stored of a thread, in all namespaces; nothing happens when there is nothing.
+        """Delete all that is stored of a thread, in all namespaces, events too; nothing happens when there is nothing.
 
         Raises:
             ThreadBusyError: a run owns the thread; nothing was deleted.

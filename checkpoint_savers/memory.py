@@ -19,7 +19,19 @@ from .errors import CorruptCheckpointError, StorageError, ThreadBusyError
 from .ledger import metadata_matches
 from .metadata import read_metadata, write_metadata
 from .owner import is_live
-from .records import Chain, CheckpointId, CheckpointRow, Claim, Commit, Header, Owner, TaskId, TaskRecord
+from .records import (
+    Chain,
+    CheckpointId,
+    CheckpointRow,
+    Claim,
+    Commit,
+    EventKey,
+    EventRow,
+    Header,
+    Owner,
+    TaskId,
+    TaskRecord,
+)
 
 SLICE = 1024
 """Rows that a listing looks at while it holds the lock."""
@@ -62,7 +74,19 @@ class _Stored(msgspec.Struct, frozen=True, gc=False):
 class _Thread:
     """All that is kept of one thread."""
 
-    __slots__ = ("chains", "epoch", "expires_at", "heads", "newest", "order", "owner", "records", "rows")
+    __slots__ = (
+        "chains",
+        "epoch",
+        "event_order",
+        "events",
+        "expires_at",
+        "heads",
+        "newest",
+        "order",
+        "owner",
+        "records",
+        "rows",
+    )
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -74,6 +98,8 @@ class _Thread:
         self.chains: dict[tuple[str, CheckpointId], list[CheckpointId]] = {}  # (ns, base) -> ids, sorted
         self.order: list[tuple[CheckpointId, str]] = []  # sorted
         self.records: dict[tuple[str, CheckpointId], dict[TaskId, TaskRecord]] = {}
+        self.events: dict[EventKey, EventRow] = {}
+        self.event_order: list[EventKey] = []  # sorted
 
     def records_of(self, ns: str, checkpoint_id: CheckpointId) -> list[TaskRecord]:
         found = self.records.get((ns, checkpoint_id), {})
@@ -122,27 +148,28 @@ class InMemorySaver(BaseCheckpointSaver):
         rows = [_stored(row) for row in commit.rows]
         with self._lock:
             thread = self._held(claim)
-            if rows:
-                # All that can be wrong is found before the first change: so it is all or nothing.
-                ns = rows[-1].ns
-                if thread.heads.get(ns) != commit.expected_head:
-                    raise _lost(claim.thread_id, thread)
-                keys = {(row.ns, row.checkpoint_id) for row in rows}
-                if len(keys) < len(rows) or not keys.isdisjoint(thread.rows):
-                    raise StorageError(
-                        f"thread {claim.thread_id!r}: a checkpoint with one of these ids is stored already. "
-                        "Nothing was stored."
-                    )
-                for row in rows:
-                    self._insert(thread, row)
-                thread.heads[ns] = head = rows[-1].checkpoint_id
-                if thread.newest is None or head > thread.newest:
-                    thread.newest = head
-            elif commit.head is not None:
-                ns, moved = commit.head
-                if thread.heads.get(ns) != commit.expected_head or commit.head not in thread.rows:
-                    raise _lost(claim.thread_id, thread)
-                thread.heads[ns] = moved
+            # All that can be wrong is found before the first change: so it is all or nothing.
+            head = (rows[-1].ns, rows[-1].checkpoint_id) if rows else commit.head
+            if head is not None and (
+                thread.heads.get(head[0]) != commit.expected_head or not (rows or head in thread.rows)
+            ):
+                raise _lost(claim.thread_id, thread)
+            keys = {(row.ns, row.checkpoint_id) for row in rows}
+            if len(keys) < len(rows) or not keys.isdisjoint(thread.rows):
+                raise _taken(claim.thread_id, "a checkpoint with one of these ids")
+            shown = {event.key: event for event in commit.events}
+            if len(shown) < len(commit.events) or not shown.keys().isdisjoint(thread.events):
+                raise _taken(claim.thread_id, "a row of events at one of these positions")
+            for row in rows:
+                self._insert(thread, row)
+            if head is not None:
+                ns, tip = head
+                thread.heads[ns] = tip
+                if thread.newest is None or tip > thread.newest:
+                    thread.newest = tip
+            for key, event in shown.items():
+                thread.events[key] = event
+                insort(thread.event_order, key)
             for ns, checkpoint_id, task_id in commit.clears:
                 records = thread.records.get((ns, checkpoint_id))
                 if records is not None and records.pop(task_id, None) is not None and not records:
@@ -221,6 +248,14 @@ class InMemorySaver(BaseCheckpointSaver):
                 break
         return tuple(found)
 
+    async def events(self, thread_id: str, *, since: EventKey | None = None, limit: int = PAGE) -> tuple[EventRow, ...]:
+        with self._lock:
+            thread = self._threads.get(thread_id)
+            if thread is None:
+                return ()
+            start = 0 if since is None else bisect_left(thread.event_order, since)
+            return tuple(thread.events[key] for key in thread.event_order[start : start + max(limit, 0)])
+
     async def adelete_thread(self, thread_id: str) -> None:
         now = self.clock()
         with self._lock:
@@ -281,6 +316,10 @@ def _stored(row: CheckpointRow) -> _Stored:
 def _put(thread: _Thread, records: Iterable[TaskRecord]) -> None:
     for record in records:
         thread.records.setdefault((record.ns, record.checkpoint_id), {})[record.task_id] = record
+
+
+def _taken(thread_id: str, what: str) -> StorageError:
+    return StorageError(f"thread {thread_id!r}: {what} is stored already. Nothing was stored.")
 
 
 def _lost(thread_id: str, thread: _Thread | None) -> ThreadBusyError:

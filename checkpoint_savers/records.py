@@ -110,8 +110,44 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     frame: bytes
 
 
+EventKey = tuple[CheckpointId, int, int]
+"""Where a row of events stands in its thread: checkpoint id, epoch, position. Compared from left to right."""
+
+EventKind = Literal["head", "part", "tail"]
+
+
+class EventRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Stream events of one superstep that belong together: they were stored in one transaction.
+
+    A superstep that is run by several claims, one after the other, has the events of each, under its epoch. Savers
+    keep rows in the order of their keys, and interpret neither kinds nor frames.
+
+    Attributes:
+        checkpoint_id: the root graph's checkpoint on which the superstep was planned.
+        epoch: that of the claim under which the events were shown.
+        position: of the first event in the frame, counted from 1 for each (checkpoint_id, epoch).
+        kind: `"head"`: stored by the commit that made the checkpoint. `"part"`: stored while its superstep was open;
+            void unless a tail follows. `"tail"`: stored by the transaction that closed the superstep, or recorded where
+            it stopped.
+        frame: the payload, sealed.
+    """
+
+    checkpoint_id: CheckpointId
+    epoch: int
+    position: int
+    kind: EventKind
+    frame: bytes
+
+    @property
+    def key(self) -> EventKey:
+        """No two rows of a thread have the same."""
+        return self.checkpoint_id, self.epoch, self.position
+
+
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """One transaction: the checkpoints that it adds, and what it expects to find.
+
+    Without rows and without `head` it expects no head: records and events alone are stored under the claim.
 
     Attributes:
         rows: the new checkpoints, oldest first, all of one namespace; the last becomes the namespace's head.
@@ -121,6 +157,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
         clears: keys of records that this commit makes void, as (ns, checkpoint_id, task_id).
         expires_at: the claim's new expiry, in unix seconds.
         releases: give the claim up in the same transaction.
+        events: stream events to be kept beside. A row whose key is taken, in the thread or among these, makes the
+            commit fail: events that were shown are not replaced by others.
     """
 
     rows: tuple[CheckpointRow, ...]
@@ -130,6 +168,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float
     releases: bool = False
     head: tuple[str, CheckpointId] | None = None
+    events: tuple[EventRow, ...] = ()
 
 
 class Chain(msgspec.Struct, frozen=True, kw_only=True):

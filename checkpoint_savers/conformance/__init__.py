@@ -26,6 +26,7 @@ pytest.register_assert_rewrite(
             "moving",
             "p3_atomic",
             "p4_durable",
+            "p4_events",
             "p5_records",
             "p6_one_writer",
             "p7_cancellation",
@@ -42,6 +43,7 @@ from .listing import Listing  # noqa: E402  # after the assertion rewriting is s
 from .moving import Moving  # noqa: E402  # after the assertion rewriting is set up
 from .p3_atomic import Atomic  # noqa: E402  # after the assertion rewriting is set up
 from .p4_durable import Durable  # noqa: E402  # after the assertion rewriting is set up
+from .p4_events import Events  # noqa: E402  # after the assertion rewriting is set up
 from .p5_records import Records  # noqa: E402  # after the assertion rewriting is set up
 from .p6_one_writer import OneWriter  # noqa: E402  # after the assertion rewriting is set up
 from .p7_cancellation import Cancellation  # noqa: E402  # after the assertion rewriting is set up
@@ -53,6 +55,6 @@ __all__ = ["SaverConformance"]
 
 
 class SaverConformance(
-    Atomic, Durable, Records, OneWriter, Cancellation, Bytes, BothLoops, Reading, Listing, Deleting, Moving
+    Atomic, Durable, Events, Records, OneWriter, Cancellation, Bytes, BothLoops, Reading, Listing, Deleting, Moving
 ):
     """All of it. Override the fixture `open_saver`."""

@@ -25,6 +25,8 @@ from ..records import (
     CheckpointRow,
     Claim,
     Commit,
+    EventKind,
+    EventRow,
     Header,
     Owner,
     RecordKind,
@@ -120,6 +122,19 @@ def record(
     return TaskRecord(ns=ns, checkpoint_id=cid(number), task_id=TaskId(task), index=index, kind=kind, frame=frame)
 
 
+def event(
+    number: int, position: int = 1, kind: EventKind = "head", *, epoch: int = 1, frame: bytes | None = None
+) -> EventRow:
+    """A row of events of the superstep planned on a checkpoint."""
+    return EventRow(
+        checkpoint_id=cid(number),
+        epoch=epoch,
+        position=position,
+        kind=kind,
+        frame=f"events {number} {epoch} {position}".encode() if frame is None else frame,
+    )
+
+
 def commit(
     *rows: CheckpointRow,
     head: int | None = None,
@@ -128,6 +143,7 @@ def commit(
     releases: bool = False,
     expires_at: float = LATER,
     moves: tuple[str, int] | None = None,
+    events: Sequence[EventRow] = (),
 ) -> Commit:
     """A commit that expects checkpoint `head` to be the head, and `moves` a namespace's head to a stored checkpoint."""
     return Commit(
@@ -138,6 +154,7 @@ def commit(
         expires_at=expires_at,
         releases=releases,
         head=None if moves is None else (moves[0], cid(moves[1])),
+        events=tuple(events),
     )
 
 
@@ -164,12 +181,23 @@ async def head_of(saver: BaseCheckpointSaver, thread: str = "t", ns: str = "") -
 
 async def everything(
     saver: BaseCheckpointSaver,
-) -> tuple[tuple[Header, ...], list[Chain | None], list[tuple[tuple[CheckpointRow, ...], tuple[TaskRecord, ...]]]]:
+) -> tuple[
+    tuple[Header, ...],
+    list[Chain | None],
+    list[tuple[tuple[CheckpointRow, ...], tuple[TaskRecord, ...]]],
+    list[tuple[EventRow, ...]],
+]:
     """All that can be read."""
     headers = await saver.scan(None, None, limit=10_000)
     spaces = sorted({(one.thread_id, one.ns) for one in headers})
     bases = sorted({(one.thread_id, one.ns, one.base_id) for one in headers})
-    return headers, [await saver.read(*space) for space in spaces], [await saver.segment(*base) for base in bases]
+    threads = sorted({one.thread_id for one in headers})
+    return (
+        headers,
+        [await saver.read(*space) for space in spaces],
+        [await saver.segment(*base) for base in bases],
+        [await saver.events(thread, limit=10_000) for thread in threads],
+    )
 
 
 def loops() -> tuple[str, ...]:

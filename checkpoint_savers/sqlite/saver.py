@@ -18,7 +18,18 @@ from ..codec import Codec
 from ..errors import SaverClosedError, StorageError
 from ..ledger import metadata_matches
 from ..metadata import write_metadata
-from ..records import Chain, CheckpointId, CheckpointRow, Claim, Commit, Header, Owner, TaskRecord
+from ..records import (
+    Chain,
+    CheckpointId,
+    CheckpointRow,
+    Claim,
+    Commit,
+    EventKey,
+    EventRow,
+    Header,
+    Owner,
+    TaskRecord,
+)
 from . import schema, transactions
 from .worker import Job, Worker, closed
 
@@ -82,7 +93,8 @@ class SqliteSaver(BaseCheckpointSaver):
     # ---- opening and closing ---------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Open the database, checking first whose it is.
+        """Open the database, checking first whose it is. A file of an earlier version is upgraded, unless it cannot be
+        written: then it is read as it is, and has no events.
 
         Raises:
             CorruptCheckpointError: it is damaged, or another program's.
@@ -168,6 +180,7 @@ class SqliteSaver(BaseCheckpointSaver):
             commit.expires_at,
             commit.releases,
             commit.head,
+            [_event(thread_id, event) for event in commit.events],
         )
         if commit.releases:
             self._taken.pop((claim.thread_id, claim.owner.run_id), None)
@@ -215,6 +228,9 @@ class SqliteSaver(BaseCheckpointSaver):
                 break
         return tuple(found)
 
+    async def events(self, thread_id: str, *, since: EventKey | None = None, limit: int = PAGE) -> tuple[EventRow, ...]:
+        return await self._run(transactions.events, thread_id, since, limit, writes=False)
+
     async def adelete_thread(self, thread_id: str) -> None:
         await self._run(transactions.delete_thread, thread_id, self.clock())
 
@@ -242,3 +258,7 @@ def _record(thread_id: str, record: TaskRecord) -> transactions.Row:
         record.kind,
         record.frame,
     )
+
+
+def _event(thread_id: str, event: EventRow) -> transactions.Row:
+    return (thread_id, event.checkpoint_id, event.epoch, event.position, event.kind, event.frame)

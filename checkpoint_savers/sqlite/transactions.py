@@ -15,7 +15,21 @@ import msgspec
 from ..errors import CorruptCheckpointError, ThreadBusyError
 from ..metadata import read_metadata
 from ..owner import is_live
-from ..records import Chain, CheckpointId, CheckpointRow, Claim, Header, Owner, RecordKind, TaskId, TaskRecord
+from ..records import (
+    Chain,
+    CheckpointId,
+    CheckpointRow,
+    Claim,
+    EventKey,
+    EventKind,
+    EventRow,
+    Header,
+    Owner,
+    RecordKind,
+    TaskId,
+    TaskRecord,
+)
+from .schema import EVENTS_SINCE
 
 Row = tuple[object, ...]
 """Values to be bound."""
@@ -48,7 +62,10 @@ _PUT_RECORD = (
     "VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
 _CLEAR_RECORD = "DELETE FROM records WHERE thread_id = ? AND ns = ? AND checkpoint_id = ? AND task_id = ?"
-_DELETE = tuple(f"DELETE FROM {table} WHERE thread_id = ?" for table in ("records", "checkpoints", "heads", "threads"))
+_ADD_EVENT = "INSERT INTO events (thread_id, checkpoint_id, epoch, position, kind, frame) VALUES (?, ?, ?, ?, ?, ?)"
+_DELETE = tuple(
+    f"DELETE FROM {table} WHERE thread_id = ?" for table in ("records", "checkpoints", "heads", "events", "threads")
+)
 _HEAD_AND_BASE = (
     "SELECT h.checkpoint_id, (SELECT c.base_id FROM checkpoints AS c WHERE c.thread_id = h.thread_id "
     "AND c.checkpoint_id = ifnull(?, h.checkpoint_id) AND c.ns = h.ns) "
@@ -71,6 +88,11 @@ _SEGMENT_RECORDS = (
     "CROSS JOIN records AS r USING (thread_id, ns, checkpoint_id) "
     "WHERE c.thread_id = ? AND c.ns = ? AND c.base_id = ? ORDER BY r.checkpoint_id, r.idx, r.task_id"
 )
+_EVENTS = (
+    "SELECT checkpoint_id, epoch, position, kind, frame FROM events "
+    "WHERE thread_id = ? AND (checkpoint_id, epoch, position) >= (?, ?, ?) "
+    "ORDER BY checkpoint_id, epoch, position LIMIT ?"
+)
 _PAGE_OF_THREAD = (
     "SELECT thread_id, ns, checkpoint_id, parent_id, base_id, step, metadata "
     "FROM checkpoints INDEXED BY checkpoints_by_id "
@@ -85,6 +107,12 @@ _PAGE_OF_ALL = (
     ") AS k CROSS JOIN checkpoints AS c USING (thread_id, ns, base_id, checkpoint_id) "
     "ORDER BY c.checkpoint_id DESC, c.thread_id DESC, c.ns DESC"
 )
+
+_FIRST = (CheckpointId(""), 0, 0)
+"""A key that is smaller than every row's."""
+
+_MOST = 2**63 - 1
+"""The greatest number that SQLite takes. A key to begin at may come from a reader far away, and hold any."""
 
 _owner_text = msgspec.json.Encoder().encode
 _owner = msgspec.json.Decoder(Owner).decode
@@ -118,8 +146,9 @@ def commit(
     expires_at: float,
     releases: bool,
     moved: tuple[str, CheckpointId] | None,
+    events: Sequence[Row],
 ) -> None:
-    """Rows and records as they are bound, made ready outside of the transaction."""
+    """Rows, records and events as they are bound, made ready outside of the transaction."""
     thread_id = claim.thread_id
     if rows:
         ns, head = rows[-1][1], rows[-1][3]
@@ -144,6 +173,8 @@ def commit(
         db.execute(_CLEAR_RECORD, key)
     for row in records:
         db.execute(_PUT_RECORD, row)
+    for row in events:
+        db.execute(_ADD_EVENT, row)
     if releases:
         release(db, claim)
 
@@ -194,6 +225,21 @@ def segment(
     key = (thread_id, ns, base_id)
     rows = _rows(db.execute(_SEGMENT, key).fetchall(), ns, where)
     return rows, _records(db.execute(_SEGMENT_RECORDS, key).fetchall(), ns, where)
+
+
+def events(db: sqlite3.Cursor, thread_id: str, since: EventKey | None, limit: int) -> tuple[EventRow, ...]:
+    # Asked each time, as a file that was opened read-only may be upgraded by another process at any moment.
+    if db.execute("PRAGMA user_version").fetchone()[0] < EVENTS_SINCE:
+        return ()
+    checkpoint_id, *numbers = _FIRST if since is None else since
+    bound = [min(max(number, -_MOST), _MOST) for number in numbers]
+    raw = db.execute(_EVENTS, (thread_id, checkpoint_id, *bound, max(limit, 0))).fetchall()
+    return tuple(
+        EventRow(checkpoint_id=CheckpointId(id), epoch=epoch, position=position, kind=kind, frame=frame)
+        for id, epoch, position, kind, frame in _checked(
+            raw, list[tuple[str, int, int, EventKind, bytes]], f"{_where(thread_id, '')}, its events"
+        )
+    )
 
 
 def page(

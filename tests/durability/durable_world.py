@@ -17,6 +17,7 @@ from checkpoint_savers.records import (
     CheckpointRow,
     Claim,
     Commit,
+    EventRow,
     Header,
     Owner,
     TaskRecord,
@@ -100,6 +101,9 @@ class Through(BaseCheckpointSaver):
 
     async def scan(self, thread_id: str | None, ns: str | None, **limits: Any) -> tuple[Header, ...]:
         return await self.inner.scan(thread_id, ns, **limits)
+
+    async def events(self, thread_id: str, **limits: Any) -> tuple[EventRow, ...]:
+        return await self.inner.events(thread_id, **limits)
 
     async def adelete_thread(self, thread_id: str) -> None:
         await self.inner.adelete_thread(thread_id)

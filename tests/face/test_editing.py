@@ -16,7 +16,7 @@ import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, SqliteSaver
 from checkpoint_savers.errors import StorageError, ThreadBusyError, UnstorableValueError
-from checkpoint_savers.records import Chain, CheckpointId, Claim, Commit, Header, Owner, TaskRecord
+from checkpoint_savers.records import Chain, CheckpointId, Claim, Commit, EventRow, Header, Owner, TaskRecord
 from pregel_async import (
     END,
     START,
@@ -173,6 +173,9 @@ class Watched(BaseCheckpointSaver):
 
     async def scan(self, thread_id: str | None, ns: str | None, **limits: Any) -> tuple[Header, ...]:
         return await self._around("scan", lambda: self.inner.scan(thread_id, ns, **limits))
+
+    async def events(self, thread_id: str, **limits: Any) -> tuple[EventRow, ...]:
+        return await self._around("events", lambda: self.inner.events(thread_id, **limits))
 
     async def adelete_thread(self, thread_id: str) -> None:
         await self.inner.adelete_thread(thread_id)

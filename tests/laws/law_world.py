@@ -14,7 +14,17 @@ from law_programs import Build, Program, Tell, answer_to, inputs_of, story
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.ledger import read_record
-from checkpoint_savers.records import Chain, CheckpointId, CheckpointRow, Claim, Commit, Header, Owner, TaskRecord
+from checkpoint_savers.records import (
+    Chain,
+    CheckpointId,
+    CheckpointRow,
+    Claim,
+    Commit,
+    EventRow,
+    Header,
+    Owner,
+    TaskRecord,
+)
 from pregel_async import Command, Interrupt, StateSnapshot
 from pregel_async.errors import GraphRecursionError
 
@@ -279,6 +289,9 @@ class Through(BaseCheckpointSaver):
 
     async def scan(self, thread_id: str | None, ns: str | None, **limits: Any) -> tuple[Header, ...]:
         return await self.inner.scan(thread_id, ns, **limits)
+
+    async def events(self, thread_id: str, **limits: Any) -> tuple[EventRow, ...]:
+        return await self.inner.events(thread_id, **limits)
 
     async def adelete_thread(self, thread_id: str) -> None:
         await self.inner.adelete_thread(thread_id)
