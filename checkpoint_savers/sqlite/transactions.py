@@ -332,7 +332,7 @@ def _records(raw: list[Any], ns: str, where: str) -> tuple[TaskRecord, ...]:
 
 def _checked(raw: Any, type: type[T], where: str) -> T:
     try:
-        return msgspec.convert(raw, type)
+        return msgspec.convert(raw, type, builtin_types=(bytes,))  # else a text in a blob's place is read as base64
     except msgspec.ValidationError as error:
         raise CorruptCheckpointError(where, f"a stored row is damaged ({error})") from error
 

@@ -270,6 +270,22 @@ async def test_damaged_rows(path: Path, name: str) -> None:
                 await attempt
 
 
+@pytest.mark.parametrize("table", ["checkpoints", "records", "events"])
+async def test_a_frame_that_is_a_text(path: Path, table: str) -> None:
+    """P11: it is damaged, and is not made into bytes in whatever way. (A strict table takes no text there.)"""
+    await make(path, records=True)
+    connection = sqlite3.connect(path)
+    connection.executescript(
+        "PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql = replace(sql, 'STRICT,', '');"
+        f"PRAGMA writable_schema = RESET; UPDATE {table} SET frame = 'text';"
+    )
+    connection.close()
+    async with SqliteSaver.from_conn_string(path) as saver:
+        with pytest.raises(CorruptCheckpointError, match="frame|bytes"):
+            await saver.read("t")
+            await saver.events("t")
+
+
 LAX = "DROP TABLE events; CREATE TABLE events (thread_id, checkpoint_id, epoch, position, kind, frame); "
 """A table that takes what the real one refuses, as damage below SQL can put it there."""
 
@@ -282,6 +298,7 @@ EVENT_DAMAGE = {
     "an epoch that is a text": LAX + "INSERT INTO events VALUES ('t', '2', 'one', 1, 'part', x'00')",
     "a position that is a fraction": LAX + "INSERT INTO events VALUES ('t', '2', 1, 1.5, 'part', x'00')",
     "a kind that is missing": LAX + "INSERT INTO events VALUES ('t', '2', 1, 1, NULL, x'00')",
+    "a frame that is a text": LAX + "INSERT INTO events VALUES ('t', '2', 1, 1, 'part', 'text')",
     "a frame that is missing": LAX + "INSERT INTO events VALUES ('t', '2', 1, 1, 'part', NULL)",
     "a column that is missing": "ALTER TABLE events DROP COLUMN kind",
 }
