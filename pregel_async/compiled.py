@@ -51,6 +51,7 @@ from .state import StateReader
 from .sync import SyncFace
 from .types import (
     INTERRUPT,
+    START,
     All,
     Command,
     Config,
@@ -421,12 +422,18 @@ class Graph(SyncFace[InputT, OutputT]):
         )
 
         async def work(pipe: Pipe) -> None:
-            if cursor is None:
-                await self._run(input, call, feed)
-            else:
-                await self._rejoin(call, feed, cursor, pipe)
+            try:
+                if cursor is None:
+                    await self._run(input, call, feed)
+                else:
+                    await self._rejoin(call, feed, cursor, pipe)
+            except Exception as error:
+                if feed.tells and not feed.failed:  # it failed before it had begun
+                    await feed.put(feed.fail(error, 0))
+                raise
 
-        return GraphStream(work, pipe, shape_of(version, labelled=not isinstance(modes, str), subgraphs=subgraphs))
+        shape = shape_of(version, labelled=not isinstance(modes, str), subgraphs=subgraphs)
+        return GraphStream(work, pipe, shape, feed)
 
     async def abatch(
         self,
@@ -491,27 +498,29 @@ class Graph(SyncFace[InputT, OutputT]):
         begun: Callable[[Thread], Awaitable[bool]] | None = None,
     ) -> Ended:
         settings, outer = call.settings, call.outer
-        audience = Audience(shown=self._as_shown, feed=feed, codec=self._events_codec, begun=begun)
+        audience = Audience(shown=self._as_shown, feed=feed, codec=self._events_codec)
         if outer is not None:
             keeps = None if self.checkpointer is False else self.checkpointer is True
             return await run_nested(
                 self._program, given, settings, outer, call.number, self._codec_inside, audience, keeps=keeps
             )
         saver = self.checkpointer if isinstance(self.checkpointer, BaseCheckpointSaver) else None
-        joinable = feed is not None and feed.keeps and settings.thread_id is not None
+        if feed is None or not feed.keeps:
+            return await run(self._program, given, settings, self._world, saver, self._codec, audience)
+
+        async def joinable(thread: Thread) -> bool:
+            self._live.add(thread.thread_id, feed)
+            return begun is None or await begun(thread)
+
+        audience = structs.replace(audience, begun=joinable)
         failure: BaseException | None = None
-        if feed is not None and joinable:
-            self._live.add(settings.thread_id or "", feed)
         try:
             return await run(self._program, given, settings, self._world, saver, self._codec, audience)
         except BaseException as error:
             failure = error
-            if feed is not None and feed.tells and not feed.failed and isinstance(error, Exception):
-                await feed.put(feed.fail(error, 0))  # before the run had begun
             raise
         finally:
-            if feed is not None and joinable:
-                self._live.remove(settings.thread_id or "", feed, failure)
+            self._live.remove(settings.thread_id or "", feed, failure)
 
     async def _rejoin(self, call: _Call, feed: Feed, after: Cursor, pipe: Pipe) -> None:
         saver, thread_id = self.checkpointer, call.settings.thread_id
@@ -521,9 +530,28 @@ class Graph(SyncFace[InputT, OutputT]):
         async def resume(feed: Feed, begun: Callable[[Thread], Awaitable[bool]]) -> Ended:
             return await self._run(None, eager, feed, begun)
 
-        waits = call.settings.on_conflict == "wait"
-        codec = self._events_codec()
-        await rejoin(pipe, feed, after, saver, thread_id, codec, self._live, resume, waits=waits)
+        await rejoin(
+            pipe,
+            feed,
+            after,
+            saver,
+            thread_id,
+            self._events_codec(),
+            self._live,
+            resume,
+            coerce=self._coercion_of,
+            waits=call.settings.on_conflict == "wait",
+        )
+
+    def _coercion_of(self, part: Part) -> Callable[[Any], Any] | None:
+        """What makes the schema's own object of an event that was stored."""
+        if part.mode not in ("values", "checkpoints") or (part.mode == "checkpoints" and START in part.data["next"]):
+            return None
+        graph: Graph[Any, Any] | None = self
+        for step in part.ns:
+            if graph is not None and not step.isdigit():
+                graph = graph._graphs_inside.get(step.partition(":")[0])
+        return None if graph is None else graph._coerce_state
 
     def _check_keeps(self) -> None:
         if not isinstance(self.checkpointer, BaseCheckpointSaver):

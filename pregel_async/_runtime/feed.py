@@ -12,6 +12,8 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from .._core.isolation import isolate, own
+from ..errors import StreamFullError
+from ..types import RunStatus
 from .described import described
 from .kept import Keeper
 from .part import END, ERROR, Part
@@ -56,6 +58,7 @@ class Feed:
         number: of the last part.
         depth: how many graphs are around the one that was called.
         failed: readers have been told that the run fails.
+        status: how the run has ended; None before that.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Feed:
         self.number = number
         self.depth = 0
         self.failed = False
+        self.status: RunStatus | None = None
 
     async def put(self, part: Part) -> None:
         """Show a part, once everybody who is to be waited for has room for it."""
@@ -101,6 +105,8 @@ class Feed:
         Raises:
             StreamFullError: a reader is so far behind that this would never end.
         """
+        if self.keeper is not None and self.keeper.is_overfull:
+            raise StreamFullError(part.mode, self.number)
         for sink in self.sinks:
             sink.charge(part)
         self._show(part)

@@ -16,7 +16,7 @@ import msgspec
 
 from checkpoint_savers.abc import PAGE, BaseCheckpointSaver
 from checkpoint_savers.codec import Codec, seal, unseal
-from checkpoint_savers.errors import CorruptCheckpointError
+from checkpoint_savers.errors import CorruptCheckpointError, UnstorableValueError
 from checkpoint_savers.records import CheckpointId, EventRow
 
 from .._core.isolation import own
@@ -26,6 +26,9 @@ from .thread import Thread
 
 HEAVY = 256 * 1024
 """Bytes of events that are held before they are spilled."""
+
+OVERFULL = 8 * 2**20
+"""Bytes of events that may be held at most."""
 
 MANY = 256
 """Events that are held before they are spilled."""
@@ -71,6 +74,11 @@ class Keeper:
         return self._size > HEAVY or len(self._events) > MANY
 
     @property
+    def is_overfull(self) -> bool:
+        """Whether no more can be held: whoever brings events has not waited for them to be spilled."""
+        return self._size > OVERFULL
+
+    @property
     def place(self) -> Cursor:
         """Of the last event."""
         return Cursor(self._at, self._epoch, self._position)
@@ -89,13 +97,38 @@ class Keeper:
             part.mode,
             part.ns,
             part.step,
-            self._codec.encode(own(_storable(part)), channel=f"the {part.mode!r} stream"),
+            self._encoded(part),
             self._codec.encode(own(part.interrupts), channel="interrupt()") if part.interrupts else b"",
         )
         self._position += 1
         part.cursor = msgspec.structs.replace(self.place, seq=part.seq)
         self._events.append(event)
         self._size += len(event.data)
+
+    def _encoded(self, part: Part) -> bytes:
+        data, where = own(_storable(part)), f"the {part.mode!r} stream"
+        try:
+            return self._codec.encode(data, channel=where)
+        except UnstorableValueError:
+            if part.mode in ("custom", "messages"):
+                raise  # in the node that wrote it
+        # A state may hold what is never stored (in an `UntrackedValue`): it is not kept with the others.
+        return self._codec.encode(self._without_unstorable(data), channel=where)
+
+    def _without_unstorable(self, value: Any) -> Any:
+        """A mapping without the entries that cannot be stored, at any depth of mappings; None for anything else."""
+        if not isinstance(value, dict):
+            return None
+        left: dict[Any, Any] = {}
+        for key, item in value.items():
+            try:
+                self._codec.encode(item, channel=str(key))
+            except UnstorableValueError:
+                if isinstance(item, dict):
+                    left[key] = self._without_unstorable(item)
+            else:
+                left[key] = item
+        return left
 
     def close(self, tip: CheckpointId) -> None:
         """A superstep closes: its events go with the transaction that makes this checkpoint."""

@@ -23,9 +23,11 @@ from checkpoint_savers.errors import ThreadBusyError
 
 from .._core.superstep import plan
 from ..errors import RecordedFailureError, RunCancelledError
+from ..types import RunStatus
 from .feed import Feed
 from .kept import read_kept, restarted
 from .modes import MODES
+from .modes.mode import Coerce
 from .part import END, ERROR, Cursor, Part
 from .pipe import CAPACITY, Pipe
 from .thread import Thread
@@ -73,19 +75,22 @@ async def rejoin(
     live: Live,
     resume: Resume,
     *,
+    coerce: Callable[[Part], Coerce | None],
     waits: bool,
 ) -> None:
     """Show a reader all that comes after a place.
 
     Args:
         feed: of the reader's call; it goes to `sink`.
+        coerce: what makes the schema's own object of a part that was stored.
         waits: for a run that goes on elsewhere, following it; else raise `ThreadBusyError`.
     """
-    back = _Return(sink, feed, after, saver, thread_id, codec)
+    back = _Return(sink, feed, after, saver, thread_id, codec, coerce)
     while True:
         running = live.find(thread_id)
         if running is not None and running.keeper is not None:
             await back.follow(running)
+            feed.status = running.status
             return
         await back.catch_up()
         if back.at_rest:
@@ -97,6 +102,7 @@ async def rejoin(
             if error.lost or not waits:
                 raise
         await anyio.sleep(POLL)
+    feed.status = back.ended
     if back.failure is not None:
         raise RecordedFailureError(**back.failure)
 
@@ -106,21 +112,29 @@ class _Return:
 
     Attributes:
         at: the place that it has got to.
-        ended: how the run has ended, if that was among the last events; None else.
+        ended: how the run has ended, if that was the last event; None else.
         failure: what the run has failed with.
     """
 
     def __init__(
-        self, sink: Pipe, feed: Feed, after: Cursor, saver: BaseCheckpointSaver, thread_id: str, codec: Codec
+        self,
+        sink: Pipe,
+        feed: Feed,
+        after: Cursor,
+        saver: BaseCheckpointSaver,
+        thread_id: str,
+        codec: Codec,
+        coerce: Callable[[Part], Coerce | None],
     ) -> None:
         self.at = after
-        self.ended: str | None = None
+        self.ended: RunStatus | None = None
         self.failure: dict[str, str] | None = None
         self._sink = sink
         self._feed = feed
         self._saver = saver
         self._thread_id = thread_id
         self._codec = codec
+        self._coerce = coerce
 
     async def catch_up(self, live: Cursor | None = None) -> None:
         """Show what is stored."""
@@ -137,10 +151,14 @@ class _Return:
             self.at = part.cursor
         if part.mode == END:
             self.ended = part.data["status"]
+            if self.ended == "failed":
+                self.failure = {"type": part.data["error"], "message": part.data["message"]}
             return
-        self.ended = None
+        self.ended = self.failure = None
         if part.mode == ERROR:
-            self.failure = {"type": part.data["error"], "message": part.data["message"]}
+            self._feed.failed = True
+        elif part.coerce is None:
+            part.coerce = self._coerce(part)
         if part.mode in MODES and part.mode not in self._feed.modes:
             return
         part.seq = self._feed.number = self._feed.number + 1

@@ -32,9 +32,10 @@ from ..errors import (
     InvalidResumeError,
     InvalidUpdateError,
 )
-from ..types import Command, Interrupt, OnConflict, RunnableConfig
+from ..types import Command, Interrupt, OnConflict, RunnableConfig, RunStatus
 from .context import Around, Running, Session
 from .control import RunControl
+from .described import described
 from .feed import Feed
 from .hold import Hold
 from .kept import Keeper
@@ -393,7 +394,6 @@ class _Run:
         self._interrupts: tuple[Interrupt, ...] = ()
         self._paused = False
         self._board: Board | None = None
-        self._ended = False  # that is kept
         self._told: Told = []  # what is shown when the checkpoints that wait are stored
 
     async def go(self, call: _Call) -> Ended:
@@ -410,6 +410,8 @@ class _Run:
                 resumed=resumed,
                 drains=None if self._session.control is None else self._drains,
             )
+            if done and self._feed is not None:
+                self._feed.status = "done"
             if not done and not self._paused:
                 await self._stopped(board)
         except Exception as error:
@@ -488,7 +490,7 @@ class _Run:
         told = self._runner.take_rest()
         if self._log is not None and self._log.paused is not None:
             told += self._log.paused(board, tasks, outcomes)
-        self._rest(told, "drained" if self._session.drained and not asked else "paused", board.step + 1)
+        self._rest(told, "interrupted" if asked else "drained" if self._session.drained else "stopped", board.step + 1)
         if self._thread is not None:
             await self._thread.pause(tasks, outcomes)
         self._interrupts, self._paused = tuple(asked), True
@@ -500,7 +502,7 @@ class _Run:
         if self._log is not None and self._log.failed is not None:
             told = self._log.failed(tasks, outcomes)
         told += self._failure(error)
-        self._rest([*rest, *told], "failed", tasks[0].step)
+        self._rest([*rest, *told], "failed", tasks[0].step, error)
         if self._thread is not None and await self._thread.give_up(tasks, outcomes, error):
             told = [*rest, *told]
         await self._send(told)
@@ -554,7 +556,7 @@ class _Run:
         """Show a failure that is no superstep's: a limit, a value that cannot be stored, failing storage."""
         told = self._failure(error)
         step = told[0][1].step if told else 0
-        if self._rest(told, "failed", step) and self._thread is not None:
+        if self._rest(told, "failed", step, error) and self._thread is not None:
             with contextlib.suppress(CheckpointError):  # what `error` is about, or as hopeless
                 await self._thread.save()
         await self._send(told)
@@ -568,21 +570,25 @@ class _Run:
         step = 0 if self._board is None else self._board.step + 1
         return [(feed, feed.fail(error, step))]
 
-    def _rest(self, told: Told, end: str, step: int) -> bool:
+    def _rest(self, told: Told, status: RunStatus, step: int, error: BaseException | None = None) -> bool:
         """Keep what is shown, and how the run ends, with the next transaction. Whether there is anything to keep."""
-        if self._feed is None or self._feed.keeper is None or self._ended:
+        feed = self._feed
+        if feed is None or feed.status is not None:
             return False
-        self._label(told, end, step)
-        self._feed.keeper.rest()
+        feed.status = status
+        if feed.keeper is None:
+            return False
+        self._label(told, status, step, error)
+        feed.keeper.rest()
         return True
 
-    def _label(self, told: Told, end: str | None, step: int) -> None:
+    def _label(self, told: Told, status: RunStatus | None, step: int, error: BaseException | None = None) -> None:
         """Give parts that are to go out their places, and say there how the run ends, if it does."""
         for feed, part in told:
             feed.label(part)
-        if end is not None and self._feed is not None:
-            self._ended = True
-            self._feed.label(self._feed.tell(END, {"status": end}, step))
+        if status is not None and self._feed is not None:
+            why = {} if error is None else dict(zip(("error", "message"), described(error), strict=True))
+            self._feed.label(self._feed.tell(END, {"status": status, **why}, step))
 
     async def _send(self, told: Told) -> None:
         if told and self._log is not None:

@@ -16,6 +16,8 @@ from typing import Any, Generic, TypeVar
 
 import anyio
 
+from ..types import RunStatus
+from .feed import Feed
 from .loops import on_asyncio, starter, wait_out
 from .part import Shape
 from .pipe import Pipe
@@ -42,12 +44,20 @@ class GraphStream(Generic[T]):
             events are kept.
     """
 
-    def __init__(self, work: Work, pipe: Pipe, shape: Shape) -> None:
+    def __init__(self, work: Work, pipe: Pipe, shape: Shape, feed: Feed) -> None:
         self._run = _Run(work, pipe)
+        self._feed = feed
         self._pipe = pipe
         self._shape = shape
         self._reading = False
         self.cursor: str | None = None
+
+    @property
+    def status(self) -> RunStatus | None:
+        """How the run has ended; None while it goes on, and where it was not run (a bad input, say)."""
+        if self._run.pipe.ended and self._feed.status is None and self._run.cancelled:
+            return "cancelled"
+        return self._feed.status
 
     def __aiter__(self) -> GraphStream[T]:
         return self
@@ -134,6 +144,7 @@ class _Run:
         self.pipe = pipe
         self.started = False
         self.dropped = False
+        self.cancelled = False
         self._work = work
         self._over: anyio.Event | None = None
         self._scope: anyio.CancelScope | None = None
@@ -175,6 +186,7 @@ class _Run:
             return
         assert self._scope is not None and self._over is not None
         if not self.pipe.ended:
+            self.cancelled = True
             self._scope.cancel()
             await wait_out(self._over)
         self.pipe.leave()
