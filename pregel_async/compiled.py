@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from functools import cached_property
 from typing import Any, Literal, Protocol, Self, TypeVar, cast, overload, runtime_checkable
 
@@ -65,6 +65,7 @@ from .types import (
     StateSnapshot,
     StateUpdate,
     StreamMode,
+    StreamWriter,
 )
 
 __all__ = ["Graph", "PregelProtocol"]
@@ -498,7 +499,7 @@ class Graph(SyncFace[InputT, OutputT]):
         begun: Callable[[Thread], Awaitable[bool]] | None = None,
     ) -> Ended:
         settings, outer = call.settings, call.outer
-        audience = Audience(shown=self._as_shown, feed=feed, codec=self._events_codec)
+        audience = Audience(shown=self._as_shown, feed=feed, codec=self._events_codec, overhears=_overhears())
         if outer is not None:
             keeps = None if self.checkpointer is False else self.checkpointer is True
             return await run_nested(
@@ -961,6 +962,15 @@ def _result(ended: Ended, shown: str | tuple[str, ...]) -> Any:
         return value
     asked = list(isolate(ended.interrupts))
     return {**value, INTERRUPT: asked} if isinstance(value, dict) else {INTERRUPT: asked}
+
+
+def _overhears() -> Callable[[StreamWriter], AbstractContextManager[None]] | None:
+    """What makes langchain-core's models show what they say, where it is in use."""
+    if "langchain_core" not in sys.modules:
+        return None
+    from .adapters.langchain import ambient
+
+    return ambient
 
 
 class _Kept:

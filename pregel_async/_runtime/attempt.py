@@ -264,6 +264,12 @@ def _written_by(commands: list[Command], running: Running) -> list[Write]:
 
 
 async def _call(node: Node, value: Any, running: Running, progress: _Progress, *, contained: bool) -> Any:
+    overhears = running.around.overhears
+    with contextlib.nullcontext() if overhears is None else overhears(running.writer):
+        return await _called(node, value, running, progress, contained=contained and overhears is None)
+
+
+async def _called(node: Node, value: Any, running: Running, progress: _Progress, *, contained: bool) -> Any:
     injected = running.inject(node.injects) if node.injects else {}
     log = running.around.log
     owes = running if log is not None and (log.wrote or log.spoke) is not None else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Never, Protocol, TypeVar
@@ -181,6 +182,8 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
         places: for as many tasks as may run at once; None for all.
         call: runs a task that a node calls: gives its recorded result, or what becomes of it.
         debug: warn when a node changes its input in place.
+        overhears: makes models that a node calls show what they say, given the node's writer; None when nobody reads
+            it.
     """
 
     session: Session
@@ -195,6 +198,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     places: Places | None
     call: Callable[[Running, Task], Awaitable[Outcome]]
     debug: bool
+    overhears: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
 
     def enclosing(self, name: str) -> bool:
         """Whether a graph around this one, or the node that it is in one, has this name."""

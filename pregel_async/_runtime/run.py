@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import msgspec
@@ -32,7 +33,7 @@ from ..errors import (
     InvalidResumeError,
     InvalidUpdateError,
 )
-from ..types import Command, Interrupt, OnConflict, RunnableConfig, RunStatus
+from ..types import Command, Interrupt, OnConflict, RunnableConfig, RunStatus, StreamWriter
 from .context import Around, Running, Session
 from .control import RunControl
 from .described import described
@@ -105,12 +106,14 @@ class Audience(msgspec.Struct, frozen=True, kw_only=True):
         shown: how the graph shows itself.
         feed: of the call; None when nobody reads it.
         codec: what events are kept with.
+        overhears: makes models that a node calls show what they say; see `Around`.
         begun: told when the run has its thread, before anything runs; whether to run at all.
     """
 
     shown: Shown
     feed: Feed | None = None
     codec: Callable[[], Codec] | None = None
+    overhears: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
     begun: Callable[[Thread], Awaitable[bool]] | None = None
 
 
@@ -138,7 +141,9 @@ async def run(
     if saver is None or codec is None or settings.thread_id is None:
         call.require_input(program, settings.thread_id)
         session = Session(world, run_id, settings.thread_id or run_id, None, settings.control)
-        return _drained(session, await _Run(program, settings, session, log, None, "", None).go(call))
+        return _drained(
+            session, await _Run(program, settings, session, log, None, "", None, overhears=audience.overhears).go(call)
+        )
     thread_id = settings.thread_id
     if call.writes is None and await saver.read(thread_id, "", settings.at) is None:
         if settings.at is not None:
@@ -157,7 +162,7 @@ async def run(
             feed.keeper = Keeper(thread, audience.codec())
         if audience.begun is not None and not await audience.begun(thread):
             return Ended(Board(program) if thread.board is None else thread.board, True, ())
-        this = _Run(program, settings, session, log, thread, "", None)
+        this = _Run(program, settings, session, log, thread, "", None, overhears=audience.overhears)
         return _drained(session, await hold.beside(lambda: this.go(call)))
 
 
@@ -221,7 +226,8 @@ async def run_nested(
         if thread is None or thread.board is None:
             call.require_input(program, thread_id)
         caller = outer.task.id if keeps else None
-        ended = await _Run(program, settings, session, log, thread, ns, outer, caller).go(call)
+        this = _Run(program, settings, session, log, thread, ns, outer, caller, overhears=audience.overhears)
+        ended = await this.go(call)
     if not ended.done:
         outer.open[place] = ended.interrupts
         raise GraphInterrupt(ended.interrupts)
@@ -366,6 +372,8 @@ class _Run:
         ns: str,
         outer: Running | None,
         caller: TaskId | None = None,
+        *,
+        overhears: Callable[[StreamWriter], AbstractContextManager[None]] | None = None,
     ) -> None:
         self._program = program
         self._settings = settings
@@ -388,6 +396,7 @@ class _Run:
             places=None if width is None else Places(width),
             call=self._runner.call,
             debug=settings.debug,
+            overhears=None if log is None or log.spoke is None else overhears,
         )
         self._feed = log.feeds[0] if log is not None and outer is None else None
         self._outcomes: Sequence[Outcome] = ()

@@ -28,7 +28,7 @@ class MessageWriter(Protocol):
     the call waits for that itself, and what it gives need not be awaited.
     """
 
-    def message(self, chunk: Any, metadata: Mapping[str, Any] | None = None) -> Awaitable[None]: ...
+    def message(self, chunk: Any, /, metadata: Mapping[str, Any] | None = None) -> Awaitable[None]: ...
 
 
 class ToolCallChunk(TypedDict):
