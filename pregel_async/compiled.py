@@ -419,6 +419,7 @@ class Graph(SyncFace[InputT, OutputT]):
             subgraphs=subgraphs,
             tells=version == "v2",
             keeps=keep_events or cursor is not None,
+            returns=cursor is not None,
             number=0 if cursor is None else cursor.seq,
         )
 

@@ -273,10 +273,9 @@ class Running:
 
     async def settle(self) -> None:
         """Wait until the readers have caught up with what it has shown."""
-        while self.debts:
-            await self.debts[-1].settle()
-            if self.debts:
-                self.debts.pop()
+        owed, self.debts = self.debts, []
+        for feed in owed:
+            await feed.settle()
 
     @property
     def ns(self) -> str:

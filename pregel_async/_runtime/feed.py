@@ -16,7 +16,7 @@ from ..errors import StreamFullError
 from ..types import RunStatus
 from .described import described
 from .kept import Keeper
-from .part import END, ERROR, Part
+from .part import END, ERROR, Cursor, Part
 
 
 class Sink(Protocol):
@@ -54,7 +54,9 @@ class Feed:
         keeps: the events are to be kept with the run's commits.
         sinks: who reads.
         keeper: keeps the events; None when they are not kept, or the run has not begun.
+        last: the place of the last event that was shown.
         committed: the superstep of the called graph that is stored; None when there is none.
+        returns: its reader has been here before, and knows the state that the run goes on from.
         number: of the last part.
         depth: how many graphs are around the one that was called.
         failed: readers have been told that the run fails.
@@ -70,6 +72,7 @@ class Feed:
         subgraphs: bool = False,
         tells: bool = False,
         keeps: bool = False,
+        returns: bool = False,
         number: int = 0,
     ) -> None:
         self.modes = modes
@@ -77,8 +80,10 @@ class Feed:
         self.subgraphs = subgraphs
         self.tells = tells
         self.keeps = keeps
+        self.returns = returns
         self.sinks: list[Sink] = [sink]
         self.keeper: Keeper | None = None
+        self.last: Cursor | None = None
         self.committed: int | None = None
         self.number = number
         self.depth = 0
@@ -137,6 +142,10 @@ class Feed:
         if part.mode == END:
             return
         part.committed = self.committed
+        if part.cursor is not None:
+            self.last = part.cursor
+        elif self.last is not None:
+            part.cursor = replace(self.last, seq=part.seq)  # it is no event: who comes back goes on after the last
         for sink in self.sinks:
             # Each reader has its own: it may change what it gets in place.
             sink.add(part if sink is self.sinks[0] else replace(part, data=isolate(own(part.data))))

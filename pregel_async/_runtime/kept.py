@@ -9,6 +9,7 @@ order in which it was shown, and a superstep that was cut off has no tail.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Any, Literal
 
 import anyio
@@ -224,27 +225,29 @@ async def read_kept(
     tails: set[tuple[str, int]] = set()
     if live is not None:
         tails.add((live.checkpoint_id, live.epoch))
-    heads: dict[tuple[str, int], int] = {}
-    async for row in _rows(saver, thread_id, after):
-        key = (row.checkpoint_id, row.epoch)
-        if row.kind == "tail":
-            tails.add(key)
-        elif row.kind == "head" and key == (after.checkpoint_id, after.epoch):
-            heads[key] = row.position + len(_events(row, thread_id)) - 1
     mine = (after.checkpoint_id, after.epoch)
-    void = mine not in tails and after.position > heads.get(mine, 0)
-    async for row in _rows(saver, thread_id, after):
-        key = (row.checkpoint_id, row.epoch)
-        if row.checkpoint_id not in path or (row.kind != "head" and key not in tails) or key < mine:
-            continue
-        if void and key != mine:
-            void = False
-            yield restarted(path[after.checkpoint_id] + 1, after.checkpoint_id)
-        for at, event in enumerate(_events(row, thread_id), row.position):
-            if key != mine or at > after.position:
-                part = _part(event, Cursor(row.checkpoint_id, row.epoch, at), codec)
-                part.committed = max(path.values())
-                yield part
+    head = 0  # how many events came with the commit that made the checkpoint of the place
+    async with aclosing(_rows(saver, thread_id, after)) as rows:
+        async for row in rows:
+            key = (row.checkpoint_id, row.epoch)
+            if row.kind == "tail":
+                tails.add(key)
+            elif row.kind == "head" and key == mine:
+                head = row.position + len(_events(row, thread_id)) - 1
+    void = mine not in tails and after.position > head
+    async with aclosing(_rows(saver, thread_id, after)) as rows:
+        async for row in rows:
+            key = (row.checkpoint_id, row.epoch)
+            if row.checkpoint_id not in path or (row.kind != "head" and key not in tails) or key < mine:
+                continue
+            if void and key != mine:
+                void = False
+                yield restarted(path[after.checkpoint_id] + 1, after.checkpoint_id)
+            for at, event in enumerate(_events(row, thread_id), row.position):
+                if key != mine or at > after.position:
+                    part = _part(event, Cursor(row.checkpoint_id, row.epoch, at), codec)
+                    part.committed = max(path.values())
+                    yield part
 
 
 def restarted(step: int, checkpoint_id: str) -> Part:

@@ -104,6 +104,7 @@ async def rejoin(
         await anyio.sleep(POLL)
     feed.status = back.ended
     if back.failure is not None:
+        feed.failed = True  # it was told when it happened
         raise RecordedFailureError(**back.failure)
 
 
@@ -159,11 +160,10 @@ class _Return:
             self._feed.failed = True
         elif part.coerce is None:
             part.coerce = self._coerce(part)
-        if part.mode in MODES and part.mode not in self._feed.modes:
+        if (part.mode in MODES and part.mode not in self._feed.modes) or (part.ns and not self._feed.subgraphs):
             return
         part.seq = self._feed.number = self._feed.number + 1
-        if part.cursor is not None:
-            part.cursor = replace(part.cursor, seq=part.seq)
+        part.cursor = self._feed.last = replace(self.at, seq=part.seq)
         while self._sink.blocks(part.mode):
             await self._sink.room()
         self._sink.add(part)

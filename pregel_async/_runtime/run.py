@@ -460,7 +460,7 @@ class _Run:
             self._feed.committed = stored.step
             if self._feed.keeper is not None:
                 self._feed.keeper.begin()
-        if self._log is not None and self._log.resumed is not None:
+        if self._log is not None and self._log.resumed is not None and not (self._feed and self._feed.returns):
             await self._log.send(self._log.resumed(stored))
         return stored
 
