@@ -29,7 +29,7 @@ from .control import RunControl
 from .feed import Feed
 from .hold import Hold
 from .log import Log
-from .loops import current_task, starter
+from .loops import loop
 from .places import Place, Places
 from .thread import Thread
 from .world import World
@@ -131,21 +131,19 @@ class Session:
         control: stops the run from outside; None when nobody can.
         drained: a graph of the run has stopped because of that.
         loop_thread: the thread that the run's event loop is in.
-        start: starts tasks that nodes call.
-        current_task: tells the event loop's running task.
+        loop: the event loop's ways.
     """
 
     __slots__ = (
         "answers",
         "control",
-        "current_task",
         "drained",
         "given",
         "hold",
+        "loop",
         "loop_thread",
         "run_id",
         "scope",
-        "start",
         "travels",
         "world",
     )
@@ -163,8 +161,7 @@ class Session:
         self.given: Mapping[str, Any] = {}
         self.travels: dict[str, CheckpointId] = {}
         self.loop_thread = threading.get_ident()
-        self.start = starter()
-        self.current_task = current_task()
+        self.loop = loop()
 
 
 class Around(msgspec.Struct, frozen=True, kw_only=True):
@@ -252,7 +249,7 @@ class Running:
         self.open: dict[int, tuple[Interrupt, ...]] = {}
         self.places = 0
         self.calls: Calls | None = None
-        self.host = around.session.current_task()
+        self.host = around.session.loop.current_task()
         self.place = None if around.places is None else Place(around.places)
         self.ended = False
         self.within = within
@@ -346,7 +343,7 @@ class Running:
         """
         session, thread = self.around.session, threading.get_ident()
         if thread == session.loop_thread:
-            beside = session.current_task() is not self.host and _BY_THREAD.get() is not self
+            beside = session.loop.current_task() is not self.host and _BY_THREAD.get() is not self
         else:
             beside = thread != self.worker
         if ordered or not beside or self.around.thread is None:

@@ -17,7 +17,7 @@ from .._core.board import Board
 from .._core.program import Program
 from .._core.task import Failed, Finished, Outcome, Paused, Task
 from .feed import Feed
-from .modes import MODES, Mode, View
+from .modes import MODES, View
 from .modes.mode import Coerce
 from .part import Part
 
@@ -54,19 +54,17 @@ class Log:
     def __init__(self, views: Sequence[tuple[Feed, View]]) -> None:
         self.feeds = [feed for feed, _ in views]
         self._modes = [(feed, mode(view)) for name, mode in MODES.items() for feed, view in views if name in feed.modes]
-        self.resumed = self._resumed if self._shows("resumed") else None
-        self.planned = self._planned if self._shows("planned") else None
-        self.wrote = self._wrote if self._shows("wrote") else None
-        self.spoke = self._spoke if self._shows("spoke") else None
-        self.finished = self._finished if self._shows("finished") else None
-        self.paused = self._paused if self._shows("paused") else None
-        self.stopped = self._stopped if self._shows("stopped") else None
-        self.failed = self._failed if self._shows("failed") else None
-        self.updated = self._updated if self._shows("updated") else None
-        self.stored = self._stored if self._shows("stored") else None
-
-    def _shows(self, event: str) -> bool:
-        return any(getattr(type(mode), event) is not getattr(Mode, event) for _, mode in self._modes)
+        shows = frozenset[str]().union(*(mode.shows for _, mode in self._modes))
+        self.resumed = self._resumed if "resumed" in shows else None
+        self.planned = self._planned if "planned" in shows else None
+        self.wrote = self._wrote if "wrote" in shows else None
+        self.spoke = self._spoke if "spoke" in shows else None
+        self.finished = self._finished if "finished" in shows else None
+        self.paused = self._paused if "paused" in shows else None
+        self.stopped = self._stopped if "stopped" in shows else None
+        self.failed = self._failed if "failed" in shows else None
+        self.updated = self._updated if "updated" in shows else None
+        self.stored = self._stored if "stored" in shows else None
 
     async def send(self, told: Told) -> None:
         """Let parts go out, in order; wait for readers that are behind."""

@@ -41,7 +41,6 @@ from .feed import Feed
 from .hold import Hold
 from .kept import Keeper
 from .log import Log, Shown, Told, log_of
-from .loops import NativeCancellations
 from .namespaces import has_child, ids_in, namespace_of
 from .part import END
 from .places import Places
@@ -382,7 +381,7 @@ class _Run:
         self._thread = thread
         self._log = log
         width = settings.max_concurrency
-        self._runner = Runner(thread, log, width, NativeCancellations())
+        self._runner = Runner(thread, log, width, session.loop)
         self._runner.around = Around(
             session=session,
             program=program,

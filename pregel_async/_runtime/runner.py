@@ -21,7 +21,7 @@ from ..errors import UnstorableValueError
 from .attempt import Recorder, attempt
 from .context import Around, Running, Session
 from .log import Log, Told
-from .loops import NativeCancellations, alone, turn
+from .loops import Loop, NativeCancellations, alone
 
 
 class Ledger(Protocol):
@@ -55,7 +55,7 @@ class Runner:
         storage: None when nothing is stored of the run.
         log: told of each task that has finished, once its result is stored; None when nobody listens.
         max_concurrency: how many tasks run at once; None for all.
-        natively_cancelled: whether the running task was cancelled without a scope since the run began.
+        loop: that runs.
 
     Attributes:
         around: what the nodes reach; set before the first superstep.
@@ -68,20 +68,21 @@ class Runner:
         storage: Ledger | None,
         log: Log | None,
         max_concurrency: int | None,
-        natively_cancelled: NativeCancellations,
+        loop: Loop,
     ) -> None:
         self.storage = storage
         self.max_concurrency = max_concurrency
         self._log = log
         self._untold: list[tuple[Task, Finished]] = []
-        self._turn = turn()
-        self._natively_cancelled = natively_cancelled
+        self._turn = loop.turn
+        self._natively_cancelled = NativeCancellations(loop)
         self._broken: BaseException | None = None  # storage's failure to record what a called task did
         self._record: Recorder | None = None if storage is None else self._record_unrouted
 
     async def execute(self, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
         """Run the tasks on the board as it is. See `superstep.Port.execute`."""
-        await self._turn()
+        if not tasks[0].node.hidden:  # there is no barrier between an input and the hidden start
+            await self._turn()
         if len(tasks) > 1:
             return await _Group(self, board, tasks).execute()
         task = tasks[0]

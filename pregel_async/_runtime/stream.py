@@ -18,7 +18,7 @@ import anyio
 
 from ..types import RunStatus
 from .feed import Feed
-from .loops import on_asyncio, starter, wait_out
+from .loops import loop, wait_out
 from .part import Shape
 from .pipe import Pipe
 
@@ -155,13 +155,14 @@ class _Run:
         self.started = True
         self._over = anyio.Event()
         self._scope = anyio.CancelScope()
-        if on_asyncio():
+        here = self._loop = loop()
+        if here.is_asyncio:
             self._call_soon = asyncio.get_running_loop().call_soon_threadsafe
         else:
             import trio
 
             self._call_soon = trio.lowlevel.current_trio_token().run_sync_soon
-        self._task = starter()(self._host, "pregel-async run")
+        self._task = here.start(self._host, "pregel-async run")
 
     async def _host(self) -> None:
         assert self._scope is not None and self._over is not None
@@ -172,7 +173,7 @@ class _Run:
         except BaseException as error:
             # It goes to the reader, who raises it. A cancellation that came from outside the stream does so on asyncio;
             # trio's must not cross tasks, and reaches the reader by its own.
-            if on_asyncio() or not isinstance(error, anyio.get_cancelled_exc_class()):
+            if self._loop.is_asyncio or not isinstance(error, anyio.get_cancelled_exc_class()):
                 failure = error
         finally:
             self._over.set()
