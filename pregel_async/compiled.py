@@ -419,6 +419,7 @@ class Graph(SyncFace[InputT, OutputT]):
             subgraphs=subgraphs,
             tells=version == "v2",
             keeps=keep_events or cursor is not None,
+            fresh=True,
             returns=cursor is not None,
             number=0 if cursor is None else cursor.seq,
         )
@@ -645,8 +646,8 @@ class Graph(SyncFace[InputT, OutputT]):
             store=store,
             breakpoints=stops if stops.before or stops.after else None,
             debug=self._debug,
+            control=control,
         )
-        settings = structs.replace(settings, control=control)
         number = 0
         if outer is not None:
             nodes = list(self._program.nodes)  # a graph that was given no name is known by them
@@ -980,6 +981,8 @@ class _Kept:
     def __init__(self, shape: Shape) -> None:
         self.chunks: list[Any] = []
         self._shape = shape
+
+    is_awaited = False
 
     def blocks(self, mode: str) -> bool:
         return False

@@ -91,6 +91,16 @@ async def attempt(
             await running.calls.end()
 
 
+def start(board: Board, task: Task) -> Finished | Failed:
+    """The hidden start, which has no code of the user's but its schema's: nothing to await, to ask or to cancel."""
+    node = task.node
+    try:
+        writes = [(name, own(item, name)) for name, item in node.writes(board.input_of(node))]
+    except Exception as error:
+        return Failed(_placed(error, task))
+    return Finished([*writes, *node.edges], own=len(writes))
+
+
 class _Progress:
     """How far an attempt has got.
 

@@ -34,6 +34,11 @@ class Sink(Protocol):
         """Let code that cannot wait add a part all the same. Raises `StreamFullError` when that goes too far."""
         ...
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the reader has been waiting for the one part that is there."""
+        ...
+
     def add(self, part: Part) -> None:
         """Take a part at once."""
         ...
@@ -56,6 +61,7 @@ class Feed:
         keeper: keeps the events; None when they are not kept, or the run has not begun.
         last: the place of the last event that was shown.
         committed: the superstep of the called graph that is stored; None when there is none.
+        fresh: the run is in a task of its own.
         returns: its reader has been here before, and knows the state that the run goes on from.
         number: of the last part.
         depth: how many graphs are around the one that was called.
@@ -72,6 +78,7 @@ class Feed:
         subgraphs: bool = False,
         tells: bool = False,
         keeps: bool = False,
+        fresh: bool = False,
         returns: bool = False,
         number: int = 0,
     ) -> None:
@@ -80,6 +87,7 @@ class Feed:
         self.subgraphs = subgraphs
         self.tells = tells
         self.keeps = keeps
+        self.fresh = fresh
         self.returns = returns
         self.sinks: list[Sink] = [sink]
         self.keeper: Keeper | None = None

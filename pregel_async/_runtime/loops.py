@@ -7,7 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
 from functools import cache, partial
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import anyio.lowlevel
@@ -22,6 +22,16 @@ def on_asyncio() -> bool:
         return False
 
 
+class Event(Protocol):
+    """What asyncio's, trio's and anyio's events have in common."""
+
+    def set(self) -> None: ...
+
+    def is_set(self) -> bool: ...
+
+    async def wait(self) -> object: ...
+
+
 class Loop(msgspec.Struct, frozen=True):
     """How things are done on the event loop that is running. Looked up once for a run (`loop`), and not for each use.
 
@@ -33,12 +43,14 @@ class Loop(msgspec.Struct, frozen=True):
             it calls: no group can stay open there. The work keeps its failures to itself.
         turn: gives the loop its turn, and notices a cancellation.
         current_task: tells the running task.
+        event: makes an event.
     """
 
     is_asyncio: bool
     start: Callable[[Callable[[], Coroutine[Any, Any, None]], str], object]
     turn: Callable[[], Awaitable[None]]
     current_task: Callable[[], object]
+    event: Callable[[], Event]
 
 
 def loop() -> Loop:
@@ -51,7 +63,7 @@ def _start_on_asyncio(work: Callable[[], Coroutine[Any, Any, None]], name: str) 
 
 
 # asyncio's own way to give way: the neutral one looks up where it is every time.
-_ASYNCIO = Loop(True, _start_on_asyncio, partial(asyncio.sleep, 0), asyncio.current_task)
+_ASYNCIO = Loop(True, _start_on_asyncio, partial(asyncio.sleep, 0), asyncio.current_task, asyncio.Event)
 
 
 @cache
@@ -61,7 +73,7 @@ def _on_trio() -> Loop:
     def start(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> object:
         return trio.lowlevel.spawn_system_task(work, name=name, context=copy_context())
 
-    return Loop(False, start, anyio.lowlevel.checkpoint, trio.lowlevel.current_task)
+    return Loop(False, start, anyio.lowlevel.checkpoint, trio.lowlevel.current_task, trio.Event)
 
 
 class NativeCancellations:
@@ -106,7 +118,7 @@ def alone(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return group.exceptions[0] if len(group.exceptions) == 1 else group
 
 
-async def wait_out(event: anyio.Event) -> None:
+async def wait_out(event: Event) -> None:
     """Wait for an event even when cancelled meanwhile, by a scope or natively; a native one goes on afterwards."""
     cancelled: BaseException | None = None
     with anyio.CancelScope(shield=True):

@@ -380,8 +380,11 @@ class _Run:
         self._scope = (session.scope, ns if caller is None else ids_in(ns, caller))
         self._thread = thread
         self._log = log
+        self._feed = log.feeds[0] if log is not None and outer is None else None
         width = settings.max_concurrency
-        self._runner = Runner(thread, log, width, session.loop)
+        self._runner = Runner(
+            thread, log, width, session.loop, fresh=thread is None and self._feed is not None and self._feed.fresh
+        )
         self._runner.around = Around(
             session=session,
             program=program,
@@ -397,11 +400,11 @@ class _Run:
             debug=settings.debug,
             overhears=None if log is None or log.spoke is None else overhears,
         )
-        self._feed = log.feeds[0] if log is not None and outer is None else None
         self._outcomes: Sequence[Outcome] = ()
         self._interrupts: tuple[Interrupt, ...] = ()
         self._paused = False
         self._board: Board | None = None
+        self._upcoming: list[Task] | None = None  # after an input
         self._told: Told = []  # what is shown when the checkpoints that wait are stored
 
     async def go(self, call: _Call) -> Ended:
@@ -414,6 +417,7 @@ class _Run:
                 self,
                 scope=self._scope,
                 limit=self._settings.limit,
+                tasks=self._upcoming,
                 breakpoints=self._settings.breakpoints,
                 resumed=resumed,
                 drains=None if self._session.control is None else self._drains,
@@ -465,10 +469,10 @@ class _Run:
 
     async def _enter(self, board: Board, call: _Call) -> Board:
         writes = call.edits if call.writes is None else call.writes
-        discarded = superstep.plan(self._program, board, self._scope)
+        discarded = superstep.plan(self._program, board, self._scope) if board.updated else []
         superstep.update(self._program, board, discarded, [writes])
         board.ran = ()
-        upcoming = superstep.plan(self._program, board, self._scope)
+        upcoming = self._upcoming = superstep.plan(self._program, board, self._scope)
         if call.writes is None and not upcoming:
             raise InvalidInputError(
                 f"the command given to graph {self._program.name!r} only updates, and nothing is stored to go on "
@@ -491,7 +495,7 @@ class _Run:
         if self._thread is not None:
             await self._commit(self._thread, board, ran, self._outcomes, upcoming, source="loop")
         elif self._log is not None and self._log.updated is not None:
-            await self._log.send(self._log.updated(board))
+            await self._runner.show(self._log.updated(board))
 
     async def pause(self, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
         asked = [question for outcome in outcomes if isinstance(outcome, Paused) for question in outcome.interrupts]
@@ -550,7 +554,7 @@ class _Run:
             if self._feed is not None:
                 self._feed.committed = board.step
             told, self._told = self._told, []
-            await log.send(told)
+            await self._runner.show(told)
 
     async def _stopped(self, board: Board) -> None:
         """The run stops between two supersteps: at a breakpoint, or because it drains."""

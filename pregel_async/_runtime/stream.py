@@ -18,7 +18,7 @@ import anyio
 
 from ..types import RunStatus
 from .feed import Feed
-from .loops import loop, wait_out
+from .loops import Event, loop, wait_out
 from .part import Shape
 from .pipe import Pipe
 
@@ -146,16 +146,17 @@ class _Run:
         self.dropped = False
         self.cancelled = False
         self._work = work
-        self._over: anyio.Event | None = None
+        self._over: Event | None = None
         self._scope: anyio.CancelScope | None = None
         self._call_soon: Callable[[Callable[[], object]], object] | None = None
 
     def start(self) -> None:
         """Start the run in a task of its own."""
         self.started = True
-        self._over = anyio.Event()
-        self._scope = anyio.CancelScope()
         here = self._loop = loop()
+        self._over = here.event()
+        self.pipe.event = here.event
+        self._scope = anyio.CancelScope()
         if here.is_asyncio:
             self._call_soon = asyncio.get_running_loop().call_soon_threadsafe
         else:
