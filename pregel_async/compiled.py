@@ -422,9 +422,9 @@ class Graph(SyncFace[InputT, OutputT]):
 
         async def work(pipe: Pipe) -> None:
             if cursor is None:
-                await self._run(input, call, feed)
+                pipe.done = (await self._run(input, call, feed)).done
             else:
-                await self._rejoin(call, feed, cursor, pipe)
+                pipe.done = await self._rejoin(call, feed, cursor, pipe)
 
         return GraphStream(work, pipe, shape_of(version, labelled=not isinstance(modes, str), subgraphs=subgraphs))
 
@@ -513,17 +513,17 @@ class Graph(SyncFace[InputT, OutputT]):
             if feed is not None and joinable:
                 self._live.remove(settings.thread_id or "", feed, failure)
 
-    async def _rejoin(self, call: _Call, feed: Feed, after: Cursor, pipe: Pipe) -> None:
+    async def _rejoin(self, call: _Call, feed: Feed, after: Cursor, pipe: Pipe) -> bool:
         saver, thread_id = self.checkpointer, call.settings.thread_id
         assert isinstance(saver, BaseCheckpointSaver) and thread_id is not None  # checked when it was called
         eager = _Call(structs.replace(call.settings, on_conflict="reject"), None, 0)
 
-        async def resume(feed: Feed, begun: Callable[[Thread], Awaitable[bool]]) -> Ended:
-            return await self._run(None, eager, feed, begun)
+        async def resume(feed: Feed, begun: Callable[[Thread], Awaitable[bool]]) -> bool:
+            return (await self._run(None, eager, feed, begun)).done
 
         waits = call.settings.on_conflict == "wait"
         codec = self._events_codec()
-        await rejoin(pipe, feed, after, saver, thread_id, codec, self._live, resume, waits=waits)
+        return await rejoin(pipe, feed, after, saver, thread_id, codec, self._live, resume, waits=waits)
 
     def _check_keeps(self) -> None:
         if not isinstance(self.checkpointer, BaseCheckpointSaver):
@@ -955,6 +955,12 @@ class _Kept:
         self.chunks.append(self._shape(part))
 
     def end(self, failure: BaseException | None = None) -> None:
+        pass
+
+    def introduce(self, run_id: str, start: Cursor | None) -> None:
+        pass
+
+    def begin(self) -> None:
         pass
 
 

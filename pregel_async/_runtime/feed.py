@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from .._core.isolation import isolate, own
 from .described import described
 from .kept import Keeper
-from .part import END, ERROR, Part
+from .part import END, ERROR, Cursor, Part
 
 
 class Sink(Protocol):
@@ -40,6 +40,14 @@ class Sink(Protocol):
         """Nothing comes any more."""
         ...
 
+    def introduce(self, run_id: str, start: Cursor | None) -> None:
+        """This is the run that is shown, and where its events begin."""
+        ...
+
+    def begin(self) -> None:
+        """The run has its thread and its input."""
+        ...
+
 
 class Feed:
     """What one call asked to be shown.
@@ -56,6 +64,8 @@ class Feed:
         number: of the last part.
         depth: how many graphs are around the one that was called.
         failed: readers have been told that the run fails.
+        run_id: of the run; "" before it has begun.
+        ended: how the run came to rest, as it is kept; None before.
     """
 
     def __init__(
@@ -80,6 +90,20 @@ class Feed:
         self.number = number
         self.depth = 0
         self.failed = False
+        self.run_id = ""
+        self.ended: str | None = None
+
+    def introduce(self, run_id: str) -> None:
+        """Tell readers which run this is."""
+        self.run_id = run_id
+        place = None if self.keeper is None else replace(self.keeper.place, seq=self.number)
+        for sink in self.sinks:
+            sink.introduce(run_id, place)
+
+    def begin(self) -> None:
+        """Tell readers that the run has begun."""
+        for sink in self.sinks:
+            sink.begin()
 
     async def put(self, part: Part) -> None:
         """Show a part, once everybody who is to be waited for has room for it."""
@@ -139,6 +163,7 @@ class Feed:
         """Give a part its number, and its place among the events that are kept."""
         if part.mode == END:
             part.seq = -1
+            self.ended = part.data["status"]
         else:
             self.number += 1
             part.seq = self.number

@@ -60,7 +60,7 @@ class Live:
 class Resume(Protocol):
     """Goes on with a thread, if there is something to go on with."""
 
-    def __call__(self, feed: Feed, begun: Callable[[Thread], Awaitable[bool]]) -> Awaitable[object]: ...
+    def __call__(self, feed: Feed, begun: Callable[[Thread], Awaitable[bool]]) -> Awaitable[bool]: ...
 
 
 async def rejoin(
@@ -74,31 +74,38 @@ async def rejoin(
     resume: Resume,
     *,
     waits: bool,
-) -> None:
+) -> bool:
     """Show a reader all that comes after a place.
 
     Args:
         feed: of the reader's call; it goes to `sink`.
         waits: for a run that goes on elsewhere, following it; else raise `ThreadBusyError`.
+
+    Returns:
+        Whether nothing is left to run; else the run has paused.
     """
     back = _Return(sink, feed, after, saver, thread_id, codec)
     while True:
         running = live.find(thread_id)
         if running is not None and running.keeper is not None:
             await back.follow(running)
-            return
+            return running.ended == "done"
         await back.catch_up()
         if back.at_rest:
             break
         try:
-            await resume(feed, back.restart)
-            return
+            done = await resume(feed, back.restart)
         except ThreadBusyError as error:
             if error.lost or not waits:
                 raise
+        else:
+            if not back.at_rest:
+                return done
+            break  # it came to rest just before its thread was ours
         await anyio.sleep(POLL)
     if back.failure is not None:
         raise RecordedFailureError(**back.failure)
+    return back.ended == "done"
 
 
 class _Return:
@@ -155,6 +162,8 @@ class _Return:
         assert running.keeper is not None
         beside = Pipe(CAPACITY)
         running.sinks.append(beside)
+        self._sink.introduce(running.run_id, self.at)
+        self._sink.begin()
         place, held = running.keeper.place, running.keeper.held()
         try:
             await self.catch_up(place)

@@ -40,6 +40,9 @@ class GraphStream(Generic[T]):
     Attributes:
         cursor: the place of the last chunk that was read, for `astream(after=...)`; None before the first, and where no
             events are kept.
+        run_id: of the run; None before it has begun, and where it is not known: a run elsewhere that was come back to.
+        done: when the run has ended without a failure: True when nothing is left to run, False when it has paused to
+            ask or at a breakpoint. None else.
     """
 
     def __init__(self, work: Work, pipe: Pipe, shape: Shape) -> None:
@@ -76,6 +79,36 @@ class GraphStream(Generic[T]):
             return self._shape(part)  # type: ignore[no-any-return]  # what the shape makes is what T says
         finally:
             self._reading = False
+
+    @property
+    def run_id(self) -> str | None:
+        return self._pipe.run_id
+
+    @property
+    def done(self) -> bool | None:
+        return self._pipe.done
+
+    async def begin(self) -> None:
+        """Start the run, and wait until it has its thread and its input, or has failed before: then nothing was run.
+
+        From here on, `cursor` is the place before the first part.
+
+        Raises:
+            Exception: what the run has failed with.
+        """
+        if not self._run.started:
+            self._run.start()
+        pipe = self._pipe
+        try:
+            while not pipe.shows:
+                await pipe.filled()
+        except BaseException as error:
+            await self.__aexit__(type(error), error, None)
+            raise
+        if pipe.ended and not pipe.begun:
+            pipe.raise_failure()
+        if self.cursor is None and pipe.start is not None:
+            self.cursor = str(pipe.start)
 
     async def __aenter__(self) -> GraphStream[T]:
         if not self._run.started:
