@@ -40,6 +40,7 @@ class Pipe:
         run_id: of the run that is shown; None while that is not known.
         start: the place before the first part; None where no events are kept.
         begun: the run has its thread and its input.
+        recalls: the reader, who comes back, wants to see again what it was shown of the superstep that its place is in.
         done: how the run has ended: nothing is left to run, or it has paused. None before, and when it failed.
 
     Args:
@@ -52,6 +53,7 @@ class Pipe:
         self.run_id: str | None = None
         self.start: Cursor | None = None
         self.begun = False
+        self.recalls = False
         self.done: bool | None = None
         self._left = False  # the reader reads no more: what comes is dropped
         self._capacity = capacity

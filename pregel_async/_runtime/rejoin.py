@@ -103,7 +103,7 @@ async def rejoin(
                 return done
             break  # it came to rest just before its thread was ours
         await anyio.sleep(POLL)
-    if back.failure is not None:
+    if back.ended == "failed" and back.failure is not None:
         raise RecordedFailureError(**back.failure)
     return back.ended == "done"
 
@@ -114,13 +114,14 @@ class _Return:
     Attributes:
         at: the place that it has got to.
         ended: how the run has ended, if that was among the last events; None else.
-        failure: what the run has failed with.
+        failure: what the run had failed with, when it last did.
     """
 
     def __init__(
         self, sink: Pipe, feed: Feed, after: Cursor, saver: BaseCheckpointSaver, thread_id: str, codec: Codec
     ) -> None:
         self.at = after
+        self._recalled = (after.checkpoint_id, after.epoch, 0)
         self.ended: str | None = None
         self.failure: dict[str, str] | None = None
         self._sink = sink
@@ -131,28 +132,37 @@ class _Return:
 
     async def catch_up(self, live: Cursor | None = None) -> None:
         """Show what is stored."""
-        parts = read_kept(self._saver, self._thread_id, self.at, self._codec, live=live)
+        parts = read_kept(self._saver, self._thread_id, self.at, self._codec, live=live, again=self._sink.recalls)
         async with aclosing(parts):
             async for part in parts:
                 await self.show(part)
 
     async def show(self, part: Part) -> None:
         """Show a part, unless it was shown. Its number is this reader's own: it goes on from the place's."""
+        if part.mode == ERROR:
+            self.failure = {"type": part.data["error"], "message": part.data["message"]}
         if part.cursor is not None:
-            if part.cursor.place <= self.at.place:
+            again = part.cursor.place <= self.at.place
+            if again and (not self._sink.recalls or part.cursor.place <= self._recalled):
+                return
+            self._recalled = part.cursor.place
+            if again:
+                if part.mode in self._feed.modes:
+                    await self._put(part)
                 return
             self.at = part.cursor
         if part.mode == END:
             self.ended = part.data["status"]
             return
         self.ended = None
-        if part.mode == ERROR:
-            self.failure = {"type": part.data["error"], "message": part.data["message"]}
         if part.mode in MODES and part.mode not in self._feed.modes:
             return
         part.seq = self._feed.number = self._feed.number + 1
         if part.cursor is not None:
             part.cursor = replace(part.cursor, seq=part.seq)
+        await self._put(part)
+
+    async def _put(self, part: Part) -> None:
         while self._sink.blocks(part.mode):
             await self._sink.room()
         self._sink.add(part)

@@ -74,7 +74,7 @@ class GraphStream(Generic[T]):
                     await self.__aexit__(type(error), error, None)
                     raise
             part = pipe.take()
-            if part.cursor is not None:
+            if part.cursor is not None and part.seq:  # else it was read before
                 self.cursor = str(part.cursor)
             return self._shape(part)  # type: ignore[no-any-return]  # what the shape makes is what T says
         finally:
@@ -87,6 +87,13 @@ class GraphStream(Generic[T]):
     @property
     def done(self) -> bool | None:
         return self._pipe.done
+
+    def recall(self) -> None:
+        """Coming back (`after=`): show again, first, what was read of the superstep that the place is in; with `seq` 0.
+
+        For readers who add chunks up and have lost their sums. Call it before reading.
+        """
+        self._pipe.recalls = True
 
     async def begin(self) -> None:
         """Start the run, and wait until it has its thread and its input, or has failed before: then nothing was run.
