@@ -182,8 +182,8 @@ async def read_kept(
     live: Cursor | None = None,
     again: bool = False,
 ) -> AsyncGenerator[Part, None]:
-    """The events after a place, of the branch that the thread stands on, as far as they are committed. Before them, if it
-    has failed, why the attempt has that the place is in.
+    """The events after a place, of the branch that the thread stands on, as far as they are committed. Before them, if
+    the attempt has failed that the place is in: why.
 
     Where the place is in an attempt that was cut off, a part says that what was shown of it is void.
 

@@ -147,7 +147,12 @@ class Pipe:
     @property
     def shows(self) -> bool:
         """Whether the run has begun, by its word or by what it shows; or nothing comes any more."""
-        return self.begun or self.ended or (len(self.parts) > 0 and self.parts[0].mode != ERROR)
+        return self.begun or self.ended or self.tells
+
+    @property
+    def tells(self) -> bool:
+        """Whether there is a part, and of more than a failure."""
+        return len(self.parts) > 0 and self.parts[0].mode != ERROR
 
     def take(self) -> Part:
         """The oldest part. There is one."""

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 import anyio
 
 from .loops import on_asyncio, starter, wait_out
-from .part import Shape
+from .part import Shape, labelled_dict
 from .pipe import Pipe
 
 T = TypeVar("T")
@@ -85,6 +85,11 @@ class GraphStream(Generic[T]):
         return self._pipe.run_id
 
     @property
+    def is_labelled(self) -> bool:
+        """Whether its chunks say of what type they are (`version="v2"`)."""
+        return self._shape is labelled_dict
+
+    @property
     def done(self) -> bool | None:
         return self._pipe.done
 
@@ -112,7 +117,7 @@ class GraphStream(Generic[T]):
         except BaseException as error:
             await self.__aexit__(type(error), error, None)
             raise
-        if pipe.ended and not pipe.begun:
+        if pipe.ended and not pipe.begun and not pipe.tells:
             pipe.raise_failure()
         if self.cursor is None and pipe.start is not None:
             self.cursor = str(pipe.start)
