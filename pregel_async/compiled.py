@@ -999,6 +999,12 @@ class _Kept:
     def end(self, failure: BaseException | None = None) -> None:
         pass
 
+    def introduce(self, run_id: str, start: Cursor | None) -> None:
+        pass
+
+    def begin(self) -> None:
+        pass
+
 
 def _own_codec(saver: BaseCheckpointSaver | bool | None, hints: Sequence[Any]) -> Codec | None:
     """The saver's codec, and the types that a graph's annotations name."""

@@ -47,6 +47,14 @@ class Sink(Protocol):
         """Nothing comes any more."""
         ...
 
+    def introduce(self, run_id: str, start: Cursor | None) -> None:
+        """This is the run that is shown, and where its events begin."""
+        ...
+
+    def begin(self) -> None:
+        """The run has its thread and its input."""
+        ...
+
 
 class Feed:
     """What one call asked to be shown.
@@ -67,6 +75,7 @@ class Feed:
         depth: how many graphs are around the one that was called.
         failed: readers have been told that the run fails.
         status: how the run has ended; None before that.
+        run_id: of the run; "" before it has begun.
     """
 
     def __init__(
@@ -97,6 +106,19 @@ class Feed:
         self.depth = 0
         self.failed = False
         self.status: RunStatus | None = None
+        self.run_id = ""
+
+    def introduce(self, run_id: str) -> None:
+        """Tell readers which run this is."""
+        self.run_id = run_id
+        place = None if self.keeper is None else replace(self.keeper.place, seq=self.number)
+        for sink in self.sinks:
+            sink.introduce(run_id, place)
+
+    def begin(self) -> None:
+        """Tell readers that the run has begun."""
+        for sink in self.sinks:
+            sink.begin()
 
     async def put(self, part: Part) -> None:
         """Show a part, once everybody who is to be waited for has room for it."""
@@ -162,6 +184,7 @@ class Feed:
         """Give a part its number, and its place among the events that are kept."""
         if part.mode == END:
             part.seq = -1
+            self.ended = part.data["status"]
         else:
             self.number += 1
             part.seq = self.number

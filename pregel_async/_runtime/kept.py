@@ -208,14 +208,22 @@ def _part(event: _Event, cursor: Cursor, codec: Codec) -> Part:
 
 
 async def read_kept(
-    saver: BaseCheckpointSaver, thread_id: str, after: Cursor, codec: Codec, *, live: Cursor | None = None
+    saver: BaseCheckpointSaver,
+    thread_id: str,
+    after: Cursor,
+    codec: Codec,
+    *,
+    live: Cursor | None = None,
+    again: bool = False,
 ) -> AsyncGenerator[Part, None]:
-    """The events after a place, of the branch that the thread stands on, as far as they are committed.
+    """The events after a place, of the branch that the thread stands on, as far as they are committed. Before them, if
+    the attempt has failed that the place is in: why.
 
     Where the place is in an attempt that was cut off, a part says that what was shown of it is void.
 
     Args:
         live: the place of a run that goes on in this process: what is stored of its open superstep counts.
+        again: begin with all events of the attempt that the place is in.
 
     Raises:
         InvalidCursorError: the place is not on that branch.
@@ -244,7 +252,7 @@ async def read_kept(
                 void = False
                 yield restarted(path[after.checkpoint_id] + 1, after.checkpoint_id)
             for at, event in enumerate(_events(row, thread_id), row.position):
-                if key != mine or at > after.position:
+                if again or key != mine or at > after.position:
                     part = _part(event, Cursor(row.checkpoint_id, row.epoch, at), codec)
                     part.committed = max(path.values())
                     yield part

@@ -23,7 +23,7 @@ import anyio
 from ..errors import StreamFullError
 from ..types import OverflowPolicy
 from .loops import Event
-from .part import Part, weight
+from .part import ERROR, Cursor, Part, weight
 
 CAPACITY = 64
 """Parts that wait for the reader, if nothing else is said."""
@@ -39,6 +39,10 @@ class Pipe:
         parts: those that wait.
         ended: nothing comes any more.
         event: makes the events that its two sides wait for.
+        run_id: of the run that is shown; None while that is not known.
+        start: the place before the first part; None where no events are kept.
+        begun: the run has its thread and its input.
+        recalls: the reader, who comes back, wants to see again what it was shown of the superstep that its place is in.
 
     Args:
         policies: by mode; the others block.
@@ -47,6 +51,10 @@ class Pipe:
     def __init__(self, capacity: int = CAPACITY, policies: Mapping[str, OverflowPolicy] | None = None) -> None:
         self.parts: deque[Part] = deque()
         self.ended = False
+        self.run_id: str | None = None
+        self.start: Cursor | None = None
+        self.begun = False
+        self.recalls = False
         self._left = False  # the reader reads no more: what comes is dropped
         self._capacity = capacity
         self._policies = {} if policies is None else policies
@@ -57,6 +65,16 @@ class Pipe:
         self._overdraft = 0
 
     # ---- the run's side ----------------------------------------------------------------------------------------------
+
+    def introduce(self, run_id: str, start: Cursor | None) -> None:
+        """Say which run is shown."""
+        self.run_id, self.start = run_id, start
+
+    def begin(self) -> None:
+        """Say that the run has begun."""
+        self.begun = True
+        if self._filled is not None:
+            self._filled.set()
 
     def blocks(self, mode: str) -> bool:
         """Whether whoever brings a part of this mode has to wait now."""
@@ -125,12 +143,22 @@ class Pipe:
     # ---- the reader's side -------------------------------------------------------------------------------------------
 
     async def filled(self) -> None:
-        """Wait for a part, or for the end."""
+        """Wait for a part, for the beginning, or for the end."""
         self._filled = self.event()
         try:
             await self._filled.wait()
         finally:
             self._filled = None
+
+    @property
+    def shows(self) -> bool:
+        """Whether the run has begun, by its word or by what it shows; or nothing comes any more."""
+        return self.begun or self.ended or self.tells
+
+    @property
+    def tells(self) -> bool:
+        """Whether there is a part, and of more than a failure."""
+        return len(self.parts) > 0 and self.parts[0].mode != ERROR
 
     def take(self) -> Part:
         """The oldest part. There is one."""

@@ -97,10 +97,13 @@ async def rejoin(
             break
         try:
             await resume(feed, back.restart)
-            return
         except ThreadBusyError as error:
             if error.lost or not waits:
                 raise
+        else:
+            if not back.at_rest:
+                return
+            break  # it came to rest just before its thread was ours
         await anyio.sleep(POLL)
     feed.status = back.ended
     if back.failure is not None:
@@ -128,6 +131,7 @@ class _Return:
         coerce: Callable[[Part], Coerce | None],
     ) -> None:
         self.at = after
+        self._recalled = (after.checkpoint_id, after.epoch, 0)
         self.ended: RunStatus | None = None
         self.failure: dict[str, str] | None = None
         self._sink = sink
@@ -139,7 +143,7 @@ class _Return:
 
     async def catch_up(self, live: Cursor | None = None) -> None:
         """Show what is stored."""
-        parts = read_kept(self._saver, self._thread_id, self.at, self._codec, live=live)
+        parts = read_kept(self._saver, self._thread_id, self.at, self._codec, live=live, again=self._sink.recalls)
         async with aclosing(parts):
             async for part in parts:
                 await self.show(part)
@@ -147,7 +151,13 @@ class _Return:
     async def show(self, part: Part) -> None:
         """Show a part, unless it was shown. Its number is this reader's own: it goes on from the place's."""
         if part.cursor is not None:
-            if part.cursor.place <= self.at.place:
+            again = part.cursor.place <= self.at.place
+            if again and (not self._sink.recalls or part.cursor.place <= self._recalled):
+                return
+            self._recalled = part.cursor.place
+            if again:
+                if part.mode in self._feed.modes and self._shows(part):
+                    await self._put(part)
                 return
             self.at = part.cursor
         if part.mode == END:
@@ -158,12 +168,18 @@ class _Return:
         self.ended = self.failure = None
         if part.mode == ERROR:
             self._feed.failed = True
-        elif part.coerce is None:
-            part.coerce = self._coerce(part)
-        if (part.mode in MODES and part.mode not in self._feed.modes) or (part.ns and not self._feed.subgraphs):
+        if not self._shows(part):
             return
         part.seq = self._feed.number = self._feed.number + 1
         part.cursor = self._feed.last = replace(self.at, seq=part.seq)
+        await self._put(part)
+
+    def _shows(self, part: Part) -> bool:
+        return (part.mode in self._feed.modes or part.mode not in MODES) and (self._feed.subgraphs or not part.ns)
+
+    async def _put(self, part: Part) -> None:
+        if part.coerce is None:
+            part.coerce = self._coerce(part)
         while self._sink.blocks(part.mode):
             await self._sink.room()
         self._sink.add(part)
@@ -173,6 +189,8 @@ class _Return:
         assert running.keeper is not None
         beside = Pipe(CAPACITY)
         running.sinks.append(beside)
+        self._sink.introduce(running.run_id, self.at)
+        self._sink.begin()
         place, held = running.keeper.place, running.keeper.held()
         try:
             await self.catch_up(place)

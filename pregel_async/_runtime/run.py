@@ -140,6 +140,8 @@ async def run(
     if saver is None or codec is None or settings.thread_id is None:
         call.require_input(program, settings.thread_id)
         session = Session(world, run_id, settings.thread_id or run_id, None, settings.control)
+        if feed is not None:
+            feed.introduce(run_id)
         return _drained(
             session, await _Run(program, settings, session, log, None, "", None, overhears=audience.overhears).go(call)
         )
@@ -159,8 +161,11 @@ async def run(
         session.travels = dict(settings.travels)
         if feed is not None and feed.keeps and audience.codec is not None:
             feed.keeper = Keeper(thread, audience.codec())
+        if feed is not None:
+            feed.introduce(run_id)
         if audience.begun is not None and not await audience.begun(thread):
-            return Ended(Board(program) if thread.board is None else thread.board, True, ())
+            asks = thread.questions()
+            return Ended(Board(program) if thread.board is None else thread.board, not asks, tuple(asks))
         this = _Run(program, settings, session, log, thread, "", None, overhears=audience.overhears)
         return _drained(session, await hold.beside(lambda: this.go(call)))
 
@@ -411,6 +416,8 @@ class _Run:
         resumed = call.writes is None and self._thread is not None and self._thread.board is not None
         try:
             board = self._board = await self._begin(call)
+            if self._feed is not None:
+                self._feed.begin()
             done = await superstep.run(
                 self._program,
                 board,

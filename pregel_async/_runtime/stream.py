@@ -19,7 +19,7 @@ import anyio
 from ..types import RunStatus
 from .feed import Feed
 from .loops import Event, loop, wait_out
-from .part import Shape
+from .part import Shape, labelled_dict
 from .pipe import Pipe
 
 T = TypeVar("T")
@@ -42,6 +42,7 @@ class GraphStream(Generic[T]):
     Attributes:
         cursor: the place of the last chunk that was read, for `astream(after=...)`; None before the first, and where no
             events are kept.
+        run_id: of the run; None before it has begun, and where it is not known: a run elsewhere that was come back to.
     """
 
     def __init__(self, work: Work, pipe: Pipe, shape: Shape, feed: Feed) -> None:
@@ -81,11 +82,49 @@ class GraphStream(Generic[T]):
                     await self.__aexit__(type(error), error, None)
                     raise
             part = pipe.take()
-            if part.cursor is not None:
+            if part.cursor is not None and part.seq:  # else it was read before
                 self.cursor = str(part.cursor)
             return self._shape(part)  # type: ignore[no-any-return]  # what the shape makes is what T says
         finally:
             self._reading = False
+
+    @property
+    def run_id(self) -> str | None:
+        return self._pipe.run_id
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether its chunks say of what type they are (`version="v2"`)."""
+        return self._shape is labelled_dict
+
+    def recall(self) -> None:
+        """Coming back (`after=`): show again, first, what was read of the superstep that the place is in; with `seq` 0.
+
+        For readers who add chunks up and have lost their sums. Call it before reading.
+        """
+        self._pipe.recalls = True
+
+    async def begin(self) -> None:
+        """Start the run, and wait until it has its thread and its input, or has failed before: then nothing was run.
+
+        From here on, `cursor` is the place before the first part.
+
+        Raises:
+            Exception: what the run has failed with.
+        """
+        if not self._run.started:
+            self._run.start()
+        pipe = self._pipe
+        try:
+            while not pipe.shows:
+                await pipe.filled()
+        except BaseException as error:
+            await self.__aexit__(type(error), error, None)
+            raise
+        if pipe.ended and not pipe.begun and not pipe.tells:
+            pipe.raise_failure()
+        if self.cursor is None and pipe.start is not None:
+            self.cursor = str(pipe.start)
 
     async def __aenter__(self) -> GraphStream[T]:
         if not self._run.started:

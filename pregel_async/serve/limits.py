@@ -1,0 +1,49 @@
+"""How much a service takes on: bytes, requests at once, seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from .failures import Refusal
+
+Receive = Callable[[], Awaitable[dict[str, object]]]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one endpoint takes on. None lifts a limit.
+
+    Attributes:
+        body: bytes of a request's body. More is answered with 413, however it is sent.
+        concurrency: requests that are being answered at once; runs whose readers have left count. One more is answered
+            with 503.
+        read: seconds that a request may take to arrive, and to be given its thread. Then: 408.
+        run: seconds that a run may take from its start, queues included. Then it is cancelled, with status "timeout";
+            what is stored stays, and the thread can be gone on with.
+        write: seconds that a reader may take to accept something. Then it counts as gone.
+        heartbeat: seconds between two comments that keep a connection open.
+    """
+
+    body: int | None = 1024 * 1024
+    concurrency: int | None = 2000
+    read: float | None = 30.0
+    run: float | None = 3600.0
+    write: float | None = 30.0
+    heartbeat: float = 5.0
+
+
+class Places:
+    """The requests that are being answered. Use it in `with`, around each."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._taken = 0
+
+    def __enter__(self) -> None:
+        if self._limit is not None and self._taken >= self._limit:
+            raise Refusal(503, "Busy", "the service is at its limit: try again soon", {"retry-after": "1"})
+        self._taken += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._taken -= 1

@@ -1,0 +1,97 @@
+"""Running on with what was cut off when the application last ended."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
+
+import anyio
+
+from checkpoint_savers.abc import PAGE, BaseCheckpointSaver
+from checkpoint_savers.errors import ThreadBusyError
+from checkpoint_savers.records import CheckpointId, Header
+
+from .._runtime.part import Cursor
+from ..compiled import Graph
+from ..errors import GraphDrained, PregelError, RecordedFailureError, RunCancelledError
+from .failures import log
+from .service import Service
+
+Again: TypeAlias = Callable[[str], Awaitable[Mapping[str, Any] | None] | Mapping[str, Any] | None]
+"""What a thread's run needs again; None leaves it alone."""
+
+AT_ONCE = 8
+"""Threads that are picked up at the same time."""
+
+
+async def pick_up_all(service: Service, again: Again | None) -> None:
+    """Run on with all threads of a service that were cut off. Failures are logged: nobody waits for them."""
+    places = anyio.CapacityLimiter(AT_ONCE)
+    try:
+        async with anyio.create_task_group() as group:
+            for saver in {id(each.checkpointer): each.checkpointer for each in service.graphs}.values():
+                if not isinstance(saver, BaseCheckpointSaver):
+                    continue
+                graphs = {graph.name: graph for graph in service.graphs if graph.checkpointer is saver}
+                async for header in _newest(saver):
+                    graph = graphs.get(header.metadata.get("graph", ""))
+                    if graph is None or service.control.drain_requested:
+                        continue
+                    await places.acquire_on_behalf_of(header.thread_id)
+                    group.start_soon(_pick_up, service, graph, header, again, places)
+    except PregelError:
+        log.exception("the threads cannot be listed, so that none more is picked up")
+
+
+async def _newest(saver: BaseCheckpointSaver) -> AsyncGenerator[Header, None]:
+    """The newest checkpoint of each thread's own graph."""
+    known: set[str] = set()
+    before: CheckpointId | None = None
+    while True:
+        page = await saver.scan(None, "", before=before, limit=PAGE)
+        for header in page:
+            if header.thread_id not in known:
+                known.add(header.thread_id)
+                yield header
+        if len(page) < PAGE:
+            return
+        before = page[-1].checkpoint_id
+
+
+async def _pick_up(
+    service: Service, graph: Graph[Any, Any], header: Header, again: Again | None, places: anyio.CapacityLimiter
+) -> None:
+    thread_id, metadata = header.thread_id, header.metadata
+    try:
+        answer: Any = {} if again is None else again(thread_id)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if answer is None:
+            return
+        more: dict[str, Any] = dict(answer)
+        attempt = metadata.get("attempt")
+        config: dict[str, Any] = {
+            **more.get("config", {}),
+            "run_id": str(metadata.get("run_id", "")),
+            "metadata": {"graph": graph.name, "attempt": attempt + 1 if isinstance(attempt, int) else 2},
+        }
+        config["configurable"] = {**config.get("configurable", {}), "thread_id": thread_id}
+        arguments = {key: value for key, value in more.items() if key != "config"}
+        # Who comes back to the newest checkpoint learns how its run has ended; if it has not, it is run on with.
+        stream = graph.astream(
+            None,
+            config,
+            stream_mode=["values", "updates", "messages", "custom"],
+            after=str(Cursor(header.checkpoint_id, 0, 0)),
+            control=service.control,
+            version="v2",
+            **arguments,
+        )
+        await stream.finish()
+    except (ThreadBusyError, GraphDrained, RecordedFailureError, RunCancelledError):
+        pass  # it goes on elsewhere; it is to stop; it had failed before
+    except Exception:
+        log.exception("thread %r was picked up, and its run has failed", thread_id)
+    finally:
+        places.release_on_behalf_of(thread_id)

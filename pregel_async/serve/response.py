@@ -1,0 +1,227 @@
+"""Responses that tell a run while it goes on, as server-sent events; or its result, as one document."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette.sse import SendTimeoutError
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from .._runtime.stream import GraphStream
+from ..errors import ConfigError
+from .audience import Seat
+from .failures import Refusal, failure_response
+from .limits import Limits
+from .plain import Writer
+from .reading import Reading
+from .request import OnDisconnect
+from .service import Service, find_service
+from .wire import Wire, ids_of
+
+HEARTBEAT = "heartbeat"
+
+
+class RunResponse(Response):
+    """Answers a request with a run.
+
+    Until the run has begun, or has been refused, no status is sent: for `limits.heartbeat` seconds at most.
+    """
+
+    def __init__(
+        self,
+        reading: Callable[[], Reading],
+        service: Service,
+        limits: Limits,
+        *,
+        on_disconnect: OnDisconnect,
+        seat: Seat | None = None,
+        expose: bool = False,
+    ) -> None:
+        super().__init__()
+        self._make = reading
+        self._service = service
+        self._limits = limits
+        self._on_disconnect = on_disconnect
+        self._seat = seat
+        self._expose = expose
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reading = self._make()
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(reading.drive)
+                group.start_soon(self._watch, reading)
+                await self._answer(reading, scope, receive, send)
+                reading.events.close()
+                if self._seat is not None:
+                    self._seat.leave()
+                if not reading.over.is_set():
+                    group.start_soon(self._gone, reading)
+                    await reading.over.wait()
+                group.cancel_scope.cancel()
+        finally:
+            reading.events.close()
+            if self._seat is not None:
+                self._seat.leave()
+
+    async def _answer(self, reading: Reading, scope: Scope, receive: Receive, send: Send) -> None:
+        with anyio.move_on_after(self._limits.heartbeat):
+            await reading.started.wait()
+        if reading.refused is not None:
+            await failure_response(reading.refused, expose=self._expose)(scope, receive, send)
+            return
+        await self._tell(reading, scope, receive, send)
+
+    async def _tell(self, reading: Reading, scope: Scope, receive: Receive, send: Send) -> None:
+        raise NotImplementedError
+
+    async def _gone(self, reading: Reading) -> None:
+        """The client has left."""
+        if self._on_disconnect == "cancel":
+            if self._seat is not None:
+                await self._seat.nobody()
+            reading.stop()
+
+    async def _watch(self, reading: Reading) -> None:
+        """When the service shuts down, the run has some time to get to its next barrier."""
+        await self._service.draining.wait()
+        self._service.control.request_drain()
+        await anyio.sleep(self._service.grace)
+        reading.stop()
+
+
+class EventsResponse(RunResponse):
+    """As server-sent events."""
+
+    async def _tell(self, reading: Reading, scope: Scope, receive: Receive, send: Send) -> None:
+        response = EventSourceResponse(
+            reading.events,
+            sep="\n",
+            ping=self._limits.heartbeat,
+            ping_message_factory=lambda: ServerSentEvent(comment=HEARTBEAT, sep="\n"),
+            send_timeout=self._limits.write,
+            # It looks for the server's shutdown by itself, and cuts the stream off when this time has passed. The run's
+            # own time is over before.
+            shutdown_event=self._service.draining,
+            shutdown_grace_period=self._service.grace + 5,
+        )
+        with contextlib.suppress(SendTimeoutError, ClientDisconnect, OSError):  # the client counts as gone
+            await response(scope, receive, send)
+
+
+class DocumentResponse(RunResponse):
+    """As one document, when the run has ended."""
+
+    def __init__(self, *args: Any, finish: Callable[[Reading], Any], **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._finish = finish
+
+    async def _answer(self, reading: Reading, scope: Scope, receive: Receive, send: Send) -> None:
+        async with anyio.create_task_group() as group:
+
+            async def listen() -> None:
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                group.cancel_scope.cancel()
+
+            async def take() -> None:
+                async for _ in reading.events:
+                    pass
+
+            group.start_soon(listen)
+            group.start_soon(take)
+            await reading.over.wait()
+            group.cancel_scope.cancel()
+        if reading.over.is_set():
+            response = await self._document(reading)
+            with anyio.move_on_after(self._limits.write):
+                await response(scope, receive, send)
+
+    async def _document(self, reading: Reading) -> Response:
+        try:
+            if reading.refused is not None:
+                return failure_response(reading.refused, expose=self._expose)
+            more: dict[str, Any] = {"run_id": reading.run_id, "status": reading.status}
+            if reading.failure is not None:
+                return failure_response(reading.failure, expose=self._expose, **more)
+            if reading.status == "timeout":
+                words = "the run has taken as long as a run may; come back to it, or go on with its thread"
+                return failure_response(Refusal(504, "Timeout", words), **more)
+            if reading.status == "cancelled":
+                return failure_response(Refusal(503, "Cancelled", "the run was cancelled"), **more)
+            content = await self._finish(reading)
+            return Response(content, media_type="application/json", headers={"cache-control": "no-store"})
+        except Exception as error:
+            return failure_response(error, expose=self._expose)
+
+
+def sse_response(
+    stream: GraphStream[Any],
+    request: Request,
+    on_disconnect: OnDisconnect = "cancel",
+    *,
+    limits: Limits | None = None,
+    encode: Callable[[Any], Any] | None = None,
+    expose_errors: bool = False,
+    tuples: bool = False,
+) -> Response:
+    """Tell a run as server-sent events, in a route of your own.
+
+        @app.post("/chat/{thread_id}")
+        async def chat(thread_id: str, message: Message, request: Request) -> Response:
+            stream = graph.astream({"messages": [message.text]}, thread_id, stream_mode="messages", version="v2")
+            return sse_response(stream, request)
+
+    A run that is refused before it has begun is answered with a status and a JSON document instead.
+
+    Args:
+        stream: of `astream(..., version="v2")`, not read yet. It is read and closed here. To let readers come back,
+            make it with `keep_events=True`, and with `after=last_event_id(request)` where there is one.
+        on_disconnect: "cancel" cancels the run when its reader is gone: has closed the connection, or has not taken a
+            chunk for `limits.write` seconds. "continue" lets it go on to its end, and nobody waits for the reader; the
+            request is not over before the run is.
+        limits: `run`, `write` and `heartbeat` count here.
+        encode: makes something simpler of what is not JSON by nature, or raises `TypeError`.
+        expose_errors: tell clients the words of every error, and not only of those that they can act on.
+        tuples: tell messages as pairs with where they come from (`messages`), and not as they grow.
+
+    Raises:
+        ConfigError: the stream is none of version "v2".
+    """
+    check(stream)
+    limits = Limits() if limits is None else limits
+    found = find_service(request)
+    service = Service() if found is None else found
+    half = ids_of(request.headers.get("last-event-id", ""))[1]
+    if not tuples:
+        stream.recall()
+    wire = Wire(Writer(encode), tuples=tuples, half=half, expose=expose_errors)
+    return EventsResponse(
+        lambda: Reading(stream, wire, limits, service, expose=expose_errors),
+        service,
+        limits,
+        on_disconnect=on_disconnect,
+        expose=expose_errors,
+    )
+
+
+def check(stream: GraphStream[Any]) -> None:
+    """Raises `ConfigError` for a stream that does not say of what type its parts are."""
+    given: object = stream
+    if not isinstance(given, GraphStream) or not stream.is_labelled:
+        raise ConfigError("sse_response takes a stream of astream(..., version='v2')")
+
+
+def last_event_id(request: Request) -> str | None:
+    """Where a reader has got to that comes back: for `astream(after=...)`. None for a new one.
+
+    The id of an event is not always a cursor alone; this gives the cursor in it.
+    """
+    given = request.headers.get("last-event-id") or request.query_params.get("last_event_id")
+    return ids_of(given)[0] if given else None
