@@ -79,6 +79,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         managed: keys of its input that the runtime itself makes (`RemainingSteps`), and how: of the superstep's number,
             and of how many the run may still take, this one included.
         commands: `writes` takes commands for the node's own graph.
+        abandons: a cancellation does not wait for its function, and leaves the worker thread behind. Of flavour "sync".
     """
 
     name: str
@@ -95,6 +96,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     injects: tuple[tuple[str, str], ...] = ()
     managed: tuple[tuple[str, Callable[[int, int], Any]], ...] = ()
     commands: bool = False
+    abandons: bool = False
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,9 +10,12 @@ import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextvars import ContextVar
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Never, Protocol, TypeVar
 
+import anyio
+import anyio.to_thread
 import msgspec
 
 from checkpoint_savers.records import CheckpointId, TaskId
@@ -28,6 +31,7 @@ from .hold import Hold
 from .loops import current_task, starter
 from .places import Place, Places
 from .thread import Thread
+from .worker import Fence
 from .world import World
 
 if TYPE_CHECKING:
@@ -206,6 +210,7 @@ class Running:
         place: its place among those that run at once; None when all may.
         ended: the attempt is over; code of it that goes on all the same reaches nothing any more.
         worker: the thread that its plain function runs in; 0 for none.
+        fence: around that thread, when a cancellation may leave it behind; None when it is waited for.
         within: the node whose code called this one, or runs its graph; None when there is none.
     """
 
@@ -216,6 +221,7 @@ class Running:
         "board",
         "calls",
         "ended",
+        "fence",
         "host",
         "open",
         "place",
@@ -239,6 +245,8 @@ class Running:
         self._counts: dict[str, int] = {}
         self._beside: dict[bytes, tuple[object, int]] = {}
         self.worker = 0
+        node = task.node
+        self.fence = Fence(f"node {node.name!r}, superstep {task.step}, task {task.id}") if node.abandons else None
 
     @property
     def ns(self) -> str:
@@ -266,6 +274,8 @@ class Running:
             GraphInterrupt: there is none; with the question.
             OutsideRunError: the node has ended, so that nobody would be asked.
         """
+        if self.fence is not None:
+            self.fence.check("interrupt()")
         if self.ended:
             raise OutsideRunError(
                 f"interrupt() was called for node {self.task.node.name!r}, which has ended: "
@@ -378,7 +388,15 @@ class Running:
 
     @property
     def writer(self) -> StreamWriter:
-        return self.around.write or _write_to_nobody
+        write = self.around.write or _write_to_nobody
+        return write if self.fence is None else partial(self._write_through, self.fence, write)
+
+    def _write_through(self, fence: Fence, write: StreamWriter, chunk: Any, /) -> None:
+        if self.worker != threading.get_ident() or write is _write_to_nobody:
+            fence.check("a stream writer")
+            write(chunk)
+        else:
+            fence.run("a stream writer", partial(_write_elsewhere, write, chunk))
 
     @property
     def previous(self) -> Any:
@@ -445,3 +463,9 @@ def current(what: str) -> Running:
 
 def _write_to_nobody(chunk: Any, /) -> None:
     pass
+
+
+async def _write_elsewhere(write: StreamWriter, chunk: Any) -> None:
+    """Write in a thread that is waited for: one that waits for room in the stream can be cancelled there, on trio too,
+    which lets go of whatever an abandonable thread does on the loop."""
+    await anyio.to_thread.run_sync(write, chunk, limiter=anyio.CapacityLimiter(1))

@@ -53,6 +53,16 @@ def turn() -> Callable[[], Awaitable[None]]:
     return partial(asyncio.sleep, 0) if on_asyncio() else anyio.lowlevel.checkpoint
 
 
+def call_soon() -> Callable[[Callable[[], object]], object]:
+    """How to call a function on the event loop from any thread. Ask in a task of it. Raises `RuntimeError` when it has
+    ended."""
+    if on_asyncio():
+        return asyncio.get_running_loop().call_soon_threadsafe
+    import trio
+
+    return trio.lowlevel.current_trio_token().run_sync_soon
+
+
 def current_task() -> Callable[[], object]:
     """How to tell the event loop's running task. Ask in a task; what is returned may be called in a callback too."""
     if on_asyncio():
