@@ -210,13 +210,16 @@ class Scene:
         self._mine.add(current_task()())
 
     def stops(self) -> None:
-        """The run is being stopped now: what is held is released a little later."""
-        after_turns(30, self.release)
+        """The run is being stopped now. A little later the saver goes on, and then the thread, if it is held: control has
+        to wait for each of them."""
+        if self.where == "nodes":
+            after_turns(20, self._go_on.set)
+        after_turns(60, self.release)
 
     def release(self) -> None:
+        self._go_on.set()
         self.released = True
         self._leave.set()
-        self._go_on.set()
 
     def left(self) -> set[Any]:
         """Tasks that are not the test's own."""

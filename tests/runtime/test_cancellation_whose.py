@@ -277,6 +277,21 @@ async def a_native_group_fails(state: Any) -> dict[str, Any]:
     return {"log": ["went on"]}
 
 
+async def a_native_group_fails_at_its_end(state: Any) -> dict[str, Any]:
+    """Where, before Python 3.13, the group does not take back that it has cancelled its task."""
+
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("a child's")
+
+    with pytest.raises(ExceptionGroup):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+            group.create_task(asyncio.sleep(1000))
+    await asyncio.sleep(0)
+    return {"log": ["went on"]}
+
+
 OWN = [
     gives_up_a_scope,
     survives_fail_after,
@@ -296,6 +311,7 @@ OWN_ON_ASYNCIO = [
     cancels_a_child,
     cancels_a_child_that_runs_a_graph,
     a_native_group_fails,
+    a_native_group_fails_at_its_end,
 ]
 
 
