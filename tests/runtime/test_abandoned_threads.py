@@ -16,7 +16,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
-from living import nothing_left, tasks
+from living import nothing_left, tasks, threads
 from steps import Steps
 
 from checkpoint_savers import InMemorySaver
@@ -53,9 +53,14 @@ class Held:
         self.left = threading.Event()
         self.calls = 0
         self.outcomes: list[Any] = []
+        self.thread = threading.current_thread()
+
+    def begins(self) -> None:
+        self.calls += 1
+        self.thread = threading.current_thread()
 
     def hold(self, then: Callable[[], Any] = lambda: None) -> Any:
-        self.calls += 1
+        self.begins()
         self.arrived.set()
         try:
             assert self.leave.wait(20)
@@ -71,11 +76,11 @@ class Held:
         assert await anyio.to_thread.run_sync(event.wait, 20, limiter=anyio.CapacityLimiter(1))
 
     async def let_go(self) -> None:
-        """Let the thread go on to its end, and wait until its place is free."""
+        """Let the thread go on to its end, and wait until its place is free and it idles."""
         self.leave.set()
         await self.until(self.left)
         limiter = anyio.to_thread.current_default_thread_limiter()
-        while limiter.borrowed_tokens:
+        while limiter.borrowed_tokens or self.thread in threads():
             await anyio.lowlevel.checkpoint()
 
 
@@ -459,7 +464,7 @@ async def test_what_it_does_on_the_loop_is_waited_for(does: Callable[[Below], No
     below = Below(held)
 
     def node(state: Any) -> None:
-        held.calls += 1
+        held.begins()
         try:
             held.outcomes.append(does(below))
         except BaseException as error:
@@ -494,7 +499,7 @@ async def test_a_writer_that_waits_for_room(held: Held) -> None:
 
     def node(state: Any) -> None:
         nonlocal written
-        held.calls += 1
+        held.begins()
         writer = get_stream_writer()
         try:
             for number in range(1000):
@@ -527,11 +532,11 @@ async def test_a_writer_that_waits_for_room(held: Held) -> None:
 
 async def test_an_abandonable_function_that_nobody_cancels() -> None:
     """It runs like any other: in a worker thread, with all that a node reaches."""
-    threads: list[bool] = []
+    on_loop: list[bool] = []
     loop_thread = threading.get_ident()
 
     def node(state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
-        threads.append(threading.get_ident() == loop_thread)
+        on_loop.append(threading.get_ident() == loop_thread)
         runtime.stream_writer("chunk")
         assert called(1).result() == 2
         assert inner.invoke({})["log"] == ["inner"]
@@ -547,7 +552,7 @@ async def test_an_abandonable_function_that_nobody_cancels() -> None:
 
             assert (await graph.ainvoke(Command(resume="Ann"), "t"))["log"] == ["Ann"]
         assert anyio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
-    assert threads == [False] * 4
+    assert on_loop == [False] * 4
 
 
 async def test_its_failure() -> None:
