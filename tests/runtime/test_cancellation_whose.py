@@ -57,7 +57,7 @@ def called(node: Any) -> Any:
     step = task(name="node")(node)
 
     async def outer(state: Any) -> dict[str, Any]:
-        return await step({})  # type: ignore[no-any-return]
+        return await step({})
 
     return alone(outer)
 
