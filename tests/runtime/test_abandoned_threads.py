@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Annotated, Any, TypedDict
 
 import anyio
+import anyio.from_thread
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
@@ -434,6 +435,10 @@ def invoking(below: Below) -> None:
     below.graph().invoke({})
 
 
+def invoking_through_anyio(below: Below) -> None:
+    anyio.from_thread.run(below.graph().ainvoke, {})
+
+
 def reading(below: Below) -> None:
     for _ in below.graph().stream({}):
         pass
@@ -457,7 +462,9 @@ def calling_without_waiting(below: Below) -> None:
 
 
 @pytest.mark.parametrize("read", [False, True])
-@pytest.mark.parametrize("does", [invoking, reading, between_reads, calling, calling_without_waiting])
+@pytest.mark.parametrize(
+    "does", [invoking, invoking_through_anyio, reading, between_reads, calling, calling_without_waiting]
+)
 async def test_what_it_does_on_the_loop_is_waited_for(does: Callable[[Below], None], read: bool, held: Held) -> None:
     """P7: only the thread is left: graphs and tasks that it has called have ended and cleaned up before control
     returns, and the thread is told."""
@@ -489,7 +496,7 @@ async def test_what_it_does_on_the_loop_is_waited_for(does: Callable[[Below], No
     (error,) = held.outcomes
     # what it waits for may be told of the cancellation before the thread is abandoned
     told = (asyncio.CancelledError, concurrent.futures.CancelledError, anyio.get_cancelled_exc_class())
-    waits = does in (invoking, reading, calling)
+    waits = does in (invoking, invoking_through_anyio, reading, calling)
     assert isinstance(error, OutsideRunError) or (waits and isinstance(error, told)), error
 
 
