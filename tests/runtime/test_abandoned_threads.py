@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 from typing import Annotated, Any, TypedDict
 
 import anyio
+import anyio.from_thread
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
-from living import nothing_left, tasks
+from living import nothing_left, tasks, threads
 from steps import Steps
 
 from checkpoint_savers import InMemorySaver
@@ -53,9 +54,14 @@ class Held:
         self.left = threading.Event()
         self.calls = 0
         self.outcomes: list[Any] = []
+        self.thread = threading.current_thread()
+
+    def begins(self) -> None:
+        self.calls += 1
+        self.thread = threading.current_thread()
 
     def hold(self, then: Callable[[], Any] = lambda: None) -> Any:
-        self.calls += 1
+        self.begins()
         self.arrived.set()
         try:
             assert self.leave.wait(20)
@@ -71,11 +77,11 @@ class Held:
         assert await anyio.to_thread.run_sync(event.wait, 20, limiter=anyio.CapacityLimiter(1))
 
     async def let_go(self) -> None:
-        """Let the thread go on to its end, and wait until its place is free."""
+        """Let the thread go on to its end, and wait until its place is free and it idles."""
         self.leave.set()
         await self.until(self.left)
         limiter = anyio.to_thread.current_default_thread_limiter()
-        while limiter.borrowed_tokens:
+        while limiter.borrowed_tokens or self.thread in threads():
             await anyio.lowlevel.checkpoint()
 
 
@@ -429,6 +435,10 @@ def invoking(below: Below) -> None:
     below.graph().invoke({})
 
 
+def invoking_through_anyio(below: Below) -> None:
+    anyio.from_thread.run(below.graph().ainvoke, {})
+
+
 def reading(below: Below) -> None:
     for _ in below.graph().stream({}):
         pass
@@ -452,14 +462,16 @@ def calling_without_waiting(below: Below) -> None:
 
 
 @pytest.mark.parametrize("read", [False, True])
-@pytest.mark.parametrize("does", [invoking, reading, between_reads, calling, calling_without_waiting])
+@pytest.mark.parametrize(
+    "does", [invoking, invoking_through_anyio, reading, between_reads, calling, calling_without_waiting]
+)
 async def test_what_it_does_on_the_loop_is_waited_for(does: Callable[[Below], None], read: bool, held: Held) -> None:
     """P7: only the thread is left: graphs and tasks that it has called have ended and cleaned up before control
     returns, and the thread is told."""
     below = Below(held)
 
     def node(state: Any) -> None:
-        held.calls += 1
+        held.begins()
         try:
             held.outcomes.append(does(below))
         except BaseException as error:
@@ -484,7 +496,7 @@ async def test_what_it_does_on_the_loop_is_waited_for(does: Callable[[Below], No
     (error,) = held.outcomes
     # what it waits for may be told of the cancellation before the thread is abandoned
     told = (asyncio.CancelledError, concurrent.futures.CancelledError, anyio.get_cancelled_exc_class())
-    waits = does in (invoking, reading, calling)
+    waits = does in (invoking, invoking_through_anyio, reading, calling)
     assert isinstance(error, OutsideRunError) or (waits and isinstance(error, told)), error
 
 
@@ -494,7 +506,7 @@ async def test_a_writer_that_waits_for_room(held: Held) -> None:
 
     def node(state: Any) -> None:
         nonlocal written
-        held.calls += 1
+        held.begins()
         writer = get_stream_writer()
         try:
             for number in range(1000):
@@ -527,11 +539,11 @@ async def test_a_writer_that_waits_for_room(held: Held) -> None:
 
 async def test_an_abandonable_function_that_nobody_cancels() -> None:
     """It runs like any other: in a worker thread, with all that a node reaches."""
-    threads: list[bool] = []
+    on_loop: list[bool] = []
     loop_thread = threading.get_ident()
 
     def node(state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
-        threads.append(threading.get_ident() == loop_thread)
+        on_loop.append(threading.get_ident() == loop_thread)
         runtime.stream_writer("chunk")
         assert called(1).result() == 2
         assert inner.invoke({})["log"] == ["inner"]
@@ -547,7 +559,7 @@ async def test_an_abandonable_function_that_nobody_cancels() -> None:
 
             assert (await graph.ainvoke(Command(resume="Ann"), "t"))["log"] == ["Ann"]
         assert anyio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
-    assert threads == [False] * 4
+    assert on_loop == [False] * 4
 
 
 async def test_its_failure() -> None:

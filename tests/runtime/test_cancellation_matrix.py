@@ -142,7 +142,7 @@ async def returned_from_within(scene: Scene) -> None:
     scene.returned()
 
 
-async def exit_stack_of_generators(scene: Scene) -> None:
+async def through_a_generator(scene: Scene) -> None:
     """An async generator of the user's around the stream, closed."""
 
     async def shown() -> AsyncIterator[Any]:
@@ -209,8 +209,9 @@ async def task_cancels_itself(scene: Scene, entered: bool) -> None:
 
 
 def stop_soon(scene: Scene) -> None:
-    """Something stops the run in a millisecond: what is held is released after that."""
-    asyncio.get_running_loop().call_later(0.002, scene.stops)
+    """What is about to be called stops the run in a millisecond: what is held is released after that."""
+    loop = asyncio.get_running_loop()
+    loop.call_soon(loop.call_later, 0.002, scene.stops)  # its timer is there by then: this one comes after it
 
 
 async def wait_for_around_a_read(scene: Scene, entered: bool) -> None:
@@ -467,7 +468,7 @@ NATIVE = [
     task_cancelled_again_and_again,
     native_group_fails,
 ]
-ENTERED = [broken_off, failed_in_the_body, returned_from_within, exit_stack_of_generators]
+ENTERED = [broken_off, failed_in_the_body, returned_from_within, through_a_generator]
 
 each_place = pytest.mark.parametrize("where", ["nodes", "commit"])
 
