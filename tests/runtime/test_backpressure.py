@@ -1,0 +1,87 @@
+"""Nodes that write faster than their reader reads: they are slowed, wherever they write from, and nothing hangs (P12)."""
+
+# Tests do on purpose what users may do, types or not:
+# mypy: disable-error-code="arg-type,func-returns-value"
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import operator
+from typing import Annotated, Any, TypedDict
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+import anyio.to_thread
+import msgspec
+import pytest
+from living import nothing_left
+
+from checkpoint_savers import InMemorySaver
+from pregel_async import END, START, Send, StateGraph, StreamWriter, get_stream_writer, task
+from pregel_async.errors import StreamFullError
+
+pytestmark = pytest.mark.anyio
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[Any], operator.add]
+    count: Annotated[int, operator.add]
+
+
+def graph_of(*nodes: Any, **settings: Any) -> Any:
+    """A graph of nodes that run at once."""
+    made = StateGraph(State)
+    for number, node in enumerate(nodes):
+        made.add_node(f"n{number}", node).add_edge(START, f"n{number}")
+    return made.compile(**settings)
+
+
+async def idle() -> None:
+    """Until everything waits for the reader, or for what the test does next."""
+    await anyio.wait_all_tasks_blocked()
+
+
+# ---- a reader that leaves while nodes are held -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["close", "drop", "finish"])
+async def test_a_reader_leaves_while_a_node_is_held_behind_a_shield(how: str) -> None:
+    """P7: whoever closes a stream waits for its run, and the run not for it: not even where no cancellation gets to
+    the node that waits."""
+    written = []
+
+    async def node(state: State, writer: StreamWriter) -> None:
+        with anyio.CancelScope(shield=True):
+            for number in range(100):
+                writer(number)
+                written.append(number)
+                await anyio.lowlevel.checkpoint()
+
+    async with nothing_left():
+        stream = graph_of(node).astream({}, stream_mode="custom", capacity=4)
+        with anyio.fail_after(10):
+            assert await anext(stream) == 0
+            await idle()
+            assert len(written) == 5  # one was read, and four wait
+            if how == "close":
+                await stream.aclose()
+            elif how == "finish":
+                await stream.finish()
+            else:
+                with pytest.warns(ResourceWarning):
+                    del stream
+                    gc.collect(1)
+                await idle()
+    assert len(written) == 100
+
+
+async def test_a_stream_that_never_began_can_be_closed_and_closed_again() -> None:
+    """P7: closing twice, entering after that, finishing: nothing happens, and nothing is wrong."""
+    stream = graph_of(lambda state: None).astream({})
+    for _ in range(2):
+        await stream.aclose()
+    async with stream:
+        assert [chunk async for chunk in stream] == []
+    await stream.finish()
