@@ -948,6 +948,9 @@ class _Kept:
     async def room(self) -> None:
         pass
 
+    def pass_on(self) -> None:
+        pass
+
     def charge(self, part: Part) -> None:
         pass
 

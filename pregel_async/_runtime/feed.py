@@ -6,7 +6,7 @@ Reader and run share a pipe, which may make the run wait. Others may join a feed
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -25,7 +25,12 @@ class Sink(Protocol):
         ...
 
     async def room(self) -> None:
-        """Wait for a sign that there is room; look again then."""
+        """Wait for a sign that there is room; look again then. Each is given to one who waits: who then adds nothing
+        passes it on."""
+        ...
+
+    def pass_on(self) -> None:
+        """Give the sign to the next who waits, if there is room."""
         ...
 
     def charge(self, part: Part) -> None:
@@ -70,6 +75,7 @@ class Feed:
         number: int = 0,
     ) -> None:
         self.modes = modes
+        self._written = tuple([mode for mode in ("custom", "messages") if mode in modes])  # by code that may not wait
         self.channels = channels
         self.subgraphs = subgraphs
         self.tells = tells
@@ -83,14 +89,13 @@ class Feed:
 
     async def put(self, part: Part) -> None:
         """Show a part, once everybody who is to be waited for has room for it."""
-        waits = True
-        while waits:
-            waits = False
-            for sink in self.sinks:
-                if sink.blocks(part.mode):
-                    waits = True
-                    await sink.room()
-                    break
+        modes = (part.mode,)
+        while (sink := self._full(modes)) is not None:
+            try:
+                await sink.room()
+            except BaseException:
+                self._pass_on()
+                raise
         self._show(part)
         if self.keeper is not None and self.keeper.is_heavy:
             await self.keeper.spill()
@@ -108,18 +113,32 @@ class Feed:
 
     async def settle(self) -> None:
         """Wait until nobody lags behind what was shown at once."""
-        while self._lags():
-            for sink in self.sinks:
-                if sink.blocks("custom") or sink.blocks("messages"):
+        try:
+            while self._lags():
+                sink = self._full(self._written)
+                if sink is not None:
                     await sink.room()
-                    break
-            if self.keeper is not None and self.keeper.is_heavy:
-                await self.keeper.spill()
+                if self.keeper is not None and self.keeper.is_heavy:
+                    await self.keeper.spill()
+        finally:
+            self._pass_on()
 
     def _lags(self) -> bool:
         if self.keeper is not None and self.keeper.is_heavy:
             return True
-        return any(sink.blocks(mode) for sink in self.sinks for mode in ("custom", "messages") if mode in self.modes)
+        return self._full(self._written) is not None
+
+    def _full(self, modes: Iterable[str]) -> Sink | None:
+        """A reader for whom whoever brings a part of these modes has to wait."""
+        for sink in self.sinks:
+            for mode in modes:
+                if sink.blocks(mode):
+                    return sink
+        return None
+
+    def _pass_on(self) -> None:
+        for sink in self.sinks:
+            sink.pass_on()
 
     def tell(self, mode: str, data: object, step: int) -> Part:
         """A part that is no view of an event of the graph's, but about the stream itself."""

@@ -60,7 +60,7 @@ class Pipe:
         return len(self.parts) >= self._capacity and not self._left and self._policies.get(mode, "block") == "block"
 
     async def room(self) -> None:
-        """Wait for a sign that there is room; look again then."""
+        """Wait for a sign that there is room; look again then. Who adds nothing then, passes it on."""
         sign = anyio.Event()
         self._waiting.append(sign)
         try:
@@ -71,6 +71,11 @@ class Pipe:
             else:
                 self._waiting.remove(sign)
             raise
+
+    def pass_on(self) -> None:
+        """Give the sign to the next who waits, if there is room."""
+        if len(self.parts) < self._capacity:
+            self._wake_one()
 
     def add(self, part: Part) -> None:
         """Take a part at once."""

@@ -85,3 +85,69 @@ async def test_a_stream_that_never_began_can_be_closed_and_closed_again() -> Non
     async with stream:
         assert [chunk async for chunk in stream] == []
     await stream.finish()
+
+
+# ---- who waits for a reader is told of room --------------------------------------------------------------------------
+
+
+async def test_a_held_node_takes_no_place_from_others() -> None:
+    """P12: a node that is held only waits until there is room. A thread that waits to put its chunk gets that room, even
+    if the reader takes nothing more before."""
+    wrote = anyio.Event()
+
+    async def held(state: State, writer: StreamWriter) -> None:
+        await anyio.lowlevel.checkpoint()
+        writer(1)
+        await anyio.lowlevel.checkpoint()
+        await wrote.wait()
+
+    async def other(state: State, writer: StreamWriter) -> None:
+        for _ in range(5):
+            await anyio.lowlevel.checkpoint()
+
+        def write() -> None:
+            get_stream_writer()("thread")
+            anyio.from_thread.run_sync(wrote.set)
+
+        await anyio.to_thread.run_sync(write)
+
+    with anyio.fail_after(10):
+        async with graph_of(held, other).astream({}, stream_mode="custom", capacity=1) as stream:
+            await idle()
+            while not blocked(stream, 2):  # the thread waits too
+                await anyio.lowlevel.checkpoint()
+            assert await anext(stream) == 1
+            assert await anext(stream) == "thread"
+            assert [chunk async for chunk in stream] == []
+
+
+def blocked(stream: Any, count: int) -> bool:
+    """Whether so many wait for the reader."""
+    return len(stream._pipe._waiting) == count
+
+
+async def test_room_that_was_given_to_somebody_who_is_cancelled() -> None:
+    """P12: it goes to the next who waits."""
+    told: list[str] = []
+
+    async def quits(state: State, writer: StreamWriter) -> None:
+        with anyio.CancelScope() as scope:
+            scopes.append(scope)
+            await writer("x")
+        told.append("quit")
+
+    async def stays(state: State, writer: StreamWriter) -> None:
+        for _ in range(5):
+            await anyio.lowlevel.checkpoint()
+        await anyio.to_thread.run_sync(lambda: get_stream_writer()("stays"))
+
+    scopes: list[anyio.CancelScope] = []
+    with anyio.fail_after(10):
+        async with graph_of(quits, stays).astream({}, stream_mode="custom", capacity=1) as stream:
+            await idle()
+            while not blocked(stream, 2):
+                await anyio.lowlevel.checkpoint()
+            assert await anext(stream) == "x"  # the room is given to the first
+            scopes[0].cancel()
+            assert [chunk async for chunk in stream] == ["stays"]
+    assert told == ["quit"]
