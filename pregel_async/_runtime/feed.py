@@ -109,12 +109,12 @@ class Feed:
         for sink in self.sinks:
             sink.charge(part)
         self._show(part)
-        return self._lags()
+        return self.lags
 
     async def settle(self) -> None:
         """Wait until nobody lags behind what was shown at once."""
         try:
-            while self._lags():
+            while self.lags:
                 sink = self._full(self._written)
                 if sink is not None:
                     await sink.room()
@@ -123,7 +123,9 @@ class Feed:
         finally:
             self._pass_on()
 
-    def _lags(self) -> bool:
+    @property
+    def lags(self) -> bool:
+        """Whether whoever has shown something at once has to wait before it goes on."""
         if self.keeper is not None and self.keeper.is_heavy:
             return True
         return self._full(self._written) is not None

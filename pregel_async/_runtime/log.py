@@ -73,6 +73,12 @@ class Log:
         for feed, part in told:
             await feed.put(part)
 
+    async def settle(self) -> None:
+        """Wait until no reader is behind with what was shown at once."""
+        for feed in self.feeds:
+            if feed.lags:
+                await feed.settle()
+
     def _resumed(self, board: Board) -> Told:
         return self._told(mode.resumed(board) for _, mode in self._modes)
 

@@ -151,3 +151,37 @@ async def test_room_that_was_given_to_somebody_who_is_cancelled() -> None:
             scopes[0].cancel()
             assert [chunk async for chunk in stream] == ["stays"]
     assert told == ["quit"]
+
+
+# ---- nodes that never wait -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("wide", [True, False])
+async def test_nodes_that_never_wait_start_when_there_is_room(wide: bool, blocking: bool) -> None:
+    """P12: a node that writes one chunk and awaits nothing cannot be held; so the next does not begin before the reader
+    has caught up, be it of the same superstep or of a later one. A slow reader slows the run and never fails it."""
+    ran = 0
+
+    def write(state: Any, writer: StreamWriter) -> dict[str, Any]:
+        nonlocal ran
+        ran += 1
+        writer(bytes(100_000))
+        return {"count": 1}
+
+    async def awrite(state: Any, writer: StreamWriter) -> dict[str, Any]:
+        return write(state, writer)
+
+    made = StateGraph(State).add_node("n", awrite if blocking else write)
+    if wide:
+        made.add_conditional_edges(START, lambda state: [Send("n", number) for number in range(300)])
+    else:
+        made.add_edge(START, "n").add_conditional_edges("n", lambda state: "n" if state["count"] < 300 else END)
+    async with nothing_left():
+        async with made.compile(blocking=blocking).astream({}, stream_mode="custom") as stream:
+            await idle()
+            assert ran == 64
+            assert await anext(stream) == bytes(100_000)
+            await idle()
+            assert ran == 65
+            assert len([chunk async for chunk in stream]) == 299
