@@ -951,7 +951,10 @@ class _Kept:
     def pass_on(self) -> None:
         pass
 
-    def charge(self, part: Part) -> None:
+    def charge(self, mode: str, size: int) -> None:
+        pass
+
+    def refund(self, size: int) -> None:
         pass
 
     def add(self, part: Part) -> None:

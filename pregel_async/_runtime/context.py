@@ -270,9 +270,10 @@ class Running:
     async def settle(self) -> None:
         """Wait until the readers have caught up with what it has shown."""
         while self.debts:
-            await self.debts[-1].settle()
-            if self.debts:
-                self.debts.pop()
+            feed = self.debts[-1]
+            await feed.settle()
+            if feed in self.debts:  # several may settle at once
+                self.debts.remove(feed)
 
     @property
     def ns(self) -> str:

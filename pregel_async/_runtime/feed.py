@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from .._core.isolation import isolate, own
 from .described import described
 from .kept import Keeper
-from .part import END, ERROR, Part
+from .part import END, ERROR, Part, weight
+from .pipe import BURST
 
 
 class Sink(Protocol):
@@ -33,8 +34,12 @@ class Sink(Protocol):
         """Give the sign to the next who waits, if there is room."""
         ...
 
-    def charge(self, part: Part) -> None:
-        """Let code that cannot wait add a part all the same. Raises `StreamFullError` when that goes too far."""
+    def charge(self, mode: str, size: int) -> None:
+        """Let code that does not wait add a part all the same. Raises `StreamFullError` when that goes too far."""
+        ...
+
+    def refund(self, size: int) -> None:
+        """The code waits after all."""
         ...
 
     def add(self, part: Part) -> None:
@@ -100,16 +105,30 @@ class Feed:
         if self.keeper is not None and self.keeper.is_heavy:
             await self.keeper.spill()
 
-    def burst(self, part: Part) -> bool:
-        """Show a part at once: its writer cannot wait. Whether it has to before it goes on.
+    def burst(self, part: Part, *, owes: bool) -> int:
+        """Show a part at once: its writer may not wait.
+
+        Args:
+            owes: the writer has not waited since it last should have.
+
+        Returns:
+            What it is charged with until it waits.
 
         Raises:
             StreamFullError: a reader is so far behind that this would never end.
         """
-        for sink in self.sinks:
-            sink.charge(part)
+        size = 0
+        if owes and any(sink.blocks(part.mode) for sink in self.sinks):
+            size = weight(part.data, BURST)
+            for sink in self.sinks:
+                sink.charge(part.mode, size)
         self._show(part)
-        return self.lags
+        return size
+
+    def refund(self, size: int) -> None:
+        """A writer waits after all."""
+        for sink in self.sinks:
+            sink.refund(size)
 
     async def settle(self) -> None:
         """Wait until nobody lags behind what was shown at once."""

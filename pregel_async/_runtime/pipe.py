@@ -9,7 +9,8 @@ A mode's policy says what becomes of a part that finds the pipe full:
     coalesce     it takes the place of the unread one of its mode and graph, whether or not the pipe is full
 
 The pipe holds `capacity` parts. It goes beyond that by one of each mode that is not blocking, so that the newest of a
-mode is never what is dropped, and by what code that cannot wait has brought (`charge`): no more than `BURST` bytes.
+mode is never what is dropped; by one of each task that waits for room having shown its own at once; and by what code
+that does not wait has brought (`charge`): no more than `BURST` bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import anyio
 
 from ..errors import StreamFullError
 from ..types import OverflowPolicy
-from .part import Part, weight
+from .part import Part
 
 CAPACITY = 64
 """Parts that wait for the reader, if nothing else is said."""
@@ -100,17 +101,20 @@ class Pipe:
                     del self.parts[at]
                     return
 
-    def charge(self, part: Part) -> None:
-        """Let code that cannot wait add a part all the same.
+    def charge(self, mode: str, size: int) -> None:
+        """Let code that does not wait add a part of so many bytes all the same.
 
         Raises:
             StreamFullError: the reader is so far behind that this would never end.
         """
-        if self.blocks(part.mode):
-            size = weight(part.data)
+        if self.blocks(mode):
             if self._overdraft + size > BURST:
-                raise StreamFullError(part.mode, len(self.parts))
+                raise StreamFullError(mode, len(self.parts))
             self._overdraft += size
+
+    def refund(self, size: int) -> None:
+        """The code waits after all."""
+        self._overdraft = max(0, self._overdraft - size)
 
     def end(self, failure: BaseException | None = None) -> None:
         """Nothing comes any more; the failure follows the last part."""

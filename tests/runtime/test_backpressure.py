@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import asyncio
+import collections
+import dataclasses
 import gc
 import operator
 from typing import Annotated, Any, TypedDict
@@ -185,3 +187,134 @@ async def test_nodes_that_never_wait_start_when_there_is_room(wide: bool, blocki
             await idle()
             assert ran == 65
             assert len([chunk async for chunk in stream]) == 299
+
+
+class Slotted:
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+
+class Record(msgspec.Struct):
+    data: bytes
+
+
+@dataclasses.dataclass(slots=True)
+class Data:
+    data: bytes
+
+
+class Bytes:
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+
+WRAPPED = {
+    "bytes": lambda data: data,
+    "text": lambda data: data.decode("latin"),
+    "list": lambda data: [data],
+    "key": lambda data: {data: 1},
+    "deep": lambda data: {"a": [{"b": ({"c": [{"d": data}]},)}]},
+    "deque": lambda data: collections.deque([data]),
+    "instance": Bytes,
+    "slots": Slotted,
+    "dataclass": Data,
+    "struct": Record,
+    "view": memoryview,
+}
+
+
+@pytest.mark.parametrize("kind", WRAPPED)
+async def test_a_loop_that_never_waits_is_stopped(kind: str) -> None:
+    """P12: whatever it is that a loop without an await writes, it gets StreamFullError long before 32 MB."""
+    wrap, written = WRAPPED[kind], 0
+
+    async def node(state: State, writer: StreamWriter) -> None:
+        nonlocal written
+        while True:
+            writer(wrap(written.to_bytes(4, "big") * 25_000))
+            written += 1
+
+    async with graph_of(node).astream({}, stream_mode="custom") as stream:
+        await idle()
+        assert 64 < written < 200
+        with pytest.raises(StreamFullError, match="await writer") as caught:
+            assert len([chunk async for chunk in stream]) == written
+    assert (caught.value.mode, caught.value.unread) == ("custom", written)
+
+
+async def test_a_loop_of_small_chunks_is_stopped_too() -> None:
+    """P12: what a chunk takes beside its payload counts: a loop that writes numbers takes no more memory than one that
+    writes bytes."""
+    written = 0
+
+    async def node(state: State, writer: StreamWriter) -> None:
+        nonlocal written
+        while True:
+            writer(written)
+            written += 1
+
+    async with graph_of(node).astream({}, stream_mode="custom") as stream:
+        await idle()
+        with pytest.raises(StreamFullError):
+            assert [chunk async for chunk in stream] == list(range(written))
+    assert 10_000 < written < 50_000
+
+
+async def test_what_was_charged_is_forgotten_when_the_reader_has_caught_up() -> None:
+    """P12: bursts one after the other may be as long as the first."""
+
+    async def node(state: State, writer: StreamWriter) -> None:
+        for _ in range(5):
+            for _ in range(120):
+                settled = writer(bytes(100_000))
+            await settled
+
+    async with graph_of(node).astream({}, stream_mode="custom") as stream:
+        assert len([chunk async for chunk in stream]) == 600
+
+
+@pytest.mark.parametrize("how", ["awaits the writer", "awaits something else", "tasks of one node"])
+async def test_many_that_wait_are_never_refused(how: str) -> None:
+    """P12: however many write at once and however much, those who wait in turn are slowed, and none gets an error."""
+    started = 0
+    everybody = anyio.Event()
+
+    async def write(number: int) -> None:
+        nonlocal started
+        started += 1
+        if started == 200:
+            everybody.set()
+        await everybody.wait()
+        for _ in range(2):
+            settled = get_stream_writer()(bytes(100_000))
+            await (anyio.lowlevel.checkpoint() if how == "awaits something else" else settled)
+
+    async def node(number: int) -> None:
+        await write(number)
+
+    async def group(number: int) -> None:
+        async with anyio.create_task_group() as tasks:
+            for each in range(200):
+                tasks.start_soon(write, each)
+
+    several = how != "tasks of one node"
+    made = StateGraph(State).add_node("n", node if several else group)
+    made.add_conditional_edges(START, lambda state: [Send("n", each) for each in range(200 if several else 1)])
+    async with nothing_left():
+        async with made.compile().astream({}, stream_mode="custom") as stream:
+            await idle()
+            assert len([chunk async for chunk in stream]) == 400
+
+
+async def test_a_chunk_that_is_larger_than_all_bursts() -> None:
+    """P12: one chunk may be of any size: its writer waits after it."""
+
+    async def node(state: State, writer: StreamWriter) -> None:
+        for _ in range(3):
+            await writer(bytes(20_000_000))
+
+    async with graph_of(node).astream({}, stream_mode="custom", capacity=1) as stream:
+        await idle()
+        assert [len(chunk) async for chunk in stream] == [20_000_000] * 3
