@@ -492,17 +492,17 @@ class Graph(SyncFace[InputT, OutputT]):
     ) -> Ended:
         settings, outer = call.settings, call.outer
         audience = Audience(shown=self._as_shown, feed=feed, codec=self._events_codec, begun=begun)
-        if outer is not None:
-            keeps = None if self.checkpointer is False else self.checkpointer is True
-            return await run_nested(
-                self._program, given, settings, outer, call.number, self._codec_inside, audience, keeps=keeps
-            )
         saver = self.checkpointer if isinstance(self.checkpointer, BaseCheckpointSaver) else None
-        joinable = feed is not None and feed.keeps and settings.thread_id is not None
+        joinable = outer is None and feed is not None and feed.keeps and settings.thread_id is not None
         failure: BaseException | None = None
         if feed is not None and joinable:
             self._live.add(settings.thread_id or "", feed)
         try:
+            if outer is not None:
+                keeps = None if self.checkpointer is False else self.checkpointer is True
+                return await run_nested(
+                    self._program, given, settings, outer, call.number, self._codec_inside, audience, keeps=keeps
+                )
             return await run(self._program, given, settings, self._world, saver, self._codec, audience)
         except BaseException as error:
             failure = error

@@ -44,6 +44,7 @@ class Log:
 
     Attributes:
         feeds: who is shown something of it.
+        own: among them that of the call of this very graph; None when nobody reads that.
         resumed, planned, wrote, spoke, finished, paused, stopped, failed, updated, stored: what to call with an event;
             None when no mode shows it, so that it costs nothing.
 
@@ -51,8 +52,9 @@ class Log:
         views: by feed, what it sees of this graph.
     """
 
-    def __init__(self, views: Sequence[tuple[Feed, View]]) -> None:
+    def __init__(self, views: Sequence[tuple[Feed, View]], own: Feed | None) -> None:
         self.feeds = [feed for feed, _ in views]
+        self.own = own
         self._modes = [(feed, mode(view)) for name, mode in MODES.items() for feed, view in views if name in feed.modes]
         self.resumed = self._resumed if self._shows("resumed") else None
         self.planned = self._planned if self._shows("planned") else None
@@ -157,5 +159,6 @@ def log_of(
                 ),
             )
             for feed in feeds
-        ]
+        ],
+        own,
     )

@@ -388,7 +388,7 @@ class _Run:
             call=self._runner.call,
             debug=settings.debug,
         )
-        self._feed = log.feeds[0] if log is not None and outer is None else None
+        self._feed = None if log is None else log.own
         self._outcomes: Sequence[Outcome] = ()
         self._interrupts: tuple[Interrupt, ...] = ()
         self._paused = False
