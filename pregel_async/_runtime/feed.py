@@ -94,7 +94,7 @@ class Feed:
 
     async def put(self, part: Part) -> None:
         """Show a part, once everybody who is to be waited for has room for it."""
-        modes = (part.mode,)
+        modes = () if part.mode == ERROR else (part.mode,)  # there is room for the one that is the last
         while (sink := self._full(modes)) is not None:
             try:
                 await sink.room()

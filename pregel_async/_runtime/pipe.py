@@ -9,8 +9,8 @@ A mode's policy says what becomes of a part that finds the pipe full:
     coalesce     it takes the place of the unread one of its mode and graph, whether or not the pipe is full
 
 The pipe holds `capacity` parts. It goes beyond that by one of each mode that is not blocking, so that the newest of a
-mode is never what is dropped; by one of each task that waits for room having shown its own at once; and by what code
-that does not wait has brought (`charge`): no more than `BURST` bytes.
+mode is never what is dropped; by the part that tells of a failure; by one of each task that waits for room having shown
+its own at once; and by what code that does not wait has brought (`charge`): no more than `BURST` bytes.
 """
 
 from __future__ import annotations
