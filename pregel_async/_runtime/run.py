@@ -495,15 +495,15 @@ class _Run:
         await self._send(told)
 
     async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
-        rest = self._runner.take_rest()
+        unshown, rest = self._runner.take_unshown(), self._runner.take_rest()
         told: Told = []
         if self._log is not None and self._log.failed is not None:
             told = self._log.failed(tasks, outcomes)
         told += self._failure(error)
-        self._rest([*rest, *told], "failed", tasks[0].step)
+        self._rest([*unshown, *rest, *told], "failed", tasks[0].step)
         if self._thread is not None and await self._thread.give_up(tasks, outcomes, error):
             told = [*rest, *told]
-        await self._send(told)
+        await self._send([*unshown, *told])
 
     # ---- what is shown, and kept -------------------------------------------------------------------------------------
 

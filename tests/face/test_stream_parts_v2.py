@@ -110,16 +110,16 @@ async def test_failures_that_are_no_nodes() -> None:
     both = StateGraph(State).add_node("a", lambda state: {"note": "x"}).add_node("b", lambda state: {"note": "y"})
     graph = both.add_edge(START, "a").add_edge(START, "b").compile(blocking=False)
     got, raised = await until_failure(graph, {}, stream_mode="custom")
-    assert [part["data"]["error"] for part in got] == [type(raised).__name__] == ["InvalidUpdateError"]
+    assert [part["data"]["error"] for part in got] == ["pregel_async.errors.InvalidUpdateError"]
 
     got, raised = await until_failure(chain("a").compile(), {"nonsense": 1}, stream_mode="custom")
-    assert [part["data"] for part in got] == [{"error": type(raised).__name__, "message": str(raised)}]
+    assert [part["data"]["message"] for part in got] == [str(raised)]
 
     control = RunControl()
     control.request_drain("deploy")
     got, raised = await until_failure(chain("a").compile(InMemorySaver()), {}, "t", control=control)
     assert isinstance(raised, GraphDrained)
-    assert [part["data"]["error"] for part in got] == ["GraphDrained"]
+    assert [part["data"]["error"] for part in got] == ["pregel_async.errors.GraphDrained"]
 
     hold = anyio.Event()
     free = anyio.Event()
@@ -135,7 +135,7 @@ async def test_failures_that_are_no_nodes() -> None:
         got, raised = await until_failure(holder, {}, "t")
         free.set()
     assert isinstance(raised, ThreadBusyError)
-    assert [part["data"]["error"] for part in got] == ["ThreadBusyError"]
+    assert [part["data"]["error"] for part in got] == ["checkpoint_savers.errors.ThreadBusyError"]
 
 
 async def test_several_failures_are_told_as_their_group() -> None:
