@@ -96,8 +96,12 @@ class Log:
     def _finished(self, task: Task, outcome: Finished) -> Told:
         return self._told(mode.finished(task, outcome) for _, mode in self._modes)
 
-    def _paused(self, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> Told:
-        paused = [(task, each) for task, each in zip(tasks, outcomes, strict=True) if isinstance(each, Paused)]
+    def _paused(self, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome], *, drained: bool) -> Told:
+        paused = [
+            (task, each)
+            for task, each in zip(tasks, outcomes, strict=True)
+            if isinstance(each, Paused) and (each.interrupts or not drained)  # else a graph inside was asked to stop
+        ]
         return self._told(mode.paused(board, paused) for _, mode in self._modes)
 
     def _stopped(self, board: Board) -> Told:

@@ -136,7 +136,7 @@ async def run(
     log = log_of(program, audience.shown, feed, None, ns="", thread_id=settings.thread_id, now=world.now)
     if saver is None or codec is None or settings.thread_id is None:
         call.require_input(program, settings.thread_id)
-        session = Session(world, run_id, settings.thread_id or run_id, None, settings.control)
+        session = Session(world, run_id, settings.thread_id or run_id, None)
         return _drained(session, await _Run(program, settings, session, log, None, "", None).go(call))
     thread_id = settings.thread_id
     if call.writes is None and await saver.read(thread_id, "", settings.at) is None:
@@ -150,7 +150,7 @@ async def run(
         metadata = {**settings.metadata, "run_id": run_id}
         travels = bool(settings.travels) and not await _is_where_it_stands(saver, thread_id, settings)
         thread = await Thread.open(hold, codec, program, at=settings.at, fork=travels, metadata=metadata)
-        session = Session(world, run_id, thread_id, hold, settings.control)
+        session = Session(world, run_id, thread_id, hold)
         session.travels = dict(settings.travels)
         if feed is not None and feed.keeps and audience.codec is not None:
             feed.keeper = Keeper(thread, audience.codec())
@@ -161,8 +161,8 @@ async def run(
 
 
 def _drained(session: Session, ended: Ended) -> Ended:
-    if session.drained and not ended.done and not ended.interrupts and session.control is not None:
-        raise GraphDrained(session.control.drain_reason or "")
+    if session.drained is not None and not ended.done and not ended.interrupts:
+        raise GraphDrained(session.drained)
     return ended
 
 
@@ -373,6 +373,7 @@ class _Run:
         self._thread = thread
         self._log = log
         width = settings.max_concurrency
+        self._control = outer.around.control if settings.control is None and outer is not None else settings.control
         self._runner = Runner(thread, log, width, NativeCancellations())
         self._runner.around = Around(
             session=session,
@@ -385,6 +386,7 @@ class _Run:
             log=log,
             outer=outer,
             places=None if width is None else Places(width),
+            control=self._control,
             call=self._runner.call,
             debug=settings.debug,
         )
@@ -408,7 +410,7 @@ class _Run:
                 limit=self._settings.limit,
                 breakpoints=self._settings.breakpoints,
                 resumed=resumed,
-                drains=None if self._session.control is None else self._drains,
+                drains=None if self._control is None else self._drains,
             )
             if not done and not self._paused:
                 await self._stopped(board)
@@ -418,10 +420,9 @@ class _Run:
         return Ended(board, done, self._interrupts)
 
     def _drains(self) -> bool:
-        control = self._session.control
-        if control is None or not control.drain_requested:
+        if self._control is None or self._control.drain_reason is None:
             return False
-        self._session.drained = True
+        self._session.drained = self._control.drain_reason
         return True
 
     async def _begin(self, call: _Call) -> Board:
@@ -487,8 +488,8 @@ class _Run:
         asked = [question for outcome in outcomes if isinstance(outcome, Paused) for question in outcome.interrupts]
         told = self._runner.take_rest()
         if self._log is not None and self._log.paused is not None:
-            told += self._log.paused(board, tasks, outcomes)
-        self._rest(told, "drained" if self._session.drained and not asked else "paused", board.step + 1)
+            told += self._log.paused(board, tasks, outcomes, drained=self._session.drained is not None)
+        self._rest(told, "drained" if self._session.drained is not None and not asked else "paused", board.step + 1)
         if self._thread is not None:
             await self._thread.pause(tasks, outcomes)
         self._interrupts, self._paused = tuple(asked), True
@@ -544,7 +545,7 @@ class _Run:
 
     async def _stopped(self, board: Board) -> None:
         """The run stops between two supersteps: at a breakpoint, or because it drains."""
-        drained, log = self._session.drained, self._log
+        drained, log = self._session.drained is not None, self._log
         told = [] if drained or log is None or log.stopped is None else log.stopped(board)
         if self._rest(told, "drained" if drained else "stopped", board.step) and self._thread is not None:
             await self._thread.save()
