@@ -66,6 +66,7 @@ class Feed:
         number: of the last part.
         depth: how many graphs are around the one that was called.
         failed: readers have been told that the run fails.
+        said: the ids of the messages that were shown.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Feed:
         self.number = number
         self.depth = 0
         self.failed = False
+        self.said: set[object] = set()
 
     async def put(self, part: Part) -> None:
         """Show a part, once everybody who is to be waited for has room for it."""

@@ -160,6 +160,7 @@ def log_of(
                     now=now,
                     coerce=shown.coerce if feed is not own or feed.channels is None else None,
                     inside=shown.inside,
+                    said=feed.said,
                 ),
             )
             for feed in feeds
