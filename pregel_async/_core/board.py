@@ -133,7 +133,8 @@ class Board:
         reads = node.reads
         if isinstance(reads, str):
             return self.read(reads)
-        mapping = isolate(self.values) if node.whole else self._pick(reads)
+        # A copy, as `update` changes this one, and an input may be looked at (by a stream's reader) long after that.
+        mapping = isolate(self.values.copy()) if node.whole else self._pick(reads)
         for name, made in node.managed:
             mapping[name] = made(self.step + 1, self.remaining)
         return mapping if node.shape is None else node.shape(mapping)
