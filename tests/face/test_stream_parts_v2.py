@@ -5,33 +5,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import operator
 from typing import Annotated, Any, TypedDict
 
 import anyio
-import msgspec
-import pydantic
 import pytest
-from kinds import KINDS, DataState, ModelState, StructState, get
+from kinds import KINDS, get
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from checkpoint_savers.errors import StorageError
 from pregel_async import (
-    END,
     START,
     Command,
     GraphDrained,
     GraphOutput,
     Interrupt,
     RunControl,
-    Send,
     StateGraph,
-    StreamWriter,
-    entrypoint,
     get_stream_writer,
     interrupt,
-    task,
 )
 from pregel_async.errors import GraphRecursionError, ThreadBusyError
 
@@ -245,3 +237,168 @@ async def test_finished_siblings_of_a_failure_are_shown(saver: BaseCheckpointSav
                     got.append(part)
         assert sorted(next(iter(part["data"])) for part in got[:-1]) == [f"n{number}" for number in range(6)]
         assert [part["seq"] for part in got] == [1, 2, 3, 4, 5, 6, 7]
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("modes", [["values"], ["custom", "checkpoints"], ALL])
+@pytest.mark.parametrize("subgraphs", [False, True])
+async def test_numbers_have_no_gap(modes: Any, subgraphs: bool, saver: BaseCheckpointSaver) -> None:
+    """Issue, P4: 1, 2, 3, ... over what the run was asked to show, graphs inside included; the superstep is that of the
+    part's own graph; a new call counts anew."""
+    made = (
+        StateGraph(State).add_node("a", says("a")).add_node("sub", chain("x", "y").compile()).add_node("b", says("b"))
+    )
+    graph = made.add_edge(START, "a").add_edge("a", "sub").add_edge("sub", "b").compile(saver)
+    for _ in range(2):
+        got = await parts(graph, {"note": "n"}, "t", stream_mode=modes, subgraphs=subgraphs)
+        assert [part["seq"] for part in got] == list(range(1, len(got) + 1))
+        for part in got:
+            if part["type"] == "checkpoints":
+                assert part["step"] == part["data"]["metadata"]["step"]
+            if part["type"] == "debug":
+                assert part["step"] == part["data"]["step"]
+
+
+async def test_what_is_on_disk(saver: BaseCheckpointSaver) -> None:
+    """P4, issue: a `checkpoints` part is emitted after its commit, and `committed` is the superstep up to which the called
+    graph is stored: None before anything is, never ahead of storage, never taken back; those of graphs inside too."""
+    got: list[Any] = []
+    seen: list[Any] = []
+
+    async def look(state: State) -> State:
+        writer = get_stream_writer()
+        await writer("look")
+        return {"log": ["b"]}
+
+    made = StateGraph(State).add_node("a", says("a")).add_node("sub", chain("x", "y").compile()).add_node("b", look)
+    graph = made.add_edge(START, "a").add_edge("a", "sub").add_edge("sub", "b").compile(saver)
+    async for part in graph.astream({"note": "n"}, "t", stream_mode=ALL, subgraphs=True, version="v2", capacity=1):
+        got.append((part["ns"] != (), part["type"], part["step"], part["committed"]))
+        if part["committed"] is not None:
+            stored = [snapshot.metadata["step"] async for snapshot in graph.aget_state_history("t")]
+            assert max(stored) >= part["committed"]
+            if part["type"] == "checkpoints" and not part["ns"]:
+                assert part["step"] in stored
+                assert part["committed"] >= part["step"]
+        seen.append(part["committed"])
+    assert seen == sorted(seen)
+    assert got[0] == (False, "checkpoints", -1, 0)  # the input is stored with the superstep that follows it
+    assert [entry for entry in got if entry[1] == "custom"] == [
+        (False, "custom", 1, 0),
+        (True, "custom", 1, 1),
+        (True, "custom", 2, 1),
+        (False, "custom", 3, 2),
+    ]
+    assert got[-1][3] == 3
+
+
+async def test_nothing_is_on_disk_without_a_checkpointer() -> None:
+    """P4: `committed` is None throughout; so is the cursor."""
+    got = await parts(chain("a", "b").compile(), {}, stream_mode=ALL)
+    assert {part["committed"] for part in got} == {part["cursor"] for part in got} == {None}
+
+
+async def test_a_resumed_run_begins_where_it_stands(saver: BaseCheckpointSaver) -> None:
+    """P4: what was stored before is committed from the first part on."""
+
+    async def asks(state: State) -> State:
+        return {"log": [interrupt("?")]}
+
+    graph = chain("a", asks=asks).compile(saver)
+    got = await parts(graph, {}, "t", stream_mode=["values", "updates"])
+    assert [(part["type"], part["step"], part["committed"]) for part in got] == [
+        ("updates", 1, 1),
+        ("values", 1, 1),
+        ("updates", 2, 1),
+        ("values", 2, 1),
+    ]
+    got = await parts(graph, Command(resume="x"), "t", stream_mode=["values", "updates"])
+    assert [(part["type"], part["step"], part["committed"]) for part in got] == [
+        ("values", 1, 1),
+        ("updates", 2, 2),
+        ("values", 2, 2),
+    ]
+
+
+class Failing(InMemorySaver):
+    """Storage that fails at a commit."""
+
+    left = 2
+
+    async def commit(self, *args: Any, **kwargs: Any) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise StorageError("the disk is gone")
+        return await super().commit(*args, **kwargs)
+
+
+async def test_what_could_not_be_stored_is_not_shown() -> None:
+    """P4: no `checkpoints`, no `values`, no update of a superstep whose commit failed; the failure is told."""
+    got, raised = await until_failure(chain("a", "b", "c").compile(Failing()), {"note": "n"}, "t", stream_mode=ALL)
+    assert isinstance(raised, StorageError)
+    assert got[-1]["type"] == "error"
+    assert got[-1]["data"]["message"] == "the disk is gone"
+    stored = [part["step"] for part in got if part["type"] == "checkpoints"]
+    assert [part["step"] for part in got if part["type"] == "values"] == stored[1:]
+    assert [part["step"] for part in got if part["type"] == "updates"] == stored[2:]
+    assert max(part["committed"] or 0 for part in got) == max(stored)
+
+
+# ---- GraphOutput -----------------------------------------------------------------------------------------------------
+
+
+async def test_graph_output(saver: BaseCheckpointSaver) -> None:
+    """1.12: `ainvoke(version="v2")` gives the value and the questions apart; for other modes the list of parts."""
+
+    async def asks(state: State) -> State:
+        return {"log": [interrupt({"q": [1]})]}
+
+    graph = chain("a", asks=asks).compile(saver)
+    output = await graph.ainvoke({"note": "n"}, "t", version="v2")
+    assert type(output) is GraphOutput
+    assert output.value == {"log": ["a"], "note": "n"}
+    (question,) = output.interrupts
+    assert isinstance(question, Interrupt)
+    question.value["q"].append(2)  # P1
+    ((again,),) = [task.interrupts for task in (await graph.aget_state("t")).tasks]
+    assert again.value == {"q": [1]}
+    output = await graph.ainvoke(Command(resume="x"), "t", version="v2")
+    assert (output.value, output.interrupts) == ({"log": ["a", "x"], "note": "n"}, ())
+    assert (await graph.ainvoke(Command(goto="asks"), "t", version="v2", output_keys="note")).value == "n"
+    got = await chain("a").compile().ainvoke({}, stream_mode="updates", version="v2")
+    assert [(part["type"], part["data"], part["seq"], part["ns"]) for part in got] == [
+        ("updates", {"a": {"log": ["a"]}}, 1, ())
+    ]
+    got = await chain("a").compile().ainvoke({}, stream_mode=["values", "custom"], version="v2")
+    assert [part["type"] for part in got] == ["custom", "values"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_states_are_of_their_own_class(kind: Any, saver: BaseCheckpointSaver) -> None:
+    """1.12: values, checkpoints and debug have the state as the schema's own object where it is a class, in v2; not the
+    checkpoint before the first superstep, which may be no whole state yet; mappings of some keys stay mappings."""
+    made = StateGraph(kind).add_node("a", lambda state: {"note": "x", "log": [1]})
+    graph = made.add_edge(START, "a").compile(saver, blocking=False)
+    whole = kind is not KINDS[0]
+    given = {"items": [1], "note": "in"}
+    got = await parts(graph, given if not whole else kind(**given), "t", stream_mode=ALL)
+    expected_type = kind if whole else dict
+    for part in got:
+        if part["type"] == "values":
+            assert isinstance(part["data"], expected_type)
+        if part["type"] == "checkpoints":
+            state = part["data"]["values"]
+            assert isinstance(state, dict if part["step"] == -1 else expected_type)
+        if part["type"] == "debug" and part["data"]["type"] == "checkpoint":
+            state = part["data"]["payload"]["values"]
+            assert isinstance(state, dict if part["step"] == -1 else expected_type)
+    last = [part for part in got if part["type"] == "values"][-1]["data"]
+    assert (get(last, "note"), get(last, "log"), get(last, "items")) == ("x", [1], [1])
+    output = await graph.ainvoke(given if not whole else kind(**given), "t2", version="v2")
+    assert isinstance(output.value, expected_type)
+    some = await parts(graph, given if not whole else kind(**given), "t3", stream_mode="values", output_keys=["note"])
+    assert some[-1]["data"] == {"note": "x"}
+    v1 = [chunk async for chunk in graph.astream(given if not whole else kind(**given), "t4", stream_mode="values")]
+    assert all(isinstance(chunk, dict) for chunk in v1)

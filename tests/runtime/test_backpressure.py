@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import collections
 import dataclasses
 import gc
@@ -20,8 +19,7 @@ import msgspec
 import pytest
 from living import nothing_left
 
-from checkpoint_savers import InMemorySaver
-from pregel_async import END, START, Send, StateGraph, StreamWriter, get_stream_writer, task
+from pregel_async import END, START, Send, StateGraph, StreamWriter, get_stream_writer
 from pregel_async.errors import StreamFullError
 
 pytestmark = pytest.mark.anyio
