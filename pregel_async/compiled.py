@@ -1003,7 +1003,13 @@ class _Kept:
     async def room(self) -> None:
         pass
 
-    def charge(self, part: Part) -> None:
+    def pass_on(self) -> None:
+        pass
+
+    def charge(self, mode: str, size: int) -> None:
+        pass
+
+    def refund(self, size: int) -> None:
         pass
 
     def add(self, part: Part) -> None:

@@ -283,6 +283,8 @@ async def _called(node: Node, value: Any, running: Running, progress: _Progress,
     injected = running.inject(node.injects) if node.injects else {}
     log = running.around.log
     owes = running if log is not None and (log.wrote or log.spoke) is not None else None
+    if log is not None and owes is not None and node.flavour != "sync":
+        await log.settle()  # it may never await what it writes, nor anything else; others after it may not either
     if node.flavour == "async":
         awaitable = node.call(value, **injected)
         if contained and owes is None:

@@ -30,6 +30,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         now: the run's clock, in unix seconds.
         coerce: makes the schema's own object of a state; None leaves the mapping.
         inside: node -> whether its graph keeps its state, for nodes that run a graph which stores it.
+        said: the ids of the messages that the reader was shown, of this graph and of all others.
     """
 
     program: Program
@@ -40,6 +41,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     now: Callable[[], float]
     coerce: Coerce | None
     inside: Callable[[], Mapping[str, bool]]
+    said: set[Any]
 
 
 EVENTS = ("resumed", "planned", "wrote", "spoke", "finished", "paused", "stopped", "failed", "updated", "stored")
