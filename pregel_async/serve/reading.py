@@ -133,7 +133,8 @@ class Reading:
     async def _read(self) -> None:
         stream, wire = self._stream, self._wire
         await stream.begin()
-        self.run_id = self.run_id or stream.run_id
+        if stream.run_id is not None and stream.run_id != self.run_id:
+            self.run_id, self._attempt = stream.run_id, 1
         if wire.place is None:
             wire.place = stream.cursor
         self.started.set()

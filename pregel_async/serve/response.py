@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import anyio
 from sse_starlette import EventSourceResponse, ServerSentEvent
-from sse_starlette.sse import SendTimeoutError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
+from .._runtime.loops import alone
 from .._runtime.stream import GraphStream
 from ..errors import ConfigError
 from .audience import Seat
@@ -26,11 +25,14 @@ from .wire import Wire, ids_of
 
 HEARTBEAT = "heartbeat"
 
+PATIENCE = 5.0
+"""Seconds until a status is sent, where there are no heartbeats."""
+
 
 class RunResponse(Response):
     """Answers a request with a run.
 
-    Until the run has begun, or has been refused, no status is sent: for `limits.heartbeat` seconds at most.
+    Until the run has begun, or has been refused, no status is sent; for as long as between two heartbeats at most.
     """
 
     def __init__(
@@ -59,19 +61,19 @@ class RunResponse(Response):
                 group.start_soon(self._watch, reading)
                 await self._answer(reading, scope, receive, send)
                 reading.events.close()
-                if self._seat is not None:
-                    self._seat.leave()
                 if not reading.over.is_set():
                     group.start_soon(self._gone, reading)
                     await reading.over.wait()
                 group.cancel_scope.cancel()
+        except BaseExceptionGroup as several:
+            raise alone(several) from None
         finally:
             reading.events.close()
             if self._seat is not None:
                 self._seat.leave()
 
     async def _answer(self, reading: Reading, scope: Scope, receive: Receive, send: Send) -> None:
-        with anyio.move_on_after(self._limits.heartbeat):
+        with anyio.move_on_after(self._limits.heartbeat or PATIENCE):
             await reading.started.wait()
         if reading.refused is not None:
             await failure_response(reading.refused, expose=self._expose)(scope, receive, send)
@@ -85,6 +87,7 @@ class RunResponse(Response):
         """The client has left."""
         if self._on_disconnect == "cancel":
             if self._seat is not None:
+                self._seat.leave()
                 await self._seat.nobody()
             reading.stop()
 
@@ -105,14 +108,28 @@ class EventsResponse(RunResponse):
             sep="\n",
             ping=self._limits.heartbeat,
             ping_message_factory=lambda: ServerSentEvent(comment=HEARTBEAT, sep="\n"),
-            send_timeout=self._limits.write,
             # It looks for the server's shutdown by itself, and cuts the stream off when this time has passed. The run's
             # own time is over before.
             shutdown_event=self._service.draining,
             shutdown_grace_period=self._service.grace + 5,
         )
-        with contextlib.suppress(SendTimeoutError, ClientDisconnect, OSError):  # the client counts as gone
-            await response(scope, receive, send)
+        gone = False
+
+        async def bounded(message: Message) -> None:
+            # Around every message, the last and the heartbeats too: a client that takes nothing holds each of them up.
+            nonlocal gone
+            try:
+                with anyio.fail_after(self._limits.write):
+                    await send(message)
+            except OSError:  # a TimeoutError among them
+                gone = True
+                raise
+
+        try:
+            await response(scope, receive, bounded)
+        except Exception:
+            if not gone:
+                raise
 
 
 class DocumentResponse(RunResponse):
@@ -198,10 +215,12 @@ def sse_response(
     limits = Limits() if limits is None else limits
     found = find_service(request)
     service = Service() if found is None else found
-    half = ids_of(request.headers.get("last-event-id", ""))[1]
-    if not tuples:
+    place, half = None, False
+    last = _last_event_id(request)
+    if last is not None:
+        place, half, _ = ids_of(last)
         stream.recall()
-    wire = Wire(Writer(encode), tuples=tuples, half=half, expose=expose_errors)
+    wire = Wire(Writer(encode), tuples=tuples, place=place, half=half, expose=expose_errors)
     return EventsResponse(
         lambda: Reading(stream, wire, limits, service, expose=expose_errors),
         service,
@@ -221,7 +240,14 @@ def check(stream: GraphStream[Any]) -> None:
 def last_event_id(request: Request) -> str | None:
     """Where a reader has got to that comes back: for `astream(after=...)`. None for a new one.
 
-    The id of an event is not always a cursor alone; this gives the cursor in it.
+    The id of an event is not always a cursor; this gives the cursor in it.
+
+    Raises:
+        InvalidCursorError: it is no id of an event.
     """
-    given = request.headers.get("last-event-id") or request.query_params.get("last_event_id")
-    return ids_of(given)[0] if given else None
+    given = _last_event_id(request)
+    return None if given is None else ids_of(given)[0]
+
+
+def _last_event_id(request: Request) -> str | None:
+    return request.headers.get("last-event-id") or request.query_params.get("last_event_id")
