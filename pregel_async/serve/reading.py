@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 import anyio
 
 from .._runtime.stream import GraphStream
-from ..errors import EmptyInputError, GraphDrained, RecordedFailureError, RunCancelledError
+from ..errors import EmptyInputError, GraphDrained, InvalidUpdateError, RecordedFailureError, RunCancelledError
 from .audience import Seat
 from .failures import Refusal, log, told
 from .limits import Limits
@@ -125,8 +125,11 @@ class Reading:
         elif isinstance(error, RunCancelledError):
             self.status = "cancelled"
         elif not self.started.is_set() and not isinstance(error, RecordedFailureError):
-            nothing = isinstance(error, EmptyInputError) and self._wire.place is not None
-            self.refused = Refusal(404, "NotFound", "this thread has nothing to come back to") if nothing else error
+            self.refused = error
+            if isinstance(error, EmptyInputError) and self._wire.place is not None:
+                self.refused = Refusal(404, "NotFound", "this thread has nothing to come back to")
+            elif isinstance(error, InvalidUpdateError):  # nothing has run: it is the client's own
+                self.refused = Refusal(422, type(error).__name__, str(error))
         elif not isinstance(error, RecordedFailureError) and not told(error).known:
             log.error("run %s has failed", self.run_id, exc_info=error)
 

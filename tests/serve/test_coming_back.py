@@ -45,7 +45,9 @@ async def undisturbed(modes: list[str]) -> list[Event]:
         return (await browser.ask(json=body("t", modes))).events
 
 
-@pytest.mark.parametrize("modes", [MODES, ["messages-tuple", "updates"], ["updates"], ["custom"], ["values"]], ids=",".join)
+@pytest.mark.parametrize(
+    "modes", [MODES, ["messages-tuple", "updates"], ["updates"], ["custom"], ["values"]], ids=",".join
+)
 async def test_after_every_event_of_a_run_that_has_ended(modes: list[str]) -> None:
     """Coming back from any place gives exactly the rest, and ids increase all the way."""
     async with browsing(serve(talking().compile(InMemorySaver()))) as browser:
@@ -61,13 +63,17 @@ async def test_after_every_event_of_a_run_that_has_ended(modes: list[str]) -> No
             assert again.events[0] == whole[0]
             assert of_the_run(again.events) == of_the_run(whole[at + 1 :])
             assert again.events[-1] == whole[-1]
-            assert [event.id for event in of_the_run(again.events)] == [event.id for event in of_the_run(whole[at + 1 :])]
+            assert [event.id for event in of_the_run(again.events)] == [
+                event.id for event in of_the_run(whole[at + 1 :])
+            ]
 
 
 async def test_to_a_run_that_goes_on(modes: list[str] = MODES) -> None:
     """In the same process: every event once, in the midst of a message too, whichever was the last one read."""
     whole = await undisturbed(modes)
-    held = 1 + next(at for at, event in enumerate(whole) if event.name == "messages/partial" and event.data[0]["content"] == "Hell")
+    held = 1 + next(
+        at for at, event in enumerate(whole) if event.name == "messages/partial" and event.data[0]["content"] == "Hell"
+    )
     for read in range(1, held + 1):
         gate = Gate()
         async with browsing(serve(talking(gate).compile(InMemorySaver()), on_disconnect="continue")) as browser:
@@ -88,7 +94,9 @@ async def test_to_a_run_that_was_cut_off(elsewhere: bool, tmp_path: Any) -> None
     """It is resumed. `superstep_restarted` says what was read in vain; the rest, put together, is the whole."""
     modes = MODES[:-1]  # a run that is resumed tells its values once more
     whole = await undisturbed(modes)
-    held = 1 + next(at for at, event in enumerate(whole) if event.name == "messages/partial" and event.data[0]["content"] == "Hell")
+    held = 1 + next(
+        at for at, event in enumerate(whole) if event.name == "messages/partial" and event.data[0]["content"] == "Hell"
+    )
     for read in range(1, held + 1):
         gate = Gate()
         path = str(tmp_path / f"{read}.db")
@@ -182,5 +190,3 @@ async def test_from_the_beginning() -> None:
     async with browsing(serve(talking().compile(InMemorySaver()))) as browser:
         whole = (await browser.ask(json=body("t", MODES))).events
         assert of_the_run((await browser.ask("/?thread_id=t")).events) == of_the_run(whole)
-
-
