@@ -97,6 +97,16 @@ class Exchange:
         """Take nothing more, without leaving."""
         self._stuck = anyio.Event()
 
+    def resume(self) -> None:
+        """Take again."""
+        assert self._stuck is not None
+        self._stuck.set()
+        self._stuck = None
+
+    async def news(self) -> None:
+        """Wait until something comes."""
+        await self._news.wait()
+
     @property
     def events(self) -> list[Event]:
         whole = self.content[: self.content.rfind(b"\n\n") + 2]
