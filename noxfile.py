@@ -76,6 +76,14 @@ def langchain(session: nox.Session) -> None:
 
 
 @nox.session
+def adapters(session: nox.Session) -> None:
+    """Tokens of real SDKs, from recorded bytes: the suite skips those that are not installed."""
+    install(session, "test")
+    session.install("-q", "langchain-core", "openai", "anthropic")
+    pytest(session, "-q", "-p", "no:langsmith_plugin", "tests/adapters")
+
+
+@nox.session
 def fuzz(session: nox.Session) -> None:
     """A million damaged frames, and each law on three thousand random programs (PREGEL_FUZZ, PREGEL_LAWS)."""
     install(session, "test")

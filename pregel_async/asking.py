@@ -36,6 +36,8 @@ def names_of_modes(modes: Modes) -> tuple[str, ...]:
 
 def policies_of(overflow: Overflow, modes: Sequence[str]) -> dict[str, OverflowPolicy]:
     """The policy of each mode that does not block. Raises `ConfigError`."""
+    if overflow == "block":
+        return {}
     known = get_args(OverflowPolicy)
     if isinstance(overflow, str):
         by_mode: Mapping[Any, Any] = dict.fromkeys(modes, overflow)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from functools import cached_property
 from typing import Any, Literal, Protocol, Self, TypeVar, cast, overload, runtime_checkable
 
@@ -51,6 +51,7 @@ from .state import StateReader
 from .sync import SyncFace
 from .types import (
     INTERRUPT,
+    START,
     All,
     Command,
     Config,
@@ -64,6 +65,7 @@ from .types import (
     StateSnapshot,
     StateUpdate,
     StreamMode,
+    StreamWriter,
 )
 
 __all__ = ["Graph", "PregelProtocol"]
@@ -417,16 +419,24 @@ class Graph(SyncFace[InputT, OutputT]):
             subgraphs=subgraphs,
             tells=version == "v2",
             keeps=keep_events or cursor is not None,
+            fresh=True,
+            returns=cursor is not None,
             number=0 if cursor is None else cursor.seq,
         )
 
         async def work(pipe: Pipe) -> None:
-            if cursor is None:
-                pipe.done = (await self._run(input, call, feed)).done
-            else:
-                pipe.done = await self._rejoin(call, feed, cursor, pipe)
+            try:
+                if cursor is None:
+                    await self._run(input, call, feed)
+                else:
+                    await self._rejoin(call, feed, cursor, pipe)
+            except Exception as error:
+                if feed.tells and not feed.failed:  # it failed before it had begun
+                    await feed.put(feed.fail(error, 0))
+                raise
 
-        return GraphStream(work, pipe, shape_of(version, labelled=not isinstance(modes, str), subgraphs=subgraphs))
+        shape = shape_of(version, labelled=not isinstance(modes, str), subgraphs=subgraphs)
+        return GraphStream(work, pipe, shape, feed)
 
     async def abatch(
         self,
@@ -491,39 +501,60 @@ class Graph(SyncFace[InputT, OutputT]):
         begun: Callable[[Thread], Awaitable[bool]] | None = None,
     ) -> Ended:
         settings, outer = call.settings, call.outer
-        audience = Audience(shown=self._as_shown, feed=feed, codec=self._events_codec, begun=begun)
+        audience = Audience(shown=self._as_shown, feed=feed, codec=self._events_codec, overhears=_overhears())
         if outer is not None:
             keeps = None if self.checkpointer is False else self.checkpointer is True
             return await run_nested(
                 self._program, given, settings, outer, call.number, self._codec_inside, audience, keeps=keeps
             )
         saver = self.checkpointer if isinstance(self.checkpointer, BaseCheckpointSaver) else None
-        joinable = feed is not None and feed.keeps and settings.thread_id is not None
+        if feed is None or not feed.keeps:
+            return await run(self._program, given, settings, self._world, saver, self._codec, audience)
+
+        async def joinable(thread: Thread) -> bool:
+            self._live.add(thread.thread_id, feed)
+            return begun is None or await begun(thread)
+
+        audience = structs.replace(audience, begun=joinable)
         failure: BaseException | None = None
-        if feed is not None and joinable:
-            self._live.add(settings.thread_id or "", feed)
         try:
             return await run(self._program, given, settings, self._world, saver, self._codec, audience)
         except BaseException as error:
             failure = error
-            if feed is not None and feed.tells and not feed.failed and isinstance(error, Exception):
-                await feed.put(feed.fail(error, 0))  # before the run had begun
             raise
         finally:
-            if feed is not None and joinable:
-                self._live.remove(settings.thread_id or "", feed, failure)
+            self._live.remove(settings.thread_id or "", feed, failure)
 
-    async def _rejoin(self, call: _Call, feed: Feed, after: Cursor, pipe: Pipe) -> bool:
+    async def _rejoin(self, call: _Call, feed: Feed, after: Cursor, pipe: Pipe) -> None:
         saver, thread_id = self.checkpointer, call.settings.thread_id
         assert isinstance(saver, BaseCheckpointSaver) and thread_id is not None  # checked when it was called
         eager = _Call(structs.replace(call.settings, on_conflict="reject"), None, 0)
 
-        async def resume(feed: Feed, begun: Callable[[Thread], Awaitable[bool]]) -> bool:
-            return (await self._run(None, eager, feed, begun)).done
+        async def resume(feed: Feed, begun: Callable[[Thread], Awaitable[bool]]) -> Ended:
+            return await self._run(None, eager, feed, begun)
 
-        waits = call.settings.on_conflict == "wait"
-        codec = self._events_codec()
-        return await rejoin(pipe, feed, after, saver, thread_id, codec, self._live, resume, waits=waits)
+        await rejoin(
+            pipe,
+            feed,
+            after,
+            saver,
+            thread_id,
+            self._events_codec(),
+            self._live,
+            resume,
+            coerce=self._coercion_of,
+            waits=call.settings.on_conflict == "wait",
+        )
+
+    def _coercion_of(self, part: Part) -> Callable[[Any], Any] | None:
+        """What makes the schema's own object of an event that was stored."""
+        if part.mode not in ("values", "checkpoints") or (part.mode == "checkpoints" and START in part.data["next"]):
+            return None
+        graph: Graph[Any, Any] | None = self
+        for step in part.ns:
+            if graph is not None and not step.isdigit():
+                graph = graph._graphs_inside.get(step.partition(":")[0])
+        return None if graph is None else graph._coerce_state
 
     def _check_keeps(self) -> None:
         if not isinstance(self.checkpointer, BaseCheckpointSaver):
@@ -615,8 +646,8 @@ class Graph(SyncFace[InputT, OutputT]):
             store=store,
             breakpoints=stops if stops.before or stops.after else None,
             debug=self._debug,
+            control=control,
         )
-        settings = structs.replace(settings, control=control)
         number = 0
         if outer is not None:
             nodes = list(self._program.nodes)  # a graph that was given no name is known by them
@@ -935,12 +966,23 @@ def _result(ended: Ended, shown: str | tuple[str, ...]) -> Any:
     return {**value, INTERRUPT: asked} if isinstance(value, dict) else {INTERRUPT: asked}
 
 
+def _overhears() -> Callable[[StreamWriter], AbstractContextManager[None]] | None:
+    """What makes langchain-core's models show what they say, where it is in use."""
+    if "langchain_core" not in sys.modules:
+        return None
+    from .adapters.langchain import ambient
+
+    return ambient
+
+
 class _Kept:
     """The chunks of a call that returns them all."""
 
     def __init__(self, shape: Shape) -> None:
         self.chunks: list[Any] = []
         self._shape = shape
+
+    is_awaited = False
 
     def blocks(self, mode: str) -> bool:
         return False

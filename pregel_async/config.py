@@ -9,6 +9,7 @@ from typing import Any, cast, get_args
 from checkpoint_savers.records import CheckpointId
 
 from ._core.superstep import Breakpoints
+from ._runtime.control import RunControl
 from ._runtime.run import Settings
 from .errors import ConfigError
 from .types import Config, Durability, OnConflict, RunnableConfig
@@ -140,6 +141,17 @@ def _journey(
     return CheckpointId(str(places[""])), {**inside, ns: at}
 
 
+def _metadata(config: RunnableConfig) -> dict[str, Any]:
+    """What is stored with each checkpoint: the scalars of the metadata, and of the user's own settings."""
+    own = {key: value for key, value in config.get("configurable", {}).items() if key not in _ADDRESS}
+    shown: dict[str, Any] = {**own, **config.get("metadata", {}), "run_id": config.get("run_id") or ""}
+    for key, value in shown.items():
+        _text(f"{key}: {value}" if isinstance(value, str) else str(key), "metadata or a configurable")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"metadata {key!r} is {value}, which cannot be stored")
+    return {key: value for key, value in shown.items() if type(value) in _SCALARS and not str(key).startswith("__")}
+
+
 def settings_of(
     config: RunnableConfig,
     *,
@@ -150,13 +162,14 @@ def settings_of(
     store: Any,
     breakpoints: Breakpoints | None,
     debug: bool,
+    control: RunControl | None = None,
 ) -> Settings:
     """A call's settings.
 
     Args:
         stored: the graph has a checkpointer, so that a thread is needed.
         nested: a node runs the graph: its thread is that of the graph around it.
-        context, store, breakpoints, debug: as in `Settings`.
+        context, store, breakpoints, debug, control: as in `Settings`.
     """
     if on_conflict not in ("reject", "wait"):
         raise ConfigError(f"on_conflict is 'reject' or 'wait', not {on_conflict!r}")
@@ -169,12 +182,7 @@ def settings_of(
     travels: dict[str, CheckpointId] = {}
     if ns and not nested:
         checkpoint_id, travels = _journey(config, ns, checkpoint_id)
-    own = {key: value for key, value in config.get("configurable", {}).items() if key not in _ADDRESS}
-    shown: dict[str, Any] = {**own, **config.get("metadata", {}), "run_id": config.get("run_id") or ""}
-    for key, value in shown.items():
-        _text(f"{key}: {value}" if isinstance(value, str) else str(key), "metadata or a configurable")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(f"metadata {key!r} is {value}, which cannot be stored")
+    metadata = _metadata(config) if config else {}
     return Settings(
         thread_id=thread_id,
         at=checkpoint_id,
@@ -183,12 +191,11 @@ def settings_of(
         limit=_count(config, "recursion_limit") or DEFAULT_RECURSION_LIMIT,
         max_concurrency=_count(config, "max_concurrency"),
         on_conflict=on_conflict,
-        metadata={
-            key: value for key, value in shown.items() if type(value) in _SCALARS and not str(key).startswith("__")
-        },
+        metadata=metadata,
         config=config,
         context=context,
         store=store,
         breakpoints=breakpoints,
         debug=debug,
+        control=control,
     )

@@ -32,6 +32,7 @@ __all__ = [
     "OverflowPolicy",
     "Overwrite",
     "PregelTask",
+    "RunStatus",
     "RunnableConfig",
     "Send",
     "StateSnapshot",
@@ -74,6 +75,11 @@ Durability: TypeAlias = Literal["sync"]
 
 All: TypeAlias = Literal["*"]
 """Every node."""
+
+
+RunStatus: TypeAlias = Literal["done", "interrupted", "stopped", "drained", "failed", "cancelled"]
+"""How a run has ended: nothing is left to run; it asks; it stopped at a breakpoint; it was asked to stop; or it failed,
+or was cancelled."""
 
 
 class StreamWriter(Protocol):

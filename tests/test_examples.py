@@ -82,6 +82,12 @@ SAYS = {
         "[3, 2, 1, 0, 0]",
         "[['hello Bob'], ['hello Eve']]",
     ],
+    "13_tokens.py": [
+        "    answer, by scripted-1: 'An '",
+        "    answer, by scripted-1: 'pond '",
+        "    it ends: stop",
+        "the message: 'An old silent pond '",
+    ],
 }
 """Lines that each example must print, in this order."""
 

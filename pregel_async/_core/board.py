@@ -133,7 +133,8 @@ class Board:
         reads = node.reads
         if isinstance(reads, str):
             return self.read(reads)
-        mapping = isolate(self.values) if node.whole else self._pick(reads)
+        # Of a copy: the next update changes this very dict, and `own` gives back the origin of an unchanged input.
+        mapping = isolate(self.values.copy()) if node.whole else self._pick(reads)
         for name, made in node.managed:
             mapping[name] = made(self.step + 1, self.remaining)
         return mapping if node.shape is None else node.shape(mapping)

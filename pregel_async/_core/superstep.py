@@ -91,6 +91,7 @@ async def run(
     *,
     scope: Scope,
     limit: int,
+    tasks: Sequence[Task] | None = None,
     breakpoints: Breakpoints | None = None,
     resumed: bool = False,
     drains: Callable[[], bool] | None = None,
@@ -100,6 +101,7 @@ async def run(
     Args:
         board: where to begin; in the end, the last board.
         limit: how many supersteps may run; hidden ones do not count.
+        tasks: those of the next superstep, if they have been planned already.
         resumed: the run goes on from where another stopped: it does not stop there again.
         drains: asked before each superstep whether to stop.
 
@@ -114,7 +116,8 @@ async def run(
             did.
     """
     left = limit
-    tasks = plan(program, board, scope)
+    if tasks is None:
+        tasks = plan(program, board, scope)
     if breakpoints is not None and not resumed and breakpoints.between((), tasks):
         return False
     while tasks:

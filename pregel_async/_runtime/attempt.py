@@ -91,6 +91,16 @@ async def attempt(
             await running.calls.end()
 
 
+def start(board: Board, task: Task) -> Finished | Failed:
+    """The hidden start, which has no code of the user's but its schema's: nothing to await, to ask or to cancel."""
+    node = task.node
+    try:
+        writes = [(name, own(item, name)) for name, item in node.writes(board.input_of(node))]
+    except Exception as error:
+        return Failed(_placed(error, task))
+    return Finished([*writes, *node.edges], own=len(writes))
+
+
 class _Progress:
     """How far an attempt has got.
 
@@ -264,6 +274,12 @@ def _written_by(commands: list[Command], running: Running) -> list[Write]:
 
 
 async def _call(node: Node, value: Any, running: Running, progress: _Progress, *, contained: bool) -> Any:
+    overhears = running.around.overhears
+    with contextlib.nullcontext() if overhears is None else overhears(running.writer):
+        return await _called(node, value, running, progress, contained=contained and overhears is None)
+
+
+async def _called(node: Node, value: Any, running: Running, progress: _Progress, *, contained: bool) -> Any:
     injected = running.inject(node.injects) if node.injects else {}
     log = running.around.log
     owes = running if log is not None and (log.wrote or log.spoke) is not None else None

@@ -202,7 +202,7 @@ class TaskFuture(Generic[T]):
 
     def start(self) -> None:
         """Start the task beside its caller, who ends after it: cancels it if need be, and waits."""
-        self._hosted = self._caller.around.session.start(self._run, f"task {self._task.node.name}")
+        self._hosted = self._caller.around.session.loop.start(self._run, f"task {self._task.node.name}")
 
     async def _run(self) -> None:
         around = self._caller.around

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Never, Protocol, TypeVar
@@ -28,7 +29,7 @@ from .control import RunControl
 from .feed import Feed
 from .hold import Hold
 from .log import Log
-from .loops import current_task, starter
+from .loops import loop
 from .places import Place, Places
 from .thread import Thread
 from .world import World
@@ -130,21 +131,19 @@ class Session:
         control: stops the run from outside; None when nobody can.
         drained: a graph of the run has stopped because of that.
         loop_thread: the thread that the run's event loop is in.
-        start: starts tasks that nodes call.
-        current_task: tells the event loop's running task.
+        loop: the event loop's ways.
     """
 
     __slots__ = (
         "answers",
         "control",
-        "current_task",
         "drained",
         "given",
         "hold",
+        "loop",
         "loop_thread",
         "run_id",
         "scope",
-        "start",
         "travels",
         "world",
     )
@@ -162,8 +161,7 @@ class Session:
         self.given: Mapping[str, Any] = {}
         self.travels: dict[str, CheckpointId] = {}
         self.loop_thread = threading.get_ident()
-        self.start = starter()
-        self.current_task = current_task()
+        self.loop = loop()
 
 
 class Around(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,6 +179,8 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
         places: for as many tasks as may run at once; None for all.
         call: runs a task that a node calls: gives its recorded result, or what becomes of it.
         debug: warn when a node changes its input in place.
+        overhears: makes models that a node calls show what they say, given the node's writer; None when nobody reads
+            it.
     """
 
     session: Session
@@ -195,6 +195,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     places: Places | None
     call: Callable[[Running, Task], Awaitable[Outcome]]
     debug: bool
+    overhears: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
 
     def enclosing(self, name: str) -> bool:
         """Whether a graph around this one, or the node that it is in one, has this name."""
@@ -248,7 +249,7 @@ class Running:
         self.open: dict[int, tuple[Interrupt, ...]] = {}
         self.places = 0
         self.calls: Calls | None = None
-        self.host = around.session.current_task()
+        self.host = around.session.loop.current_task()
         self.place = None if around.places is None else Place(around.places)
         self.ended = False
         self.within = within
@@ -269,10 +270,9 @@ class Running:
 
     async def settle(self) -> None:
         """Wait until the readers have caught up with what it has shown."""
-        while self.debts:
-            await self.debts[-1].settle()
-            if self.debts:
-                self.debts.pop()
+        owed, self.debts = self.debts, []
+        for feed in owed:
+            await feed.settle()
 
     @property
     def ns(self) -> str:
@@ -343,7 +343,7 @@ class Running:
         """
         session, thread = self.around.session, threading.get_ident()
         if thread == session.loop_thread:
-            beside = session.current_task() is not self.host and _BY_THREAD.get() is not self
+            beside = session.loop.current_task() is not self.host and _BY_THREAD.get() is not self
         else:
             beside = thread != self.worker
         if ordered or not beside or self.around.thread is None:

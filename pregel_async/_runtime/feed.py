@@ -12,6 +12,8 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from .._core.isolation import isolate, own
+from ..errors import StreamFullError
+from ..types import RunStatus
 from .described import described
 from .kept import Keeper
 from .part import END, ERROR, Cursor, Part
@@ -30,6 +32,11 @@ class Sink(Protocol):
 
     def charge(self, part: Part) -> None:
         """Let code that cannot wait add a part all the same. Raises `StreamFullError` when that goes too far."""
+        ...
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the reader has been waiting for the one part that is there."""
         ...
 
     def add(self, part: Part) -> None:
@@ -60,12 +67,15 @@ class Feed:
         keeps: the events are to be kept with the run's commits.
         sinks: who reads.
         keeper: keeps the events; None when they are not kept, or the run has not begun.
+        last: the place of the last event that was shown.
         committed: the superstep of the called graph that is stored; None when there is none.
+        fresh: the run is in a task of its own.
+        returns: its reader has been here before, and knows the state that the run goes on from.
         number: of the last part.
         depth: how many graphs are around the one that was called.
         failed: readers have been told that the run fails.
+        status: how the run has ended; None before that.
         run_id: of the run; "" before it has begun.
-        ended: how the run came to rest, as it is kept; None before.
     """
 
     def __init__(
@@ -77,6 +87,8 @@ class Feed:
         subgraphs: bool = False,
         tells: bool = False,
         keeps: bool = False,
+        fresh: bool = False,
+        returns: bool = False,
         number: int = 0,
     ) -> None:
         self.modes = modes
@@ -84,14 +96,17 @@ class Feed:
         self.subgraphs = subgraphs
         self.tells = tells
         self.keeps = keeps
+        self.fresh = fresh
+        self.returns = returns
         self.sinks: list[Sink] = [sink]
         self.keeper: Keeper | None = None
+        self.last: Cursor | None = None
         self.committed: int | None = None
         self.number = number
         self.depth = 0
         self.failed = False
+        self.status: RunStatus | None = None
         self.run_id = ""
-        self.ended: str | None = None
 
     def introduce(self, run_id: str) -> None:
         """Tell readers which run this is."""
@@ -125,6 +140,8 @@ class Feed:
         Raises:
             StreamFullError: a reader is so far behind that this would never end.
         """
+        if self.keeper is not None and self.keeper.is_overfull:
+            raise StreamFullError(part.mode, self.number)
         for sink in self.sinks:
             sink.charge(part)
         self._show(part)
@@ -155,6 +172,10 @@ class Feed:
         if part.mode == END:
             return
         part.committed = self.committed
+        if part.cursor is not None:
+            self.last = part.cursor
+        elif self.last is not None:
+            part.cursor = replace(self.last, seq=part.seq)  # it is no event: who comes back goes on after the last
         for sink in self.sinks:
             # Each reader has its own: it may change what it gets in place.
             sink.add(part if sink is self.sinks[0] else replace(part, data=isolate(own(part.data))))

@@ -9,6 +9,7 @@ order in which it was shown, and a superstep that was cut off has no tail.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Any, Literal
 
 import anyio
@@ -16,16 +17,19 @@ import msgspec
 
 from checkpoint_savers.abc import PAGE, BaseCheckpointSaver
 from checkpoint_savers.codec import Codec, seal, unseal
-from checkpoint_savers.errors import CorruptCheckpointError
+from checkpoint_savers.errors import CorruptCheckpointError, UnstorableValueError
 from checkpoint_savers.records import CheckpointId, EventRow
 
 from .._core.isolation import own
 from ..errors import InvalidCursorError
-from .part import END, ERROR, RESTARTED, Cursor, Part
+from .part import END, RESTARTED, Cursor, Part
 from .thread import Thread
 
 HEAVY = 256 * 1024
 """Bytes of events that are held before they are spilled."""
+
+OVERFULL = 8 * 2**20
+"""Bytes of events that may be held at most."""
 
 MANY = 256
 """Events that are held before they are spilled."""
@@ -71,6 +75,11 @@ class Keeper:
         return self._size > HEAVY or len(self._events) > MANY
 
     @property
+    def is_overfull(self) -> bool:
+        """Whether no more can be held: whoever brings events has not waited for them to be spilled."""
+        return self._size > OVERFULL
+
+    @property
     def place(self) -> Cursor:
         """Of the last event."""
         return Cursor(self._at, self._epoch, self._position)
@@ -89,13 +98,38 @@ class Keeper:
             part.mode,
             part.ns,
             part.step,
-            self._codec.encode(own(_storable(part)), channel=f"the {part.mode!r} stream"),
+            self._encoded(part),
             self._codec.encode(own(part.interrupts), channel="interrupt()") if part.interrupts else b"",
         )
         self._position += 1
         part.cursor = msgspec.structs.replace(self.place, seq=part.seq)
         self._events.append(event)
         self._size += len(event.data)
+
+    def _encoded(self, part: Part) -> bytes:
+        data, where = own(_storable(part)), f"the {part.mode!r} stream"
+        try:
+            return self._codec.encode(data, channel=where)
+        except UnstorableValueError:
+            if part.mode in ("custom", "messages"):
+                raise  # in the node that wrote it
+        # A state may hold what is never stored (in an `UntrackedValue`): it is not kept with the others.
+        return self._codec.encode(self._without_unstorable(data), channel=where)
+
+    def _without_unstorable(self, value: Any) -> Any:
+        """A mapping without the entries that cannot be stored, at any depth of mappings; None for anything else."""
+        if not isinstance(value, dict):
+            return None
+        left: dict[Any, Any] = {}
+        for key, item in value.items():
+            try:
+                self._codec.encode(item, channel=str(key))
+            except UnstorableValueError:
+                if isinstance(item, dict):
+                    left[key] = self._without_unstorable(item)
+            else:
+                left[key] = item
+        return left
 
     def close(self, tip: CheckpointId) -> None:
         """A superstep closes: its events go with the transaction that makes this checkpoint."""
@@ -199,27 +233,29 @@ async def read_kept(
     tails: set[tuple[str, int]] = set()
     if live is not None:
         tails.add((live.checkpoint_id, live.epoch))
-    heads: dict[tuple[str, int], int] = {}
-    async for row in _rows(saver, thread_id, after):
-        key = (row.checkpoint_id, row.epoch)
-        if row.kind == "tail":
-            tails.add(key)
-        elif row.kind == "head" and key == (after.checkpoint_id, after.epoch):
-            heads[key] = row.position + len(_events(row, thread_id)) - 1
     mine = (after.checkpoint_id, after.epoch)
-    void = mine not in tails and after.position > heads.get(mine, 0)
-    async for row in _rows(saver, thread_id, after):
-        key = (row.checkpoint_id, row.epoch)
-        if row.checkpoint_id not in path or (row.kind != "head" and key not in tails) or key < mine:
-            continue
-        if void and key != mine:
-            void = False
-            yield restarted(path[after.checkpoint_id] + 1, after.checkpoint_id)
-        for at, event in enumerate(_events(row, thread_id), row.position):
-            if again or key != mine or at > after.position or event.mode == ERROR:
-                part = _part(event, Cursor(row.checkpoint_id, row.epoch, at), codec)
-                part.committed = max(path.values())
-                yield part
+    head = 0  # how many events came with the commit that made the checkpoint of the place
+    async with aclosing(_rows(saver, thread_id, after)) as rows:
+        async for row in rows:
+            key = (row.checkpoint_id, row.epoch)
+            if row.kind == "tail":
+                tails.add(key)
+            elif row.kind == "head" and key == mine:
+                head = row.position + len(_events(row, thread_id)) - 1
+    void = mine not in tails and after.position > head
+    async with aclosing(_rows(saver, thread_id, after)) as rows:
+        async for row in rows:
+            key = (row.checkpoint_id, row.epoch)
+            if row.checkpoint_id not in path or (row.kind != "head" and key not in tails) or key < mine:
+                continue
+            if void and key != mine:
+                void = False
+                yield restarted(path[after.checkpoint_id] + 1, after.checkpoint_id)
+            for at, event in enumerate(_events(row, thread_id), row.position):
+                if again or key != mine or at > after.position:
+                    part = _part(event, Cursor(row.checkpoint_id, row.epoch, at), codec)
+                    part.committed = max(path.values())
+                    yield part
 
 
 def restarted(step: int, checkpoint_id: str) -> Part:

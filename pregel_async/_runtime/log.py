@@ -6,7 +6,7 @@ superstep's commit is made before and sent after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -17,7 +17,7 @@ from .._core.board import Board
 from .._core.program import Program
 from .._core.task import Failed, Finished, Outcome, Paused, Task
 from .feed import Feed
-from .modes import MODES, Mode, View
+from .modes import MODES, View
 from .modes.mode import Coerce
 from .part import Part
 
@@ -51,65 +51,70 @@ class Log:
         views: by feed, what it sees of this graph.
     """
 
+    resumed: Callable[[Board], Told] | None = None
+    planned: Callable[[Board, Sequence[Task]], Told] | None = None
+    wrote: Callable[[Task, Any], Told] | None = None
+    spoke: Callable[[Task, Any, Mapping[str, Any]], Told] | None = None
+    finished: Callable[[Task, Finished], Told] | None = None
+    paused: Callable[[Board, Sequence[Task], Sequence[Outcome]], Told] | None = None
+    stopped: Callable[[Board], Told] | None = None
+    failed: Callable[[Sequence[Task], Sequence[Outcome]], Told] | None = None
+    updated: Callable[[Board], Told] | None = None
+    stored: Callable[[Board, CheckpointRow, Sequence[Task]], Told] | None = None
+
     def __init__(self, views: Sequence[tuple[Feed, View]]) -> None:
         self.feeds = [feed for feed, _ in views]
         self._modes = [(feed, mode(view)) for name, mode in MODES.items() for feed, view in views if name in feed.modes]
-        self.resumed = self._resumed if self._shows("resumed") else None
-        self.planned = self._planned if self._shows("planned") else None
-        self.wrote = self._wrote if self._shows("wrote") else None
-        self.spoke = self._spoke if self._shows("spoke") else None
-        self.finished = self._finished if self._shows("finished") else None
-        self.paused = self._paused if self._shows("paused") else None
-        self.stopped = self._stopped if self._shows("stopped") else None
-        self.failed = self._failed if self._shows("failed") else None
-        self.updated = self._updated if self._shows("updated") else None
-        self.stored = self._stored if self._shows("stored") else None
+        for _, mode in self._modes:
+            for event in mode.shows:
+                setattr(self, event, getattr(self, f"_{event}"))
 
-    def _shows(self, event: str) -> bool:
-        return any(getattr(type(mode), event) is not getattr(Mode, event) for _, mode in self._modes)
+    async def send(self, told: Told) -> bool:
+        """Let parts go out, in order; wait for readers that are behind.
 
-    async def send(self, told: Told) -> None:
-        """Let parts go out, in order; wait for readers that are behind."""
+        Returns:
+            Whether a reader has been waiting for them: the event loop is due its turn.
+        """
+        awaited = False
         for feed, part in told:
             await feed.put(part)
+            awaited = awaited or (len(feed.sinks) > 0 and feed.sinks[0].is_awaited)
+        return awaited
 
     def _resumed(self, board: Board) -> Told:
-        return self._told(mode.resumed(board) for _, mode in self._modes)
+        return [(feed, part) for feed, mode in self._modes for part in mode.resumed(board)]
 
     def _planned(self, board: Board, tasks: Sequence[Task]) -> Told:
-        return self._told(mode.planned(board, tasks) for _, mode in self._modes)
+        return [(feed, part) for feed, mode in self._modes for part in mode.planned(board, tasks)]
 
     def _wrote(self, task: Task, chunk: Any) -> Told:
-        return self._told(mode.wrote(task, chunk) for _, mode in self._modes)
+        return [(feed, part) for feed, mode in self._modes for part in mode.wrote(task, chunk)]
 
     def _spoke(self, task: Task, message: Any, metadata: Mapping[str, Any]) -> Told:
-        return self._told(mode.spoke(task, message, metadata) for _, mode in self._modes)
+        return [(feed, part) for feed, mode in self._modes for part in mode.spoke(task, message, metadata)]
 
     def _finished(self, task: Task, outcome: Finished) -> Told:
-        return self._told(mode.finished(task, outcome) for _, mode in self._modes)
+        return [(feed, part) for feed, mode in self._modes for part in mode.finished(task, outcome)]
 
     def _paused(self, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> Told:
         paused = [(task, each) for task, each in zip(tasks, outcomes, strict=True) if isinstance(each, Paused)]
-        return self._told(mode.paused(board, paused) for _, mode in self._modes)
+        return [(feed, part) for feed, mode in self._modes for part in mode.paused(board, paused)]
 
     def _stopped(self, board: Board) -> Told:
-        return self._told(mode.stopped(board) for _, mode in self._modes)
+        return [(feed, part) for feed, mode in self._modes for part in mode.stopped(board)]
 
     def _failed(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> Told:
         told: Told = []
         for task, outcome in zip(tasks, outcomes, strict=True):
             if isinstance(outcome, Failed):
-                told += self._told(mode.failed(task, outcome) for _, mode in self._modes)
+                told += [(feed, part) for feed, mode in self._modes for part in mode.failed(task, outcome)]
         return told
 
     def _updated(self, board: Board) -> Told:
-        return self._told(mode.updated(board) for _, mode in self._modes)
+        return [(feed, part) for feed, mode in self._modes for part in mode.updated(board)]
 
     def _stored(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> Told:
-        return self._told(mode.stored(board, row, upcoming) for _, mode in self._modes)
-
-    def _told(self, by_mode: Iterable[Iterable[Part]]) -> Told:
-        return [(feed, part) for (feed, _), parts in zip(self._modes, by_mode, strict=True) for part in parts]
+        return [(feed, part) for feed, mode in self._modes for part in mode.stored(board, row, upcoming)]
 
 
 def log_of(

@@ -6,11 +6,12 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import Any, Protocol
 
 import anyio
 import anyio.lowlevel
+import msgspec
 
 
 def on_asyncio() -> bool:
@@ -21,45 +22,58 @@ def on_asyncio() -> bool:
         return False
 
 
-Start = Callable[[Callable[[], Coroutine[Any, Any, None]], str], object]
-"""Starts a task, by its work and its name. Keep what it returns as long as the task runs."""
+class Event(Protocol):
+    """What asyncio's, trio's and anyio's events have in common."""
+
+    def set(self) -> None: ...
+
+    def is_set(self) -> bool: ...
+
+    async def wait(self) -> object: ...
 
 
-def starter() -> Start:
-    """How to start a task outside of any group: the one place that does. Ask in a task of the event loop; what is
-    returned may be called in a callback too.
+class Loop(msgspec.Struct, frozen=True):
+    """How things are done on the event loop that is running. Looked up once for a run (`loop`), and not for each use.
 
-    Whoever starts a task owns it: cancels it by a scope that the task enters, and waits until it has ended. A reader's
-    task cannot host its stream's run, nor a node that of a task that it calls: no group can stay open there. The work
-    keeps its failures to itself.
+    Attributes:
+        is_asyncio: or else it is trio's.
+        start: starts a task outside of any group, by its work and its name: the one place that does. Keep what it
+            returns as long as the task runs. Whoever starts a task owns it: cancels it by a scope that the task enters,
+            and waits until it has ended. A reader's task cannot host its stream's run, nor a node that of a task that
+            it calls: no group can stay open there. The work keeps its failures to itself.
+        turn: gives the loop its turn, and notices a cancellation.
+        current_task: tells the running task.
+        event: makes an event.
     """
-    if on_asyncio():
-        return _start_on_asyncio
-    return _start_on_trio
+
+    is_asyncio: bool
+    start: Callable[[Callable[[], Coroutine[Any, Any, None]], str], object]
+    turn: Callable[[], Awaitable[None]]
+    current_task: Callable[[], object]
+    event: Callable[[], Event]
+
+
+def loop() -> Loop:
+    """The event loop's ways. Ask in a task; what is returned may be used in a callback too."""
+    return _ASYNCIO if on_asyncio() else _on_trio()
 
 
 def _start_on_asyncio(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> object:
     return asyncio.get_running_loop().create_task(work(), name=name)
 
 
-def _start_on_trio(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> object:
+# asyncio's own way to give way: the neutral one looks up where it is every time.
+_ASYNCIO = Loop(True, _start_on_asyncio, partial(asyncio.sleep, 0), asyncio.current_task, asyncio.Event)
+
+
+@cache
+def _on_trio() -> Loop:
     import trio
 
-    return trio.lowlevel.spawn_system_task(work, name=name, context=copy_context())
+    def start(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> object:
+        return trio.lowlevel.spawn_system_task(work, name=name, context=copy_context())
 
-
-def turn() -> Callable[[], Awaitable[None]]:
-    """How to give the event loop its turn. asyncio's own way where it runs: the neutral one looks it up every time."""
-    return partial(asyncio.sleep, 0) if on_asyncio() else anyio.lowlevel.checkpoint
-
-
-def current_task() -> Callable[[], object]:
-    """How to tell the event loop's running task. Ask in a task; what is returned may be called in a callback too."""
-    if on_asyncio():
-        return asyncio.current_task
-    import trio
-
-    return trio.lowlevel.current_task
+    return Loop(False, start, anyio.lowlevel.checkpoint, trio.lowlevel.current_task, trio.Event)
 
 
 class NativeCancellations:
@@ -69,8 +83,8 @@ class NativeCancellations:
     left is asyncio's count.
     """
 
-    def __init__(self) -> None:
-        self._task = asyncio.current_task() if on_asyncio() else None
+    def __init__(self, loop: Loop) -> None:
+        self._task = asyncio.current_task() if loop.is_asyncio else None
         self._before = 0 if self._task is None else self._task.cancelling()
 
     def __call__(self) -> bool:
@@ -104,7 +118,7 @@ def alone(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return group.exceptions[0] if len(group.exceptions) == 1 else group
 
 
-async def wait_out(event: anyio.Event) -> None:
+async def wait_out(event: Event) -> None:
     """Wait for an event even when cancelled meanwhile, by a scope or natively; a native one goes on afterwards."""
     cancelled: BaseException | None = None
     with anyio.CancelScope(shield=True):

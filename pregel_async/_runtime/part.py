@@ -49,7 +49,8 @@ class Cursor(msgspec.Struct, frozen=True):
     def read(cls, text: str) -> Cursor:
         """Raises `InvalidCursorError` for what is none."""
         checkpoint_id, *numbers = text.split(".")
-        if len(numbers) != 3 or not all(number.isascii() and number.isdigit() for number in numbers):
+        plain = all(number.isascii() and number.isdigit() and len(number) < 16 for number in numbers)
+        if len(numbers) != 3 or not plain or not checkpoint_id.isascii():
             raise InvalidCursorError(f"{text!r} is no cursor: pass the cursor of a part that was read, as it was")
         epoch, position, seq = map(int, numbers)
         return cls(checkpoint_id, epoch, position, seq)

@@ -15,13 +15,14 @@ mode is never what is dropped, and by what code that cannot wait has brought (`c
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import anyio
 
 from ..errors import StreamFullError
 from ..types import OverflowPolicy
+from .loops import Event
 from .part import ERROR, Cursor, Part, weight
 
 CAPACITY = 64
@@ -37,11 +38,11 @@ class Pipe:
     Attributes:
         parts: those that wait.
         ended: nothing comes any more.
+        event: makes the events that its two sides wait for.
         run_id: of the run that is shown; None while that is not known.
         start: the place before the first part; None where no events are kept.
         begun: the run has its thread and its input.
         recalls: the reader, who comes back, wants to see again what it was shown of the superstep that its place is in.
-        done: how the run has ended: nothing is left to run, or it has paused. None before, and when it failed.
 
     Args:
         policies: by mode; the others block.
@@ -54,13 +55,13 @@ class Pipe:
         self.start: Cursor | None = None
         self.begun = False
         self.recalls = False
-        self.done: bool | None = None
         self._left = False  # the reader reads no more: what comes is dropped
         self._capacity = capacity
         self._policies = {} if policies is None else policies
         self._failure: BaseException | None = None
-        self._filled: anyio.Event | None = None  # the reader waits
-        self._waiting: deque[anyio.Event] = deque()  # tasks of the run that wait for room, one event each
+        self.event: Callable[[], Event] = anyio.Event
+        self._filled: Event | None = None  # the reader waits
+        self._waiting: deque[Event] = deque()  # tasks of the run that wait for room, one event each
         self._overdraft = 0
 
     # ---- the run's side ----------------------------------------------------------------------------------------------
@@ -81,7 +82,7 @@ class Pipe:
 
     async def room(self) -> None:
         """Wait for a sign that there is room; look again then."""
-        sign = anyio.Event()
+        sign = self.event()
         self._waiting.append(sign)
         try:
             await sign.wait()
@@ -91,6 +92,11 @@ class Pipe:
             else:
                 self._waiting.remove(sign)
             raise
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the reader has been waiting for the one part that is here."""
+        return self._filled is not None and len(self.parts) == 1
 
     def add(self, part: Part) -> None:
         """Take a part at once."""
@@ -138,7 +144,7 @@ class Pipe:
 
     async def filled(self) -> None:
         """Wait for a part, for the beginning, or for the end."""
-        self._filled = anyio.Event()
+        self._filled = self.event()
         try:
             await self._filled.wait()
         finally:

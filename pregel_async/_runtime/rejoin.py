@@ -23,9 +23,11 @@ from checkpoint_savers.errors import ThreadBusyError
 
 from .._core.superstep import plan
 from ..errors import RecordedFailureError, RunCancelledError
+from ..types import RunStatus
 from .feed import Feed
 from .kept import read_kept, restarted
 from .modes import MODES
+from .modes.mode import Coerce
 from .part import END, ERROR, Cursor, Part
 from .pipe import CAPACITY, Pipe
 from .thread import Thread
@@ -60,7 +62,7 @@ class Live:
 class Resume(Protocol):
     """Goes on with a thread, if there is something to go on with."""
 
-    def __call__(self, feed: Feed, begun: Callable[[Thread], Awaitable[bool]]) -> Awaitable[bool]: ...
+    def __call__(self, feed: Feed, begun: Callable[[Thread], Awaitable[bool]]) -> Awaitable[object]: ...
 
 
 async def rejoin(
@@ -73,39 +75,40 @@ async def rejoin(
     live: Live,
     resume: Resume,
     *,
+    coerce: Callable[[Part], Coerce | None],
     waits: bool,
-) -> bool:
+) -> None:
     """Show a reader all that comes after a place.
 
     Args:
         feed: of the reader's call; it goes to `sink`.
+        coerce: what makes the schema's own object of a part that was stored.
         waits: for a run that goes on elsewhere, following it; else raise `ThreadBusyError`.
-
-    Returns:
-        Whether nothing is left to run; else the run has paused.
     """
-    back = _Return(sink, feed, after, saver, thread_id, codec)
+    back = _Return(sink, feed, after, saver, thread_id, codec, coerce)
     while True:
         running = live.find(thread_id)
         if running is not None and running.keeper is not None:
             await back.follow(running)
-            return running.ended == "done"
+            feed.status = running.status
+            return
         await back.catch_up()
         if back.at_rest:
             break
         try:
-            done = await resume(feed, back.restart)
+            await resume(feed, back.restart)
         except ThreadBusyError as error:
             if error.lost or not waits:
                 raise
         else:
             if not back.at_rest:
-                return done
+                return
             break  # it came to rest just before its thread was ours
         await anyio.sleep(POLL)
-    if back.ended == "failed" and back.failure is not None:
+    feed.status = back.ended
+    if back.failure is not None:
+        feed.failed = True  # it was told when it happened
         raise RecordedFailureError(**back.failure)
-    return back.ended == "done"
 
 
 class _Return:
@@ -113,22 +116,30 @@ class _Return:
 
     Attributes:
         at: the place that it has got to.
-        ended: how the run has ended, if that was among the last events; None else.
-        failure: what the run had failed with, when it last did.
+        ended: how the run has ended, if that was the last event; None else.
+        failure: what the run has failed with.
     """
 
     def __init__(
-        self, sink: Pipe, feed: Feed, after: Cursor, saver: BaseCheckpointSaver, thread_id: str, codec: Codec
+        self,
+        sink: Pipe,
+        feed: Feed,
+        after: Cursor,
+        saver: BaseCheckpointSaver,
+        thread_id: str,
+        codec: Codec,
+        coerce: Callable[[Part], Coerce | None],
     ) -> None:
         self.at = after
         self._recalled = (after.checkpoint_id, after.epoch, 0)
-        self.ended: str | None = None
+        self.ended: RunStatus | None = None
         self.failure: dict[str, str] | None = None
         self._sink = sink
         self._feed = feed
         self._saver = saver
         self._thread_id = thread_id
         self._codec = codec
+        self._coerce = coerce
 
     async def catch_up(self, live: Cursor | None = None) -> None:
         """Show what is stored."""
@@ -139,30 +150,36 @@ class _Return:
 
     async def show(self, part: Part) -> None:
         """Show a part, unless it was shown. Its number is this reader's own: it goes on from the place's."""
-        if part.mode == ERROR:
-            self.failure = {"type": part.data["error"], "message": part.data["message"]}
         if part.cursor is not None:
             again = part.cursor.place <= self.at.place
             if again and (not self._sink.recalls or part.cursor.place <= self._recalled):
                 return
             self._recalled = part.cursor.place
             if again:
-                if part.mode in self._feed.modes:
+                if part.mode in self._feed.modes and self._shows(part):
                     await self._put(part)
                 return
             self.at = part.cursor
         if part.mode == END:
             self.ended = part.data["status"]
+            if self.ended == "failed":
+                self.failure = {"type": part.data["error"], "message": part.data["message"]}
             return
-        self.ended = None
-        if part.mode in MODES and part.mode not in self._feed.modes:
+        self.ended = self.failure = None
+        if part.mode == ERROR:
+            self._feed.failed = True
+        if not self._shows(part):
             return
         part.seq = self._feed.number = self._feed.number + 1
-        if part.cursor is not None:
-            part.cursor = replace(part.cursor, seq=part.seq)
+        part.cursor = self._feed.last = replace(self.at, seq=part.seq)
         await self._put(part)
 
+    def _shows(self, part: Part) -> bool:
+        return (part.mode in self._feed.modes or part.mode not in MODES) and (self._feed.subgraphs or not part.ns)
+
     async def _put(self, part: Part) -> None:
+        if part.coerce is None:
+            part.coerce = self._coerce(part)
         while self._sink.blocks(part.mode):
             await self._sink.room()
         self._sink.add(part)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import msgspec
@@ -32,14 +33,14 @@ from ..errors import (
     InvalidResumeError,
     InvalidUpdateError,
 )
-from ..types import Command, Interrupt, OnConflict, RunnableConfig
+from ..types import Command, Interrupt, OnConflict, RunnableConfig, RunStatus, StreamWriter
 from .context import Around, Running, Session
 from .control import RunControl
+from .described import described
 from .feed import Feed
 from .hold import Hold
 from .kept import Keeper
 from .log import Log, Shown, Told, log_of
-from .loops import NativeCancellations
 from .namespaces import has_child, ids_in, namespace_of
 from .part import END
 from .places import Places
@@ -104,12 +105,14 @@ class Audience(msgspec.Struct, frozen=True, kw_only=True):
         shown: how the graph shows itself.
         feed: of the call; None when nobody reads it.
         codec: what events are kept with.
+        overhears: makes models that a node calls show what they say; see `Around`.
         begun: told when the run has its thread, before anything runs; whether to run at all.
     """
 
     shown: Shown
     feed: Feed | None = None
     codec: Callable[[], Codec] | None = None
+    overhears: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
     begun: Callable[[Thread], Awaitable[bool]] | None = None
 
 
@@ -139,7 +142,9 @@ async def run(
         session = Session(world, run_id, settings.thread_id or run_id, None, settings.control)
         if feed is not None:
             feed.introduce(run_id)
-        return _drained(session, await _Run(program, settings, session, log, None, "", None).go(call))
+        return _drained(
+            session, await _Run(program, settings, session, log, None, "", None, overhears=audience.overhears).go(call)
+        )
     thread_id = settings.thread_id
     if call.writes is None and await saver.read(thread_id, "", settings.at) is None:
         if settings.at is not None:
@@ -161,7 +166,7 @@ async def run(
         if audience.begun is not None and not await audience.begun(thread):
             asks = thread.questions()
             return Ended(Board(program) if thread.board is None else thread.board, not asks, tuple(asks))
-        this = _Run(program, settings, session, log, thread, "", None)
+        this = _Run(program, settings, session, log, thread, "", None, overhears=audience.overhears)
         return _drained(session, await hold.beside(lambda: this.go(call)))
 
 
@@ -225,7 +230,8 @@ async def run_nested(
         if thread is None or thread.board is None:
             call.require_input(program, thread_id)
         caller = outer.task.id if keeps else None
-        ended = await _Run(program, settings, session, log, thread, ns, outer, caller).go(call)
+        this = _Run(program, settings, session, log, thread, ns, outer, caller, overhears=audience.overhears)
+        ended = await this.go(call)
     if not ended.done:
         outer.open[place] = ended.interrupts
         raise GraphInterrupt(ended.interrupts)
@@ -370,6 +376,8 @@ class _Run:
         ns: str,
         outer: Running | None,
         caller: TaskId | None = None,
+        *,
+        overhears: Callable[[StreamWriter], AbstractContextManager[None]] | None = None,
     ) -> None:
         self._program = program
         self._settings = settings
@@ -377,8 +385,11 @@ class _Run:
         self._scope = (session.scope, ns if caller is None else ids_in(ns, caller))
         self._thread = thread
         self._log = log
+        self._feed = log.feeds[0] if log is not None and outer is None else None
         width = settings.max_concurrency
-        self._runner = Runner(thread, log, width, NativeCancellations())
+        self._runner = Runner(
+            thread, log, width, session.loop, fresh=thread is None and self._feed is not None and self._feed.fresh
+        )
         self._runner.around = Around(
             session=session,
             program=program,
@@ -392,13 +403,13 @@ class _Run:
             places=None if width is None else Places(width),
             call=self._runner.call,
             debug=settings.debug,
+            overhears=None if log is None or log.spoke is None else overhears,
         )
-        self._feed = log.feeds[0] if log is not None and outer is None else None
         self._outcomes: Sequence[Outcome] = ()
         self._interrupts: tuple[Interrupt, ...] = ()
         self._paused = False
         self._board: Board | None = None
-        self._ended = False  # that is kept
+        self._upcoming: list[Task] | None = None  # after an input
         self._told: Told = []  # what is shown when the checkpoints that wait are stored
 
     async def go(self, call: _Call) -> Ended:
@@ -413,10 +424,13 @@ class _Run:
                 self,
                 scope=self._scope,
                 limit=self._settings.limit,
+                tasks=self._upcoming,
                 breakpoints=self._settings.breakpoints,
                 resumed=resumed,
                 drains=None if self._session.control is None else self._drains,
             )
+            if done and self._feed is not None:
+                self._feed.status = "done"
             if not done and not self._paused:
                 await self._stopped(board)
         except Exception as error:
@@ -456,16 +470,16 @@ class _Run:
             self._feed.committed = stored.step
             if self._feed.keeper is not None:
                 self._feed.keeper.begin()
-        if self._log is not None and self._log.resumed is not None:
+        if self._log is not None and self._log.resumed is not None and not (self._feed and self._feed.returns):
             await self._log.send(self._log.resumed(stored))
         return stored
 
     async def _enter(self, board: Board, call: _Call) -> Board:
         writes = call.edits if call.writes is None else call.writes
-        discarded = superstep.plan(self._program, board, self._scope)
+        discarded = superstep.plan(self._program, board, self._scope) if board.updated else []
         superstep.update(self._program, board, discarded, [writes])
         board.ran = ()
-        upcoming = superstep.plan(self._program, board, self._scope)
+        upcoming = self._upcoming = superstep.plan(self._program, board, self._scope)
         if call.writes is None and not upcoming:
             raise InvalidInputError(
                 f"the command given to graph {self._program.name!r} only updates, and nothing is stored to go on "
@@ -488,14 +502,14 @@ class _Run:
         if self._thread is not None:
             await self._commit(self._thread, board, ran, self._outcomes, upcoming, source="loop")
         elif self._log is not None and self._log.updated is not None:
-            await self._log.send(self._log.updated(board))
+            await self._runner.show(self._log.updated(board))
 
     async def pause(self, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
         asked = [question for outcome in outcomes if isinstance(outcome, Paused) for question in outcome.interrupts]
         told = self._runner.take_rest()
         if self._log is not None and self._log.paused is not None:
             told += self._log.paused(board, tasks, outcomes)
-        self._rest(told, "drained" if self._session.drained and not asked else "paused", board.step + 1)
+        self._rest(told, "interrupted" if asked else "drained" if self._session.drained else "stopped", board.step + 1)
         if self._thread is not None:
             await self._thread.pause(tasks, outcomes)
         self._interrupts, self._paused = tuple(asked), True
@@ -507,7 +521,7 @@ class _Run:
         if self._log is not None and self._log.failed is not None:
             told = self._log.failed(tasks, outcomes)
         told += self._failure(error)
-        self._rest([*rest, *told], "failed", tasks[0].step)
+        self._rest([*rest, *told], "failed", tasks[0].step, error)
         if self._thread is not None and await self._thread.give_up(tasks, outcomes, error):
             told = [*rest, *told]
         await self._send(told)
@@ -547,7 +561,7 @@ class _Run:
             if self._feed is not None:
                 self._feed.committed = board.step
             told, self._told = self._told, []
-            await log.send(told)
+            await self._runner.show(told)
 
     async def _stopped(self, board: Board) -> None:
         """The run stops between two supersteps: at a breakpoint, or because it drains."""
@@ -561,7 +575,7 @@ class _Run:
         """Show a failure that is no superstep's: a limit, a value that cannot be stored, failing storage."""
         told = self._failure(error)
         step = told[0][1].step if told else 0
-        if self._rest(told, "failed", step) and self._thread is not None:
+        if self._rest(told, "failed", step, error) and self._thread is not None:
             with contextlib.suppress(CheckpointError):  # what `error` is about, or as hopeless
                 await self._thread.save()
         await self._send(told)
@@ -575,21 +589,25 @@ class _Run:
         step = 0 if self._board is None else self._board.step + 1
         return [(feed, feed.fail(error, step))]
 
-    def _rest(self, told: Told, end: str, step: int) -> bool:
+    def _rest(self, told: Told, status: RunStatus, step: int, error: BaseException | None = None) -> bool:
         """Keep what is shown, and how the run ends, with the next transaction. Whether there is anything to keep."""
-        if self._feed is None or self._feed.keeper is None or self._ended:
+        feed = self._feed
+        if feed is None or feed.status is not None:
             return False
-        self._label(told, end, step)
-        self._feed.keeper.rest()
+        feed.status = status
+        if feed.keeper is None:
+            return False
+        self._label(told, status, step, error)
+        feed.keeper.rest()
         return True
 
-    def _label(self, told: Told, end: str | None, step: int) -> None:
+    def _label(self, told: Told, status: RunStatus | None, step: int, error: BaseException | None = None) -> None:
         """Give parts that are to go out their places, and say there how the run ends, if it does."""
         for feed, part in told:
             feed.label(part)
-        if end is not None and self._feed is not None:
-            self._ended = True
-            self._feed.label(self._feed.tell(END, {"status": end}, step))
+        if status is not None and self._feed is not None:
+            why = {} if error is None else dict(zip(("error", "message"), described(error), strict=True))
+            self._feed.label(self._feed.tell(END, {"status": status, **why}, step))
 
     async def _send(self, told: Told) -> None:
         if told and self._log is not None:

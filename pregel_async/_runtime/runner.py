@@ -18,10 +18,10 @@ from .._core.board import Board
 from .._core.program import Write
 from .._core.task import Cancelled, Failed, Finished, Outcome, Paused, Task
 from ..errors import UnstorableValueError
-from .attempt import Recorder, attempt
+from .attempt import Recorder, attempt, start
 from .context import Around, Running, Session
 from .log import Log, Told
-from .loops import NativeCancellations, alone, turn
+from .loops import Loop, NativeCancellations, alone
 
 
 class Ledger(Protocol):
@@ -55,7 +55,9 @@ class Runner:
         storage: None when nothing is stored of the run.
         log: told of each task that has finished, once its result is stored; None when nobody listens.
         max_concurrency: how many tasks run at once; None for all.
-        natively_cancelled: whether the running task was cancelled without a scope since the run began.
+        loop: that runs.
+        fresh: the run's task has just begun, and has awaited nothing: the event loop has had its turn, and a
+            cancellation would have been noticed.
 
     Attributes:
         around: what the nodes reach; set before the first superstep.
@@ -68,23 +70,34 @@ class Runner:
         storage: Ledger | None,
         log: Log | None,
         max_concurrency: int | None,
-        natively_cancelled: NativeCancellations,
+        loop: Loop,
+        *,
+        fresh: bool = False,
     ) -> None:
         self.storage = storage
         self.max_concurrency = max_concurrency
         self._log = log
         self._untold: list[tuple[Task, Finished]] = []
-        self._turn = turn()
-        self._natively_cancelled = natively_cancelled
+        self._turn = loop.turn
+        self._turned = fresh  # the event loop has had its turn in this superstep
+        self._natively_cancelled = NativeCancellations(loop)
         self._broken: BaseException | None = None  # storage's failure to record what a called task did
         self._record: Recorder | None = None if storage is None else self._record_unrouted
 
     async def execute(self, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
         """Run the tasks on the board as it is. See `superstep.Port.execute`."""
-        await self._turn()
+        if tasks[0].node.hidden and not tasks[0].node.routers:  # nothing is awaited, and a barrier follows
+            return (start(board, tasks[0]),)
+        if self._turned:
+            self._turned = False
+        else:
+            await self._turn()
         if len(tasks) > 1:
             return await _Group(self, board, tasks).execute()
-        task = tasks[0]
+        return (await self._lone(board, tasks[0]),)
+
+    async def _lone(self, board: Board, task: Task) -> Outcome:
+        """The only task of a superstep, in place."""
         outcome = await self.attempt(board, task, self._natively_cancelled, contained=False)
         if isinstance(outcome, Finished):
             if self._natively_cancelled():
@@ -93,7 +106,13 @@ class Runner:
                 await anyio.lowlevel.checkpoint_if_cancelled()
                 raise anyio.get_cancelled_exc_class()
             await self.tell(task, outcome, stored=self.storage is None or outcome.replayed)
-        return (outcome,)
+        return outcome
+
+    async def show(self, told: Told) -> None:
+        """Let parts go out. A reader who has been waiting for them gets its turn at once, and not after the barrier."""
+        if told and self._log is not None and await self._log.send(told):
+            self._turned = True
+            await self._turn()
 
     async def attempt(
         self, board: Board, task: Task, natively_cancelled: NativeCancellations | None, *, contained: bool
@@ -156,7 +175,7 @@ class Runner:
         log = self._log
         if log is not None and log.finished is not None:
             if stored:
-                await log.send(log.finished(task, outcome))
+                await self.show(log.finished(task, outcome))
             else:
                 self._untold.append((task, outcome))
 

@@ -16,7 +16,9 @@ from typing import Any, Generic, TypeVar
 
 import anyio
 
-from .loops import on_asyncio, starter, wait_out
+from ..types import RunStatus
+from .feed import Feed
+from .loops import Event, loop, wait_out
 from .part import Shape, labelled_dict
 from .pipe import Pipe
 
@@ -41,16 +43,22 @@ class GraphStream(Generic[T]):
         cursor: the place of the last chunk that was read, for `astream(after=...)`; None before the first, and where no
             events are kept.
         run_id: of the run; None before it has begun, and where it is not known: a run elsewhere that was come back to.
-        done: when the run has ended without a failure: True when nothing is left to run, False when it has paused to
-            ask or at a breakpoint. None else.
     """
 
-    def __init__(self, work: Work, pipe: Pipe, shape: Shape) -> None:
+    def __init__(self, work: Work, pipe: Pipe, shape: Shape, feed: Feed) -> None:
         self._run = _Run(work, pipe)
+        self._feed = feed
         self._pipe = pipe
         self._shape = shape
         self._reading = False
         self.cursor: str | None = None
+
+    @property
+    def status(self) -> RunStatus | None:
+        """How the run has ended; None while it goes on, and where it was not run (a bad input, say)."""
+        if self._run.pipe.ended and self._feed.status is None and self._run.cancelled:
+            return "cancelled"
+        return self._feed.status
 
     def __aiter__(self) -> GraphStream[T]:
         return self
@@ -88,10 +96,6 @@ class GraphStream(Generic[T]):
     def is_labelled(self) -> bool:
         """Whether its chunks say of what type they are (`version="v2"`)."""
         return self._shape is labelled_dict
-
-    @property
-    def done(self) -> bool | None:
-        return self._pipe.done
 
     def recall(self) -> None:
         """Coming back (`after=`): show again, first, what was read of the superstep that the place is in; with `seq` 0.
@@ -179,23 +183,26 @@ class _Run:
         self.pipe = pipe
         self.started = False
         self.dropped = False
+        self.cancelled = False
         self._work = work
-        self._over: anyio.Event | None = None
+        self._over: Event | None = None
         self._scope: anyio.CancelScope | None = None
         self._call_soon: Callable[[Callable[[], object]], object] | None = None
 
     def start(self) -> None:
         """Start the run in a task of its own."""
         self.started = True
-        self._over = anyio.Event()
+        here = self._loop = loop()
+        self._over = here.event()
+        self.pipe.event = here.event
         self._scope = anyio.CancelScope()
-        if on_asyncio():
+        if here.is_asyncio:
             self._call_soon = asyncio.get_running_loop().call_soon_threadsafe
         else:
             import trio
 
             self._call_soon = trio.lowlevel.current_trio_token().run_sync_soon
-        self._task = starter()(self._host, "pregel-async run")
+        self._task = here.start(self._host, "pregel-async run")
 
     async def _host(self) -> None:
         assert self._scope is not None and self._over is not None
@@ -206,7 +213,7 @@ class _Run:
         except BaseException as error:
             # It goes to the reader, who raises it. A cancellation that came from outside the stream does so on asyncio;
             # trio's must not cross tasks, and reaches the reader by its own.
-            if on_asyncio() or not isinstance(error, anyio.get_cancelled_exc_class()):
+            if self._loop.is_asyncio or not isinstance(error, anyio.get_cancelled_exc_class()):
                 failure = error
         finally:
             self._over.set()
@@ -220,6 +227,7 @@ class _Run:
             return
         assert self._scope is not None and self._over is not None
         if not self.pipe.ended:
+            self.cancelled = True
             self._scope.cancel()
             await wait_out(self._over)
         self.pipe.leave()

@@ -107,7 +107,7 @@ class Reading:
             try:
                 async with self._stream:
                     await self._read()
-                self.status = "interrupted" if self._stream.done is False else "success"
+                self.status = "success" if self._stream.status == "done" else "interrupted"
             except Exception as error:
                 self._fail(error)
         if self._scope.cancelled_caught:

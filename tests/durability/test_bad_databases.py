@@ -39,7 +39,7 @@ pytestmark = pytest.mark.anyio
 
 FLIPS = int(os.environ.get("PREGEL_FLIPS", "60"))
 
-TABLES = ("checkpoints", "heads", "records")
+TABLES = ("checkpoints", "heads", "records", "events")
 
 
 def chain(probe: Probe, saver: BaseCheckpointSaver, **settings: Any) -> Graph:

@@ -447,3 +447,25 @@ async def test_a_cycle_in_a_send() -> None:
     with pytest.raises(InvalidUpdateError, match="contains itself") as caught:
         await made.compile(blocking=False).ainvoke({})
     assert any("'n'" in note for note in caught.value.__notes__)
+
+
+async def test_an_input_that_is_kept_whole() -> None:
+    """P1, P2: a node's whole input, handed on as it is (in an update, a send, a chunk), is what it was when the node
+    ran; what later supersteps write does not get into it."""
+
+    class Snapshots(TypedDict, total=False):
+        number: int
+        before: Any
+
+    def keep(state: Any) -> Any:
+        return {"before": state, "number": state["number"] + 1}
+
+    def more(state: Any) -> Any:
+        return {"number": state["number"] + 1}
+
+    builder = StateGraph(Snapshots).add_node(keep).add_node(more).add_edge(START, "keep").add_edge("keep", "more")
+    builder.add_conditional_edges("more", lambda state: Send("sent", state), ["sent"])
+    builder.add_node("sent", lambda state: {"number": -state["number"]})
+    builder.add_node("last", lambda state: {"number": 100}).add_edge("sent", "last")
+    result = await builder.compile(InMemorySaver()).ainvoke({"number": 1}, "t")
+    assert result == {"number": 100, "before": {"number": 1}}

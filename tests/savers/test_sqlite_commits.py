@@ -24,6 +24,7 @@ from checkpoint_savers.conformance.suite import (
     cid,
     commit,
     elsewhere,
+    event,
     everything,
     head_of,
     record,
@@ -61,13 +62,21 @@ async def traced(saver: SqliteSaver) -> AsyncIterator[list[str]]:
 
 
 async def test_a_superstep_is_one_transaction(saver: SqliteSaver) -> None:
-    """P3: rows, head, records, cleared records, expiry and release are between one BEGIN and one COMMIT."""
+    """P3: rows, head, records, cleared records, events, expiry and release are between one BEGIN and one COMMIT."""
     claim = await take(saver)
     await saver.commit(claim, commit(row(1), records=[record(1, "a")]))
     async with traced(saver) as statements:
         await saver.commit(
             claim,
-            commit(row(2, 1), row(3, 2), head=1, records=[record(3, "b")], clears=[record(1, "a")], releases=True),
+            commit(
+                row(2, 1),
+                row(3, 2),
+                head=1,
+                records=[record(3, "b")],
+                clears=[record(1, "a")],
+                releases=True,
+                events=[event(1, 2, "tail"), event(3)],
+            ),
         )
     assert (statements[0], statements[-1]) == ("BEGIN IMMEDIATE", "COMMIT")
     assert {one.split()[0] for one in statements[1:-1]} <= {"INSERT", "UPDATE", "DELETE", "SELECT"}
@@ -97,6 +106,9 @@ async def test_listings_use_their_index(saver: SqliteSaver) -> None:
     assert "(thread_id=? AND ns=? AND base_id=?" in await plan(transactions._CHAIN)
     assert "(thread_id=? AND (checkpoint_id" in await plan(transactions._PAGE_OF_THREAD)
     assert "COVERING INDEX" in await plan(transactions._PAGE_OF_ALL)
+    assert await plan(transactions._EVENTS) == (
+        "SEARCH events USING PRIMARY KEY (thread_id=? AND (checkpoint_id,epoch,position)>(?,?,?))"
+    )
     assert "SCAN" not in await plan(transactions._SEGMENT_RECORDS)
     assert "SCAN" not in await plan(transactions._HEAD_AND_BASE)
 
@@ -139,9 +151,10 @@ async def test_a_full_database(saver: SqliteSaver) -> None:
     pages = await execute(saver, lambda db: db.execute("PRAGMA page_count").fetchone()[0])
     await execute(saver, lambda db: db.execute(f"PRAGMA max_page_count = {pages + 20}").fetchall())
     large = commit(row(2, 1, frame=bytes(1_000_000)), head=1, records=[record(2, "b")], clears=[record(1, "a")])
-    for _ in range(2):
+    shown = [event(1), event(1, 2, frame=bytes(1_000_000))]
+    for attempt in (large, commit(row(2, 1), head=1, events=shown), large, commit(events=shown)):
         with pytest.raises(StorageFullError) as caught:
-            await saver.commit(claim, large)
+            await saver.commit(claim, attempt)
         assert isinstance(caught.value.__cause__, sqlite3.OperationalError)
         assert await everything(saver) == before
     with pytest.raises(StorageFullError):

@@ -25,6 +25,7 @@ from checkpoint_savers.conformance.suite import (
     LATER,
     cid,
     commit,
+    event,
     everything,
     head_of,
     here,
@@ -58,6 +59,7 @@ async def make(path: Path, *, records: bool = False) -> None:
         if records:
             claim = await take(saver)
             await saver.record(claim, [record(2, "a")], expires_at=LATER)
+            await saver.commit(claim, commit(events=[event(1), event(2), event(2, 3, "tail")]))
 
 
 @pytest.mark.parametrize(("synchronous", "level"), [("FULL", 2), ("NORMAL", 1)])
@@ -158,9 +160,14 @@ async def test_a_newer_version(path: Path) -> None:
 
 
 async def test_parts_are_missing(path: Path) -> None:
-    """P11: a file of ours without one of its tables or its index is damaged, and nothing is made up for it."""
+    """P11: a file of ours without one of its parts is damaged, and nothing is made up for it."""
     await make(path)
-    for statement in ("DROP INDEX checkpoints_by_id", "DROP TABLE heads"):
+    for statement in (
+        "DROP TRIGGER events_go_with_their_thread",
+        "DROP TABLE events",
+        "DROP INDEX checkpoints_by_id",
+        "DROP TABLE heads",
+    ):
         with sqlite3.connect(path) as connection:
             connection.execute(statement)
         connection.close()
@@ -202,7 +209,7 @@ async def test_read_only(path: Path) -> None:
     """Opened with mode=ro, a good file is read, and every writing verb raises StorageReadOnlyError."""
     async with SqliteSaver.from_conn_string(path) as saver:
         claim = await take(saver)
-        await saver.commit(claim, commit(row(1), records=[record(1, "a")]))
+        await saver.commit(claim, commit(row(1), records=[record(1, "a")], events=[event(1)]))
         before = await everything(saver)
     async with SqliteSaver.from_conn_string(f"file:{path}?mode=ro") as saver:
         assert await everything(saver) == before
@@ -211,6 +218,7 @@ async def test_read_only(path: Path) -> None:
             saver.claim("new", here("run-2"), now=LATER, expires_at=LATER),
             saver.renew(claim, expires_at=LATER),
             saver.commit(claim, commit(row(2, 1), head=1)),
+            saver.commit(claim, commit(events=[event(2)])),
             saver.record(claim, [record(1, "b")], expires_at=LATER),
             saver.release(claim),
             saver.adelete_thread("u"),
@@ -260,6 +268,69 @@ async def test_damaged_rows(path: Path, name: str) -> None:
         for attempt in (saver.segment("t", "", cid(1)), saver.scan("t", None), saver.scan(None, None)):
             with contextlib.suppress(CorruptCheckpointError):
                 await attempt
+
+
+@pytest.mark.parametrize("table", ["checkpoints", "records", "events"])
+async def test_a_frame_that_is_a_text(path: Path, table: str) -> None:
+    """P11: it is damaged, and is not made into bytes in whatever way. (A strict table takes no text there.)"""
+    await make(path, records=True)
+    connection = sqlite3.connect(path)
+    connection.executescript(
+        "PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql = replace(sql, 'STRICT,', '');"
+        f"PRAGMA writable_schema = RESET; UPDATE {table} SET frame = 'text';"
+    )
+    connection.close()
+    async with SqliteSaver.from_conn_string(path) as saver:
+        with pytest.raises(CorruptCheckpointError, match="frame|bytes"):
+            await saver.read("t")
+            await saver.events("t")
+
+
+LAX = "DROP TABLE events; CREATE TABLE events (thread_id, checkpoint_id, epoch, position, kind, frame); "
+"""A table that takes what the real one refuses, as damage below SQL can put it there."""
+
+EVENT_DAMAGE = {
+    "a kind that is none": "UPDATE events SET kind = 'other' WHERE position = 3",
+    "a kind that is empty": "UPDATE events SET kind = '' WHERE position = 3",
+    "a kind that is not UTF-8": "UPDATE events SET kind = CAST(x'fffe' AS TEXT) WHERE position = 3",
+    "an id that is not UTF-8": "UPDATE events SET checkpoint_id = CAST(x'fffe' AS TEXT) WHERE position = 3",
+    "an id that is no text": LAX + "INSERT INTO events VALUES ('t', x'32', 1, 1, 'part', x'00')",
+    "an epoch that is a text": LAX + "INSERT INTO events VALUES ('t', '2', 'one', 1, 'part', x'00')",
+    "a position that is a fraction": LAX + "INSERT INTO events VALUES ('t', '2', 1, 1.5, 'part', x'00')",
+    "a kind that is missing": LAX + "INSERT INTO events VALUES ('t', '2', 1, 1, NULL, x'00')",
+    "a frame that is a text": LAX + "INSERT INTO events VALUES ('t', '2', 1, 1, 'part', 'text')",
+    "a frame that is missing": LAX + "INSERT INTO events VALUES ('t', '2', 1, 1, 'part', NULL)",
+    "a column that is missing": "ALTER TABLE events DROP COLUMN kind",
+}
+
+
+@pytest.mark.parametrize("name", EVENT_DAMAGE)
+async def test_damaged_events(path: Path, name: str) -> None:
+    """P11: the same of events; and what is stored beside them reads as it was."""
+    await make(path, records=True)
+    async with SqliteSaver.from_conn_string(path) as saver:
+        chain = await saver.read("t")
+    connection = sqlite3.connect(path)
+    connection.executescript(EVENT_DAMAGE[name])
+    connection.close()
+    async with SqliteSaver.from_conn_string(path) as saver:
+        with pytest.raises(CorruptCheckpointError):
+            await saver.events("t")
+        with contextlib.suppress(CorruptCheckpointError):
+            await saver.events("t", since=event(2).key)
+        assert await saver.read("t") == chain
+
+
+async def test_events_whose_thread_is_gone(path: Path) -> None:
+    """P11: deleting a thread leaves nothing of it, also where damage has taken the row that says that it is there."""
+    await make(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("INSERT INTO events VALUES ('gone', '1', 1, 1, 'part', x'00')")
+    connection.close()
+    async with SqliteSaver.from_conn_string(path) as saver:
+        assert len(await saver.events("gone")) == 1
+        await saver.adelete_thread("gone")
+        assert await saver.events("gone") == ()
 
 
 @pytest.mark.parametrize("value", ["'{'", "'{}'", "'[]'", "CAST(x'ff' AS TEXT)", "'{\"host\": 1}'"])
@@ -312,16 +383,16 @@ async def test_set_up_by_another_meanwhile(path: Path, theirs: bool, monkeypatch
     """P13: found empty, and under the lock no longer: what the other process made is kept, and looked at again."""
     other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
-    create = schema._create
+    bring_up = schema._bring_up
 
     def created_by_the_other(*args: Any) -> None:
-        for statement in ["CREATE TABLE theirs (a)"] if theirs else schema.SCHEMA:
+        for statement in ["CREATE TABLE theirs (a)"] if theirs else (*schema.MARKS, *schema.MISSING[0]):
             other.execute(statement)
         other.execute("COMMIT")
         other.close()
-        create(*args)
+        bring_up(*args)
 
-    monkeypatch.setattr(schema, "_create", created_by_the_other)
+    monkeypatch.setattr(schema, "_bring_up", created_by_the_other)
     if theirs:
         with pytest.raises(CorruptCheckpointError, match="another program"):
             async with SqliteSaver.from_conn_string(path):

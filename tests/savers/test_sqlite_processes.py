@@ -20,6 +20,7 @@ from checkpoint_savers import (
 from checkpoint_savers.conformance.suite import (
     cid,
     commit,
+    event,
     head_of,
     record,
     row,
@@ -43,7 +44,7 @@ async def saver(path: Path) -> AsyncIterator[SqliteSaver]:
 KILLED = """if True:
     import anyio, sys
     from checkpoint_savers import SqliteSaver
-    from checkpoint_savers.conformance.suite import commit, record, row, take
+    from checkpoint_savers.conformance.suite import commit, event, record, row, take
     from checkpoint_savers.sqlite import transactions
 
     whole = transactions.commit
@@ -56,11 +57,19 @@ KILLED = """if True:
     async def main():
         async with SqliteSaver.from_conn_string(sys.argv[1]) as saver:
             claim = await take(saver, run="run-killed")
-            await saver.commit(claim, commit(row(1), records=[record(1, "a")]))
+            await saver.commit(claim, commit(row(1), records=[record(1, "a")], events=[event(1)]))
             transactions.commit = halfway
             await saver.commit(
                 claim,
-                commit(row(2, 1), row(3, 2), head=1, records=[record(3, "b")], clears=[record(1, "a")], releases=True),
+                commit(
+                    row(2, 1),
+                    row(3, 2),
+                    head=1,
+                    records=[record(3, "b")],
+                    clears=[record(1, "a")],
+                    releases=True,
+                    events=[event(1, 2, "tail"), event(3)],
+                ),
             )
 
     anyio.run(main)
@@ -83,6 +92,7 @@ async def test_killed_between_begin_and_commit(path: Path) -> None:
         chain = await saver.read("t")
         assert chain is not None and chain.head == cid(1) and chain.records == (record(1, "a"),)
         assert len(await saver.scan(None, None)) == 1
+        assert await saver.events("t") == (event(1),)
         claim = await take(saver)
         assert (claim.epoch, claim.newest) == (2, cid(1))
         await saver.commit(claim, commit(row(2, 1), head=1))

@@ -42,14 +42,23 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     inside: Callable[[], Mapping[str, bool]]
 
 
+EVENTS = ("resumed", "planned", "wrote", "spoke", "finished", "paused", "stopped", "failed", "updated", "stored")
+"""What is told of a run: a method of `Mode` each."""
+
+
 class Mode:
     """A view of the log. Each method answers with parts, in order; what they hold is the reader's to change.
 
     Attributes:
         name: what `stream_mode` calls it.
+        shows: the events that it overrides.
     """
 
     name: ClassVar[str]
+    shows: ClassVar[frozenset[str]] = frozenset()
+
+    def __init_subclass__(cls) -> None:
+        cls.shows = frozenset(event for event in EVENTS if getattr(cls, event) is not getattr(Mode, event))
 
     def __init__(self, view: View) -> None:
         self.view = view

@@ -1,0 +1,132 @@
+"""Anthropic's messages: events about a message's content blocks.
+
+Source: https://docs.anthropic.com/en/docs/build-with-claude/streaming
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from .draft import usage_of
+from .errors import StreamFailedError
+from .fields import of, plain, text_of
+from .reader import Drafting
+
+_CACHED: Final = ("cache_creation_input_tokens", "cache_read_input_tokens")
+_COUNTS: Final = frozenset(("input_tokens", "output_tokens"))
+
+_GROWS: Final = {
+    "text_delta": ("text", "content"),
+    "thinking_delta": ("thinking", "reasoning"),
+}
+"""Delta -> the field of it and of its block that grows, and what that is called here."""
+
+_SERVER_INPUTS: Final = frozenset(("server_tool_use", "mcp_tool_use"))
+
+
+class AnthropicMessage(Drafting):
+    """Events of `client.messages.create(stream=True)`, or of `client.messages.stream()`.
+
+    The latter shows, beside the events of the wire, others that it derives from them (`text`, `input_json` ...). They
+    say nothing new, and are passed over.
+    """
+
+    provider: str | None = "anthropic"
+
+    def __init__(self, id: str | None, name: str | None, make: Callable[[], str]) -> None:
+        super().__init__(id, name, make)
+        self._ended = False
+        self._usage: dict[str, Any] = {}
+        self._blocks: dict[int, dict[str, Any]] = {}
+        self._parts: dict[int, dict[str, list[str]]] = {}
+
+    def take_in(self, item: Any) -> None:
+        kind = text_of(item, "type")
+        if kind == "content_block_delta":
+            self._delta(of(item, "index"), of(item, "delta"))
+        elif kind == "content_block_start":
+            self._start(of(item, "index"), plain(of(item, "content_block")))
+        elif kind == "message_start":
+            message = of(item, "message")
+            self.model = text_of(message, "model") or None
+            self.draft.called(text_of(message, "id"))
+            self._count(of(message, "usage"))
+        elif kind == "message_delta":
+            self.draft.finish_reason = of(of(item, "delta"), "stop_reason") or self.draft.finish_reason
+            self._count(of(item, "usage"))
+        elif kind == "message_stop":
+            self._ended = True
+        elif kind == "error":
+            error = of(item, "error")
+            raise StreamFailedError("anthropic", of(error, "type"), text_of(error, "message") or "no reason given")
+
+    def _start(self, index: int, block: dict[str, Any]) -> None:
+        self._blocks[index] = block
+        self._parts[index] = {}
+        if block.get("type") == "tool_use":
+            # Its input is {} here, and comes in deltas; all at once from servers that only look like Anthropic's.
+            given = json.dumps(block["input"]) if block.get("input") else ""
+            self.draft.call(index, id=block.get("id", ""), name=block.get("name", ""), args=given)
+        for field, kind in _GROWS.values():
+            if block.get("type") == field:
+                self._grow(index, field, block.pop(field, ""), kind)
+
+    def _delta(self, index: int, delta: Any) -> None:
+        kind = text_of(delta, "type")
+        if kind in _GROWS:
+            field, called = _GROWS[kind]
+            self._grow(index, field, text_of(delta, field), called)
+        elif kind == "input_json_delta":
+            text = text_of(delta, "partial_json")
+            if self.draft.has_call(index):
+                self.draft.call(index, args=text)
+            else:
+                self._parts[index].setdefault("input", []).append(text)
+        elif kind == "signature_delta":
+            self._parts[index].setdefault("signature", []).append(text_of(delta, "signature"))
+        elif kind == "citations_delta":
+            self._blocks[index].setdefault("citations", []).append(plain(of(delta, "citation")))
+
+    def _grow(self, index: int, field: str, text: str, kind: str) -> None:
+        self._parts[index].setdefault(field, []).append(text)
+        self.draft.text(text, kind)
+
+    def _count(self, usage: Any) -> None:
+        # Later counts are totals, and take the place of those before; what is not told again stays.
+        self._usage.update(plain(usage) if usage is not None else {})
+
+    def end(self) -> Iterable[Any]:
+        if not self._ended:
+            raise StreamFailedError("anthropic", None, "the stream ended before `message_stop`")
+        counted = self._usage
+        if counted:
+            whole = counted.get("input_tokens", 0) + sum(counted.get(name, 0) for name in _CACHED)
+            self.draft.usage = usage_of(counted, whole, counted.get("output_tokens", 0), None, _COUNTS)
+        if not all(_is_said(block) for block in self._blocks.values()):
+            self.draft.blocks = [self._block(index) for index in sorted(self._blocks)]
+        return super().end()
+
+    def _block(self, index: int) -> dict[str, Any]:
+        """A block as Anthropic takes it back."""
+        block = {**self._blocks[index]}
+        for field, parts in self._parts[index].items():
+            block[field] = "".join(parts)
+        if block.get("type") == "tool_use":
+            block["input"] = _json(self.draft.args(index))
+        elif block.get("type") in _SERVER_INPUTS and "input" in self._parts[index]:
+            block["input"] = _json(block["input"])
+        return block
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text) if text.strip() else {}
+    except ValueError:
+        return text  # cut off; the tool call says what is wrong with it
+
+
+def _is_said(block: dict[str, Any]) -> bool:
+    """Whether content and tool calls say all that a block says."""
+    return block.get("type") == "tool_use" or (block.get("type") == "text" and not block.get("citations"))

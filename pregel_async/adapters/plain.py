@@ -1,0 +1,17 @@
+"""Strings: each is a token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .errors import InvalidSourceError
+from .reader import Drafting
+
+
+class Strings(Drafting):
+    """An iterable of strings. It ends when it ends."""
+
+    def take_in(self, item: Any) -> None:
+        if not isinstance(item, str):
+            raise InvalidSourceError(type(item).__name__, "came after strings in one stream: it is no token")
+        self.draft.text(item)

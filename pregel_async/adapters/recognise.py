@@ -1,0 +1,83 @@
+"""Whose stream it is, by its first item. No SDK is asked: what has the shape is taken for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from .anthropic_messages import AnthropicMessage
+from .errors import InvalidSourceError
+from .fields import of
+from .langchain_chunks import LangchainChunks, messages_module
+from .openai_chat import ChatCompletion
+from .openai_responses import Response
+from .plain import Strings
+from .reader import Reader
+
+_ANTHROPIC: Final = ("message_", "content_block_")
+
+TAKEN: Final = (
+    "a stream of OpenAI (chat completions or responses), of Anthropic, of langchain-core's message chunks, or strings"
+)
+
+
+def reader_of(item: Any) -> Callable[[str | None, str | None, Callable[[], str]], Reader]:
+    """What reads the stream that begins with an item: given an id, a name, and what makes ids, as `Drafting` has them.
+
+    Raises:
+        InvalidSourceError: nobody's.
+    """
+    if isinstance(item, str):
+        return Strings
+    langchain = messages_module()
+    if langchain is not None and isinstance(item, langchain.BaseMessage):
+        return LangchainChunks
+    if _is_chat_chunk(item):
+        return ChatCompletion
+    kind = of(item, "type")
+    if isinstance(kind, str):
+        if kind == "chunk" and _is_chat_chunk(of(item, "chunk")):
+            return ChatCompletion
+        if kind.startswith("response."):
+            return Response
+        if kind.startswith(_ANTHROPIC) or kind == "ping":
+            return AnthropicMessage
+        if kind == "error":
+            return AnthropicMessage if of(item, "error") is not None else Response
+    about = f"of type {kind!r} " if isinstance(kind, str) else ""
+    raise InvalidSourceError(
+        type(item).__name__, f"{about}came out of the stream, and begins no message: {TAKEN} is taken"
+    )
+
+
+def _is_chat_chunk(item: Any) -> bool:
+    if not isinstance(item, Mapping) and isinstance(item, Sequence):
+        return False
+    choices = of(item, "choices")
+    return isinstance(choices, (list, tuple)) and (not choices or of(choices[0], "delta") is not None)
+
+
+def refuse(source: Any, *, name: str, also_async: bool) -> None:
+    """Refuse, before anything is read, what cannot be a stream.
+
+    Raises:
+        InvalidSourceError: with what to do instead.
+    """
+    kind = type(source)
+    if isinstance(source, (str, bytes, bytearray, Mapping)):
+        raise InvalidSourceError(kind.__name__, f"is no stream: {name}() takes {TAKEN}, as they arrive")
+    if hasattr(kind, "__pydantic_fields__") and not any(hasattr(kind, name) for name in ("__aiter__", "__next__")):
+        # A whole response, or a model. All of pydantic's objects can be iterated, over their fields.
+        raise InvalidSourceError(
+            kind.__name__,
+            f"is a whole object and no stream: call the model with stream=True, or by astream(), for {name}()",
+        )
+    sync = hasattr(source, "__iter__") or hasattr(source, "__enter__")
+    if any(hasattr(source, method) for method in ("__aiter__", "__aenter__", "__await__")):
+        if also_async or sync:
+            return
+        raise InvalidSourceError(
+            kind.__name__, "is read asynchronously: use `await stream_message(...)` in an async node"
+        )
+    if not sync:
+        raise InvalidSourceError(kind.__name__, f"cannot be iterated: {name}() takes {TAKEN}")

@@ -1,0 +1,624 @@
+"""A reader who was away, and comes back: nothing lost, nothing twice, and what is void is said to be."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import anyio
+import pytest
+from durable_world import Died, TestWorld, Through
+
+from checkpoint_savers import InMemorySaver
+from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.errors import StorageError, ThreadBusyError, UnstorableValueError
+from checkpoint_savers.sqlite import SqliteSaver
+from pregel_async import START, Command, GraphDrained, RunControl, Send, StateGraph, get_stream_writer, interrupt
+from pregel_async.channels import UntrackedValue
+from pregel_async.errors import ConfigError, InvalidCursorError, RecordedFailureError, RunCancelledError
+
+pytestmark = pytest.mark.anyio
+
+MODES: Any = ["values", "updates", "custom", "tasks"]
+ASK: Any = {"stream_mode": MODES, "subgraphs": True, "version": "v2"}
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+
+
+class Gate:
+    """Lets nodes go on at a step."""
+
+    def __init__(self) -> None:
+        self.events: dict[str, anyio.Event] = {}
+        self.reached: dict[str, anyio.Event] = {}
+
+    async def wait(self, name: str) -> None:
+        if name in self.events:
+            self.reached[name].set()
+            await self.events[name].wait()
+
+    def close(self, *names: str) -> None:
+        self.events = {name: anyio.Event() for name in names}
+        self.reached = {name: anyio.Event() for name in names}
+
+
+def graph_of(
+    saver: BaseCheckpointSaver | None, gate: Gate | None = None, world: Any = None, *, ask: bool = False
+) -> Any:
+    """first -> three sends and a subgraph -> last; each writes to the stream before and after it waits at its gate."""
+
+    async def work(name: str) -> dict[str, list[str]]:
+        writer = get_stream_writer()
+        await writer(f"{name} begins")
+        if gate is not None:
+            await gate.wait(name)
+        await writer(f"{name} ends")
+        return {"log": [name]}
+
+    async def first(state: State) -> dict[str, list[str]]:
+        return await work("first")
+
+    async def inside(state: State) -> dict[str, list[str]]:
+        return await work("inside")
+
+    def plain(number: int) -> dict[str, list[str]]:
+        get_stream_writer()(f"plain {number}")
+        return {"log": [f"plain {number}"]}
+
+    async def last(state: State) -> dict[str, list[str]]:
+        if ask:
+            return {"log": [interrupt("go on?")]}
+        return await work("last")
+
+    sub = StateGraph(State).add_node(inside).add_edge(START, "inside").compile()
+
+    async def runs(state: State) -> dict[str, list[str]]:
+        await sub.ainvoke({"log": []})
+        return {"log": ["runs"]}
+
+    builder = StateGraph(State).add_node(first).add_node(plain).add_node(runs).add_node(last)
+    builder.add_edge(START, "first").add_edge("first", "runs").add_edge("runs", "last")
+    builder.add_conditional_edges("first", lambda state: [Send("plain", number) for number in range(3)], ["plain"])
+    return builder.compile(saver, world=world)
+
+
+async def read(stream: Any) -> list[dict[str, Any]]:
+    async with stream as parts:
+        return [part async for part in parts]
+
+
+def plain_of(parts: Sequence[dict[str, Any]]) -> list[Any]:
+    """What a reader sees of them, apart from how far storage was."""
+    return [{key: part[key] for key in ("type", "ns", "data", "seq", "step", "cursor")} for part in parts]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def saver(request: Any, tmp_path: Path, anyio_backend: Any) -> AsyncIterator[BaseCheckpointSaver]:
+    if request.param == "memory":
+        yield InMemorySaver()
+    else:
+        async with SqliteSaver.from_conn_string(tmp_path / "runs.db", synchronous="NORMAL") as saver:
+            yield saver
+
+
+def check_numbers(parts: Sequence[dict[str, Any]], after: int = 0) -> None:
+    """P4: gap-free."""
+    assert [part["seq"] for part in parts] == list(range(after + 1, after + 1 + len(parts)))
+
+
+# ---- at rest ---------------------------------------------------------------------------------------------------------
+
+
+async def test_after_the_end(saver: BaseCheckpointSaver) -> None:
+    """Coming back: from wherever a reader had got to, the rest comes, each once, and nothing runs again."""
+    graph = graph_of(saver)
+    everything = await read(graph.astream({"log": []}, "t", keep_events=True, **ASK))
+    check_numbers(everything)
+    assert everything[-1]["data"] == {"log": ["first", "runs", "plain 0", "plain 1", "plain 2", "last"]}
+    cursors = [part["cursor"] for part in everything]
+    assert cursors == sorted(cursors)
+    for read_so_far in range(1, len(everything) + 1):
+        stream = graph_of(saver).astream(None, "t", after=cursors[read_so_far - 1], **ASK)
+        rest = await read(stream)
+        assert plain_of(rest) == plain_of(everything[read_so_far:])
+        assert all(part["committed"] == 3 for part in rest)
+        assert stream.status == "done"
+    assert (await saver.claim("t", _somebody(), now=1e12, expires_at=1e12)).epoch == 2  # nobody has claimed it since
+
+
+def _somebody() -> Any:
+    from checkpoint_savers.owner import this_process
+
+    return this_process("somebody")
+
+
+async def test_after_a_question(saver: BaseCheckpointSaver) -> None:
+    """A run that asks has come to rest: the question is shown, and the node does not run again. After the answer the
+    reader goes on from where it was."""
+    graph = graph_of(saver, ask=True)
+    everything = await read(graph.astream({"log": []}, "t", keep_events=True, **ASK))
+    asked = [part for part in everything if part["type"] == "values" and part["interrupts"]]
+    assert [question.value for part in asked for question in part["interrupts"]] == ["go on?"]
+    for part in everything:
+        stream = graph.astream(None, "t", after=part["cursor"], **ASK)
+        rest = await read(stream)
+        assert plain_of(rest) == plain_of(everything[part["seq"] :])
+        assert stream.status == "interrupted"
+    answered = await read(graph.astream(Command(resume="yes"), "t", keep_events=True, **ASK))
+    later = await read(graph.astream(None, "t", after=everything[3]["cursor"], **ASK))
+    assert [part["data"] for part in later] == [part["data"] for part in (*everything[4:], *answered)]
+    check_numbers(later, after=4)
+
+
+async def test_after_a_failure(saver: BaseCheckpointSaver) -> None:
+    """Failures arrive as the last event, then as the exception; to who comes back too, by name."""
+
+    async def fails(state: State) -> State:
+        get_stream_writer()("before")
+        raise LookupError("no such thing")
+
+    graph = StateGraph(State).add_node(fails).add_edge(START, "fails").compile(saver)
+    parts: list[Any] = []
+    stream = graph.astream({"log": []}, "t", keep_events=True, **ASK)
+    with pytest.raises(LookupError, match="no such thing"):
+        async for part in stream:
+            parts.append(part)
+    assert stream.status == "failed"
+    assert parts[-1]["type"] == "error"
+    assert parts[-1]["data"] == {"error": "LookupError", "message": "no such thing"}
+    assert parts[-2]["type"] == "tasks" and isinstance(parts[-2]["data"]["error"], LookupError)
+    for at in range(1, len(parts) + 1):
+        rest: list[Any] = []
+        back = graph.astream(None, "t", after=parts[at - 1]["cursor"], **ASK)
+        with pytest.raises(RecordedFailureError, match="LookupError: no such thing") as caught:
+            async for part in back:
+                rest.append(part)
+        assert caught.value.type == "LookupError"
+        assert back.status == "failed"
+        assert [part["seq"] for part in rest] == [part["seq"] for part in parts[at:]]
+        assert [part["data"]["error"] for part in rest if part["type"] == "tasks" and "error" in part["data"]] == [
+            "LookupError: no such thing" for part in parts[at:] if part["type"] == "tasks" and "error" in part["data"]
+        ]
+
+
+async def test_after_a_drain(saver: BaseCheckpointSaver) -> None:
+    """A drained run goes on when its reader comes back; nothing of it was void."""
+    undisturbed = await read(graph_of(InMemorySaver()).astream({"log": []}, "t", keep_events=True, **ASK))
+    gate, control = Gate(), RunControl()
+    gate.close("inside")
+    graph = graph_of(saver, gate)
+    parts: list[Any] = []
+    stream = graph.astream({"log": []}, "t", keep_events=True, control=control, **ASK)
+    with pytest.raises(GraphDrained, match="deploy"):
+        async for part in stream:
+            parts.append(part)
+            if part["data"] == "inside begins":
+                control.request_drain("deploy")
+                gate.events["inside"].set()
+    assert stream.status == "drained"
+    parts = [part for part in parts if part["type"] != "error"]
+    gate.events.clear()
+    back = graph.astream(None, "t", after=parts[-1]["cursor"], **ASK)
+    rest = await read(back)
+    assert back.status == "done"
+    assert "superstep_restarted" not in [part["type"] for part in rest]
+    shown = sorted(str(part["data"]) for part in (*parts, *rest) if part["type"] == "custom")
+    assert shown == sorted(str(part["data"]) for part in undisturbed if part["type"] == "custom")
+    assert (await graph.aget_state("t")).values["log"].count("inside") == 0
+
+
+# ---- while it goes on --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gone_after", [1, 3, 5, 8, 12])
+@pytest.mark.parametrize("held", ["first", "inside", "last"])
+async def test_joining_a_run_of_this_process(saver: BaseCheckpointSaver, held: str, gone_after: int) -> None:
+    """Back in the same process: every event once, whether its superstep is committed or open."""
+    gate = Gate()
+    gate.close(held)
+    graph = graph_of(saver, gate)
+    stream = graph.astream({"log": []}, "t", keep_events=True, **ASK)
+    parts: list[Any] = []
+    async with anyio.create_task_group() as group, stream:
+        while len(parts) < gone_after and (stream._pipe.parts or not gate.reached[held].is_set()):
+            if stream._pipe.parts:
+                parts.append(await anext(stream))
+            await anyio.lowlevel.checkpoint()
+        group.start_soon(stream.finish)  # it goes away, and the run goes on
+        await gate.reached[held].wait()
+        back = graph.astream(None, "t", after=parts[-1]["cursor"], **ASK)
+        other = graph.astream(None, "t", after=parts[0]["cursor"], **ASK)
+        more: list[Any] = []
+
+        async def read_other() -> None:
+            more.extend(await read(other))
+
+        async def let_go() -> None:
+            await anyio.wait_all_tasks_blocked()
+            gate.events[held].set()
+
+        group.start_soon(read_other)
+        group.start_soon(let_go)
+        parts += await read(back)
+        assert back.status == "done"
+    check_numbers(parts)
+    assert plain_of(more) == plain_of(parts[1:])
+    assert plain_of(await read(graph.astream(None, "t", after=parts[0]["cursor"], **ASK))) == plain_of(parts[1:])
+    assert {str(part["data"]) for part in parts if part["type"] == "custom"} >= {
+        "first begins",
+        "inside ends",
+        "last ends",
+    }
+
+
+async def test_two_readers_have_their_own(saver: BaseCheckpointSaver) -> None:
+    """P1: what one reader changes in place does not reach the other, nor what is kept."""
+    gate = Gate()
+    gate.close("last")
+    graph = graph_of(saver, gate)
+    stream = graph.astream({"log": []}, "t", keep_events=True, **ASK)
+    async with stream, anyio.create_task_group() as group:
+        start = await anext(stream)
+        other = graph.astream(None, "t", after=start["cursor"], **ASK)
+        seen: list[Any] = []
+
+        async def read_other() -> None:
+            seen.extend(await read(other))
+
+        group.start_soon(read_other)
+        gate.events["last"].set()
+        async for part in stream:
+            if part["type"] == "values":
+                part["data"]["log"].append("spoilt")
+    assert "spoilt" not in str(seen)
+    assert "spoilt" not in str(await read(graph.astream(None, "t", after=start["cursor"], **ASK)))
+
+
+async def test_a_joined_run_that_is_cancelled(saver: BaseCheckpointSaver) -> None:
+    """Who has joined is told when whoever started the run cancels it; coming back once more resumes it."""
+    gate = Gate()
+    gate.close("inside")
+    graph = graph_of(saver, gate)
+    stream = graph.astream({"log": []}, "t", keep_events=True, **ASK)
+    seen: list[Any] = []
+    raised: list[BaseException] = []
+    async with anyio.create_task_group() as group:
+        start = await anext(stream)
+
+        async def join() -> None:
+            try:
+                async for part in graph.astream(None, "t", after=start["cursor"], **ASK):
+                    seen.append(part)
+            except RunCancelledError as error:
+                raised.append(error)
+
+        group.start_soon(join)
+        await gate.reached["inside"].wait()
+        await anyio.wait_all_tasks_blocked()
+        await stream.aclose()
+    assert stream.status == "cancelled"
+    assert [type(error) for error in raised] == [RunCancelledError]
+    gate.events.clear()
+    rest = await read(graph.astream(None, "t", after=seen[-1]["cursor"], **ASK))
+    assert rest[0]["type"] == "superstep_restarted"
+    assert rest[0]["data"]["step"] == 2
+    check_numbers([start, *seen, *rest])
+    assert (await graph.aget_state("t")).next == ()
+
+
+async def test_a_joined_run_that_fails(saver: BaseCheckpointSaver) -> None:
+    """The failure reaches everybody who reads."""
+    gate = Gate()
+    gate.close("last")
+
+    class Broken(Through):
+        broken = False
+
+        async def around(self, verb: str, call: Any) -> Any:
+            if self.broken and verb in ("commit", "record"):
+                raise StorageError("the disk is gone")
+            return await call()
+
+    broken = Broken(saver)
+    graph = graph_of(broken, gate)
+    stream = graph.astream({"log": []}, "t", keep_events=True, **ASK)
+    async with anyio.create_task_group() as group:
+        start = await anext(stream)
+        ends: list[Any] = []
+
+        async def join() -> None:
+            back = graph.astream(None, "t", after=start["cursor"], **ASK)
+            with pytest.raises(StorageError, match="the disk is gone"):
+                async for part in back:
+                    ends.append(part)
+
+        group.start_soon(join)
+        group.start_soon(_drained_to_failure, stream)
+        await gate.reached["last"].wait()
+        await anyio.wait_all_tasks_blocked()
+        broken.broken = True
+        gate.events["last"].set()
+    assert ends[-1]["type"] == "error"
+    assert ends[-1]["data"]["message"] == "the disk is gone"
+
+
+async def _drained_to_failure(stream: Any) -> None:
+    with pytest.raises(StorageError):
+        async for _ in stream:
+            pass
+
+
+async def test_following_a_run_elsewhere(saver: BaseCheckpointSaver) -> None:
+    """Elsewhere (another graph object knows nothing of it): "reject" shows what is committed and says that the thread is
+    busy; "wait" follows what is committed until the thread is free."""
+    gate = Gate()
+    gate.close("last")
+    here, there = graph_of(saver, gate), graph_of(saver)
+    stream = here.astream({"log": []}, "t", keep_events=True, **ASK)
+    async with stream, anyio.create_task_group() as group:
+        start = await anext(stream)
+        parts = [start]
+
+        async def go_on() -> None:
+            async for part in stream:
+                parts.append(part)
+
+        group.start_soon(go_on)
+        await gate.reached["last"].wait()
+        await anyio.wait_all_tasks_blocked()
+        seen: list[Any] = []
+        with pytest.raises(ThreadBusyError):
+            async for part in there.astream(None, "t", after=start["cursor"], **ASK):
+                seen.append(part)
+        assert seen[-1]["type"] == "error"  # why this stream ends
+        assert plain_of(seen[:-1]) == plain_of(parts[1 : len(seen)])
+        assert seen[-2]["step"] == 2  # the superstep before
+
+        async def free() -> None:
+            gate.events["last"].set()
+
+        group.start_soon(free)
+        followed = await read(there.astream(None, "t", after=start["cursor"], on_conflict="wait", **ASK))
+    assert plain_of(followed) == plain_of(parts[1:])
+
+
+# ---- after a crash -----------------------------------------------------------------------------------------------------
+
+
+class Crashing(Through):
+    """Its process ends at one call, counted from 1, before or after it was done."""
+
+    def __init__(self, inner: BaseCheckpointSaver, at: int, *, after: bool) -> None:
+        super().__init__(inner)
+        self.calls = 0
+        self._at, self._after = at, after
+
+    async def around(self, verb: str, call: Any) -> Any:
+        if verb == "read":
+            return await call()
+        self.calls += 1
+        if self.calls < self._at:
+            return await call()
+        if self.calls == self._at and self._after:
+            await call()
+        raise Died(verb)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+async def test_every_crash_point(after: bool) -> None:
+    """P4: killed at any call of storage, and come back elsewhere: all committed events, then `superstep_restarted`, then
+    the superstep anew. Committed events are never taken back, and none is missing or twice."""
+    undisturbed = await read(graph_of(InMemorySaver()).astream({"log": []}, "t", keep_events=True, **ASK))
+    names = _kinds(undisturbed)
+    for at in range(1, 100):
+        inner, world = InMemorySaver(), TestWorld()
+        crashing = Crashing(inner, at, after=after)
+        seen: list[Any] = []
+        stream = graph_of(crashing, world=world).astream({"log": []}, "t", keep_events=True, **ASK)
+        try:
+            async for part in stream:
+                seen.append(part)
+            break
+        except BaseException as error:
+            assert _died(error), error
+        world.time += 100
+        if not seen:
+            continue
+        graph = graph_of(inner, world=world)
+        if not (await graph.aget_state("t")).config["configurable"].get("checkpoint_id"):
+            continue  # the input was never stored
+        rest = await read(graph.astream(None, "t", after=seen[-1]["cursor"], on_conflict="wait", **ASK))
+        check_numbers([*seen, *rest])
+        committed = [part for part in seen if _is_committed(part, seen, rest)]
+        restarted = [part for part in rest if part["type"] == "superstep_restarted"]
+        assert len(restarted) <= 1
+        shown = [*committed, *(part for part in rest if part["type"] != "superstep_restarted")]
+        # Results that were recorded before the crash come again without running: no custom, no tasks.
+        assert _kinds(shown, ran=False) == _kinds(undisturbed, ran=False), at
+        assert set(_kinds(shown)) <= set(names)
+        assert (await graph.aget_state("t")).next == ()
+    else:
+        pytest.fail("it never got through")
+    assert at > 8
+
+
+def _died(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return any(_died(one) for one in error.exceptions)
+    return isinstance(error, Died)
+
+
+def _is_committed(part: dict[str, Any], seen: Sequence[dict[str, Any]], rest: Sequence[dict[str, Any]]) -> bool:
+    """By its cursor: it is on a checkpoint that was closed, or came with the commit that made it."""
+    restarted = [one for one in rest if one["type"] == "superstep_restarted"]
+    if not restarted:
+        return True
+    checkpoint = part["cursor"].split(".")[0]
+    if checkpoint != restarted[0]["data"]["checkpoint_id"]:
+        return True
+    return bool(not part["ns"] and part["committed"] == part["step"] and part["type"] in ("updates", "values", "tasks"))
+
+
+def _kinds(parts: Sequence[dict[str, Any]], *, ran: bool = True) -> list[str]:
+    kept = []
+    for part in parts:
+        data = part["data"]
+        if part["type"] == "updates":
+            data = {key: value for key, value in data.items() if key != "__metadata__"}
+        if not ran and (part["type"] in ("custom", "tasks") or part["ns"]):
+            continue
+        kept.append(
+            f"{part['type']} {part['ns'] and part['ns'][0].split(':')[0]} {data if part['type'] != 'tasks' else data['name']}"
+        )
+    return sorted(kept)
+
+
+# ---- much ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["awaited", "not awaited"])
+async def test_a_long_superstep(saver: BaseCheckpointSaver, waits: bool) -> None:
+    """Events of an open superstep that are many are spilled, and come back in order, each once; P12: what is held is
+    bounded."""
+    reached, go_on = anyio.Event(), anyio.Event()
+
+    async def talks(state: State) -> State:
+        writer = get_stream_writer()
+        for number in range(2000):
+            done = writer(number)
+            if waits:
+                await done
+            elif number % 50 == 0:
+                await anyio.lowlevel.checkpoint()
+        reached.set()
+        await go_on.wait()
+        await writer("last")
+        return {"log": ["said"]}
+
+    graph = StateGraph(State).add_node(talks).add_edge(START, "talks").compile(saver)
+    ask: Any = {"stream_mode": ["custom", "values"], "version": "v2"}
+    stream = graph.astream({"log": []}, "t", keep_events=True, **ask)
+    parts: list[Any] = []
+    async with stream, anyio.create_task_group() as group:
+        for _ in range(700):
+            parts.append(await anext(stream))
+        group.start_soon(stream.finish)
+        await reached.wait()
+        async with aclosing(graph.astream(None, "t", after=parts[-1]["cursor"], **ask)) as back:
+            for _ in range(100):
+                parts.append(await anext(back))
+        go_on.set()
+    parts += await read(graph.astream(None, "t", after=parts[-1]["cursor"], **ask))
+    check_numbers(parts)
+    assert [part["data"] for part in parts if part["type"] == "custom"] == [*range(2000), "last"]
+
+
+async def test_what_a_crash_spilled_is_void(saver: BaseCheckpointSaver) -> None:
+    """What was stored of an open superstep is no event of the thread's unless the superstep closes."""
+    stuck = anyio.Event()
+    says = ["first time"]
+
+    async def talks(state: State) -> State:
+        writer = get_stream_writer()
+        for number in range(600):
+            await writer(f"{says[-1]} {number}")
+        if len(says) == 1:
+            await stuck.wait()
+        return {"log": ["said"]}
+
+    graph = StateGraph(State).add_node(talks).add_edge(START, "talks").compile(saver)
+    ask: Any = {"stream_mode": ["custom", "values"], "version": "v2"}
+    stream = graph.astream({"log": []}, "t", keep_events=True, **ask)
+    parts = [await anext(stream) for _ in range(601)]
+    await stream.aclose()
+    assert await saver.events("t", limit=1000)
+    says.append("second time")
+    rest = await read(graph.astream(None, "t", after=parts[-1]["cursor"], **ask))
+    assert rest[0]["type"] == "superstep_restarted"
+    assert [part["data"] for part in rest[1:-1]] == [f"second time {number}" for number in range(600)]
+    whole = await read(graph.astream(None, "t", after=parts[0]["cursor"], **ask))
+    assert "first time" not in str(whole)
+    assert [part["data"] for part in whole if part["type"] == "custom"] == [part["data"] for part in rest[1:-1]]
+
+
+# ---- what is refused ---------------------------------------------------------------------------------------------------
+
+
+async def test_bad_cursors(saver: BaseCheckpointSaver) -> None:
+    """A cursor that is none, or of another thread or branch, is an error and runs nothing."""
+    graph = graph_of(saver)
+    parts = await read(graph.astream({"log": []}, "t", keep_events=True, **ASK))
+    await graph.ainvoke({"log": []}, "other")
+    for bad in ("", "x", "a.b.c.d", f"{parts[0]['cursor']}.1", "a.1.1." + "9" * 5000, "\udc80.1.1.1"):
+        with pytest.raises(InvalidCursorError):
+            graph.astream(None, "t", after=bad, **ASK)
+    stream = graph.astream(None, "other", after=parts[0]["cursor"], **ASK)
+    with pytest.raises(InvalidCursorError):
+        await read(stream)
+    with pytest.raises(InvalidCursorError):
+        await read(graph.astream(None, "nothing here", after=parts[0]["cursor"], **ASK))
+    states = [state async for state in graph.aget_state_history("t")]
+    await graph.ainvoke(None, states[2].config)  # a fork: the thread stands on another branch
+    with pytest.raises(InvalidCursorError, match="branch"):
+        await read(graph.astream(None, "t", after=parts[-1]["cursor"], **ASK))
+
+
+async def test_bad_calls(saver: BaseCheckpointSaver) -> None:
+    """Refused at once: keeping without a checkpointer; coming back with an input, or to unlabelled chunks."""
+    graph = graph_of(saver)
+    cursor = (await read(graph.astream({"log": []}, "t", keep_events=True, **ASK)))[0]["cursor"]
+    with pytest.raises(ConfigError, match="checkpointer"):
+        graph_of(None).astream({"log": []}, keep_events=True)
+    with pytest.raises(ConfigError, match="pass None"):
+        graph.astream({"log": []}, "t", after=cursor, version="v2")
+    with pytest.raises(ConfigError, match="v2"):
+        graph.astream(None, "t", after=cursor)
+
+
+async def test_what_cannot_be_kept(saver: BaseCheckpointSaver) -> None:
+    """P11: a chunk that cannot be stored fails the node that wrote it; a key that is never stored is left out."""
+
+    class Opaque:
+        pass
+
+    class Tracked(TypedDict, total=False):
+        log: Annotated[list[str], operator.add]
+        handle: Annotated[Any, UntrackedValue]
+
+    def node(state: Tracked) -> Tracked:
+        return {"log": ["x"], "handle": Opaque()}
+
+    def writes(state: Tracked) -> None:
+        get_stream_writer()(Opaque())
+
+    graph = StateGraph(Tracked).add_node(node).add_edge(START, "node").compile(saver)
+    parts = await read(graph.astream({"log": []}, "t", stream_mode="values", keep_events=True, version="v2"))
+    assert isinstance(parts[-1]["data"]["handle"], Opaque)
+    back = await read(graph.astream(None, "t", stream_mode="values", after=parts[0]["cursor"], version="v2"))
+    assert back[-1]["data"] == {"log": ["x"]}
+    graph = StateGraph(Tracked).add_node(writes).add_edge(START, "writes").compile(saver)
+    with pytest.raises(UnstorableValueError, match="custom"):
+        await read(graph.astream({"log": []}, "u", stream_mode="custom", keep_events=True))
+
+
+async def test_only_what_is_asked_for(saver: BaseCheckpointSaver) -> None:
+    """A reader that comes back sees the modes that it asks for, of those that were kept."""
+    graph = graph_of(saver)
+    parts = await read(graph.astream({"log": []}, "t", keep_events=True, **ASK))
+    back = await read(graph.astream(None, "t", stream_mode="values", after=parts[0]["cursor"], version="v2"))
+    assert [part["data"] for part in back] == [
+        part["data"] for part in parts[1:] if part["type"] == "values" and not part["ns"]
+    ]
+
+
+async def test_without_keeping_nothing_is_stored(saver: BaseCheckpointSaver) -> None:
+    """Where nobody asked for it, no event is stored and no cursor is shown."""
+    graph = graph_of(saver)
+    parts = await read(graph.astream({"log": []}, "t", **ASK))
+    assert {part["cursor"] for part in parts} == {None}
+    assert await saver.events("t") == ()
