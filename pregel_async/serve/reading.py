@@ -38,6 +38,7 @@ class Reading:
         started: set when it is known whether there is a run to tell of.
         over: set when the run has ended, and all was told.
         refused: why there is none.
+        promised: the client has been told that there is one, though it is not known yet.
         status: how the run has ended.
         failure: what it has failed with.
         last: the newest `values` part.
@@ -65,6 +66,7 @@ class Reading:
         self.started = anyio.Event()
         self.over = anyio.Event()
         self.refused: Exception | None = None
+        self.promised = False
         self.status: Status = "error"
         self.failure: Exception | None = None
         self.last: Any = None
@@ -112,8 +114,8 @@ class Reading:
                 self._fail(error)
         if self._scope.cancelled_caught:
             self.status = "cancelled" if self._stopped else "timeout"
-            if self._seat is None and not self.started.is_set():
-                self.refused = Refusal(503, "Cancelled", "the run was cancelled before it had begun")
+            if not self.started.is_set() and not self.promised:
+                self.refused = Refusal(503, "Busy", "the run could not begin in time", {"retry-after": "1"})
         if self.refused is None:
             self.started.set()
             await self._close()
@@ -124,7 +126,7 @@ class Reading:
             self.status = "drained"
         elif isinstance(error, RunCancelledError):
             self.status = "cancelled"
-        elif not self.started.is_set() and not isinstance(error, RecordedFailureError):
+        elif not self.started.is_set() and not self.promised and not isinstance(error, RecordedFailureError):
             self.refused = error
             if isinstance(error, EmptyInputError) and self._wire.place is not None:
                 self.refused = Refusal(404, "NotFound", "this thread has nothing to come back to")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import anyio
@@ -60,9 +60,8 @@ class RunResponse(Response):
                 group.start_soon(reading.drive)
                 group.start_soon(self._watch, reading)
                 await self._answer(reading, scope, receive, send)
-                reading.events.close()
                 if not reading.over.is_set():
-                    group.start_soon(self._gone, reading)
+                    group.start_soon(self._leave, reading)
                     await reading.over.wait()
                 group.cancel_scope.cancel()
         except BaseExceptionGroup as several:
@@ -75,6 +74,7 @@ class RunResponse(Response):
     async def _answer(self, reading: Reading, scope: Scope, receive: Receive, send: Send) -> None:
         with anyio.move_on_after(self._limits.heartbeat or PATIENCE):
             await reading.started.wait()
+        reading.promised = reading.refused is None
         if reading.refused is not None:
             await failure_response(reading.refused, expose=self._expose)(scope, receive, send)
             return
@@ -83,13 +83,16 @@ class RunResponse(Response):
     async def _tell(self, reading: Reading, scope: Scope, receive: Receive, send: Send) -> None:
         raise NotImplementedError
 
-    async def _gone(self, reading: Reading) -> None:
+    async def _leave(self, reading: Reading) -> None:
         """The client has left."""
         if self._on_disconnect == "cancel":
             if self._seat is not None:
                 self._seat.leave()
+            if self._seat is not None and self._seat.others:
+                reading.events.close()
                 await self._seat.nobody()
             reading.stop()
+        reading.events.close()
 
     async def _watch(self, reading: Reading) -> None:
         """When the service shuts down, the run has some time to get to its next barrier."""
@@ -103,8 +106,13 @@ class EventsResponse(RunResponse):
     """As server-sent events."""
 
     async def _tell(self, reading: Reading, scope: Scope, receive: Receive, send: Send) -> None:
+        async def events() -> AsyncGenerator[bytes, None]:
+            # Not the channel itself, which would be closed with the response: that tells the run what its reader says.
+            async for event in reading.events:
+                yield event
+
         response = EventSourceResponse(
-            reading.events,
+            events(),
             sep="\n",
             ping=self._limits.heartbeat,
             ping_message_factory=lambda: ServerSentEvent(comment=HEARTBEAT, sep="\n"),

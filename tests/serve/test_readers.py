@@ -89,7 +89,9 @@ async def test_nobody_waits_for_a_reader_that_has_left() -> None:
 async def test_a_slow_reader_slows_the_run() -> None:
     """What waits for it is bounded, however long it takes; then it has everything."""
     wrote: list[int] = []
-    async with browsing(serve(chatty(1000, wrote=wrote).compile(InMemorySaver()), limits=Limits(write=None))) as browser:
+    async with browsing(
+        serve(chatty(1000, wrote=wrote).compile(InMemorySaver()), limits=Limits(write=None))
+    ) as browser:
         exchange = browser.open(json=BODY)
         await exchange.next("custom")
         exchange.stall()
