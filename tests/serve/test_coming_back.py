@@ -190,3 +190,36 @@ async def test_from_the_beginning() -> None:
     async with browsing(serve(talking().compile(InMemorySaver()))) as browser:
         whole = (await browser.ask(json=body("t", MODES))).events
         assert of_the_run((await browser.ask("/?thread_id=t")).events) == of_the_run(whole)
+
+
+async def test_what_is_void_is_told_once_whoever_has_run_on() -> None:
+    """By another reader's coming back, or by a new request, live or done: one `superstep_restarted`, before all else."""
+    for by, live in (("reader", True), ("reader", False), ("request", True), ("request", False)):
+        gate = Gate()
+        async with browsing(serve(gated(gate).compile(InMemorySaver()))) as browser:
+            first = browser.open(json=body("t", ["custom"]))
+            seen = [await first.next() for _ in range(2)]
+            await gate.reached.wait()
+            first.leave()
+            await first.over.wait()
+            gate.reached = anyio.Event()
+            again = {**body("t", ["custom"]), "input": None}
+            other = browser.open("/?thread_id=t", last=seen[0].id) if by == "reader" else browser.open(json=again)
+            await gate.reached.wait()
+            await other.next("custom")
+            if live:
+                second = browser.open("/?thread_id=t", last=seen[1].id)
+                told = [await second.next() for _ in range(3)]
+                assert [event.name for event in told] == ["metadata", "superstep_restarted", "custom"]
+                gate.opened.set()
+                await second.over.wait()
+            else:
+                gate.opened.set()
+                await other.over.wait()
+                second = await browser.ask("/?thread_id=t", last=seen[1].id)
+            assert [event.name for event in second.events] == [
+                *("metadata", "superstep_restarted", "custom", "custom", "end")
+            ]
+            assert [event.data for event in without_what_is_void([*of_the_run(seen), *of_the_run(second.events)])] == [
+                *("before", "behind")
+            ]
