@@ -1,12 +1,13 @@
 """A stream that is read to its end for a client that may leave: the side of a response that belongs to the run.
 
 The run is read in a task of its own (`drive`), inside the request that it answers; the client's side takes what is told
-from a channel that holds nothing, so that a slow client slows the run by what lies in its stream's pipe. When the
+from a channel that holds little, so that a slow client slows the run. When the
 client's side is closed, the run is cancelled, or goes on and nobody waits for its chunks.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Literal, TypeAlias
 
 import anyio
@@ -29,6 +30,10 @@ Status: TypeAlias = Literal["success", "interrupted", "error", "drained", "timeo
     timeout      it has taken as long as a run may
     cancelled    by the service, or because those who watched it have left
 """
+
+
+UNREAD = 16
+"""Events that wait for the client, beside the parts that wait in the stream's pipe. They go out together."""
 
 
 class Reading:
@@ -83,7 +88,15 @@ class Reading:
         self._told_failure = False
         self._scope: anyio.CancelScope | None = None
         self._stopped = False
-        self._sender, self.events = anyio.create_memory_object_stream[bytes](0)
+        self._sender, self.events = anyio.create_memory_object_stream[bytes](UNREAD)
+
+    def waiting(self) -> bytes:
+        """The events that can be told at once."""
+        events: list[bytes] = []
+        with contextlib.suppress(anyio.WouldBlock, anyio.EndOfStream):
+            while len(events) < UNREAD:
+                events.append(self.events.receive_nowait())
+        return b"".join(events)
 
     def stop(self) -> None:
         """Cancel the run."""

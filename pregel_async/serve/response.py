@@ -107,9 +107,9 @@ class EventsResponse(RunResponse):
 
     async def _tell(self, reading: Reading, scope: Scope, receive: Receive, send: Send) -> None:
         async def events() -> AsyncGenerator[bytes, None]:
-            # Not the channel itself, which would be closed with the response: that tells the run what its reader says.
+            # Not the channel itself, which would be closed with the response: that tells the run that its reader is gone.
             async for event in reading.events:
-                yield event
+                yield event + reading.waiting()
 
         response = EventSourceResponse(
             events(),
@@ -121,23 +121,32 @@ class EventsResponse(RunResponse):
             shutdown_event=self._service.draining,
             shutdown_grace_period=self._service.grace + 5,
         )
-        gone = False
+        # Around every message, the last and the heartbeats too: a client that takes nothing holds each of them up. One
+        # scope for all of them, with a deadline while something is on its way.
+        write = float("inf") if self._limits.write is None else self._limits.write
+        sending, gone = 0, False
 
         async def bounded(message: Message) -> None:
-            # Around every message, the last and the heartbeats too: a client that takes nothing holds each of them up.
-            nonlocal gone
+            nonlocal sending, gone
+            if sending == 0:
+                patience.deadline = anyio.current_time() + write
+            sending += 1
             try:
-                with anyio.fail_after(self._limits.write):
-                    await send(message)
-            except OSError:  # a TimeoutError among them
+                await send(message)
+            except OSError:
                 gone = True
                 raise
+            finally:
+                sending -= 1
+                if sending == 0:
+                    patience.deadline = float("inf")
 
-        try:
-            await response(scope, receive, bounded)
-        except Exception:
-            if not gone:
-                raise
+        with anyio.CancelScope() as patience:
+            try:
+                await response(scope, receive, bounded)
+            except Exception:
+                if not gone:
+                    raise
 
 
 class DocumentResponse(RunResponse):

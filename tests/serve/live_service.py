@@ -109,6 +109,7 @@ def main() -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
     listener.bind(("127.0.0.1", 0))
+    listener.listen(4096)
     print(listener.getsockname()[1], flush=True)
     # By name, as the command does: it is imported when uvicorn already listens to signals.
     config = uvicorn.Config("live_service:app", log_level="error", lifespan="on", backlog=4096)
