@@ -10,6 +10,7 @@ nox.options.sessions = ["lint", "types", "contracts", "tests"]
 nox.options.default_venv_backend = "venv"
 
 PYPROJECT = nox.project.load_toml("pyproject.toml")
+STEPS = "tests/runtime/test_cancellation_steps.py"
 CODE = ("pregel_async", "checkpoint_savers", "tests", "examples", "noxfile.py")
 
 
@@ -85,11 +86,12 @@ def adapters(session: nox.Session) -> None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """A million damaged frames, and each law on three thousand random programs (PREGEL_FUZZ, PREGEL_LAWS)."""
+    """A million damaged frames, each law on three thousand random programs, and a cancellation at every step of a run
+    (PREGEL_FUZZ, PREGEL_LAWS, PREGEL_STEPS)."""
     install(session, "test")
-    counts = {"PREGEL_FUZZ": "1000000", "PREGEL_LAWS": "3000"}
+    counts = {"PREGEL_FUZZ": "1000000", "PREGEL_LAWS": "3000", "PREGEL_STEPS": "100000"}
     env = {name: os.environ.get(name, count) for name, count in counts.items()}
-    pytest(session, "-n", "auto", "-q", "tests/savers/test_fuzz.py", "tests/laws", **env)
+    pytest(session, "-n", "auto", "-q", "tests/savers/test_fuzz.py", "tests/laws", STEPS, **env)
 
 
 @nox.session

@@ -500,6 +500,19 @@ class Graph(SyncFace[InputT, OutputT]):
         feed: Feed | None,
         begun: Callable[[Thread], Awaitable[bool]] | None = None,
     ) -> Ended:
+        around = CURRENT.get()
+        if around is None or around.fence is None:
+            return await self._run_here(given, call, feed, begun)
+        # In a thread that may be left behind: what it runs on the event loop has ended by then.
+        return await around.fence.admit("a graph", lambda: self._run_here(given, call, feed, begun))
+
+    async def _run_here(
+        self,
+        given: Any,
+        call: _Call,
+        feed: Feed | None,
+        begun: Callable[[Thread], Awaitable[bool]] | None,
+    ) -> Ended:
         settings, outer = call.settings, call.outer
         audience = Audience(shown=self._as_shown, feed=feed, codec=self._events_codec, overhears=_overhears())
         if outer is not None:

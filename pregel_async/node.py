@@ -13,7 +13,7 @@ from ._runtime.injection import injections_of
 from ._runtime.worker import in_thread
 from .errors import GraphValidationError
 
-__all__ = ["PASSTHROUGH", "ChannelWriteEntry", "NodeBuilder", "PregelNode", "flavour_of"]
+__all__ = ["PASSTHROUGH", "ChannelWriteEntry", "NodeBuilder", "PregelNode", "check_abandonable", "flavour_of"]
 
 
 class _Passthrough:
@@ -51,6 +51,7 @@ class PregelNode(msgspec.Struct, frozen=True, kw_only=True):
         bound: the function that runs.
         writers: what becomes of its result.
         tags, metadata: the user's own.
+        abandon_on_cancel: as in `NodeBuilder.abandon_on_cancel`.
     """
 
     name: str = ""
@@ -60,6 +61,7 @@ class PregelNode(msgspec.Struct, frozen=True, kw_only=True):
     writers: tuple[ChannelWriteEntry, ...] = ()
     tags: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = {}
+    abandon_on_cancel: bool = False
 
     @property
     def action(self) -> Callable[[Any], Any]:
@@ -91,6 +93,7 @@ class NodeBuilder:
         self._writes: list[ChannelWriteEntry] = []
         self._tags: list[str] = []
         self._metadata: dict[str, Any] = {}
+        self._abandon_on_cancel = False
 
     def subscribe_only(self, channel: str) -> Self:
         """Run when this channel is updated, on its bare value. Excludes other subscriptions."""
@@ -143,32 +146,48 @@ class NodeBuilder:
         self._metadata.update(metadata)
         return self
 
+    def abandon_on_cancel(self) -> Self:
+        """A cancellation does not wait for the node's plain function; see `StateGraph.add_node`."""
+        self._abandon_on_cancel = True
+        return self
+
     def build(self) -> PregelNode:
-        """The node. Raises `GraphValidationError` when it subscribes to nothing."""
+        """The node.
+
+        Raises:
+            GraphValidationError: it subscribes to nothing; or it is to be abandoned, and is no plain function.
+        """
         if not self._triggers:
             raise GraphValidationError("the node subscribes to no channel, so that it would never run")
+        bound = _sequence(self._steps)
+        if self._abandon_on_cancel:
+            check_abandonable(bound, "node")
         return PregelNode(
             channels=self._only if self._only is not None else tuple(self._reads),
             triggers=tuple(self._triggers),
-            bound=_sequence(self._steps),
+            bound=bound,
             writers=tuple(self._writes),
             tags=tuple(self._tags),
             metadata=dict(self._metadata),
+            abandon_on_cancel=self._abandon_on_cancel,
         )
 
 
 def compile_node(name: str, node: PregelNode, *, blocking: bool) -> Node:
     """A public node as the algorithm takes it."""
+    if node.abandon_on_cancel:
+        check_abandonable(node.bound, f"node {name!r}")
     return Node(
         name=name,
         triggers=tuple(sorted(node.triggers)),
         reads=node.channels,
         call=node.bound,
-        flavour=flavour_of(node.bound, blocking=blocking),
+        flavour=flavour_of(node.bound, blocking=blocking or node.abandon_on_cancel),
         writes=_writes(node.writers),
         injects=injections_of(node.bound, after=1),
         tags=node.tags,
         metadata=node.metadata,
+        abandons=node.abandon_on_cancel,
     )
 
 
@@ -177,6 +196,15 @@ def flavour_of(call: Callable[..., Any], *, blocking: bool) -> Flavour:
     if iscoroutinefunction(call) or iscoroutinefunction(getattr(call, "__call__", None)):  # noqa: B004  # an instance's
         return "async"
     return "sync" if blocking else "inline"
+
+
+def check_abandonable(call: Callable[..., Any], what: str) -> None:
+    """Refuse to leave behind what runs on the event loop. Raises `GraphValidationError`."""
+    if flavour_of(call, blocking=True) == "async":
+        raise GraphValidationError(
+            f"{what} is async, and abandon_on_cancel is for plain functions, whose threads cannot be cancelled: leave "
+            "it out, what is async is cancelled where it awaits"
+        )
 
 
 def _writes(entries: Sequence[ChannelWriteEntry]) -> Callable[[Any], list[Write]]:

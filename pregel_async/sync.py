@@ -392,6 +392,9 @@ class SyncStream(Iterator[T]):
         now, home = here(self._called, self._instead), self._home
         if home is None:
             self._home = home = now
+            running = CURRENT.get()
+            if running is not None and running.fence is not None and self._source is not None:
+                running.fence.keep(self._source)
         elif isinstance(home, WorkerLoop):
             if not isinstance(now, WorkerLoop):
                 raise RuntimeError(ELSEWHERE)

@@ -80,6 +80,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
             and of how many the run may still take, this one included.
         commands: `writes` takes commands for the node's own graph.
         tags, metadata: the user's own; shown in streams.
+        abandons: a cancellation does not wait for its function, and leaves the worker thread behind. Of flavour "sync".
     """
 
     name: str
@@ -98,6 +99,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     commands: bool = False
     tags: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = {}
+    abandons: bool = False
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,7 +32,7 @@ from ..types import Command
 from .context import CURRENT, Around, Running
 from .inplace import watch
 from .loops import NativeCancellations, broken_group, on_asyncio
-from .worker import in_thread
+from .worker import in_abandonable_thread, in_thread
 
 _T = TypeVar("_T")
 
@@ -291,6 +291,8 @@ async def _called(node: Node, value: Any, running: Running, progress: _Progress,
     call = partial(node.call, **injected) if injected else node.call
     if node.flavour == "inline":
         result = copy_context().run(call, value)
+    elif running.fence is not None:
+        result = await in_abandonable_thread(partial(running.in_worker, call), value, running.fence)
     else:
         # Cancelling waits for the thread: nothing that the graph started outlives the run.
         result = await in_thread(partial(running.in_worker, call), value, running.stop)

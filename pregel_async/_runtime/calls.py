@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Generator, Iterator, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -92,6 +93,9 @@ class TaskFuture(Generic[T]):
             OutsideRunError: called before the task has ended on the event loop's thread, where the future is awaited,
                 or in a thread that the run did not start.
         """
+        fence = self._caller.fence
+        if fence is not None:
+            fence.check(f"the result of task {self._task.node.name!r}")
         if self.done():
             return self._take()
         if threading.get_ident() == self._loop_thread:
@@ -100,7 +104,12 @@ class TaskFuture(Generic[T]):
                 "the event loop: await the future"
             )
         try:
-            anyio.from_thread.run(self._settle_within, timeout)
+            if fence is None or self._caller.worker != threading.get_ident():
+                anyio.from_thread.run(self._settle_within, timeout)
+            else:
+                fence.run(f"the result of task {self._task.node.name!r}", partial(self._settle_within, timeout))
+        except OutsideRunError:
+            raise
         except RuntimeError as error:  # anyio's: what the task raised is not raised in there
             raise self._unreachable("waited for") from error
         return self._take()
@@ -344,6 +353,8 @@ def call_task(
             caller.around.thread.know(*hints)
         return caller.calls.start(caller, node, args, kwargs)
 
+    if caller.fence is not None:
+        caller.fence.check(f"task {node.name!r}")
     if caller.around.session.loop_thread == threading.get_ident():
         return start()
     try:

@@ -32,6 +32,7 @@ from .log import Log
 from .loops import loop
 from .places import Place, Places
 from .thread import Thread
+from .worker import Fence
 from .world import World
 from .writer import Writer
 
@@ -222,6 +223,7 @@ class Running:
         ended: the attempt is over; code of it that goes on all the same reaches nothing any more.
         worker: the thread that its plain function runs in; 0 for none.
         debts: the feeds that it has shown more than their readers take.
+        fence: around that thread, when a cancellation may leave it behind; None when it is waited for.
         within: the node whose code called this one, or runs its graph; None when there is none.
     """
 
@@ -233,6 +235,7 @@ class Running:
         "calls",
         "debts",
         "ended",
+        "fence",
         "host",
         "open",
         "place",
@@ -257,6 +260,8 @@ class Running:
         self._beside: dict[bytes, tuple[object, int]] = {}
         self.worker = 0
         self.debts: list[Feed] = []
+        node = task.node
+        self.fence = Fence(f"node {node.name!r}, superstep {task.step}, task {task.id}") if node.abandons else None
 
     @property
     def log(self) -> Log | None:
@@ -300,6 +305,8 @@ class Running:
             GraphInterrupt: there is none; with the question.
             OutsideRunError: the node has ended, so that nobody would be asked.
         """
+        if self.fence is not None:
+            self.fence.check("interrupt()")
         if self.ended:
             raise OutsideRunError(
                 f"interrupt() was called for node {self.task.node.name!r}, which has ended: "

@@ -106,6 +106,9 @@ class Hold:
                     group.cancel_scope.cancel()
         except BaseExceptionGroup as several:
             raise alone(several) from None
+        except anyio.get_cancelled_exc_class():
+            if failure is None:
+                raise  # else the work failed while it was being cancelled, and that is told
         if failure is not None:
             raise failure
         return done[0]

@@ -76,6 +76,16 @@ def _on_trio() -> Loop:
     return Loop(False, start, anyio.lowlevel.checkpoint, trio.lowlevel.current_task, trio.Event)
 
 
+def call_soon() -> Callable[[Callable[[], object]], object]:
+    """How to call a function on the event loop from any thread. Ask in a task of it. Raises `RuntimeError` when it has
+    ended."""
+    if on_asyncio():
+        return asyncio.get_running_loop().call_soon_threadsafe
+    import trio
+
+    return trio.lowlevel.current_trio_token().run_sync_soon
+
+
 class NativeCancellations:
     """Whether the running task has been cancelled by asyncio's own `Task.cancel()` since this was made; never on trio.
 

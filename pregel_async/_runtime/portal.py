@@ -28,6 +28,7 @@ import anyio.from_thread
 import anyio.to_thread
 
 from ..errors import SyncCallError
+from .context import CURRENT
 from .loops import on_asyncio
 
 T = TypeVar("T")
@@ -50,6 +51,9 @@ def here(called: str, instead: str) -> Portal | WorkerLoop:
         SyncCallError: the thread runs an event loop.
     """
     check_no_loop(called, instead)
+    running = CURRENT.get()
+    if running is not None and running.fence is not None:
+        running.fence.check(called)
     if _process.orphan == threading.get_ident():
         return _current()  # the loop that this thread may have worked for is in another process
     if "trio" in sys.modules:
@@ -295,6 +299,8 @@ class WorkerLoop:
         """
         values: list[T] = []
         errors: list[BaseException] = []
+        running = CURRENT.get()
+        fence = None if running is None or running.worker != threading.get_ident() else running.fence
 
         async def boxed() -> None:
             # Boxed, because anyio makes another exception of a cancellation, one that `except Exception` catches.
@@ -303,7 +309,7 @@ class WorkerLoop:
                 if not closes and on_asyncio() and anyio.current_effective_deadline() == float("-inf"):
                     return  # anyio tells a cancellation to those who are there, and nobody who comes later
                 with _LentPlace():
-                    values.append(await work())
+                    values.append(await (work() if fence is None else fence.admit("a graph", work)))
             except BaseException as error:
                 errors.append(error)
 
@@ -311,6 +317,9 @@ class WorkerLoop:
             self._run(boxed)
         except concurrent.futures.CancelledError:  # before it began: the loop is being closed
             raise asyncio.CancelledError from None
+        finally:
+            if fence is not None:
+                fence.check("a graph")
         if errors:
             raise errors.pop()
         if not values:

@@ -502,7 +502,7 @@ class _Run:
         if self._thread is not None:
             await self._commit(self._thread, board, ran, self._outcomes, upcoming, source="loop")
         elif self._log is not None and self._log.updated is not None:
-            await self._runner.show(self._log.updated(board))
+            await self._runner.show(self._log.updated(board), at_barrier=True)
 
     async def pause(self, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
         asked = [question for outcome in outcomes if isinstance(outcome, Paused) for question in outcome.interrupts]
@@ -561,7 +561,7 @@ class _Run:
             if self._feed is not None:
                 self._feed.committed = board.step
             told, self._told = self._told, []
-            await self._runner.show(told)
+            await self._runner.show(told, at_barrier=True)
 
     async def _stopped(self, board: Board) -> None:
         """The run stops between two supersteps: at a breakpoint, or because it drains."""

@@ -105,13 +105,18 @@ class Runner:
                 # tells it again; what asyncio's `Task.cancel()` told has to be raised here.
                 await anyio.lowlevel.checkpoint_if_cancelled()
                 raise anyio.get_cancelled_exc_class()
-            await self.tell(task, outcome, stored=self.storage is None or outcome.replayed)
+            alone = self.storage is None
+            await self.tell(task, outcome, stored=alone or outcome.replayed, at_barrier=alone)
         return outcome
 
-    async def show(self, told: Told) -> None:
-        """Let parts go out. A reader who has been waiting for them gets its turn at once, and not after the barrier."""
+    async def show(self, told: Told, *, at_barrier: bool) -> None:
+        """Let parts go out. A reader who has been waiting for them gets its turn at once, and not after the barrier.
+
+        Args:
+            at_barrier: nothing is awaited between here and the next superstep, so that this was the barrier's turn.
+        """
         if told and self._log is not None and await self._log.send(told):
-            self._turned = True
+            self._turned = at_barrier
             await self._turn()
 
     async def attempt(
@@ -170,12 +175,12 @@ class Runner:
                 return Failed(error)
         return outcome
 
-    async def tell(self, task: Task, outcome: Finished, *, stored: bool) -> None:
+    async def tell(self, task: Task, outcome: Finished, *, stored: bool, at_barrier: bool = False) -> None:
         """Tell of a task that has finished: now when its result is stored, else with the superstep's own commit."""
         log = self._log
         if log is not None and log.finished is not None:
             if stored:
-                await self.show(log.finished(task, outcome))
+                await self.show(log.finished(task, outcome), at_barrier=at_barrier)
             else:
                 self._untold.append((task, outcome))
 

@@ -7,7 +7,6 @@ the reader alone, so that Python drops it with the reader's last reference; the 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import warnings
 from collections.abc import Awaitable, Callable
@@ -18,7 +17,7 @@ import anyio
 
 from ..types import RunStatus
 from .feed import Feed
-from .loops import Event, loop, wait_out
+from .loops import Event, call_soon, loop, wait_out
 from .part import Shape, labelled_dict
 from .pipe import Pipe
 
@@ -196,12 +195,7 @@ class _Run:
         self._over = here.event()
         self.pipe.event = here.event
         self._scope = anyio.CancelScope()
-        if here.is_asyncio:
-            self._call_soon = asyncio.get_running_loop().call_soon_threadsafe
-        else:
-            import trio
-
-            self._call_soon = trio.lowlevel.current_trio_token().run_sync_soon
+        self._call_soon = call_soon()
         self._task = here.start(self._host, "pregel-async run")
 
     async def _host(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Generator, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import anyio.from_thread
@@ -12,6 +13,7 @@ from .._core.task import Task
 from ..errors import OutsideRunError
 from .feed import Feed
 from .log import Log, Told
+from .worker import Fence
 
 
 class Writes(Protocol):
@@ -19,12 +21,14 @@ class Writes(Protocol):
 
     Attributes:
         ended: it has, and writes no more.
+        fence: around its worker thread, when a cancellation may leave that behind.
         debts: the feeds that it has shown more than their readers take.
     """
 
     task: Task
     ended: bool
     debts: list[Feed]
+    fence: Fence | None
 
     @property
     def log(self) -> Log | None:
@@ -50,21 +54,23 @@ class Writer:
         self._running = running
 
     def __call__(self, chunk: Any, /) -> Awaitable[None]:
+        self._check()
         log = self._running.log
         if log is None or log.wrote is None:
             return NOTHING
-        self._check()
         return self._show(log.wrote(self._running.task, chunk))
 
     def message(self, message: Any, /, metadata: Mapping[str, Any] | None = None) -> Awaitable[None]:
+        self._check()
         log = self._running.log
         if log is None or log.spoke is None:
             return NOTHING
-        self._check()
         return self._show(log.spoke(self._running.task, message, metadata or {}))
 
     def _check(self) -> None:
         running = self._running
+        if running.fence is not None:
+            running.fence.check("a stream writer")
         if running.ended:
             raise OutsideRunError(
                 f"a stream writer was called for node {running.task.node.name!r}, which has ended: wait in the node "
@@ -79,7 +85,12 @@ class Writer:
                     running.debts.append(feed)
             return _Settled(running) if running.debts else NOTHING
         try:
-            anyio.from_thread.run(_put, told)
+            if running.fence is None:
+                anyio.from_thread.run(_put, told)
+            else:
+                running.fence.run("a stream writer", partial(_put, told))
+        except OutsideRunError:
+            raise
         except RuntimeError as error:
             raise OutsideRunError(
                 "a stream writer was called in a thread of the node's own, from which the run cannot be reached: "

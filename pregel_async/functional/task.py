@@ -12,7 +12,7 @@ from .._runtime.calls import TaskFuture, call_task
 from .._runtime.context import current
 from .._runtime.injection import hints_of, injections_of, is_generator
 from ..errors import GraphValidationError
-from ..node import flavour_of
+from ..node import check_abandonable, flavour_of
 
 __all__ = ["TaskFunction", "TaskFuture", "task"]
 
@@ -24,7 +24,9 @@ T_co = TypeVar("T_co", covariant=True)
 class TaskFunction(Generic[P, T_co]):
     """A function whose calls are tasks of the node that makes them. Made by `task`."""
 
-    def __init__(self, call: Callable[P, Awaitable[T_co] | T_co], name: str) -> None:
+    def __init__(
+        self, call: Callable[P, Awaitable[T_co] | T_co], name: str, *, abandon_on_cancel: bool = False
+    ) -> None:
         functools.update_wrapper(self, call)  # first: a callable object has attributes of its own
         self.name = name
         self.func = call
@@ -37,6 +39,7 @@ class TaskFunction(Generic[P, T_co]):
             flavour=flavour_of(call, blocking=True),
             writes=_returned,
             injects=injections_of(call, after=0),
+            abandons=abandon_on_cancel,
         )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[T_co]:
@@ -80,25 +83,28 @@ def task(call: Callable[P, Awaitable[T]], /) -> TaskFunction[P, T]: ...
 @overload
 def task(call: Callable[P, T], /) -> TaskFunction[P, T]: ...
 @overload
-def task(*, name: str | None = None) -> _TaskDecorator: ...
-def task(call: Callable[..., Any] | None = None, /, *, name: str | None = None) -> Any:
+def task(*, name: str | None = None, abandon_on_cancel: bool = False) -> _TaskDecorator: ...
+def task(call: Callable[..., Any] | None = None, /, *, name: str | None = None, abandon_on_cancel: bool = False) -> Any:
     """Make a function a task: `@task`, or `@task(name=...)`.
 
     Args:
         call: a function, which runs in a worker thread, or a coroutine function. Besides its arguments it gets what its
             signature asks for, as a node does, where the caller does not pass it.
         name: for messages and streams; the function's own by default.
+        abandon_on_cancel: when the task is cancelled, with its caller or by itself, do not wait for the function, which
+            must be a plain one. See `StateGraph.add_node`.
 
     Raises:
-        GraphValidationError: it is no function, or a generator.
+        GraphValidationError: it is no function, or a generator; or it is to be abandoned, and is async.
     """
-    decorate = _TaskDecorator(name)
+    decorate = _TaskDecorator(name, abandon_on_cancel=abandon_on_cancel)
     return decorate if call is None else decorate(call)
 
 
 class _TaskDecorator:
-    def __init__(self, name: str | None) -> None:
+    def __init__(self, name: str | None, *, abandon_on_cancel: bool) -> None:
         self._name = name
+        self._abandon_on_cancel = abandon_on_cancel
 
     @overload
     def __call__(self, call: Callable[P, Awaitable[T]], /) -> TaskFunction[P, T]: ...
@@ -110,4 +116,6 @@ class _TaskDecorator:
         name = self._name or getattr(call, "__name__", None) or type(call).__name__
         if is_generator(call):
             raise GraphValidationError(f"task {name!r} is a generator: return a value instead of yielding")
-        return TaskFunction(call, name)
+        if self._abandon_on_cancel:
+            check_abandonable(call, f"task {name!r}")
+        return TaskFunction(call, name, abandon_on_cancel=self._abandon_on_cancel)

@@ -29,6 +29,7 @@ from ..compiled import Graph
 from ..context_schema import context_reader
 from ..drawing import Drawing, Edge, drawing
 from ..errors import GraphValidationError
+from ..node import check_abandonable
 from ..types import END, RESERVED, START, All, Command, Send
 from .schema import Channel, Managed, Schema, is_schema, merge_channels, read_schema
 
@@ -70,6 +71,7 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
         injects: what else the function gets, by keyword.
         destinations: where its commands may go, for the drawing: (node, label).
         checked: these were given, and name nodes; those of an annotation may be the graph around's.
+        abandons: a cancellation does not wait for its function.
     """
 
     call: Callable[..., Any]
@@ -80,6 +82,7 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     injects: tuple[tuple[str, str], ...]
     destinations: tuple[tuple[str, str | None], ...]
     checked: bool
+    abandons: bool
 
 
 class BranchSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,6 +187,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         metadata: Mapping[str, Any] | None = None,
         input_schema: None = None,
         destinations: Destinations | None = None,
+        abandon_on_cancel: bool = False,
     ) -> Self: ...
     @overload
     def add_node(
@@ -195,6 +199,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         metadata: Mapping[str, Any] | None = None,
         input_schema: type[NodeInputT],
         destinations: Destinations | None = None,
+        abandon_on_cancel: bool = False,
     ) -> Self: ...
     @overload
     def add_node(
@@ -206,6 +211,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         metadata: Mapping[str, Any] | None = None,
         input_schema: type[NodeInputT] | None = None,
         destinations: Destinations | None = None,
+        abandon_on_cancel: bool = False,
     ) -> Self: ...
     @overload
     def add_node(
@@ -216,6 +222,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         metadata: Mapping[str, Any] | None = None,
         input_schema: type[NodeInputT] | None = None,
         destinations: Destinations | None = None,
+        abandon_on_cancel: bool = False,
     ) -> Self: ...
     def add_node(
         self,
@@ -226,6 +233,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         metadata: Mapping[str, Any] | None = None,
         input_schema: type[Any] | None = None,
         destinations: Destinations | None = None,
+        abandon_on_cancel: bool = False,
     ) -> Self:
         """Add a node: a function, or a coroutine function, of the state, that returns an update of it; or a graph.
 
@@ -243,6 +251,11 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             destinations: where the node's commands may go, for drawings and checked by compile: names, or names with
                 labels. A return annotation `Command[Literal["a", "b"]]` says the same, unchecked: a command for the
                 graph around names nodes of that.
+            abandon_on_cancel: when the run is cancelled, or another node of the superstep fails, do not wait for the
+                function, which must be a plain one: what may block for long, and has nothing to clean up. Its worker
+                thread is left behind, and a `ResourceWarning` names it. What it returns is dropped, and its stream
+                writer, `interrupt()`, and the tasks and graphs that it calls raise `OutsideRunError`. Such a function
+                always runs in a thread, `compile(blocking=False)` or not.
         """
         if isinstance(node, str):
             name = node
@@ -264,6 +277,8 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         else:
             call = action
             injects = _check_action(name, call)
+        if abandon_on_cancel:
+            check_abandonable(call, f"node {name!r}")
         schema = self.state_schema
         if input_schema is not None:
             schema = read_schema(input_schema, f"input schema of node {name!r}")
@@ -279,6 +294,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             injects=injects,
             destinations=_destinations(call if graph is None else None, destinations),
             checked=destinations is not None,
+            abandons=abandon_on_cancel,
         )
         return self
 

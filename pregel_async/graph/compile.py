@@ -75,6 +75,7 @@ def compile_program(
     ]
     for target, spec in builder.nodes.items():
         joins = [_join(starts, end) for starts, end in builder.waiting_edges if end == target]
+        blocks = blocking or spec.abandons
         nodes.append(
             Node(
                 name=target,
@@ -84,13 +85,14 @@ def compile_program(
                 metadata=spec.metadata,
                 shape=spec.input.shape if spec.graph is None or spec.input.root else None,
                 call=spec.call if spec.graph is None else _as_node(spec.graph, frozenset(keys)),
-                flavour="async" if spec.graph is not None else flavour_of(spec.call, blocking=blocking),
+                flavour="async" if spec.graph is not None else flavour_of(spec.call, blocking=blocks),
                 injects=spec.injects,
                 managed=filled_in(spec.input.managed) if spec.graph is None else (),
                 writes=_Updates(builder, target, spec.input, ignore_unknown=ignore_unknown),
                 edges=_edges(builder, target),
                 routers=_routers(builder, target),
                 commands=True,
+                abandons=spec.abandons,
             )
         )
     program = build_program(

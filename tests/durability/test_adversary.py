@@ -25,8 +25,8 @@ import anyio.lowlevel
 import pytest
 import sniffio
 from durable_graphs import SCENARIOS, Planned, Probe, State, fan_out, node, sync_node
-from durable_steps import Steps, tasks_now
 from durable_world import Died, Failing, Graph, How, TestWorld, Through, Watch, trace_of
+from steps import Steps, tasks_now
 
 from checkpoint_savers import Codec, InMemorySaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver

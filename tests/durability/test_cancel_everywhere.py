@@ -11,8 +11,8 @@ import anyio
 import pytest
 import sniffio
 from durable_graphs import SCENARIOS, WHERE, Probe, Scenario
-from durable_steps import Steps, tasks_now
 from durable_world import Graph, TestWorld, Watch, config_of, is_one_chain, left_to_do, trace_of
+from steps import Steps, tasks_now
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 

@@ -48,12 +48,18 @@ def bracketed(x: int) -> bytes:
     return b""
 
 
+@task(abandon_on_cancel=True)
+def abandoned(x: int) -> float:
+    return x / 2
+
+
 async def calls() -> None:
     future = double(1, plus=2)
     assert_type(future, TaskFuture[int])
     assert_type(await future, int)
     assert_type(await text(1), str)
     assert_type(await named(1), list[str])
+    assert_type(await abandoned(1), float)
     assert_type(bracketed(1).result(timeout=1.5), bytes)
     assert_type(future.exception(), BaseException | None)
     assert_type(future.cancel(), bool)

@@ -89,6 +89,8 @@ assert_type(builder.add_node("node", node), StateGraph[State, State, State])
 builder.add_node(async_node).add_node("nothing", nothing).add_node("lambda", lambda state: {"count": state["count"]})
 builder.add_node("private", private_node)
 builder.add_node("given", lambda state: {"count": len(state["question"])}, input_schema=Question)
+builder.add_node("slow", lambda state: {"count": state["count"]}, abandon_on_cancel=True)
+builder.add_node(node, abandon_on_cancel=True)
 builder.add_sequence([node, ("again", node), async_node])
 builder.add_edge(START, "node").add_edge(["node", "again"], "nothing").add_edge("nothing", END)
 builder.add_conditional_edges("node", route).add_conditional_edges("node", async_route, {"x": "node"})
@@ -174,7 +176,7 @@ Send("node")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wr
 
 # ---- the low level -----------------------------------------------------------------------------------------------
 
-made = NodeBuilder().subscribe_only("a").do(len).write_to("b", c=5).meta("tag")
+made = NodeBuilder().subscribe_only("a").do(len).write_to("b", c=5).meta("tag").abandon_on_cancel()
 assert_type(made, NodeBuilder)
 assert_type(made.build(), PregelNode)
 pregel = Pregel(
