@@ -216,10 +216,10 @@ async def read_kept(
     live: Cursor | None = None,
     again: bool = False,
 ) -> AsyncGenerator[Part, None]:
-    """The events after a place, of the branch that the thread stands on, as far as they are committed. Before them, if
-    the attempt has failed that the place is in: why.
+    """The events after a place, of the branch that the thread stands on, as far as they are committed.
 
-    Where the place is in an attempt that was cut off, a part says that what was shown of it is void.
+    Where the place is in an attempt that was cut off, a part comes first that says that what was shown of it is void;
+    it has no cursor. It is to be told before anything of a later attempt, unless that says so itself.
 
     Args:
         live: the place of a run that goes on in this process: what is stored of its open superstep counts.
@@ -242,15 +242,13 @@ async def read_kept(
                 tails.add(key)
             elif row.kind == "head" and key == mine:
                 head = row.position + len(_events(row, thread_id)) - 1
-    void = mine not in tails and after.position > head
+    if mine not in tails and after.position > head:
+        yield restarted(path[after.checkpoint_id] + 1, after.checkpoint_id)
     async with aclosing(_rows(saver, thread_id, after)) as rows:
         async for row in rows:
             key = (row.checkpoint_id, row.epoch)
             if row.checkpoint_id not in path or (row.kind != "head" and key not in tails) or key < mine:
                 continue
-            if void and key != mine:
-                void = False
-                yield restarted(path[after.checkpoint_id] + 1, after.checkpoint_id)
             for at, event in enumerate(_events(row, thread_id), row.position):
                 if again or key != mine or at > after.position:
                     part = _part(event, Cursor(row.checkpoint_id, row.epoch, at), codec)

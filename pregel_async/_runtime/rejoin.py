@@ -28,7 +28,7 @@ from .feed import Feed
 from .kept import read_kept, restarted
 from .modes import MODES
 from .modes.mode import Coerce
-from .part import END, ERROR, Cursor, Part
+from .part import END, ERROR, RESTARTED, Cursor, Part
 from .pipe import CAPACITY, Pipe
 from .thread import Thread
 
@@ -131,6 +131,7 @@ class _Return:
         coerce: Callable[[Part], Coerce | None],
     ) -> None:
         self.at = after
+        self._void: Part | None = None  # what says that the attempt is void that `at` is in
         self._recalled = (after.checkpoint_id, after.epoch, 0)
         self.ended: RunStatus | None = None
         self.failure: dict[str, str] | None = None
@@ -159,7 +160,15 @@ class _Return:
                 if part.mode in self._feed.modes and self._shows(part):
                     await self._put(part)
                 return
+            void, self._void = self._void, None
+            if (part.cursor.checkpoint_id, part.cursor.epoch) == (self.at.checkpoint_id, self.at.epoch):
+                self._void = void
+            elif void is not None and part.mode != RESTARTED:
+                await self._show_next(void)
             self.at = part.cursor
+        elif part.mode == RESTARTED:
+            self._void = part
+            return
         if part.mode == END:
             self.ended = part.data["status"]
             if self.ended == "failed":
@@ -170,6 +179,9 @@ class _Return:
             self._feed.failed = True
         if not self._shows(part):
             return
+        await self._show_next(part)
+
+    async def _show_next(self, part: Part) -> None:
         part.seq = self._feed.number = self._feed.number + 1
         part.cursor = self._feed.last = replace(self.at, seq=part.seq)
         await self._put(part)

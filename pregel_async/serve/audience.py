@@ -32,9 +32,12 @@ class Audience:
         if changed is not None:
             changed.set()
 
+    def has_readers(self, thread_id: str) -> bool:
+        return thread_id in self._readers
+
     async def nobody(self, thread_id: str) -> None:
         """Wait until a thread has no reader."""
-        while thread_id in self._readers:
+        while self.has_readers(thread_id):
             await self._changed.setdefault(thread_id, anyio.Event()).wait()
 
 
@@ -55,6 +58,11 @@ class Seat:
         if self._taken:
             self._taken = False
             self._audience.go(self._thread_id)
+
+    @property
+    def others(self) -> bool:
+        """Whether anybody else has a seat, when this one was left."""
+        return self._audience.has_readers(self._thread_id)
 
     async def nobody(self) -> None:
         """Wait until nobody else has a seat either."""

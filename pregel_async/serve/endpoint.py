@@ -18,6 +18,7 @@ from ..errors import ConfigError, EmptyInputError
 from ..types import StreamMode
 from .audience import Audience
 from .failures import Refusal, failure_response
+from .known import Known, modes_of
 from .limits import Limits, Places
 from .plain import Writer
 from .reading import Reading
@@ -91,7 +92,7 @@ class GraphEndpoint:
 
     async def _ask(self, request: Request) -> tuple[Address, Asked, Any]:
         where = await address(request, self._thread, anything=self._any_thread)
-        asked = await read(request, self._mode, self._limits)
+        asked = await read(request, self._limits)
         where = settle(where, request, asked.body, checkpoints=self._checkpoints)
         for verb in asked.brings:
             if verb not in self._accept:
@@ -113,20 +114,28 @@ class GraphEndpoint:
         if not stored and self._thread is None and where.thread_id is None and asked.given is None:
             raise EmptyInputError("there is no input, and no thread to go on with")
         thread_id = where.thread_id or str(uuid4())
-        run_id, attempt = str(uuid4()), 1
+        known = Known()
         if asked.after is not None:
             if not stored:
                 raise Refusal(404, "NotFound", "this service keeps nothing to come back to")
-            run_id, attempt = await self._known(graph, thread_id)
-        tuples = "messages-tuple" in asked.modes
-        modes = [mode.removesuffix("-tuple") for mode in asked.modes]
+            state = await graph.aget_state(thread_id)
+            known = Known.of({} if state.metadata is None else state.metadata)
+        shown = ["values"] if asked.document else asked.modes or known.modes or [self._mode]
+        inside = known.subgraphs if body.stream_subgraphs is None else body.stream_subgraphs
+        run = Known(
+            run_id=known.run_id or str(uuid4()),
+            attempt=known.attempt if asked.after is None else known.attempt + 1,
+            modes=shown,
+            subgraphs=inside,
+        )
+        messages = "messages" in shown
         try:
             stream = graph.astream(
                 asked.given,
-                self._config(where, asked, thread_id, run_id, attempt),
+                self._config(where, asked, thread_id, run),
                 context=context,
-                stream_mode=cast("list[StreamMode]", ["values"] if asked.document else modes),
-                subgraphs=body.stream_subgraphs,
+                stream_mode=modes_of(shown),
+                subgraphs=inside,
                 interrupt_before=cast("Any", body.interrupt_before),
                 interrupt_after=cast("Any", body.interrupt_after),
                 on_conflict="wait" if asked.after is not None or body.multitask_strategy == "enqueue" else "reject",
@@ -140,9 +149,9 @@ class GraphEndpoint:
             if isinstance(error, ConfigError):
                 raise
             raise Refusal(422, "Invalid", str(error)) from error
-        if "messages" in asked.modes and asked.after is not None:
+        if asked.after is not None:
             stream.recall()
-        wire = Wire(self._write, tuples=tuples, place=asked.after, half=asked.half, expose=self._expose)
+        wire = Wire(self._write, tuples=not messages, place=asked.after, half=asked.half, expose=self._expose)
         more = {"thread_id": thread_id} if where.named and stored else {}
         seat = self._audience.seat(thread_id) if stored else None
 
@@ -152,8 +161,8 @@ class GraphEndpoint:
                 wire,
                 self._limits,
                 service,
-                run_id=run_id,
-                attempt=attempt,
+                run_id=run.run_id,
+                attempt=known.attempt,
                 more=more,
                 seat=seat,
                 expose=self._expose,
@@ -170,7 +179,7 @@ class GraphEndpoint:
             reading, service, self._limits, on_disconnect=policy, seat=seat, expose=self._expose, finish=finish
         )
 
-    def _config(self, where: Address, asked: Asked, thread_id: str, run_id: str, attempt: int) -> dict[str, Any]:
+    def _config(self, where: Address, asked: Asked, thread_id: str, run: Known) -> dict[str, Any]:
         body, theirs = asked.body, asked.body.config
         configurable: dict[str, Any] = {}
         config: dict[str, Any] = {}
@@ -192,18 +201,10 @@ class GraphEndpoint:
             "metadata": {
                 **metadata,
                 **trusted.get("metadata", {}),
-                "graph": self.graph.name,
-                "attempt": attempt if asked.after is None else attempt + 1,
+                **run.metadata(self.graph.name),
             },
-            "run_id": run_id,
+            "run_id": run.run_id,
         }
-
-    async def _known(self, graph: Graph[Any, Any], thread_id: str) -> tuple[str, int]:
-        """The run that a reader comes back to, and which attempt at it this is."""
-        stored = (await graph.aget_state(thread_id)).metadata
-        known: Any = {} if stored is None else stored
-        attempt = known.get("attempt", 1)
-        return known.get("run_id") or str(uuid4()), attempt if isinstance(attempt, int) else 1
 
     async def _document(
         self, graph: Graph[Any, Any], thread_id: str, reading: Reading, more: dict[str, Any], *, stored: bool

@@ -49,8 +49,9 @@ def _says_that_it_is_whole(message: Any) -> bool:
 
 
 def _added(known: Any, chunk: Any) -> Any:
-    if isinstance(known, dict) and isinstance(chunk, dict):
-        return {**known, **chunk, "content": _joined(known.get("content"), chunk.get("content"))}
+    if isinstance(chunk, dict):
+        before: Any = known.get("content") if isinstance(known, dict) else getattr(known, "content", None)
+        return {**(known if isinstance(known, dict) else {}), **chunk, "content": _joined(before, chunk.get("content"))}
     try:
         return known + chunk  # what langchain-core's can
     except TypeError:

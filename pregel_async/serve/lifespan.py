@@ -10,6 +10,7 @@ import anyio
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 
+from .._runtime.loops import alone
 from ..compiled import Graph
 from ..errors import ConfigError
 from .pick_up import Again, pick_up_all
@@ -63,14 +64,17 @@ def graph_lifespan(
             state = getattr(app, "state", None)
             if state is not None:
                 setattr(state, KEY, service)
-            async with anyio.create_task_group() as group:
-                if pick_up:
-                    group.start_soon(pick_up_all, service, None if pick_up is True else pick_up)
-                try:
-                    yield {KEY: service}
-                finally:
-                    service.drain()
-                    group.cancel_scope.deadline = anyio.current_time() + grace
+            try:
+                async with anyio.create_task_group() as group:
+                    if pick_up:
+                        group.start_soon(pick_up_all, service, None if pick_up is True else pick_up)
+                    try:
+                        yield {KEY: service}
+                    finally:
+                        service.drain()
+                        group.cancel_scope.deadline = anyio.current_time() + grace
+            except BaseExceptionGroup as several:
+                raise alone(several) from None
 
     return lifespan
 

@@ -16,6 +16,7 @@ from .._runtime.part import Cursor
 from ..compiled import Graph
 from ..errors import GraphDrained, PregelError, RecordedFailureError, RunCancelledError
 from .failures import log
+from .known import GRAPH, Known, modes_of
 from .service import Service
 
 Again: TypeAlias = Callable[[str], Awaitable[Mapping[str, Any] | None] | Mapping[str, Any] | None]
@@ -35,7 +36,7 @@ async def pick_up_all(service: Service, again: Again | None) -> None:
                     continue
                 graphs = {graph.name: graph for graph in service.graphs if graph.checkpointer is saver}
                 async for header in _newest(saver):
-                    graph = graphs.get(header.metadata.get("graph", ""))
+                    graph = graphs.get(header.metadata.get(GRAPH, ""))
                     if graph is None or service.control.drain_requested:
                         continue
                     await places.acquire_on_behalf_of(header.thread_id)
@@ -62,7 +63,7 @@ async def _newest(saver: BaseCheckpointSaver) -> AsyncGenerator[Header, None]:
 async def _pick_up(
     service: Service, graph: Graph[Any, Any], header: Header, again: Again | None, places: anyio.CapacityLimiter
 ) -> None:
-    thread_id, metadata = header.thread_id, header.metadata
+    thread_id = header.thread_id
     try:
         answer: Any = {} if again is None else again(thread_id)
         if inspect.isawaitable(answer):
@@ -70,19 +71,18 @@ async def _pick_up(
         if answer is None:
             return
         more: dict[str, Any] = dict(answer)
-        attempt = metadata.get("attempt")
-        config: dict[str, Any] = {
-            **more.get("config", {}),
-            "run_id": str(metadata.get("run_id", "")),
-            "metadata": {"graph": graph.name, "attempt": attempt + 1 if isinstance(attempt, int) else 2},
-        }
+        run = Known.of(header.metadata)
+        run.attempt += 1
+        config: dict[str, Any] = {**more.get("config", {}), "run_id": run.run_id}
+        config["metadata"] = {**config.get("metadata", {}), **run.metadata(graph.name)}
         config["configurable"] = {**config.get("configurable", {}), "thread_id": thread_id}
         arguments = {key: value for key, value in more.items() if key != "config"}
         # Who comes back to the newest checkpoint learns how its run has ended; if it has not, it is run on with.
         stream = graph.astream(
             None,
             config,
-            stream_mode=["values", "updates", "messages", "custom"],
+            stream_mode=modes_of(run.modes) or ["values"],
+            subgraphs=run.subgraphs,
             after=str(Cursor(header.checkpoint_id, 0, 0)),
             control=service.control,
             version="v2",

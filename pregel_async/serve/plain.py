@@ -32,7 +32,7 @@ class Writer:
         try:
             return self._encoder.encode(value)
         except Exception:
-            # A key that is a tuple, half of a surrogate, a number beyond 64 bits, an object that holds itself.
+            # A key that is a tuple, half of a surrogate, an object that holds itself.
             return self._encoder.encode(self._plain(value, DEEP))
 
     def _simpler(self, value: Any) -> Any:
@@ -51,10 +51,8 @@ class Writer:
     def _plain(self, value: Any, depth: int) -> Any:
         if isinstance(value, str):
             return value.encode("utf-8", "replace").decode()
-        if value is None or isinstance(value, (bool, float)):
+        if value is None or isinstance(value, (bool, float, int)):
             return value
-        if isinstance(value, int):
-            return int(value) if -(2**63) <= value < 2**64 else str(value)
         if depth == 0:
             return unserializable(value)
         if isinstance(value, Mapping):

@@ -1,18 +1,19 @@
 """A stream that is read to its end for a client that may leave: the side of a response that belongs to the run.
 
 The run is read in a task of its own (`drive`), inside the request that it answers; the client's side takes what is told
-from a channel that holds nothing, so that a slow client slows the run by what lies in its stream's pipe. When the
+from a channel that holds little, so that a slow client slows the run. When the
 client's side is closed, the run is cancelled, or goes on and nobody waits for its chunks.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Literal, TypeAlias
 
 import anyio
 
 from .._runtime.stream import GraphStream
-from ..errors import EmptyInputError, GraphDrained, RecordedFailureError, RunCancelledError
+from ..errors import EmptyInputError, GraphDrained, InvalidUpdateError, RecordedFailureError, RunCancelledError
 from .audience import Seat
 from .failures import Refusal, log, told
 from .limits import Limits
@@ -31,6 +32,10 @@ Status: TypeAlias = Literal["success", "interrupted", "error", "drained", "timeo
 """
 
 
+UNREAD = 16
+"""Events that wait for the client, beside the parts that wait in the stream's pipe. They go out together."""
+
+
 class Reading:
     """One stream, and what becomes of it.
 
@@ -38,6 +43,7 @@ class Reading:
         started: set when it is known whether there is a run to tell of.
         over: set when the run has ended, and all was told.
         refused: why there is none.
+        promised: the client has been told that there is one, though it is not known yet.
         status: how the run has ended.
         failure: what it has failed with.
         last: the newest `values` part.
@@ -65,6 +71,7 @@ class Reading:
         self.started = anyio.Event()
         self.over = anyio.Event()
         self.refused: Exception | None = None
+        self.promised = False
         self.status: Status = "error"
         self.failure: Exception | None = None
         self.last: Any = None
@@ -81,7 +88,15 @@ class Reading:
         self._told_failure = False
         self._scope: anyio.CancelScope | None = None
         self._stopped = False
-        self._sender, self.events = anyio.create_memory_object_stream[bytes](0)
+        self._sender, self.events = anyio.create_memory_object_stream[bytes](UNREAD)
+
+    def waiting(self) -> bytes:
+        """The events that can be told at once."""
+        events: list[bytes] = []
+        with contextlib.suppress(anyio.WouldBlock, anyio.EndOfStream):
+            while len(events) < UNREAD:
+                events.append(self.events.receive_nowait())
+        return b"".join(events)
 
     def stop(self) -> None:
         """Cancel the run."""
@@ -112,8 +127,8 @@ class Reading:
                 self._fail(error)
         if self._scope.cancelled_caught:
             self.status = "cancelled" if self._stopped else "timeout"
-            if self._seat is None and not self.started.is_set():
-                self.refused = Refusal(503, "Cancelled", "the run was cancelled before it had begun")
+            if not self.started.is_set() and not self.promised:
+                self.refused = Refusal(503, "Busy", "the run could not begin in time", {"retry-after": "1"})
         if self.refused is None:
             self.started.set()
             await self._close()
@@ -124,16 +139,20 @@ class Reading:
             self.status = "drained"
         elif isinstance(error, RunCancelledError):
             self.status = "cancelled"
-        elif not self.started.is_set() and not isinstance(error, RecordedFailureError):
-            nothing = isinstance(error, EmptyInputError) and self._wire.place is not None
-            self.refused = Refusal(404, "NotFound", "this thread has nothing to come back to") if nothing else error
+        elif not self.started.is_set() and not self.promised and not isinstance(error, RecordedFailureError):
+            self.refused = error
+            if isinstance(error, EmptyInputError) and self._wire.place is not None:
+                self.refused = Refusal(404, "NotFound", "this thread has nothing to come back to")
+            elif isinstance(error, InvalidUpdateError):  # nothing has run: it is the client's own
+                self.refused = Refusal(422, type(error).__name__, str(error))
         elif not isinstance(error, RecordedFailureError) and not told(error).known:
             log.error("run %s has failed", self.run_id, exc_info=error)
 
     async def _read(self) -> None:
         stream, wire = self._stream, self._wire
         await stream.begin()
-        self.run_id = self.run_id or stream.run_id
+        if stream.run_id is not None and stream.run_id != self.run_id:
+            self.run_id, self._attempt = stream.run_id, 1
         if wire.place is None:
             wire.place = stream.cursor
         self.started.set()

@@ -67,7 +67,7 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
     context: Any = None
     metadata: dict[str, Any] = {}
     stream_mode: str | list[str] | None = None
-    stream_subgraphs: bool = False
+    stream_subgraphs: bool | None = None
     interrupt_before: str | list[str] | None = None
     interrupt_after: str | list[str] | None = None
     on_disconnect: OnDisconnect | None = None
@@ -83,7 +83,7 @@ class Asked(msgspec.Struct, kw_only=True):
         after: the place that a reader comes back from; None for a run of its own.
         half, over: see `wire.ids_of`.
         document: the answer is to be one JSON document.
-        modes: of the stream.
+        modes: of the stream; None when it names none.
     """
 
     body: Body
@@ -92,7 +92,7 @@ class Asked(msgspec.Struct, kw_only=True):
     half: bool
     over: bool
     document: bool
-    modes: list[str]
+    modes: list[str] | None
 
     @property
     def brings(self) -> list[Verb]:
@@ -128,7 +128,7 @@ def refuse_size(limit: int) -> NoReturn:
     raise Refusal(413, "TooLarge", f"the body has more than {limit} bytes", {"connection": "close"})
 
 
-async def read(request: Request, default_mode: str, limits: Limits) -> Asked:
+async def read(request: Request, limits: Limits) -> Asked:
     """What a request asks for.
 
     Raises:
@@ -138,19 +138,13 @@ async def read(request: Request, default_mode: str, limits: Limits) -> Asked:
     if request.method == "GET":
         query = request.query_params
         last = last or query.get("last_event_id") or "-1"
-        shown = query.get("stream_subgraphs", "false").lower() in ("true", "1")
-        body = Body(stream_mode=query.getlist("stream_mode") or None, stream_subgraphs=shown)
+        shown = query.get("stream_subgraphs")
+        body = Body(
+            stream_mode=query.getlist("stream_mode") or None,
+            stream_subgraphs=None if shown is None else shown.lower() in ("true", "1"),
+        )
     else:
         body = await _posted(request, limits, empty=last is not None)
-    modes = body.stream_mode or default_mode
-    modes = [modes] if isinstance(modes, str) else modes
-    for mode in modes:
-        if mode not in MODES:
-            raise Refusal(422, "Invalid", f"stream_mode {mode[:40]!r} is not known; known are {', '.join(MODES)}")
-    if len(set(modes)) < len(modes):
-        raise Refusal(422, "Invalid", "stream_mode names each mode once")
-    if "messages" in modes and "messages-tuple" in modes:
-        raise Refusal(422, "Invalid", "messages are shown as they grow (messages) or as pairs (messages-tuple)")
     after, half, over = _place(last)
     accepts = request.headers.get("accept", "")
     return Asked(
@@ -160,8 +154,20 @@ async def read(request: Request, default_mode: str, limits: Limits) -> Asked:
         half=half,
         over=over,
         document="application/json" in accepts and "text/event-stream" not in accepts,
-        modes=modes,
+        modes=_modes(body.stream_mode),
     )
+
+
+def _modes(given: str | list[str] | None) -> list[str] | None:
+    modes = [given] if isinstance(given, str) else given or None
+    for mode in modes or ():
+        if mode not in MODES:
+            raise Refusal(422, "Invalid", f"stream_mode {mode[:40]!r} is not known; known are {', '.join(MODES)}")
+    if modes is not None and len(set(modes)) < len(modes):
+        raise Refusal(422, "Invalid", "stream_mode names each mode once")
+    if modes is not None and {"messages", "messages-tuple"} <= set(modes):
+        raise Refusal(422, "Invalid", "messages are shown as they grow (messages) or as pairs (messages-tuple)")
+    return modes
 
 
 def _place(last: str | None) -> tuple[str | None, bool, bool]:
@@ -169,12 +175,10 @@ def _place(last: str | None) -> tuple[str | None, bool, bool]:
         return None, False, False
     if last == "-1":  # from the beginning
         return str(Cursor("", 0, 0)), False, False
-    after, half, over = ids_of(last)
     try:
-        Cursor.read(after)
+        return ids_of(last)
     except (InvalidCursorError, ValueError):
         raise Refusal(400, "Malformed", "Last-Event-ID is no id of an event that was sent") from None
-    return after, half, over
 
 
 async def _posted(request: Request, limits: Limits, *, empty: bool) -> Body:

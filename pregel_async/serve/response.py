@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import anyio
 from sse_starlette import EventSourceResponse, ServerSentEvent
-from sse_starlette.sse import SendTimeoutError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
+from .._runtime.loops import alone
 from .._runtime.stream import GraphStream
 from ..errors import ConfigError
 from .audience import Seat
@@ -26,11 +25,14 @@ from .wire import Wire, ids_of
 
 HEARTBEAT = "heartbeat"
 
+PATIENCE = 5.0
+"""Seconds until a status is sent, where there are no heartbeats."""
+
 
 class RunResponse(Response):
     """Answers a request with a run.
 
-    Until the run has begun, or has been refused, no status is sent: for `limits.heartbeat` seconds at most.
+    Until the run has begun, or has been refused, no status is sent; for as long as between two heartbeats at most.
     """
 
     def __init__(
@@ -58,21 +60,21 @@ class RunResponse(Response):
                 group.start_soon(reading.drive)
                 group.start_soon(self._watch, reading)
                 await self._answer(reading, scope, receive, send)
-                reading.events.close()
-                if self._seat is not None:
-                    self._seat.leave()
                 if not reading.over.is_set():
-                    group.start_soon(self._gone, reading)
+                    group.start_soon(self._leave, reading)
                     await reading.over.wait()
                 group.cancel_scope.cancel()
+        except BaseExceptionGroup as several:
+            raise alone(several) from None
         finally:
             reading.events.close()
             if self._seat is not None:
                 self._seat.leave()
 
     async def _answer(self, reading: Reading, scope: Scope, receive: Receive, send: Send) -> None:
-        with anyio.move_on_after(self._limits.heartbeat):
+        with anyio.move_on_after(self._limits.heartbeat or PATIENCE):
             await reading.started.wait()
+        reading.promised = reading.refused is None
         if reading.refused is not None:
             await failure_response(reading.refused, expose=self._expose)(scope, receive, send)
             return
@@ -81,12 +83,16 @@ class RunResponse(Response):
     async def _tell(self, reading: Reading, scope: Scope, receive: Receive, send: Send) -> None:
         raise NotImplementedError
 
-    async def _gone(self, reading: Reading) -> None:
+    async def _leave(self, reading: Reading) -> None:
         """The client has left."""
         if self._on_disconnect == "cancel":
             if self._seat is not None:
+                self._seat.leave()
+            if self._seat is not None and self._seat.others:
+                reading.events.close()
                 await self._seat.nobody()
             reading.stop()
+        reading.events.close()
 
     async def _watch(self, reading: Reading) -> None:
         """When the service shuts down, the run has some time to get to its next barrier."""
@@ -100,19 +106,47 @@ class EventsResponse(RunResponse):
     """As server-sent events."""
 
     async def _tell(self, reading: Reading, scope: Scope, receive: Receive, send: Send) -> None:
+        async def events() -> AsyncGenerator[bytes, None]:
+            # Not the channel itself, which would be closed with the response: that tells the run that its reader is gone.
+            async for event in reading.events:
+                yield event + reading.waiting()
+
         response = EventSourceResponse(
-            reading.events,
+            events(),
             sep="\n",
             ping=self._limits.heartbeat,
             ping_message_factory=lambda: ServerSentEvent(comment=HEARTBEAT, sep="\n"),
-            send_timeout=self._limits.write,
             # It looks for the server's shutdown by itself, and cuts the stream off when this time has passed. The run's
             # own time is over before.
             shutdown_event=self._service.draining,
             shutdown_grace_period=self._service.grace + 5,
         )
-        with contextlib.suppress(SendTimeoutError, ClientDisconnect, OSError):  # the client counts as gone
-            await response(scope, receive, send)
+        # Around every message, the last and the heartbeats too: a client that takes nothing holds each of them up. One
+        # scope for all of them, with a deadline while something is on its way.
+        write = float("inf") if self._limits.write is None else self._limits.write
+        sending, gone = 0, False
+
+        async def bounded(message: Message) -> None:
+            nonlocal sending, gone
+            if sending == 0:
+                patience.deadline = anyio.current_time() + write
+            sending += 1
+            try:
+                await send(message)
+            except OSError:
+                gone = True
+                raise
+            finally:
+                sending -= 1
+                if sending == 0:
+                    patience.deadline = float("inf")
+
+        with anyio.CancelScope() as patience:
+            try:
+                await response(scope, receive, bounded)
+            except Exception:
+                if not gone:
+                    raise
 
 
 class DocumentResponse(RunResponse):
@@ -198,10 +232,12 @@ def sse_response(
     limits = Limits() if limits is None else limits
     found = find_service(request)
     service = Service() if found is None else found
-    half = ids_of(request.headers.get("last-event-id", ""))[1]
-    if not tuples:
+    place, half = None, False
+    last = _last_event_id(request)
+    if last is not None:
+        place, half, _ = ids_of(last)
         stream.recall()
-    wire = Wire(Writer(encode), tuples=tuples, half=half, expose=expose_errors)
+    wire = Wire(Writer(encode), tuples=tuples, place=place, half=half, expose=expose_errors)
     return EventsResponse(
         lambda: Reading(stream, wire, limits, service, expose=expose_errors),
         service,
@@ -221,7 +257,14 @@ def check(stream: GraphStream[Any]) -> None:
 def last_event_id(request: Request) -> str | None:
     """Where a reader has got to that comes back: for `astream(after=...)`. None for a new one.
 
-    The id of an event is not always a cursor alone; this gives the cursor in it.
+    The id of an event is not always a cursor; this gives the cursor in it.
+
+    Raises:
+        InvalidCursorError: it is no id of an event.
     """
-    given = request.headers.get("last-event-id") or request.query_params.get("last_event_id")
-    return ids_of(given)[0] if given else None
+    given = _last_event_id(request)
+    return None if given is None else ids_of(given)[0]
+
+
+def _last_event_id(request: Request) -> str | None:
+    return request.headers.get("last-event-id") or request.query_params.get("last_event_id")

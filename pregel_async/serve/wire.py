@@ -7,23 +7,27 @@
     messages/metadata                 {id: {metadata}}, before the first chunk of each message
     messages/partial                  [the message as far as it is known], for each chunk of it
     messages/complete                 [message]
-    superstep_restarted               {step, checkpoint_id}: what was shown of that superstep is void
+    superstep_restarted               {step, checkpoint_id, after}: void is what was told and not committed, of that
+                                      superstep: all events whose ids, as text, are greater than `after`
     error                             {error, message}
     end                               {run_id, status}: the last
 
 The events of a graph inside have its namespace behind their name: `updates|research:1f3a...`.
 
-An event's id is the place where its reader goes on (`after=`). Where one part makes two events, the first has the place
-before the part, and a "+", which says that it was read. The id of the last event ends with "~": there is nothing to
-come back to.
+An event's id is the cursor of its part, the place where its reader goes on (`after=`). Ids increase, as text. Where one
+part makes two events, the id of the first has a "+" in it: its reader goes on before the part, and has read one half.
+The id of the last event ends with "~": there is nothing to come back to.
 """
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any
 
+from msgspec.structs import replace
 from sse_starlette import ServerSentEvent
 
+from .._runtime.part import Cursor
 from .failures import Told, named
 from .gathering import Gathering
 from .plain import Writer
@@ -31,7 +35,7 @@ from .plain import Writer
 METADATA, ERROR, END, RESTARTED = "metadata", "error", "end", "superstep_restarted"
 
 HALF, OVER = "+", "~"
-"""What an id ends with that is no place alone."""
+"""What stands in ids that are no cursors: one sorts before all digits, the other after them."""
 
 
 def event(name: str, data: bytes, id: str | None = None) -> bytes:
@@ -61,6 +65,7 @@ class Wire:
         expose: bool = False,
     ) -> None:
         self.place = place
+        self._solid = None if place is None else _beginning(place)
         self._write = write
         self._gathering = None if tuples else Gathering()
         self._half = half
@@ -71,14 +76,20 @@ class Wire:
 
     def part(self, part: Any) -> list[bytes]:
         """The events that tell a part."""
-        kind, ns, cursor = part["type"], part["ns"], part["cursor"]
+        kind, cursor = part["type"], part["cursor"]
+        if part["seq"] == 0:  # it was read before; and is committed, or else it would not come again
+            if kind == "messages":
+                self._messages(part)
+            self._solid = _last(cursor)
+            return []
         told: list[tuple[str, Any]] = []
         if kind == "messages":
             told = self._messages(part)
         elif kind == RESTARTED:
             if self._gathering is not None:
                 self._gathering.forget()
-            told = [(kind, part["data"])]
+            self._half = False
+            told = [(kind, {**part["data"], "after": self._solid})]
         elif kind == "values" and part["interrupts"]:
             data, asked = part["data"], {"__interrupt__": part["interrupts"]}
             told = [(kind, {**data, **asked} if isinstance(data, dict) else asked)]
@@ -86,13 +97,11 @@ class Wire:
             told = [(kind, part["data"] if self._expose else _discreet(kind, part["data"]))]
         elif kind != ERROR:  # which is told when it is known what may be said of it
             told = [(kind, part["data"])]
-        before = self.place
-        if cursor is not None and part["seq"]:
-            self.place = cursor
-        suffix = "".join(f"|{name}" for name in ns)
-        halves = [None if before is None else before + HALF] * (len(told) - 1)
-        ids = [*halves, self.place] if part["seq"] and told else [None] * len(told)
-        return [event(name + suffix, self._write(data), id) for (name, data), id in zip(told, ids, strict=True)]
+        ids = [cursor] if cursor is None or len(told) < 2 else [_half(cursor), cursor]
+        if cursor is not None:
+            self.place = self._solid = cursor
+        inside = "".join(f"|{name}" for name in part["ns"])
+        return [event(name + inside, self._write(data), id) for (name, data), id in zip_longest(told, ids[: len(told)])]
 
     def failure(self, what: Told) -> bytes:
         return event(ERROR, self._write({"error": what.error, "message": what.message}), self.place)
@@ -106,9 +115,8 @@ class Wire:
         if self._gathering is None:
             return [("messages", (message, metadata))]
         told = self._gathering.add(message, metadata, part["ns"], part["step"])
-        if part["seq"] == 0:
-            return []  # read before: it was wanted for what comes after it
-        half, self._half = self._half, False
+        half = self._half and part["seq"] > 0
+        self._half = self._half and not half
         return told[1:] if half and len(told) > 1 else told
 
 
@@ -128,8 +136,32 @@ def _without_words(task: dict[str, Any]) -> dict[str, Any]:
     return {**task, "error": named(error) if isinstance(error, str) else type(error).__name__}
 
 
+# ---- ids -------------------------------------------------------------------------------------------------------------
+
+
 def ids_of(text: str) -> tuple[str, bool, bool]:
-    """What a `Last-Event-ID` says: the place, whether the part after it was told by half, whether the end was."""
-    if text.endswith(OVER):
-        return text.removesuffix(OVER), False, True
-    return text.removesuffix(HALF), text.endswith(HALF), False
+    """What a `Last-Event-ID` says: the cursor, whether the part after it was told by half, whether the end was.
+
+    Raises:
+        InvalidCursorError: it is none.
+    """
+    if HALF not in text:
+        cursor = Cursor.read(text.removesuffix(OVER))
+        return str(cursor), False, text.endswith(OVER)
+    cursor = Cursor.read(text.replace(HALF, "", 1))
+    return str(replace(cursor, position=max(cursor.position - 1, 0), seq=max(cursor.seq - 1, 0))), True, False
+
+
+def _half(cursor: str) -> str:
+    place, _, number = cursor.rpartition(".")
+    return f"{place}.{HALF}{number}"
+
+
+def _last(cursor: str) -> str:
+    """Not smaller than the id of any reader's part at this place."""
+    return f"{cursor.rpartition('.')[0]}.99999999"
+
+
+def _beginning(cursor: str) -> str:
+    """Smaller than the ids of all parts of the attempt that a place is in."""
+    return str(replace(Cursor.read(cursor), position=0, seq=0))

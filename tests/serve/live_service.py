@@ -1,0 +1,121 @@
+"""A service in a process of its own: `python live_service.py DIRECTORY`. It prints its port.
+
+A node that is held reads from the pipe `gate` in its directory, and each node that runs says so in the file `ran`.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import uvicorn
+from fastapi import FastAPI, Request
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.routing import Route
+
+from checkpoint_savers import SqliteSaver
+from pregel_async import START, StateGraph, StreamWriter
+from pregel_async.serve import Limits, graph_endpoint, graph_lifespan
+
+HERE = Path(os.environ.get("LIVE_SERVICE", "."))
+
+
+class State(TypedDict):
+    log: Annotated[list[str], operator.add]
+    size: int
+
+
+def ran(name: str) -> None:
+    with (HERE / "ran").open("a") as file:
+        file.write(f"{name}\n")
+
+
+def first(state: State) -> dict[str, Any]:
+    ran("first")
+    return {"log": ["first"]}
+
+
+def held(state: State, writer: StreamWriter) -> dict[str, Any]:
+    ran("held")
+    writer("before")
+    (HERE / "gate").read_text()
+    writer("behind")
+    return {"log": ["held"]}
+
+
+def last(state: State) -> dict[str, Any]:
+    ran("last")
+    return {"log": ["last"]}
+
+
+async def flood(state: State, writer: StreamWriter) -> dict[str, Any]:
+    """Writes so many megabytes."""
+    try:
+        for number in range(state.get("size", 0) * 16):
+            await writer({"number": number, "text": "x" * 65536})
+    except BaseException:
+        ran("flood cancelled")
+        raise
+    ran("flood done")
+    return {"log": ["flood"]}
+
+
+def thread(request: Request) -> str | None:
+    return request.headers.get("user") or request.query_params.get("user")
+
+
+holding = StateGraph(State).add_sequence([first, held, last]).add_edge(START, "first").compile(name="holding")
+flooding = StateGraph(State).add_node(flood).add_edge(START, "flood").compile(name="flooding")
+quick = StateGraph(State).add_sequence([first, last]).add_edge(START, "first").compile(name="quick")
+
+app = FastAPI(
+    routes=[
+        Route("/holding", graph_endpoint(holding, thread=thread)),
+        Route("/quick", graph_endpoint(quick, thread=thread, limits=Limits(body=100_000))),
+        Route("/flood", graph_endpoint(flooding, thread=thread, limits=Limits(write=0.3), stream_mode="custom")),
+    ],
+    lifespan=graph_lifespan(
+        holding,
+        flooding,
+        quick,
+        saver=lambda: SqliteSaver.from_conn_string(str(HERE / "threads.db")),
+        pick_up=bool(os.environ.get("LIVE_PICK_UP")),
+        grace=float(os.environ.get("LIVE_GRACE", "30")),
+    ),
+)
+
+
+class Passing(BaseHTTPMiddleware):
+    async def dispatch(self, request: Request, call_next: Any) -> Any:
+        response = await call_next(request)
+        response.headers["x-passed"] = "yes"
+        return response
+
+
+if os.environ.get("LIVE_MIDDLEWARE"):
+    app.add_middleware(Passing)
+    app.add_middleware(GZipMiddleware, minimum_size=1)
+    app.add_middleware(CORSMiddleware, allow_origins=["https://there"], allow_headers=["user", "last-event-id"])
+
+
+def main() -> None:
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(4096)
+    print(listener.getsockname()[1], flush=True)
+    # By name, as the command does: it is imported when uvicorn already listens to signals.
+    config = uvicorn.Config("live_service:app", log_level="error", lifespan="on", backlog=4096)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    os.environ["LIVE_SERVICE"] = sys.argv[1]
+    main()

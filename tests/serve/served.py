@@ -1,0 +1,95 @@
+"""Graphs that are served here, and gates that hold their nodes."""
+
+from __future__ import annotations
+
+import operator
+from typing import Annotated, Any, TypedDict
+
+import anyio
+
+from pregel_async import START, StateGraph, StreamWriter, interrupt
+
+
+class Gate:
+    """Holds whoever comes through, until it is opened; says who waits there, and who was cancelled."""
+
+    def __init__(self) -> None:
+        self.opened = anyio.Event()
+        self.reached = anyio.Event()
+        self.cancelled = anyio.Event()
+        self.passed: list[str] = []
+
+    async def __call__(self, name: str = "") -> None:
+        self.reached.set()
+        try:
+            await self.opened.wait()
+        except BaseException:
+            self.cancelled.set()
+            raise
+        self.passed.append(name)
+
+
+class Log(TypedDict):
+    log: Annotated[list[str], operator.add]
+
+
+def logs(name: str) -> Any:
+    async def node(state: Log) -> dict[str, list[str]]:
+        return {"log": [name]}
+
+    return node
+
+
+def chain(*nodes: tuple[str, Any]) -> StateGraph[Any, Any, Any]:
+    builder = StateGraph(Log)
+    before = START
+    for name, node in nodes:
+        builder.add_node(name, node)
+        builder.add_edge(before, name)
+        before = name
+    return builder
+
+
+def gated(gate: Gate, ran: list[str] | None = None) -> StateGraph[Any, Any, Any]:
+    """first; then `held`, which writes before the gate and behind it; then last."""
+
+    async def first(state: Log) -> dict[str, list[str]]:
+        if ran is not None:
+            ran.append("first")
+        return {"log": ["first"]}
+
+    async def held(state: Log, writer: StreamWriter) -> dict[str, list[str]]:
+        if ran is not None:
+            ran.append("held")
+        await writer("before")
+        await gate("held")
+        await writer("behind")
+        return {"log": ["held"]}
+
+    return chain(("first", first), ("held", held), ("last", logs("last")))
+
+
+def asking() -> StateGraph[Any, Any, Any]:
+    def ask(state: Log) -> dict[str, list[str]]:
+        return {"log": [interrupt("go on?")]}
+
+    return chain(("first", logs("first")), ("ask", ask))
+
+
+def talking(gate: Gate | None = None) -> StateGraph[Any, Any, Any]:
+    """Two nodes say a message each, in chunks; the first waits in its midst."""
+
+    async def hello(state: Log, writer: StreamWriter) -> dict[str, list[str]]:
+        for word in ("He", "ll", "o"):
+            await writer.message({"role": "assistant", "content": word, "id": "hello"})
+            if gate is not None and word == "ll":
+                await gate("hello")
+        await writer("custom")
+        return {"log": ["hello"]}
+
+    async def bye(state: Log, writer: StreamWriter) -> dict[str, list[str]]:
+        for word in ("Go", "od", "bye"):
+            await writer.message({"role": "assistant", "content": word, "id": "bye"})
+        return {"log": ["bye"]}
+
+    return chain(("hello", hello), ("bye", bye))

@@ -1,0 +1,225 @@
+"""Readers who lose their connection and come back: nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from browser import Event, browsing
+from served import Gate, gated, talking
+
+from checkpoint_savers import InMemorySaver, SqliteSaver
+from pregel_async.serve import graph_endpoint
+
+pytestmark = pytest.mark.anyio
+
+MODES = ["messages", "updates", "custom", "values"]
+
+
+def of_the_run(events: list[Event]) -> list[Event]:
+    return [event for event in events if event.name not in ("metadata", "end")]
+
+
+def without_what_is_void(events: list[Event]) -> list[Event]:
+    """What a client keeps: as the docs tell it."""
+    kept: list[Event] = []
+    for event in events:
+        if event.name == "superstep_restarted":
+            kept = [each for each in kept if each.id is not None and each.id <= event.data["after"]]
+        else:
+            kept.append(event)
+    return kept
+
+
+def serve(graph: Any, **more: Any) -> Any:
+    return graph_endpoint(graph, allow_any_thread=True, **more)
+
+
+def body(thread: str, modes: list[str]) -> dict[str, Any]:
+    return {"input": {"log": []}, "stream_mode": modes, "config": {"configurable": {"thread_id": thread}}}
+
+
+async def undisturbed(modes: list[str]) -> list[Event]:
+    async with browsing(serve(talking().compile(InMemorySaver()))) as browser:
+        return (await browser.ask(json=body("t", modes))).events
+
+
+@pytest.mark.parametrize(
+    "modes", [MODES, ["messages-tuple", "updates"], ["updates"], ["custom"], ["values"]], ids=",".join
+)
+async def test_after_every_event_of_a_run_that_has_ended(modes: list[str]) -> None:
+    """Coming back from any place gives exactly the rest, and ids increase all the way."""
+    async with browsing(serve(talking().compile(InMemorySaver()))) as browser:
+        whole = (await browser.ask(json=body("t", modes))).events
+        ids = [event.id for event in whole]
+        assert None not in ids
+        assert ids == sorted(set(ids), key=str)
+        for at, event in enumerate(whole):
+            again = await browser.ask("/?thread_id=t", last=event.id)
+            if event.name == "end":
+                assert again.status == 204
+                continue
+            assert again.events[0] == whole[0]
+            assert of_the_run(again.events) == of_the_run(whole[at + 1 :])
+            assert again.events[-1] == whole[-1]
+            assert [event.id for event in of_the_run(again.events)] == [
+                event.id for event in of_the_run(whole[at + 1 :])
+            ]
+
+
+async def test_to_a_run_that_goes_on(modes: list[str] = MODES) -> None:
+    """In the same process: every event once, in the midst of a message too, whichever was the last one read."""
+    whole = await undisturbed(modes)
+    held = 1 + next(
+        at for at, event in enumerate(whole) if event.name == "messages/partial" and event.data[0]["content"] == "Hell"
+    )
+    for read in range(1, held + 1):
+        gate = Gate()
+        async with browsing(serve(talking(gate).compile(InMemorySaver()), on_disconnect="continue")) as browser:
+            first = browser.open(json=body("t", modes))
+            seen = [await first.next() for _ in range(read)]
+            await gate.reached.wait()
+            first.leave()
+            second = browser.open("/?thread_id=t", last=seen[-1].id)
+            assert await second.next() == seen[0]
+            gate.opened.set()
+            await second.over.wait()
+            assert [*of_the_run(seen), *of_the_run(second.events)] == of_the_run(whole)
+            assert second.events[-1].data["status"] == "success"
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
+async def test_to_a_run_that_was_cut_off(elsewhere: bool, tmp_path: Any) -> None:
+    """It is resumed. `superstep_restarted` says what was read in vain; the rest, put together, is the whole."""
+    modes = MODES[:-1]  # a run that is resumed tells its values once more
+    whole = await undisturbed(modes)
+    held = 1 + next(
+        at for at, event in enumerate(whole) if event.name == "messages/partial" and event.data[0]["content"] == "Hell"
+    )
+    for read in range(1, held + 1):
+        gate = Gate()
+        path = str(tmp_path / f"{read}.db")
+        async with SqliteSaver.from_conn_string(path) as saver:
+            app = serve(talking(gate).compile(saver))
+            async with browsing(app) as browser:
+                first = browser.open(json=body("t", modes))
+                seen = [await first.next() for _ in range(read)]
+                await gate.reached.wait()
+                first.leave()
+                await first.over.wait()
+            assert gate.cancelled.is_set()
+            gate.opened.set()
+            async with browsing(serve(talking(gate).compile(saver)) if elsewhere else app) as browser:
+                second = await browser.ask("/?thread_id=t", last=seen[-1].id)
+                events = [*of_the_run(seen), *of_the_run(second.events)]
+                restarted = [event for event in events if event.name == "superstep_restarted"]
+                assert [event.data["step"] for event in restarted] == [1]
+                assert without_what_is_void(events) == of_the_run(whole)
+                assert second.events[0].data == {**seen[0].data, "attempt": 1}
+                third = await browser.ask("/?thread_id=t", last=seen[-1].id)
+                assert third.events[0].data["attempt"] == 2
+                assert without_what_is_void([*of_the_run(seen), *of_the_run(third.events)]) == of_the_run(whole)
+
+
+async def test_a_post_that_is_sent_again_comes_back_too() -> None:
+    """Libraries that post again after a lost connection do not run the graph again."""
+    ran: list[str] = []
+    gate = Gate()
+    gate.opened.set()
+    async with browsing(serve(gated(gate, ran).compile(InMemorySaver()))) as browser:
+        whole = (await browser.ask(json=body("t", ["updates"]))).events
+        again = await browser.ask(json=body("t", ["updates"]), last=whole[1].id)
+        assert of_the_run(again.events) == of_the_run(whole[2:])
+        assert ran == ["first", "held"]
+
+
+async def test_the_old_connection_dies_late() -> None:
+    """A reader comes back before the service has noticed that it had gone: the run is not cancelled under it, and is
+    when the last reader has left."""
+    gate = Gate()
+    async with browsing(serve(gated(gate).compile(InMemorySaver()))) as browser:
+        first = browser.open(json=body("t", ["custom"]))
+        seen = [await first.next(), await first.next()]
+        second = browser.open("/?thread_id=t", last=seen[-1].id)
+        await second.next("metadata")
+        first.leave()
+        await anyio.wait_all_tasks_blocked()
+        assert not gate.cancelled.is_set()
+        second.leave()
+        await first.over.wait()
+        assert gate.cancelled.is_set()
+
+
+async def test_nothing_to_come_back_to() -> None:
+    """404; 400 for what is no id; 410 for one of another thread."""
+    async with browsing(serve(talking().compile(InMemorySaver()))) as browser:
+        whole = (await browser.ask(json=body("t", ["updates"]))).events
+        await browser.ask(json=body("u", ["updates"]))
+        assert (await browser.ask("/?thread_id=x")).status == 404
+        assert (await browser.ask("/?thread_id=t", last="nonsense")).status == 400
+        assert (await browser.ask("/?thread_id=t", last="a.b.c.d")).status == 400
+        other = await browser.ask("/?thread_id=u", last=whole[1].id)
+        assert (other.status, other.json["error"]) == (410, "InvalidCursorError")
+    async with browsing(serve(talking().compile())) as browser:
+        assert (await browser.ask("/?thread_id=t", last=whole[1].id)).status == 404
+
+
+async def test_a_failure_is_told_once(caplog: Any) -> None:
+    """Who comes back after it hears how the run has ended; who comes back before it hears why."""
+
+    async def fails(state: Any) -> None:
+        raise ValueError("the password is 1234")
+
+    from served import chain, logs
+
+    async with browsing(serve(chain(("a", logs("a")), ("fails", fails)).compile(InMemorySaver()))) as browser:
+        whole = (await browser.ask(json=body("t", ["updates"]))).events
+        assert [event.name for event in whole] == ["metadata", "updates", "error", "end"]
+        assert whole[2].data["error"] == "ValueError"
+        assert whole[3].data["status"] == "error"
+        for at in range(3):
+            again = await browser.ask("/?thread_id=t", last=whole[at].id)
+            assert of_the_run(again.events) == of_the_run(whole[at + 1 :])
+            assert again.events[-1] == whole[-1]
+        assert "1234" not in "".join(str(each.content) for each in browser.exchanges)
+
+
+async def test_from_the_beginning() -> None:
+    """Without an id: all that is kept of the thread."""
+    async with browsing(serve(talking().compile(InMemorySaver()))) as browser:
+        whole = (await browser.ask(json=body("t", MODES))).events
+        assert of_the_run((await browser.ask("/?thread_id=t")).events) == of_the_run(whole)
+
+
+async def test_what_is_void_is_told_once_whoever_has_run_on() -> None:
+    """By another reader's coming back, or by a new request, live or done: one `superstep_restarted`, before all else."""
+    for by, live in (("reader", True), ("reader", False), ("request", True), ("request", False)):
+        gate = Gate()
+        async with browsing(serve(gated(gate).compile(InMemorySaver()))) as browser:
+            first = browser.open(json=body("t", ["custom"]))
+            seen = [await first.next() for _ in range(2)]
+            await gate.reached.wait()
+            first.leave()
+            await first.over.wait()
+            gate.reached = anyio.Event()
+            again = {**body("t", ["custom"]), "input": None}
+            other = browser.open("/?thread_id=t", last=seen[0].id) if by == "reader" else browser.open(json=again)
+            await gate.reached.wait()
+            await other.next("custom")
+            if live:
+                second = browser.open("/?thread_id=t", last=seen[1].id)
+                told = [await second.next() for _ in range(3)]
+                assert [event.name for event in told] == ["metadata", "superstep_restarted", "custom"]
+                gate.opened.set()
+                await second.over.wait()
+            else:
+                gate.opened.set()
+                await other.over.wait()
+                second = await browser.ask("/?thread_id=t", last=seen[1].id)
+            assert [event.name for event in second.events] == [
+                *("metadata", "superstep_restarted", "custom", "custom", "end")
+            ]
+            assert [event.data for event in without_what_is_void([*of_the_run(seen), *of_the_run(second.events)])] == [
+                *("before", "behind")
+            ]

@@ -1,0 +1,276 @@
+"""The lifespan: the saver is opened and closed, runs are drained, and what was cut off is picked up."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from browser import browsing
+from fastapi import FastAPI
+from served import Gate, asking, chain, gated, logs
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from checkpoint_savers import InMemorySaver, SqliteSaver
+from checkpoint_savers.errors import SaverClosedError
+from pregel_async import Runtime
+from pregel_async.errors import ConfigError
+from pregel_async.serve import graph_endpoint, graph_lifespan, last_event_id, service_of, sse_response
+from pregel_async.serve.service import Service
+
+pytestmark = pytest.mark.anyio
+
+DOCUMENT = {"accept": "application/json"}
+BODY = {"input": {"log": []}, "stream_mode": ["updates"]}
+
+
+def by_user(request: Request) -> str | None:
+    return request.headers.get("user")
+
+
+def application(kind: Any, *graphs: Any, **more: Any) -> Any:
+    routes = [Route(f"/{graph.name}", graph_endpoint(graph, thread=by_user)) for graph in graphs]
+    return kind(routes=routes, lifespan=graph_lifespan(*graphs, **more))
+
+
+def service(app: Any) -> Service:
+    found: Service = app.state.pregel_async
+    return found
+
+
+@pytest.mark.parametrize("kind", [Starlette, FastAPI])
+async def test_the_saver_is_open_while_the_application_runs(kind: Any, tmp_path: Any) -> None:
+    """Opened once, and closed at the end; given as what makes it, the application can be started again."""
+    path = str(tmp_path / "threads.db")
+    graph = asking().compile(name="ask")
+    savers: list[Any] = []
+
+    def make() -> Any:
+        savers.append(SqliteSaver.from_conn_string(path))
+        return savers[-1]
+
+    app = application(kind, graph, saver=make)
+    async with browsing(app) as browser:
+        ada = {**DOCUMENT, "user": "ada"}
+        assert (await browser.ask("/ask", json={"input": {"log": []}}, headers=ada)).json["status"] == "interrupted"
+    with pytest.raises(SaverClosedError):
+        await savers[0].read("ada")
+    async with browsing(app) as browser:
+        done = await browser.ask("/ask", json={"command": {"resume": "yes"}}, headers=ada)
+        assert done.json["output"] == {"log": ["first", "yes"]}
+    assert len(savers) == 2
+
+
+async def test_inside_a_lifespan_of_ones_own() -> None:
+    """It is an async context manager; without its state in the lifespan's, it is found at the application."""
+    graph = asking().compile(name="ask")
+    seen: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(app: Any) -> Any:
+        async with graph_lifespan(graph, saver=InMemorySaver())(app):
+            seen.append("open")
+            yield
+        seen.append("closed")
+
+    app = Starlette(routes=[Route("/ask", graph_endpoint(graph, thread=by_user))], lifespan=lifespan)
+    async with browsing(app) as browser:
+        ada = {**DOCUMENT, "user": "ada"}
+        for body in ({"input": {"log": []}}, {"command": {"resume": "yes"}}):
+            done = await browser.ask("/ask", json=body, headers=ada)
+        assert done.json["output"] == {"log": ["first", "yes"]}
+    assert seen == ["open", "closed"]
+
+
+async def test_routes_of_ones_own() -> None:
+    """`service_of` has the graph with its saver and the control that drains; `sse_response` tells the stream."""
+    graph = gated(gate := Gate()).compile(name="gated")
+
+    async def route(request: Request) -> Response:
+        mine = service_of(request)
+        after = last_event_id(request)
+        stream = mine.graph(graph).astream(
+            None if after else {"log": []},
+            "t",
+            stream_mode=["updates", "custom"],
+            control=mine.control,
+            keep_events=after is None,
+            after=after,
+            version="v2",
+        )
+        return sse_response(stream, request, on_disconnect="continue")
+
+    app = Starlette(routes=[Route("/", route)], lifespan=graph_lifespan(graph, saver=InMemorySaver()))
+    async with browsing(app) as browser:
+        first = browser.open()
+        seen = [await first.next() for _ in range(3)]
+        assert [event.name for event in seen] == ["metadata", "updates", "custom"]
+        assert seen[0].data["run_id"]
+        first.leave()
+        second = browser.open(last=seen[1].id)
+        assert (await second.next()).data["run_id"] == seen[0].data["run_id"]
+        service(app).drain()
+        gate.opened.set()
+        events = await second.all()
+        assert [event.name for event in events] == ["metadata", "custom", "custom", "updates", "end"]
+        assert events[-1].data["status"] == "drained"
+    with pytest.raises(ConfigError, match="v2"):
+        sse_response(graph.astream({"log": []}), Request({"type": "http", "headers": []}))
+    with pytest.raises(ConfigError, match="graph_lifespan"):
+        service_of(Request({"type": "http", "headers": []}))
+
+
+@pytest.mark.parametrize("accept", ["text/event-stream", "application/json"])
+async def test_a_drain_stops_runs_where_they_can_be_gone_on_with(accept: str) -> None:
+    """The superstep is finished and stored, the client is told, new requests are refused; nothing runs twice."""
+    gate, ran = Gate(), []
+    saver = InMemorySaver()
+    graph = gated(gate, ran).compile(name="gated")
+    app = application(Starlette, graph, saver=saver)
+    async with browsing(app) as browser:
+        ada = {"user": "ada", "accept": accept}
+        exchange = browser.open("/gated", json=BODY, headers=ada)
+        await gate.reached.wait()
+        service(app).drain()
+        refused = await browser.ask("/gated", json=BODY, headers={"user": "eve"})
+        assert (refused.status, refused.json["error"], refused.headers["retry-after"]) == (503, "Draining", "1")
+        gate.opened.set()
+        await exchange.over.wait()
+        if accept == "application/json":
+            assert (exchange.status, exchange.json["status"], exchange.headers["retry-after"]) == (503, "drained", "1")
+        else:
+            assert [event.name for event in exchange.events] == ["metadata", "updates", "updates", "end"]
+            assert (exchange.events[-1].data["status"], exchange.events[-1].id) == ("drained", None)
+    async with browsing(application(Starlette, graph, saver=saver)) as browser:
+        done = await browser.ask("/gated", json={"input": None}, headers={**ada, **DOCUMENT})
+        assert done.json["output"] == {"log": ["first", "held", "last"]}
+        assert ran == ["first", "held"]
+
+
+async def test_a_drain_waits_for_so_long() -> None:
+    """Runs that do not get to a barrier in `grace` seconds are cancelled, those without a reader too."""
+    gate = Gate()
+    app = application(Starlette, gated(gate).compile(name="gated"), saver=InMemorySaver(), grace=0.05)
+    async with browsing(app) as browser:
+        told = browser.open("/gated", json=BODY, headers={"user": "ada"})
+        alone = browser.open("/gated", json={**BODY, "on_disconnect": "continue"}, headers={"user": "bob"})
+        await gate.reached.wait()
+        await alone.next("updates")
+        alone.leave()
+        await told.next("updates")
+        service(app).drain()
+        await told.over.wait()
+        await alone.over.wait()
+        assert (told.events[-1].data["status"], told.error, alone.error) == ("cancelled", None, None)
+
+
+# ---- picking up ------------------------------------------------------------------------------------------------------
+
+
+async def test_what_was_cut_off_is_picked_up() -> None:
+    """And nothing else: not what asks, has failed, has stopped or is done, nor what no endpoint has started."""
+    gate, ran = Gate(), []
+    saver = InMemorySaver()
+    held = gated(gate, ran).compile(name="gated")
+    ask = asking().compile(name="ask")
+
+    async def fails(state: Any) -> None:
+        ran.append("fails")
+        raise ValueError("no")
+
+    failing = chain(("fails", fails)).compile(name="failing")
+    stopping = chain(("a", logs("a")), ("b", logs("b"))).compile(name="stopping", interrupt_before=["b"])
+    graphs = (held, ask, failing, stopping)
+    async with browsing(application(Starlette, *graphs, saver=saver)) as browser:
+        exchange = browser.open("/gated", json=BODY, headers={"user": "cut"})
+        seen = [await exchange.next() for _ in range(2)]
+        await gate.reached.wait()
+        exchange.leave()
+        await exchange.over.wait()
+        for path in ("ask", "failing", "stopping"):
+            await browser.ask(f"/{path}", json=BODY, headers={"user": path})
+    own = held.with_checkpointer(saver)
+    with anyio.move_on_after(0.01):
+        await own.ainvoke({"log": []}, "own")
+    gate.opened.set()
+    ran.clear()
+    async with browsing(application(Starlette, *graphs, saver=saver, pick_up=True)) as browser:
+        while (await own.aget_state("cut")).next:
+            await anyio.sleep(0)
+        again = await browser.ask("/gated", headers={"user": "cut"}, last=seen[-1].id)
+        assert [event.name for event in again.events] == [
+            *("metadata", "superstep_restarted", "updates", "updates", "end")
+        ]
+        assert again.events[0].data == {**seen[0].data, "attempt": 2}
+    assert ran == ["held"]
+    assert (await own.aget_state("cut")).values == {"log": ["first", "held", "last"]}
+    assert (await own.aget_state("own")).next == ("held",)
+    assert (await ask.with_checkpointer(saver).aget_state("ask")).interrupts
+
+
+async def test_a_reader_joins_what_is_picked_up() -> None:
+    """The run is the same for all: who comes back while it goes on joins it."""
+    gate = Gate()
+    saver = InMemorySaver()
+    graph = gated(gate).compile(name="gated")
+    async with browsing(application(Starlette, graph, saver=saver)) as browser:
+        exchange = browser.open("/gated", json=BODY, headers={"user": "cut"})
+        seen = [await exchange.next() for _ in range(2)]
+        await gate.reached.wait()
+        exchange.leave()
+        await exchange.over.wait()
+    gate.reached = anyio.Event()
+    async with browsing(application(Starlette, graph, saver=saver, pick_up=True)) as browser:
+        await gate.reached.wait()
+        again = browser.open("/gated", headers={"user": "cut"}, last=seen[-1].id)
+        await again.next("superstep_restarted")
+        again.leave()
+        await again.over.wait()
+        gate.opened.set()
+        done = await browser.ask("/gated", headers={"user": "cut"}, last=seen[-1].id)
+        assert done.events[-1].data["status"] == "success"
+        assert gate.passed == ["held"]
+
+
+async def test_what_a_run_needs_again() -> None:
+    """A context is not stored: a function gives it again, or leaves the thread alone. What is picked up is drained too."""
+    gate, contexts = Gate(), []
+    saver = InMemorySaver()
+
+    async def held(state: Any, runtime: Runtime[Any]) -> dict[str, list[str]]:
+        contexts.append(runtime.context)
+        await gate()
+        return {"log": ["held"]}
+
+    graph = chain(("held", held), ("last", logs("last"))).compile(name="held")
+    async with browsing(application(Starlette, graph, saver=saver)) as browser:
+        for user in ("ada", "bob"):
+            gate.reached = anyio.Event()
+            exchange = browser.open("/held", json={**BODY, "context": {"user": user}}, headers={"user": user})
+            await gate.reached.wait()
+            exchange.leave()
+            await exchange.over.wait()
+    gate.reached = anyio.Event()
+
+    async def again(thread_id: str) -> dict[str, Any] | None:
+        return {"context": {"user": thread_id}} if thread_id == "bob" else None
+
+    async with browsing(application(Starlette, graph, saver=saver, pick_up=again)):
+        await gate.reached.wait()
+        gate.opened.set()
+    assert contexts == [{"user": "ada"}, {"user": "bob"}, {"user": "bob"}]
+    state = await graph.with_checkpointer(saver).aget_state("bob")
+    assert (state.values, state.next) in (({"log": ["held"]}, ("last",)), ({"log": ["held", "last"]}, ()))
+    with pytest.raises(ConfigError, match="name"):
+        graph_lifespan(asking().compile(name="a"), asking().compile(name="a"), pick_up=True)
+
+
+async def test_a_saver_that_is_none() -> None:
+    """Refused when the application starts."""
+    with pytest.raises(ConfigError, match="saver="):
+        async with graph_lifespan(saver=lambda: 3)(None):
+            pass

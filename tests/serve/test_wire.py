@@ -1,0 +1,260 @@
+"""What goes out: values as JSON, messages that grow, failures without their words."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+from decimal import Decimal
+from enum import Enum
+from typing import Any, TypedDict
+from uuid import UUID
+
+import msgspec
+import pydantic
+import pytest
+from browser import browsing, parsed
+from served import Log, asking, chain, logs
+
+from checkpoint_savers import InMemorySaver
+from pregel_async import START, Interrupt, StateGraph, StreamWriter
+from pregel_async.serve import graph_endpoint
+from pregel_async.serve.failures import log
+from pregel_async.serve.plain import Writer
+from pregel_async.serve.wire import Wire, ids_of
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: Any
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Model(pydantic.BaseModel):
+    when: datetime.date
+    point: Point
+
+
+class Opaque:
+    secret = "1234"
+
+    def __repr__(self) -> str:
+        return "Opaque(1234)"
+
+
+class Broken:
+    def model_dump(self) -> Any:
+        raise RuntimeError("1234")
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ({"a": [1, 2.5, None, True, "x"]}, {"a": [1, 2.5, None, True, "x"]}),
+        (Point(1, Point(2, {3})), {"x": 1, "y": {"x": 2, "y": [3]}}),
+        (Interrupt("really?", "id"), {"value": "really?", "id": "id"}),
+        (Model(when=datetime.date(2025, 1, 2), point=Point(1, 2)), {"when": "2025-01-02", "point": {"x": 1, "y": 2}}),
+        (UUID(int=0), "00000000-0000-0000-0000-000000000000"),
+        (Decimal("1.10"), "1.10"),
+        (Colour.RED, "red"),
+        (b"\x00", "AA=="),
+        ((1, 2), [1, 2]),
+        ({1: "a"}, {"1": "a"}),
+        ({(1, 2): "a"}, {"[1, 2]": "a"}),
+        (float("nan"), None),
+        (2**70, 2**70),
+        ("\ud800", "?"),
+        ({"\ud800": {"deep": Opaque()}}, {"?": {"deep": {"__unserializable__": "Opaque"}}}),
+        (Opaque(), {"__unserializable__": "Opaque"}),
+        ([Opaque, object()], [{"__unserializable__": "type"}, {"__unserializable__": "object"}]),
+        (Broken(), {"__unserializable__": "Broken"}),
+        (ValueError("1234"), "ValueError"),
+    ],
+    ids=[str(number) for number in range(19)],
+)
+async def test_values(value: Any, says: Any) -> None:
+    """Whatever a state holds goes out as JSON; what has no such form is named, and nothing of it is told."""
+    assert json.loads(Writer()(value)) == says
+    assert b"1234" not in Writer()({"in": [value]})
+
+
+async def test_values_that_hold_themselves() -> None:
+    """They end somewhere."""
+    endless: list[Any] = []
+    endless.append(endless)
+    assert b"__unserializable__" in Writer()(endless)
+
+
+async def test_values_of_ones_own() -> None:
+    """`encode` is asked first; a `TypeError` says that it does not know either."""
+
+    def encode(value: Any) -> Any:
+        if isinstance(value, Opaque):
+            return {"opaque": [UUID(int=0)]}
+        raise TypeError
+
+    write = Writer(encode)
+    assert json.loads(write([Opaque(), ValueError()])) == [{"opaque": [str(UUID(int=0))]}, "ValueError"]
+    assert json.loads(write({(): Opaque()})) == {"[]": {"opaque": [str(UUID(int=0))]}}
+
+
+# ---- ids -------------------------------------------------------------------------------------------------------------
+
+
+async def test_ids() -> None:
+    """Each is text that grows; the halves and the end are told from places."""
+    wire = Wire(Writer(), tuples=False)
+    part = {"type": "messages", "ns": (), "seq": 4, "step": 1, "cursor": "c.000002.00000007.00000004"}
+    part["data"] = ({"role": "assistant", "content": "x", "id": "m"}, {})
+    half, whole = parsed(b"".join(wire.part(part)).decode())
+    (end,) = parsed(wire.end("r", "success").decode())
+    assert half.id is not None
+    assert whole.id is not None
+    assert end.id is not None
+    assert "c.000002.00000006.00000003" < half.id < whole.id < end.id < "c.000002.00000008.+00000005"
+    assert ids_of(half.id) == ("c.000002.00000006.00000003", True, False)
+    assert ids_of(whole.id) == ("c.000002.00000007.00000004", False, False)
+    assert ids_of(end.id) == ("c.000002.00000007.00000004", False, True)
+
+
+# ---- messages --------------------------------------------------------------------------------------------------------
+
+
+async def told(node: Any, modes: Any, **more: Any) -> list[Any]:
+    async with browsing(graph_endpoint(chain(("node", node)).compile(), **more)) as browser:
+        done = await browser.ask(json={"input": {"log": []}, "stream_mode": modes})
+        assert done.events[-1].data["status"] == "success"
+        return [(event.name, event.data) for event in done.events[1:-1]]
+
+
+async def test_chunks_of_langchain() -> None:
+    """Added up by their own rules, and shown as the messages that they are chunks of; what is whole is complete."""
+    messages = pytest.importorskip("langchain_core.messages")
+
+    async def speak(state: Log, writer: StreamWriter) -> None:
+        for word in ("He", "llo"):
+            await writer.message(messages.AIMessageChunk(content=word, id="m"), {"model": "x"})
+        await writer.message(messages.AIMessage(content="whole", id="n"))
+        await writer.message({"role": "assistant", "content": "no id"})
+
+    events = await told(speak, "messages")
+    assert [name for name, _ in events] == [
+        "messages/metadata",
+        "messages/partial",
+        "messages/partial",
+        "messages/metadata",
+        "messages/complete",
+        "messages/complete",
+    ]
+    assert events[0][1]["m"]["metadata"]["model"] == "x"
+    assert [(data[0]["type"], data[0]["content"]) for _, data in events[1:3]] == [("ai", "He"), ("ai", "Hello")]
+    assert events[4][1][0]["content"] == "whole"
+    assert events[5][1] == [{"role": "assistant", "content": "no id"}]
+    pairs = await told(speak, "messages-tuple")
+    assert [name for name, _ in pairs] == ["messages"] * 4
+    assert [pair[0]["content"] for _, pair in pairs] == ["He", "llo", "whole", "no id"]
+    assert pairs[0][1][1]["langgraph_node"] == "node"
+
+
+async def test_chunks_of_all_kinds() -> None:
+    """Dicts, objects with a content, lists of blocks, and objects that cannot be changed."""
+
+    @dataclasses.dataclass
+    class Said:
+        id: str
+        content: Any
+        role: str = "assistant"
+
+    class Frozen(msgspec.Struct, frozen=True):
+        id: str
+        content: str
+        role: str = "assistant"
+
+    async def speak(state: Log, writer: StreamWriter) -> None:
+        for chunk in (
+            *({"role": "assistant", "content": text, "id": "a"} for text in ("x", "y")),
+            *(Said("b", text) for text in ("x", "y")),
+            *(Said("c", [text]) for text in ("x", "y")),
+            *(Said("d", text) for text in ("x", None)),
+            *(Frozen("e", text) for text in ("x", "y")),
+        ):
+            await writer.message(chunk)
+
+    events = await told(speak, "messages")
+    grown = [data[0]["content"] for name, data in events if name == "messages/partial"]
+    assert grown == ["x", "xy", "x", "xy", ["x"], ["x", "y"], "x", "x", "x", "y"]
+
+
+# ---- the other events ------------------------------------------------------------------------------------------------
+
+
+async def test_every_mode_and_the_graphs_inside() -> None:
+    """One event per part, named by its mode, with the namespace behind it for graphs inside."""
+
+    class Outer(TypedDict):
+        log: list[str]
+
+    inner = StateGraph(Outer).add_node("in", logs("in")).add_edge(START, "in").compile()
+    graph = StateGraph(Outer).add_node("out", inner).add_edge(START, "out").compile(InMemorySaver())
+    modes = ["values", "updates", "custom", "tasks", "checkpoints", "debug"]
+    async with browsing(graph_endpoint(graph)) as browser:
+        done = await browser.ask(json={"input": {"log": []}, "stream_mode": modes, "stream_subgraphs": True})
+    names = {event.name.partition("|")[0] for event in done.events}
+    assert names == {"metadata", "values", "updates", "tasks", "checkpoints", "debug", "end"}
+    inside = {event.name.partition("|")[2].partition(":")[0] for event in done.events}
+    assert inside == {"", "out"}
+
+
+async def test_questions() -> None:
+    """In `values` and in `updates`, with the id that answers them."""
+    for mode in ("values", "updates"):
+        async with browsing(graph_endpoint(asking().compile(InMemorySaver()))) as browser:
+            done = await browser.ask(json={"input": {"log": []}, "stream_mode": mode})
+        (question,) = done.events[-2].data["__interrupt__"]
+        assert (question["value"], len(question["id"])) == ("go on?", 32)
+        assert done.events[-1].data["status"] == "interrupted"
+
+
+@pytest.mark.parametrize("expose", [False, True])
+async def test_failures_in_tasks(expose: bool) -> None:
+    """Named in `tasks` and `debug`, and quoted only where the service says so; live and kept alike."""
+
+    async def fails(state: Log) -> None:
+        raise ValueError("the password is 1234")
+
+    graph = chain(("fails", fails)).compile(InMemorySaver())
+    app = graph_endpoint(graph, allow_any_thread=True, expose_errors=expose)
+    body = {"input": {"log": []}, "stream_mode": ["tasks", "debug", "checkpoints"]}
+    async with browsing(app) as browser:
+        live = await browser.ask(json={**body, "config": {"configurable": {"thread_id": "t"}}})
+        kept = await browser.ask("/?thread_id=t", last=live.events[0].id)
+        again = await browser.ask(json={"input": None, **body, "config": {"configurable": {"thread_id": "t"}}})
+        for done in (live, kept, again):
+            assert (b"1234" in done.content) == expose
+            failed = next(event for event in done.events if event.name == "tasks" and event.data.get("error"))
+            assert failed.data["error"].startswith("ValueError")
+            assert done.events[-2].name == "error"
+
+
+async def test_what_cannot_be_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure whose words cannot be had, or are no text, is told all the same."""
+    monkeypatch.setattr(log, "disabled", True)  # what captures it here cannot print it either
+
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    for error in (Mute(), ValueError("\ud800")):
+
+        async def fails(state: Log, error: Exception = error) -> None:
+            raise error
+
+        async with browsing(graph_endpoint(chain(("fails", fails)).compile(), expose_errors=True)) as browser:
+            done = await browser.ask(json={"input": {"log": []}})
+            assert done.events[-2].data["error"] == type(error).__name__
