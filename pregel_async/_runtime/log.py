@@ -21,7 +21,7 @@ from .modes import MODES, View
 from .modes.mode import Coerce
 from .part import Part
 
-Told: TypeAlias = "list[tuple[Feed, Part]]"
+Told: TypeAlias = list[tuple[Feed, Part]]
 """Parts, and whose they are."""
 
 
