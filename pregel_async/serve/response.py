@@ -107,7 +107,7 @@ class EventsResponse(RunResponse):
 
     async def _tell(self, reading: Reading, scope: Scope, receive: Receive, send: Send) -> None:
         async def events() -> AsyncGenerator[bytes, None]:
-            # Not the channel itself, which would be closed with the response: that tells the run that its reader is gone.
+            # Not the channel itself, which would be closed with the response: that says that the reader is gone.
             async for event in reading.events:
                 yield event + reading.waiting()
 
