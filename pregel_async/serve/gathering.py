@@ -58,14 +58,14 @@ def _field(message: Any, name: str) -> Any:
 
 
 def _added(known: Any, chunk: Any) -> Any:
-    if isinstance(known, dict) and isinstance(chunk, dict):
-        return _added_dict(known, chunk)
+    if isinstance(chunk, dict):
+        return _added_dict(known if isinstance(known, dict) else {}, chunk)
     try:
         return known + chunk  # what langchain-core's can
     except TypeError:
         joined: Any = copy.copy(chunk)
         try:
-            joined.content = _joined(known.content, chunk.content)
+            joined.content = _joined(_field(known, "content"), chunk.content)
         except (AttributeError, TypeError):
             return chunk  # frozen: what came last is all that can be said
         return joined
