@@ -146,6 +146,7 @@ class _Return:
 
     async def catch_up(self, live: Cursor | None = None) -> None:
         """Show what is stored."""
+        self._void = None  # an attempt that was open at the last look may be committed by now
         parts = read_kept(self._saver, self._thread_id, self.at, self._codec, live=live, again=self._sink.recalls)
         async with aclosing(parts):
             async for part in parts:
