@@ -133,3 +133,10 @@ def bench(session: nox.Session) -> None:
     """Side by side with LangGraph and the bare limit; arguments go to tests/bench/run.py."""
     session.install("-q", "-e", ".[trio]", "uvloop", "langgraph", "langgraph-checkpoint-sqlite")
     session.run("python", "tests/bench/run.py", *session.posargs)
+
+
+@nox.session
+def sse(session: nox.Session) -> None:
+    """A thousand readers of one service process: memory, and times to the first chunk and to the end."""
+    session.install("-q", "-e", ".[serve]", "uvicorn")
+    session.run("python", "tests/bench/sse.py", *session.posargs)

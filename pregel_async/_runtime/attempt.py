@@ -275,8 +275,10 @@ def _written_by(commands: list[Command], running: Running) -> list[Write]:
 
 async def _call(node: Node, value: Any, running: Running, progress: _Progress, *, contained: bool) -> Any:
     overhears = running.around.overhears
-    with contextlib.nullcontext() if overhears is None else overhears(running.writer):
-        return await _called(node, value, running, progress, contained=contained and overhears is None)
+    if overhears is None:
+        return await _called(node, value, running, progress, contained=contained)
+    with overhears(running.writer):  # in the context of which the node gets a copy
+        return await _called(node, value, running, progress, contained=False)
 
 
 async def _called(node: Node, value: Any, running: Running, progress: _Progress, *, contained: bool) -> Any:

@@ -21,7 +21,7 @@ from .modes import MODES, View
 from .modes.mode import Coerce
 from .part import Part
 
-Told: TypeAlias = "list[tuple[Feed, Part]]"
+Told: TypeAlias = list[tuple[Feed, Part]]
 """Parts, and whose they are."""
 
 
@@ -53,6 +53,7 @@ class Log:
     """
 
     resumed: Callable[[Board], Told] | None = None
+    began: Callable[[Task, Finished], Told] | None = None
     planned: Callable[[Board, Sequence[Task]], Told] | None = None
     wrote: Callable[[Task, Any], Told] | None = None
     spoke: Callable[[Task, Any, Mapping[str, Any]], Told] | None = None
@@ -91,6 +92,9 @@ class Log:
 
     def _resumed(self, board: Board) -> Told:
         return [(feed, part) for feed, mode in self._modes for part in mode.resumed(board)]
+
+    def _began(self, task: Task, outcome: Finished) -> Told:
+        return [(feed, part) for feed, mode in self._modes for part in mode.began(task, outcome)]
 
     def _planned(self, board: Board, tasks: Sequence[Task]) -> Told:
         return [(feed, part) for feed, mode in self._modes for part in mode.planned(board, tasks)]

@@ -61,7 +61,8 @@ class Pipe:
         self._policies = {} if policies is None else policies
         self._failure: BaseException | None = None
         self.event: Callable[[], Event] = anyio.Event
-        self._filled: Event | None = None  # the reader waits
+        self._filled: Event | None = None  # the reader waits,
+        self._for_beginning = False  # if only for the run to begin
         self._waiting: deque[Event] = deque()  # tasks of the run that wait for room, one event each
         self._overdraft = 0
 
@@ -74,7 +75,7 @@ class Pipe:
     def begin(self) -> None:
         """Say that the run has begun."""
         self.begun = True
-        if self._filled is not None:
+        if self._filled is not None and self._for_beginning:
             self._filled.set()
 
     def blocks(self, mode: str) -> bool:
@@ -151,9 +152,9 @@ class Pipe:
 
     # ---- the reader's side -------------------------------------------------------------------------------------------
 
-    async def filled(self) -> None:
-        """Wait for a part, for the beginning, or for the end."""
-        self._filled = self.event()
+    async def filled(self, *, or_begun: bool = False) -> None:
+        """Wait for a part, or for the end; perhaps only for the beginning."""
+        self._filled, self._for_beginning = self.event(), or_begun
         try:
             await self._filled.wait()
         finally:

@@ -89,8 +89,8 @@ class Runner:
         """Run the tasks on the board as it is. See `superstep.Port.execute`."""
         if tasks[0].node.hidden and not tasks[0].node.routers:  # nothing is awaited, and a barrier follows
             began = start(board, tasks[0])
-            if isinstance(began, Finished):
-                await self.tell(tasks[0], began, stored=self.storage is None)
+            if self._log is not None and self._log.began is not None and isinstance(began, Finished):
+                await self._log.send(self._log.began(tasks[0], began))
             return (began,)
         if self._turned:
             self._turned = False

@@ -17,7 +17,7 @@ import anyio
 
 from ..types import RunStatus
 from .feed import Feed
-from .loops import Event, call_soon, loop, wait_out
+from .loops import Event, loop, wait_out
 from .part import Shape, labelled_dict
 from .pipe import Pipe
 
@@ -116,7 +116,7 @@ class GraphStream(Generic[T]):
         pipe = self._pipe
         try:
             while not pipe.shows:
-                await pipe.filled()
+                await pipe.filled(or_begun=True)
         except BaseException as error:
             await self.__aexit__(type(error), error, None)
             raise
@@ -199,7 +199,7 @@ class _Run:
         self._over = here.event()
         self.pipe.event = here.event
         self._scope = anyio.CancelScope()
-        self._call_soon = call_soon()
+        self._call_soon = here.caller()
         self._task = here.start(self._host, "pregel-async run")
 
     async def _host(self) -> None:

@@ -22,7 +22,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         run: seconds that a run may take from its start, queues included. Then it is cancelled, with status "timeout";
             what is stored stays, and the thread can be gone on with.
         write: seconds that a reader may take to accept something. Then it counts as gone.
-        heartbeat: seconds between two comments that keep a connection open.
+        heartbeat: seconds between two comments that keep a connection open; 0 sends none.
     """
 
     body: int | None = 1024 * 1024

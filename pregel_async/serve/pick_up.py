@@ -14,7 +14,7 @@ from checkpoint_savers.records import CheckpointId, Header
 
 from .._runtime.part import Cursor
 from ..compiled import Graph
-from ..errors import GraphDrained, PregelError, RecordedFailureError, RunCancelledError
+from ..errors import GraphDrained, RecordedFailureError, RunCancelledError
 from .failures import log
 from .known import GRAPH, Known, modes_of
 from .service import Service
@@ -28,7 +28,7 @@ AT_ONCE = 8
 
 async def pick_up_all(service: Service, again: Again | None) -> None:
     """Run on with all threads of a service that were cut off. Failures are logged: nobody waits for them."""
-    places = anyio.CapacityLimiter(AT_ONCE)
+    places = anyio.Semaphore(AT_ONCE)
     try:
         async with anyio.create_task_group() as group:
             for saver in {id(each.checkpointer): each.checkpointer for each in service.graphs}.values():
@@ -39,9 +39,9 @@ async def pick_up_all(service: Service, again: Again | None) -> None:
                     graph = graphs.get(header.metadata.get(GRAPH, ""))
                     if graph is None or service.control.drain_requested:
                         continue
-                    await places.acquire_on_behalf_of(header.thread_id)
+                    await places.acquire()
                     group.start_soon(_pick_up, service, graph, header, again, places)
-    except PregelError:
+    except Exception:  # it must not take the application with it
         log.exception("the threads cannot be listed, so that none more is picked up")
 
 
@@ -61,7 +61,7 @@ async def _newest(saver: BaseCheckpointSaver) -> AsyncGenerator[Header, None]:
 
 
 async def _pick_up(
-    service: Service, graph: Graph[Any, Any], header: Header, again: Again | None, places: anyio.CapacityLimiter
+    service: Service, graph: Graph[Any, Any], header: Header, again: Again | None, places: anyio.Semaphore
 ) -> None:
     thread_id = header.thread_id
     try:
@@ -94,4 +94,4 @@ async def _pick_up(
     except Exception:
         log.exception("thread %r was picked up, and its run has failed", thread_id)
     finally:
-        places.release_on_behalf_of(thread_id)
+        places.release()

@@ -1,8 +1,8 @@
 """A stream that is read to its end for a client that may leave: the side of a response that belongs to the run.
 
-The run is read in a task of its own (`drive`), inside the request that it answers; the client's side takes what is told
-from a channel that holds little, so that a slow client slows the run. When the
-client's side is closed, the run is cancelled, or goes on and nobody waits for its chunks.
+The run is read in a task of its own (`drive`), inside the request that it answers. The client's side takes what is
+told from a channel that holds little, so that a slow client slows the run. When that side is closed, the run is
+cancelled, or goes on and nobody waits for its chunks.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ async def read(request: Request, limits: Limits) -> Asked:
     Raises:
         Refusal: 400, 408, 413, 415, 422.
     """
-    last = request.headers.get("last-event-id")
+    last = request.headers.get("last-event-id") or None
     if request.method == "GET":
         query = request.query_params
         last = last or query.get("last_event_id") or "-1"

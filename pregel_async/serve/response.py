@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import Any
 
 import anyio
@@ -26,6 +27,9 @@ from .service import Service, find_service
 from .wire import Wire, ids_of
 
 HEARTBEAT = "heartbeat"
+
+NEVER = 1_000_000_000
+"""Seconds."""
 
 PATIENCE = 5.0
 """Seconds until a status is sent, where there are no heartbeats."""
@@ -109,14 +113,15 @@ class EventsResponse(RunResponse):
 
     async def _tell(self, reading: Reading, scope: Scope, receive: Receive, send: Send) -> None:
         async def events() -> AsyncGenerator[bytes, None]:
-            # Not the channel itself, which would be closed with the response: that tells the run that its reader is gone.
+            # Not the channel itself, which would be closed with the response: that says that the reader is gone.
             async for event in reading.events:
                 yield event + reading.waiting()
 
+        told = events()
         response = EventSourceResponse(
-            events(),
+            told,
             sep="\n",
-            ping=self._limits.heartbeat,
+            ping=self._limits.heartbeat or NEVER,
             ping_message_factory=lambda: ServerSentEvent(comment=HEARTBEAT, sep="\n"),
             # It looks for the server's shutdown by itself, and cuts the stream off when this time has passed. The run's
             # own time is over before.
@@ -145,7 +150,8 @@ class EventsResponse(RunResponse):
 
         with anyio.CancelScope() as patience:
             try:
-                await response(scope, receive, bounded)
+                async with aclosing(told):
+                    await response(scope, receive, bounded)
             except Exception:
                 if not gone:
                     raise

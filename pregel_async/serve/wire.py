@@ -6,7 +6,7 @@
     messages                          [message or chunk, where it comes from], for who asked for "messages-tuple"
     messages/metadata                 {id: {metadata}}, before the first chunk of each message
     messages/partial                  [the message as far as it is known], for each chunk of it
-    messages/complete                 [message]
+    messages/complete                 [the whole message], for its last chunk, or where it comes in one piece
     superstep_restarted               {step, checkpoint_id, after}: void is what was told and not committed, of that
                                       superstep: all events whose ids, as text, are greater than `after`
     error                             {error, message}

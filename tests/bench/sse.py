@@ -53,7 +53,7 @@ def serve(clients: int, saver: str) -> None:
             all_there.set()
         await all_there.wait()
         for _ in range(TOKENS):
-            await writer.message({"role": "assistant", "content": "token ", "id": "m"})
+            await writer.message({"role": "assistant", "type": "AIMessageChunk", "content": "token ", "id": "m"})
             await anyio.sleep(0.01)
         return {"text": "said"}
 

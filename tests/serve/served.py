@@ -76,12 +76,15 @@ def asking() -> StateGraph[Any, Any, Any]:
     return chain(("first", logs("first")), ("ask", ask))
 
 
+CHUNK = {"role": "assistant", "type": "AIMessageChunk"}
+
+
 def talking(gate: Gate | None = None) -> StateGraph[Any, Any, Any]:
     """Two nodes say a message each, in chunks; the first waits in its midst."""
 
     async def hello(state: Log, writer: StreamWriter) -> dict[str, list[str]]:
         for word in ("He", "ll", "o"):
-            await writer.message({"role": "assistant", "content": word, "id": "hello"})
+            await writer.message({**CHUNK, "content": word, "id": "hello"})
             if gate is not None and word == "ll":
                 await gate("hello")
         await writer("custom")
@@ -89,7 +92,8 @@ def talking(gate: Gate | None = None) -> StateGraph[Any, Any, Any]:
 
     async def bye(state: Log, writer: StreamWriter) -> dict[str, list[str]]:
         for word in ("Go", "od", "bye"):
-            await writer.message({"role": "assistant", "content": word, "id": "bye"})
+            ends = {"finish_reason": "stop"} if word == "bye" else {}
+            await writer.message({**CHUNK, "content": word, "id": "bye", **ends})
         return {"log": ["bye"]}
 
     return chain(("hello", hello), ("bye", bye))

@@ -167,6 +167,25 @@ def test_what_was_killed_is_picked_up(tmp_path: Path) -> None:
         assert live.ran == ["first", "held", "held", "last"]
 
 
+def test_two_processes_on_one_database(tmp_path: Path) -> None:
+    """A reader comes back to another process than the one that runs: it follows what that one stores, to the end."""
+    with living(tmp_path) as runs, living(tmp_path) as follows:
+        with events(runs, "/holding", user="ada", json={**BODY, "on_disconnect": "continue"}) as stream:
+            seen = [next(stream) for _ in range(3)]
+        busy = follows.client.post("/holding", json=BODY, headers={"user": "ada"})
+        assert (busy.status_code, busy.json()["error"]) == (409, "ThreadBusyError")
+        with events(follows, "/holding", user="ada", last=seen[-1].id) as stream:
+            rest = [next(stream)]
+            runs.open_gate()
+            rest += list(stream)
+        assert names(rest) == ["metadata", "custom", "updates", "updates", "end"]
+        assert json.loads(rest[0].data) == json.loads(seen[0].data)
+        assert json.loads(rest[-1].data)["status"] == "success"
+        ids = [event.id for event in [*seen, *rest[1:]]]
+        assert ids == sorted(set(ids))
+        assert runs.ran == ["first", "held", "last"]
+
+
 # ---- one service for the others --------------------------------------------------------------------------------------
 
 

@@ -7,17 +7,17 @@ import datetime
 import json
 from decimal import Decimal
 from enum import Enum
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 from uuid import UUID
 
 import msgspec
 import pydantic
 import pytest
 from browser import browsing, parsed
-from served import Log, asking, chain, logs
+from served import CHUNK, Log, asking, chain, logs
 
 from checkpoint_savers import InMemorySaver
-from pregel_async import START, Interrupt, StateGraph, StreamWriter
+from pregel_async import START, Interrupt, StateGraph, StreamWriter, add_messages
 from pregel_async.serve import graph_endpoint
 from pregel_async.serve.failures import log
 from pregel_async.serve.plain import Writer
@@ -138,8 +138,8 @@ async def test_chunks_of_langchain() -> None:
     messages = pytest.importorskip("langchain_core.messages")
 
     async def speak(state: Log, writer: StreamWriter) -> None:
-        for word in ("He", "llo"):
-            await writer.message(messages.AIMessageChunk(content=word, id="m"), {"model": "x"})
+        await writer.message(messages.AIMessageChunk(content="He", id="m"), {"model": "x"})
+        await writer.message(messages.AIMessageChunk(content="llo", id="m", chunk_position="last"))
         await writer.message(messages.AIMessage(content="whole", id="n"))
         await writer.message({"role": "assistant", "content": "no id"})
 
@@ -147,7 +147,7 @@ async def test_chunks_of_langchain() -> None:
     assert [name for name, _ in events] == [
         "messages/metadata",
         "messages/partial",
-        "messages/partial",
+        "messages/complete",
         "messages/metadata",
         "messages/complete",
         "messages/complete",
@@ -162,8 +162,61 @@ async def test_chunks_of_langchain() -> None:
     assert pairs[0][1][1]["langgraph_node"] == "node"
 
 
+async def test_chunks_of_adapters() -> None:
+    """Texts and tool calls are joined; the chunk that says how the message has ended completes it, calls and all."""
+
+    async def speak(state: Log, writer: StreamWriter) -> dict[str, Any]:
+        for more in (
+            {"content": "", "reasoning": "hm"},
+            {"content": "", "reasoning": "m"},
+            {"content": "I "},
+            {"content": "call", "tool_call_chunks": [{"index": 0, "id": "c", "name": "f", "args": '{"x"'}]},
+            {"content": "", "tool_call_chunks": [{"index": 0, "args": ": 1}"}, {"index": 2, "id": "d", "args": "["}]},
+            {"content": "", "finish_reason": "tool_calls", "usage": {"total_tokens": 3}},
+        ):
+            await writer.message({**CHUNK, "id": "m", **more})
+        return {"log": ["said"]}
+
+    events = await told(speak, "messages")
+    assert [name for name, _ in events] == ["messages/metadata", *["messages/partial"] * 5, "messages/complete"]
+    assert [data[0].get("reasoning") for _, data in events[1:3]] == ["hm", "hmm"]
+    assert events[5][1][0]["tool_call_chunks"] == [
+        {"index": 0, "id": "c", "name": "f", "args": '{"x": 1}'},
+        {"index": 2, "id": "d", "args": "["},
+    ]
+    (whole,) = events[6][1]
+    (invalid,) = whole.pop("invalid_tool_calls")
+    assert (invalid["id"], invalid["args"]) == ("d", "[")
+    assert whole == {
+        "role": "assistant",
+        "id": "m",
+        "content": "I call",
+        "reasoning": "hmm",
+        "tool_calls": [{"type": "tool_call", "id": "c", "name": "f", "args": {"x": 1}}],
+        "finish_reason": "tool_calls",
+        "usage": {"total_tokens": 3},
+    }
+
+
+async def test_messages_that_nodes_return() -> None:
+    """They come in one piece, and are complete."""
+
+    class Chat(TypedDict):
+        messages: Annotated[list[Any], add_messages]
+
+    async def answer(state: Chat) -> dict[str, Any]:
+        return {"messages": [{"role": "assistant", "content": "hello", "id": "m"}]}
+
+    graph = StateGraph(Chat).add_node(answer).add_edge(START, "answer").compile()
+    async with browsing(graph_endpoint(graph)) as browser:
+        done = await browser.ask(json={"input": {"messages": ["hi"]}, "stream_mode": "messages"})
+    assert [event.name for event in done.events[1:-1]] == ["messages/metadata", "messages/complete"]
+    assert done.events[2].data == [{"role": "assistant", "content": "hello", "id": "m"}]
+
+
 async def test_chunks_of_all_kinds() -> None:
-    """Dicts, objects with a content, lists of blocks, and objects that cannot be changed."""
+    """Dicts, objects with a content, lists of blocks, and objects that cannot be changed: those that do not say that
+    they are chunks are added up all the same, when more comes with their id."""
 
     @dataclasses.dataclass
     class Said:
@@ -187,7 +240,7 @@ async def test_chunks_of_all_kinds() -> None:
             await writer.message(chunk)
 
     events = await told(speak, "messages")
-    grown = [data[0]["content"] for name, data in events if name == "messages/partial"]
+    grown = [data[0]["content"] for name, data in events if name != "messages/metadata"]
     assert grown == ["x", "xy", "x", "xy", ["x"], ["x", "y"], "x", "x", "x", "y"]
 
 

@@ -35,6 +35,9 @@ class Messages(Mode):
             self._known = {id_of(message) for value in board.values.values() for message in messages_in(value)}
         return ()
 
+    def began(self, task: Task, outcome: Finished) -> Iterable[Part]:
+        return self.finished(task, outcome)  # the input's messages are known from then on
+
     def spoke(self, task: Task, message: Any, metadata: Mapping[str, Any]) -> Iterable[Part]:
         told = self._metadata(task, metadata)
         if NO_STREAM in told.get("tags", ()):

@@ -44,7 +44,19 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     said: set[Any]
 
 
-EVENTS = ("resumed", "planned", "wrote", "spoke", "finished", "paused", "stopped", "failed", "updated", "stored")
+EVENTS = (
+    "resumed",
+    "began",
+    "planned",
+    "wrote",
+    "spoke",
+    "finished",
+    "paused",
+    "stopped",
+    "failed",
+    "updated",
+    "stored",
+)
 """What is told of a run: a method of `Mode` each."""
 
 
@@ -72,6 +84,10 @@ class Mode:
 
     def resumed(self, board: Board) -> Iterable[Part]:
         """The run goes on from a stored board, without new input."""
+        return ()
+
+    def began(self, task: Task, outcome: Finished) -> Iterable[Part]:
+        """The hidden start has written the input to the state, and no router is asked. (Else: `finished`.)"""
         return ()
 
     def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[Part]:
