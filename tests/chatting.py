@@ -23,13 +23,13 @@ HANGS = "3600"
 
 
 class ChatService:
-    """A service that runs, on a port that was free."""
+    """A service that runs; on a port that was free, if it is told none."""
 
-    def __init__(self, folder: Path, **env: str) -> None:
+    def __init__(self, folder: Path, port: str = "0", **env: str) -> None:
         keys = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY")
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "examples.chat_service", "--port", "0", "--db", "chat.db"],
+            [sys.executable, "-W", "error", "-m", "examples.chat_service", "--port", port, "--db", "chat.db"],
             cwd=folder,
             env={**{name: value for name, value in os.environ.items() if name not in keys}, "PYTHONPATH": path, **env},
             stdout=subprocess.DEVNULL,
@@ -75,8 +75,8 @@ class ChatService:
 
 
 @contextmanager
-def chat_service(folder: Path, **env: str) -> Iterator[ChatService]:
-    service = ChatService(folder, **{"CHAT_PAUSE": "0", **env})
+def chat_service(folder: Path, port: str = "0", **env: str) -> Iterator[ChatService]:
+    service = ChatService(folder, port, **{"CHAT_PAUSE": "0", **env})
     try:
         yield service
     finally:

@@ -3,10 +3,15 @@ nothing comes twice. (`tests/browser` looks at its page.)"""
 
 from __future__ import annotations
 
+import json
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from chatting import HANGS, ChatService, chat_service, shown, status, tokens, until_token
@@ -228,3 +233,120 @@ def test_killed_while_a_question_is_open(tmp_path: Path) -> None:
         done = ("assistant", "Done, it is on its way.")
         assert shown([*seen, *rest]) == [SENT, done]
         assert browser.reload(chat) == [("user", EMAIL), DRAFT, SENT, done]
+
+
+# ---- models of providers ---------------------------------------------------------------------------------------------
+
+ARGS = {"to": "ada@example.org", "subject": "News", "body": "All is well."}
+
+
+def of_openai(body: Any) -> list[dict[str, Any]]:
+    """What OpenAI streams: an email to be sent, and then thanks."""
+
+    def chunk(delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+        base = {"id": f"chatcmpl-{len(body['messages'])}", "object": "chat.completion.chunk", "created": 1}
+        return {**base, "model": body["model"], "choices": [choice]}
+
+    if body["messages"][-1]["role"] == "tool":
+        return [chunk({"role": "assistant", "content": "It "}), chunk({"content": "is gone."}), chunk({}, "stop")]
+    call = {"index": 0, "id": "call_1", "type": "function"}
+    function = {"name": "send_email", "arguments": json.dumps(ARGS)}
+    return [
+        chunk({"role": "assistant", "content": "Shall I?"}),
+        chunk({"tool_calls": [{**call, "function": function}]}),
+        chunk({}, "tool_calls"),
+    ]
+
+
+def of_anthropic(body: Any) -> list[dict[str, Any]]:
+    """The same from Anthropic."""
+    usage = {"input_tokens": 1, "output_tokens": 1}
+    message = {"id": f"msg_{len(body['messages'])}", "type": "message", "role": "assistant", "content": []}
+    start = {**message, "model": body["model"], "stop_reason": None, "stop_sequence": None, "usage": usage}
+    again = body["messages"][-1]["content"][0] if len(body["messages"]) > 1 else {}
+    texts = ["It ", "is gone."] if again else ["Shall ", "I?"]
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": start},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        *({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}} for text in texts),
+        {"type": "content_block_stop", "index": 0},
+    ]
+    if not again:
+        call = {"type": "tool_use", "id": "toolu_1", "name": "send_email", "input": {}}
+        delta = {"type": "input_json_delta", "partial_json": json.dumps(ARGS)}
+        events += [
+            {"type": "content_block_start", "index": 1, "content_block": call},
+            {"type": "content_block_delta", "index": 1, "delta": delta},
+            {"type": "content_block_stop", "index": 1},
+        ]
+    reason = {"stop_reason": "end_turn" if again else "tool_use", "stop_sequence": None}
+    return [
+        *events,
+        {"type": "message_delta", "delta": reason, "usage": {"output_tokens": 2}},
+        {"type": "message_stop"},
+    ]
+
+
+@contextmanager
+def provider(speak: Callable[[Any], list[dict[str, Any]]]) -> Iterator[tuple[str, list[Any]]]:
+    """A server that streams like a provider; and what it was asked."""
+    asked: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(200)
+            self.send_header("content-type", "text/event-stream")
+            self.end_headers()
+            for event in speak(asked[-1]):
+                self.wfile.write(f"event: {event.get('type', 'message')}\ndata: {json.dumps(event)}\n\n".encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("name", ["openai", "anthropic"])
+def test_models_of_providers(tmp_path: Path, name: str) -> None:
+    """With a key in the environment: through their own SDKs, with the conversation as they want it."""
+    pytest.importorskip(name, reason=f"{name} is not installed: nox -s adapters")
+    with provider(of_openai if name == "openai" else of_anthropic) as (url, asked):
+        env = {f"{name.upper()}_API_KEY": "key", f"{name.upper()}_BASE_URL": url, "CHAT_MODEL": "a-model"}
+        with chat_service(tmp_path, **env) as service:
+            browser = service.browser()
+            chat = browser.new()
+            assert shown(browser.say(chat, "Write to Ada")) == [("user", "Write to Ada"), ("assistant", "Shall I?")]
+            (question,) = browser.load(chat)["questions"]
+            assert question["args"] == ARGS
+            events = browser.answer(chat, **{question["id"]: True})
+            assert shown(events) == [("tool", "Sent to ada@example.org: News"), ("assistant", "It is gone.")]
+            assert service.complaints == []
+    first, second = asked
+    user = {"role": "user", "content": "Write to Ada"}
+    assert first["messages"] == [user]
+    assert first["model"] == "a-model"
+    if name == "openai":
+        function = {"name": "send_email", "arguments": json.dumps(ARGS)}
+        call = {"id": "call_1", "type": "function", "function": function}
+        assert second["messages"] == [
+            user,
+            {"role": "assistant", "content": "Shall I?", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "Sent to ada@example.org: News"},
+        ]
+    else:
+        use = {"type": "tool_use", "id": "toolu_1", "name": "send_email", "input": ARGS}
+        answer = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "Sent to ada@example.org: News"}
+        assert second["messages"] == [
+            user,
+            {"role": "assistant", "content": [{"type": "text", "text": "Shall I?"}, use]},
+            {"role": "user", "content": [answer]},
+        ]

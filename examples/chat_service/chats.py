@@ -26,7 +26,9 @@ class Chats:
 
     async def of(self, user: str) -> list[dict[str, Any]]:
         """Newest first."""
-        rows = await self._db.execute_fetchall("SELECT id, title FROM chats WHERE user = ? ORDER BY number DESC", (user,))
+        rows = await self._db.execute_fetchall(
+            "SELECT id, title FROM chats WHERE user = ? ORDER BY number DESC", (user,)
+        )
         return [{"id": id, "title": title} for id, title in rows]
 
     async def belongs(self, id: str, user: str) -> bool:

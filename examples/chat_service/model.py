@@ -149,7 +149,7 @@ def script(messages: list[Any]) -> tuple[str, dict[str, str] | None]:
     asked: str = last["content"]
     address = re.search(r"[\w.+-]+@[\w-]+(\.[\w-]+)+", asked)
     if address is not None:
-        body = "Hello,\n\nall of it is stored, superstep by superstep.\n\nBest regards"
+        body = "Hello,\nall is well: it is stored, superstep by superstep."
         email = {"to": address[0], "subject": "News of your graph", "body": body}
         return "I have written this email. It goes out when you say so.", email
     for word, text in SCRIPT.items():
