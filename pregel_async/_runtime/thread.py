@@ -219,8 +219,8 @@ class Thread:
             fork = await has_child(self.hold.saver, self.thread_id, self.ns, at)
             self._moves = not fork
         self._branches = fork
-        # An older checkpoint is deliberately run again from there: what was recorded after it stays with its branch. But
-        # an update that a call made to the state is part of the state.
+        # An older checkpoint is deliberately run again from there: what was recorded after it stays with its branch.
+        # But an update that a call made to the state is part of the state.
         kept = [record for record in chain.records if not fork or record.task_id == AMENDED]
         self._records = {record.task_id: self._fitting(record) for record in kept}
         amended = self._records.get(AMENDED)
