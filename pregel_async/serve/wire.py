@@ -28,7 +28,8 @@ from msgspec.structs import replace
 from sse_starlette import ServerSentEvent
 
 from .._runtime.part import Cursor
-from .failures import Told, named
+from ..errors import RecordedFailureError
+from .failures import Told, named, told
 from .gathering import Gathering
 from .plain import Writer
 
@@ -70,6 +71,8 @@ class Wire:
         self._gathering = None if tuples else Gathering()
         self._half = half
         self._expose = expose
+        self._attempt = ""
+        self._failed: list[bytes] = []  # the event of a failure that is not told yet
 
     def metadata(self, run_id: str | None, attempt: int, **more: Any) -> bytes:
         return event(METADATA, self._write({"run_id": run_id, "attempt": attempt, **more}), self.place)
@@ -77,31 +80,44 @@ class Wire:
     def part(self, part: Any) -> list[bytes]:
         """The events that tell a part."""
         kind, cursor = part["type"], part["cursor"]
+        if cursor is not None and self._gathering is not None:
+            attempt = _attempt(cursor)
+            if attempt != self._attempt:  # its node says it all again, perhaps under the same id
+                self._gathering.forget()
+            self._attempt = attempt
         if part["seq"] == 0:  # it was read before; and is committed, or else it would not come again
             if kind == "messages":
                 self._messages(part)
             self._solid = _last(cursor)
             return []
-        told: list[tuple[str, Any]] = []
+        says: list[tuple[str, Any]] = []
         if kind == "messages":
-            told = self._messages(part)
+            says = self._messages(part)
         elif kind == RESTARTED:
             if self._gathering is not None:
                 self._gathering.forget()
             self._half = False
-            told = [(kind, {**part["data"], "after": self._solid})]
+            says = [(kind, {**part["data"], "after": self._solid})]
         elif kind == "values" and part["interrupts"]:
             data, asked = part["data"], {"__interrupt__": part["interrupts"]}
-            told = [(kind, {**data, **asked} if isinstance(data, dict) else asked)]
+            says = [(kind, {**data, **asked} if isinstance(data, dict) else asked)]
         elif kind in ("tasks", "checkpoints", "debug"):
-            told = [(kind, part["data"] if self._expose else _discreet(kind, part["data"]))]
-        elif kind != ERROR:  # which is told when it is known what may be said of it
-            told = [(kind, part["data"])]
-        ids = [cursor] if cursor is None or len(told) < 2 else [_half(cursor), cursor]
+            says = [(kind, part["data"] if self._expose else _discreet(kind, part["data"]))]
+        elif kind != ERROR:
+            says = [(kind, part["data"])]
+        ids = [cursor] if cursor is None or len(says) < 2 else [_half(cursor), cursor]
         if cursor is not None:
             self.place = self._solid = cursor
+        failed, self._failed = self._failed, []
+        if kind == ERROR:  # told with the run's end, when it is known what may be said of it; or when more comes
+            failure = RecordedFailureError(part["data"]["error"], part["data"]["message"])
+            self._failed = [self.failure(told(failure, expose=self._expose))]
+            return failed
         inside = "".join(f"|{name}" for name in part["ns"])
-        return [event(name + inside, self._write(data), id) for (name, data), id in zip_longest(told, ids[: len(told)])]
+        return [
+            *failed,
+            *(event(name + inside, self._write(data), id) for (name, data), id in zip_longest(says, ids[: len(says)])),
+        ]
 
     def failure(self, what: Told) -> bytes:
         return event(ERROR, self._write({"error": what.error, "message": what.message}), self.place)
@@ -155,6 +171,11 @@ def ids_of(text: str) -> tuple[str, bool, bool]:
 def _half(cursor: str) -> str:
     place, _, number = cursor.rpartition(".")
     return f"{place}.{HALF}{number}"
+
+
+def _attempt(cursor: str) -> str:
+    """Names the attempt at a superstep that a place is in."""
+    return cursor.rsplit(".", 2)[0]
 
 
 def _last(cursor: str) -> str:

@@ -7,9 +7,10 @@ from typing import Any
 import anyio
 import pytest
 from browser import Event, browsing
-from served import Gate, gated, talking
+from served import Gate, chain, gated, talking
 
 from checkpoint_savers import InMemorySaver, SqliteSaver
+from pregel_async import StreamWriter
 from pregel_async.serve import event_id, graph_endpoint
 
 pytestmark = pytest.mark.anyio
@@ -246,3 +247,25 @@ async def test_from_a_state() -> None:
         assert ended.values == {"log": ["hello", "bye"]}
         third = await browser.ask("/?thread_id=t", last=event_id(ended))
         assert [event.name for event in third.events] == ["metadata", "end"]
+
+
+@pytest.mark.parametrize("modes", [["messages"], ["messages-tuple"]], ids=",".join)
+async def test_across_a_failure_that_was_tried_again(modes: list[str]) -> None:
+    """The failure is told where it was: what was said before it is not added to what is said after it."""
+    fails = [True]
+
+    async def speak(state: Any, writer: StreamWriter) -> dict[str, list[str]]:
+        for word in ("He", "ll", "o"):
+            if word == "o" and fails and fails.pop():
+                raise ConnectionError("the password is 1234")
+            await writer.message({"role": "assistant", "content": word, "id": "hello"})
+        return {"log": ["hello"]}
+
+    async with browsing(serve(chain(("speak", speak)).compile(InMemorySaver()))) as browser:
+        first = (await browser.ask(json=body("t", modes))).events
+        second = (await browser.ask(json={**body("t", modes), "input": None})).events
+        for after, missed in ((None, of_the_run(first)), (first[-3].id, [first[-2]]), (first[-2].id, [])):
+            again = await browser.ask("/?thread_id=t", last=after)
+            assert of_the_run(again.events) == [*missed, *of_the_run(second)]
+            assert "1234" not in again.content.decode()
+        assert [event.name for event in first[-2:]] == ["error", "end"]
