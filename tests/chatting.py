@@ -8,8 +8,9 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -135,19 +136,20 @@ class Browser:
 
 def shown(events: list[ServerSentEvent], stored: list[Any] = []) -> list[tuple[str, str]]:  # noqa: B006  # only read
     """Roles and texts, as the page makes them of events: chunks are added up, so that one too many would be seen."""
-    messages = {message["id"]: (message["role"], message["content"], "") for message in stored}
+    messages = {message["id"]: (message["role"], message["content"], "", False) for message in stored}
     for event in events:
         data = event.json()
         if event.event == "messages":
             message = data[0]
-            role, before, since = messages.get(message["id"], (message["role"], "", event.id))
-            if message.get("type") != "AIMessageChunk":
-                before = ""
-            messages[message["id"]] = role, before + message["content"], since
-        if event.event in ("superstep_restarted", "error"):
-            after = data["after"] if event.event != "error" else event.id.partition(".")[0]
-            messages = {id: message for id, message in messages.items() if message[2] <= after}
-    return [(role, text) for role, text, _ in messages.values()]
+            chunk = message.get("type") == "AIMessageChunk"
+            role, before, since, _ = messages.get(message["id"], (message["role"], "", event.id, chunk))
+            messages[message["id"]] = role, (before if chunk else "") + message["content"], since, chunk
+        if event.event == "superstep_restarted":
+            messages = {id: message for id, message in messages.items() if message[2] <= data["after"]}
+        if event.event == "error":
+            place = event.id.partition(".")[0]
+            messages = {id: message for id, message in messages.items() if not (message[3] and message[2] > place)}
+    return [(role, text) for role, text, *_ in messages.values()]
 
 
 def tokens(events: list[ServerSentEvent]) -> list[str]:
@@ -167,3 +169,53 @@ def until_token(events: Iterator[ServerSentEvent], count: int) -> list[ServerSen
     while len(tokens(seen)) < count:
         seen.append(next(events))
     return seen
+
+
+# ---- models of providers ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def provider(speak: Callable[[Any], list[dict[str, Any]]]) -> Iterator[tuple[str, list[Any]]]:
+    """A server that streams like a provider; and what it was asked."""
+    asked: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(200)
+            self.send_header("content-type", "text/event-stream")
+            self.end_headers()
+            for event in speak(asked[-1]):
+                self.wfile.write(f"event: {event.get('type', 'message')}\ndata: {json.dumps(event)}\n\n".encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def breaking_off() -> Callable[[Any], list[dict[str, Any]]]:
+    """What OpenAI streams: the first time, it is overloaded in mid-answer."""
+    times = iter(range(9))
+
+    def speak(body: Any) -> list[dict[str, Any]]:
+        time = next(times)
+
+        def chunk(delta: dict[str, Any]) -> dict[str, Any]:
+            choice = {"index": 0, "delta": delta, "finish_reason": None if delta else "stop"}
+            base = {"id": f"chatcmpl-{time}", "object": "chat.completion.chunk", "created": 1}
+            return {**base, "model": body["model"], "choices": [choice]}
+
+        one = chunk({"role": "assistant", "content": "One "})
+        if time == 0:
+            return [one, {"error": {"message": "overloaded", "type": "server_error", "code": None}}]
+        return [one, chunk({"content": "two."}), chunk({})]
+
+    return speak

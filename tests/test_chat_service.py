@@ -5,16 +5,13 @@ from __future__ import annotations
 
 import json
 import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from chatting import HANGS, ChatService, chat_service, shown, status, tokens, until_token
+from chatting import HANGS, ChatService, breaking_off, chat_service, provider, shown, status, tokens, until_token
 
 from examples.chat_service.model import SCRIPT
 
@@ -288,33 +285,6 @@ def of_anthropic(body: Any) -> list[dict[str, Any]]:
     ]
 
 
-@contextmanager
-def provider(speak: Callable[[Any], list[dict[str, Any]]]) -> Iterator[tuple[str, list[Any]]]:
-    """A server that streams like a provider; and what it was asked."""
-    asked: list[Any] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-            self.send_response(200)
-            self.send_header("content-type", "text/event-stream")
-            self.end_headers()
-            for event in speak(asked[-1]):
-                self.wfile.write(f"event: {event.get('type', 'message')}\ndata: {json.dumps(event)}\n\n".encode())
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", asked
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 @pytest.mark.parametrize("name", ["openai", "anthropic"])
 def test_models_of_providers(tmp_path: Path, name: str) -> None:
     """With a key in the environment: through their own SDKs, with the conversation as they want it."""
@@ -350,3 +320,24 @@ def test_models_of_providers(tmp_path: Path, name: str) -> None:
             {"role": "assistant", "content": [{"type": "text", "text": "Shall I?"}, use]},
             {"role": "user", "content": [answer]},
         ]
+
+
+def test_an_answer_that_breaks_off(tmp_path: Path) -> None:
+    """It is tried again when the user says so, and what was said of it the first time is not in it."""
+    pytest.importorskip("openai", reason="openai is not installed: nox -s adapters")
+    with provider(breaking_off()) as (url, asked):
+        with chat_service(tmp_path, OPENAI_API_KEY="key", OPENAI_BASE_URL=url) as service:
+            browser = service.browser()
+            chat = browser.new()
+            seen = browser.say(chat, "Say it")
+            assert [event.event for event in seen[-2:]] == ["error", "end"]
+            assert status(seen) == "error"
+            assert "overloaded" not in seen[-2].data
+            assert shown(seen) == browser.reload(chat) == [("user", "Say it")]
+            stored = browser.load(chat)
+            with browser.start(chat, input=None) as events:
+                assert shown(list(events)) == [("assistant", "One two.")]
+            whole = [("user", "Say it"), ("assistant", "One two.")]
+            assert browser.reload(chat) == whole
+            assert shown(browser.rest(chat, stored["after"]), stored["messages"]) == whole
+    assert len(asked) == 2

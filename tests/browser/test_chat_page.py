@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chatting import HANGS, ChatService, chat_service
+from chatting import HANGS, ChatService, breaking_off, chat_service, provider
 
 from examples.chat_service.model import SCRIPT
 
@@ -225,6 +225,28 @@ def test_the_service_is_killed_under_the_page(tmp_path: Path, page: Page) -> Non
         page.until_shown(*WHOLE)
         assert page.find("#notice").text == ""
         assert page.run("return errors") == []
+
+
+def test_an_answer_that_breaks_off(tmp_path: Path, page: Page) -> None:
+    """The page says so, after a reload too; and tries again when it is told to."""
+    pytest.importorskip("openai", reason=HOW)
+    folder = tmp_path / "service"
+    folder.mkdir()
+    with (
+        provider(breaking_off()) as (url, _),
+        chat_service(folder, OPENAI_API_KEY="key", OPENAI_BASE_URL=url) as service,
+    ):
+        page.driver.get(service.url)
+        page.say("Say it")
+        page.until(lambda: "has failed" in page.find("#notice").text)
+        assert page.messages == [("user", "Say it")]
+        page.driver.refresh()
+        page.until(lambda: "has failed" in page.find("#notice").text)
+        assert page.messages == [("user", "Say it")]
+        page.click("Try again")
+        page.until_shown(("user", "Say it"), ("assistant", "One two."))
+        assert page.find("#notice").text == ""
+        assert page.complaints == []
 
 
 def test_what_it_looks_like(service: ChatService, page: Page) -> None:
