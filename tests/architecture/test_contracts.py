@@ -29,7 +29,20 @@ FILES = (
 _MARK = r"# (?:type: ignore\[[\w, -]+\]|pyright: ignore(?:\[[\w, ]+\])?|(?:ruff: )?noqa: [A-Z]+\d+(?:, ?[A-Z]+\d+)*|pragma: no cover)"
 EXEMPTS = re.compile(r"type: ignore|pyright: ignore|noqa|pragma: no|\b(?:TODO|FIXME|XXX)\b")
 EXEMPTION = re.compile(rf"(?:{_MARK} *)+ # \S.{{4,}}")
-HEAVY = ("aiosqlite", "sqlite3", "trio", "typer", "rich", "pydantic", "pytest", "hypothesis", "msgspec.json_schema", "starlette", "sse_starlette", "fastapi")
+HEAVY = (
+    "aiosqlite",
+    "sqlite3",
+    "trio",
+    "typer",
+    "rich",
+    "pydantic",
+    "pytest",
+    "hypothesis",
+    "msgspec.json_schema",
+    "starlette",
+    "sse_starlette",
+    "fastapi",
+)
 
 
 def names(path: Path) -> str:
@@ -52,7 +65,8 @@ def test_importing_the_runtime_loads_no_driver_and_no_tool() -> None:
     assert {"anyio", "msgspec"} <= loaded
     assert loaded.isdisjoint(HEAVY)
     assert not any(
-        name.startswith(("pregel_async.cli", "pregel_async.serve")) or name.startswith("checkpoint_savers.sqlite") for name in loaded
+        name.startswith(("pregel_async.cli", "pregel_async.serve")) or name.startswith("checkpoint_savers.sqlite")
+        for name in loaded
     )
 
 
@@ -63,7 +77,15 @@ def test_the_savers_alone_do_not_load_the_runtime() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["pregel_async", "pregel_async.serve", "pregel_async.channels", "pregel_async.errors", "pregel_async.types", "checkpoint_savers"]
+    "name",
+    [
+        "pregel_async",
+        "pregel_async.serve",
+        "pregel_async.channels",
+        "pregel_async.errors",
+        "pregel_async.types",
+        "checkpoint_savers",
+    ],
 )
 def test_public_names_are_sorted_and_real(name: str) -> None:
     """`__all__` is sorted, every name in it exists, and every public name that the module holds is in it."""
