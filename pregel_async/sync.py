@@ -29,6 +29,7 @@ from .types import (
     Names,
     OnConflict,
     RunnableConfig,
+    RunStatus,
     StateSnapshot,
     StateUpdate,
 )
@@ -328,6 +329,9 @@ class SyncStream(Iterator[T]):
     warns.
 
     Any thread may read, one at a time. The run's context variables are those of the first read.
+
+    Attributes:
+        cursor, status: of a graph's stream: as those of `GraphStream`. None for other streams.
     """
 
     def __init__(self, source: Source[T], called: str, instead: str) -> None:
@@ -335,6 +339,15 @@ class SyncStream(Iterator[T]):
         self._home: Portal | WorkerLoop | None = None
         self._called = called
         self._instead = instead
+        self._stream = source if isinstance(source, GraphStream) else None
+
+    @property
+    def cursor(self) -> str | None:
+        return None if self._stream is None else self._stream.cursor
+
+    @property
+    def status(self) -> RunStatus | None:
+        return None if self._stream is None else self._stream.status
 
     def __iter__(self) -> Self:
         return self

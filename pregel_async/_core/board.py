@@ -133,7 +133,7 @@ class Board:
         reads = node.reads
         if isinstance(reads, str):
             return self.read(reads)
-        # Of a copy: the next update changes this very dict, and `own` gives back the origin of an unchanged input.
+        # A copy, as `update` changes this one, and an input may be looked at (by a stream's reader) long after that.
         mapping = isolate(self.values.copy()) if node.whole else self._pick(reads)
         for name, made in node.managed:
             mapping[name] = made(self.step + 1, self.remaining)

@@ -274,8 +274,11 @@ def update(
     touched: set[str] = set()
     # What is left keeps the channels that triggered it, with their versions: written again they would trigger anew what
     # has seen them and ran.
-    kept = {name for task in left for name in task.triggers if name in channels and channels[name].is_available()}
-    sends = [Send(task.node.name, task.arg) for task in left if task.send >= 0]
+    kept: set[str] = set()
+    sends: list[Send] = []
+    if left:
+        kept = {name for task in left for name in task.triggers if name in channels and channels[name].is_available()}
+        sends = [Send(task.node.name, task.arg) for task in left if task.send >= 0]
 
     # 1. What ran has seen its triggers, and used up those that are used up by it (before the writes: a barrier that
     #    this superstep completes again starts from there).
@@ -311,7 +314,8 @@ def update(
             by_channel[name].insert(0, list(topic.get()))
     for name in sorted(by_channel):
         try:
-            if _channel(program, board, name).update(by_channel[name]):
+            channel = channels[name] if name in channels else _first(program, board, name)
+            if channel.update(by_channel[name]):
                 touched.add(name)
         except Exception as error:
             _place(error, name, tasks, writes, step)
@@ -346,13 +350,12 @@ def update(
     board.changed = sorted(touched)
 
 
-def _channel(program: Program, board: Board, name: str) -> Channel:
-    channel = board.channels.get(name)
-    if channel is None:
-        prototype = program.channels.get(name)
-        if prototype is None:
-            raise InvalidUpdateError(f"there is no channel {name!r} in graph {program.name!r}", channel=name)
-        channel = board.channels[name] = prototype.fresh()
+def _first(program: Program, board: Board, name: str) -> Channel:
+    """A channel that is written for the first time."""
+    prototype = program.channels.get(name)
+    if prototype is None:
+        raise InvalidUpdateError(f"there is no channel {name!r} in graph {program.name!r}", channel=name)
+    channel = board.channels[name] = prototype.fresh()
     return channel
 
 

@@ -275,14 +275,18 @@ def _written_by(commands: list[Command], running: Running) -> list[Write]:
 
 async def _call(node: Node, value: Any, running: Running, progress: _Progress, *, contained: bool) -> Any:
     overhears = running.around.overhears
-    with contextlib.nullcontext() if overhears is None else overhears(running.writer):
-        return await _called(node, value, running, progress, contained=contained and overhears is None)
+    if overhears is None:
+        return await _called(node, value, running, progress, contained=contained)
+    with overhears(running.writer):  # in the context of which the node gets a copy
+        return await _called(node, value, running, progress, contained=False)
 
 
 async def _called(node: Node, value: Any, running: Running, progress: _Progress, *, contained: bool) -> Any:
     injected = running.inject(node.injects) if node.injects else {}
     log = running.around.log
     owes = running if log is not None and (log.wrote or log.spoke) is not None else None
+    if log is not None and owes is not None and node.flavour != "sync":
+        await log.settle()  # it may never await what it writes, nor anything else; others after it may not either
     if node.flavour == "async":
         awaitable = node.call(value, **injected)
         if contained and owes is None:

@@ -84,7 +84,7 @@ class Runtime(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True):
         stream_writer: writes to the `custom` and `messages` streams; does nothing when nobody reads them.
         previous: what an entrypoint saved in the thread's last run; None elsewhere.
         execution_info: where the node runs.
-        control: what the call was given as `control=`; None without.
+        control: what the call, or one around it, was given as `control=`; None without.
     """
 
     context: ContextT
@@ -129,15 +129,13 @@ class Session:
         answers: question id -> answer: all that were given in the open superstep of the root graph.
         given: those among them that this call brought.
         travels: namespace -> checkpoint: where graphs that nodes run are to go on from. Each is used once.
-        control: stops the run from outside; None when nobody can.
-        drained: a graph of the run has stopped because of that.
+        drained: why a graph of the run has stopped at a barrier, as it was asked to; None while none has.
         loop_thread: the thread that the run's event loop is in.
         loop: the event loop's ways.
     """
 
     __slots__ = (
         "answers",
-        "control",
         "drained",
         "given",
         "hold",
@@ -149,11 +147,8 @@ class Session:
         "world",
     )
 
-    def __init__(
-        self, world: World, run_id: str, scope: str, hold: Hold | None, control: RunControl | None = None
-    ) -> None:
-        self.control = control
-        self.drained = False
+    def __init__(self, world: World, run_id: str, scope: str, hold: Hold | None) -> None:
+        self.drained: str | None = None
         self.world = world
         self.run_id = run_id
         self.scope = scope
@@ -178,6 +173,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
         log: of the graph's run; None when nobody reads it.
         outer: the node that runs this graph; None for the root graph.
         places: for as many tasks as may run at once; None for all.
+        control: stops the run from outside; None when nobody can.
         call: runs a task that a node calls: gives its recorded result, or what becomes of it.
         debug: warn when a node changes its input in place.
         overhears: makes models that a node calls show what they say, given the node's writer; None when nobody reads
@@ -194,6 +190,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     log: Log | None
     outer: Running | None
     places: Places | None
+    control: RunControl | None = None
     call: Callable[[Running, Task], Awaitable[Outcome]]
     debug: bool
     overhears: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
@@ -447,7 +444,7 @@ class Running:
             stream_writer=self.writer,
             previous=self.previous,
             execution_info=self.info,
-            control=self.around.session.control,
+            control=self.around.control,
         )
 
 

@@ -6,7 +6,7 @@ Reader and run share a pipe, which may make the run wait. Others may join a feed
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -16,7 +16,8 @@ from ..errors import StreamFullError
 from ..types import RunStatus
 from .described import described
 from .kept import Keeper
-from .part import END, ERROR, Cursor, Part
+from .part import END, ERROR, Cursor, Part, weight
+from .pipe import BURST
 
 
 class Sink(Protocol):
@@ -27,11 +28,20 @@ class Sink(Protocol):
         ...
 
     async def room(self) -> None:
-        """Wait for a sign that there is room; look again then."""
+        """Wait for a sign that there is room; look again then. Each is given to one who waits: who then adds nothing
+        passes it on."""
         ...
 
-    def charge(self, part: Part) -> None:
-        """Let code that cannot wait add a part all the same. Raises `StreamFullError` when that goes too far."""
+    def pass_on(self) -> None:
+        """Give the sign to the next who waits, if there is room."""
+        ...
+
+    def charge(self, mode: str, size: int) -> None:
+        """Let code that does not wait add a part all the same. Raises `StreamFullError` when that goes too far."""
+        ...
+
+    def refund(self, size: int) -> None:
+        """The code waits after all."""
         ...
 
     @property
@@ -76,6 +86,7 @@ class Feed:
         failed: readers have been told that the run fails.
         status: how the run has ended; None before that.
         run_id: of the run; "" before it has begun.
+        said: the ids of the messages that were shown.
     """
 
     def __init__(
@@ -92,6 +103,7 @@ class Feed:
         number: int = 0,
     ) -> None:
         self.modes = modes
+        self._written = tuple([mode for mode in ("custom", "messages") if mode in modes])  # by code that may not wait
         self.channels = channels
         self.subgraphs = subgraphs
         self.tells = tells
@@ -107,6 +119,7 @@ class Feed:
         self.failed = False
         self.status: RunStatus | None = None
         self.run_id = ""
+        self.said: set[object] = set()
 
     def introduce(self, run_id: str) -> None:
         """Tell readers which run this is."""
@@ -122,45 +135,74 @@ class Feed:
 
     async def put(self, part: Part) -> None:
         """Show a part, once everybody who is to be waited for has room for it."""
-        waits = True
-        while waits:
-            waits = False
-            for sink in self.sinks:
-                if sink.blocks(part.mode):
-                    waits = True
-                    await sink.room()
-                    break
+        modes = () if part.mode == ERROR else (part.mode,)  # there is room for the one that is the last
+        while (sink := self._full(modes)) is not None:
+            try:
+                await sink.room()
+            except BaseException:
+                self._pass_on()
+                raise
         self._show(part)
         if self.keeper is not None and self.keeper.is_heavy:
             await self.keeper.spill()
 
-    def burst(self, part: Part) -> bool:
-        """Show a part at once: its writer cannot wait. Whether it has to before it goes on.
+    def burst(self, part: Part, *, owes: bool) -> int:
+        """Show a part at once: its writer may not wait.
+
+        Args:
+            owes: the writer has not waited since it last should have.
+
+        Returns:
+            What it is charged with until it waits.
 
         Raises:
             StreamFullError: a reader is so far behind that this would never end.
         """
         if self.keeper is not None and self.keeper.is_overfull:
             raise StreamFullError(part.mode, self.number)
-        for sink in self.sinks:
-            sink.charge(part)
+        size = 0
+        if owes and any(sink.blocks(part.mode) for sink in self.sinks):
+            size = weight(part.data, BURST)
+            for sink in self.sinks:
+                sink.charge(part.mode, size)
         self._show(part)
-        return self._lags()
+        return size
+
+    def refund(self, size: int) -> None:
+        """A writer waits after all."""
+        for sink in self.sinks:
+            sink.refund(size)
 
     async def settle(self) -> None:
         """Wait until nobody lags behind what was shown at once."""
-        while self._lags():
-            for sink in self.sinks:
-                if sink.blocks("custom") or sink.blocks("messages"):
+        try:
+            while self.lags:
+                sink = self._full(self._written)
+                if sink is not None:
                     await sink.room()
-                    break
-            if self.keeper is not None and self.keeper.is_heavy:
-                await self.keeper.spill()
+                if self.keeper is not None and self.keeper.is_heavy:
+                    await self.keeper.spill()
+        finally:
+            self._pass_on()
 
-    def _lags(self) -> bool:
+    @property
+    def lags(self) -> bool:
+        """Whether whoever has shown something at once has to wait before it goes on."""
         if self.keeper is not None and self.keeper.is_heavy:
             return True
-        return any(sink.blocks(mode) for sink in self.sinks for mode in ("custom", "messages") if mode in self.modes)
+        return self._full(self._written) is not None
+
+    def _full(self, modes: Iterable[str]) -> Sink | None:
+        """A reader for whom whoever brings a part of these modes has to wait."""
+        for sink in self.sinks:
+            for mode in modes:
+                if sink.blocks(mode):
+                    return sink
+        return None
+
+    def _pass_on(self) -> None:
+        for sink in self.sinks:
+            sink.pass_on()
 
     def tell(self, mode: str, data: object, step: int) -> Part:
         """A part that is no view of an event of the graph's, but about the stream itself."""

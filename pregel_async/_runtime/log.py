@@ -21,7 +21,7 @@ from .modes import MODES, View
 from .modes.mode import Coerce
 from .part import Part
 
-Told: TypeAlias = "list[tuple[Feed, Part]]"
+Told: TypeAlias = list[tuple[Feed, Part]]
 """Parts, and whose they are."""
 
 
@@ -44,6 +44,7 @@ class Log:
 
     Attributes:
         feeds: who is shown something of it.
+        own: among them that of the call of this very graph; None when nobody reads that.
         resumed, planned, wrote, spoke, finished, paused, stopped, failed, updated, stored: what to call with an event;
             None when no mode shows it, so that it costs nothing.
 
@@ -52,18 +53,20 @@ class Log:
     """
 
     resumed: Callable[[Board], Told] | None = None
+    began: Callable[[Task, Finished], Told] | None = None
     planned: Callable[[Board, Sequence[Task]], Told] | None = None
     wrote: Callable[[Task, Any], Told] | None = None
     spoke: Callable[[Task, Any, Mapping[str, Any]], Told] | None = None
     finished: Callable[[Task, Finished], Told] | None = None
-    paused: Callable[[Board, Sequence[Task], Sequence[Outcome]], Told] | None = None
+    paused: Callable[[Board, Sequence[tuple[Task, Paused]]], Told] | None = None
     stopped: Callable[[Board], Told] | None = None
     failed: Callable[[Sequence[Task], Sequence[Outcome]], Told] | None = None
     updated: Callable[[Board], Told] | None = None
     stored: Callable[[Board, CheckpointRow, Sequence[Task]], Told] | None = None
 
-    def __init__(self, views: Sequence[tuple[Feed, View]]) -> None:
+    def __init__(self, views: Sequence[tuple[Feed, View]], own: Feed | None) -> None:
         self.feeds = [feed for feed, _ in views]
+        self.own = own
         self._modes = [(feed, mode(view)) for name, mode in MODES.items() for feed, view in views if name in feed.modes]
         for _, mode in self._modes:
             for event in mode.shows:
@@ -81,8 +84,17 @@ class Log:
             awaited = awaited or (len(feed.sinks) > 0 and feed.sinks[0].is_awaited)
         return awaited
 
+    async def settle(self) -> None:
+        """Wait until no reader is behind with what was shown at once."""
+        for feed in self.feeds:
+            if feed.lags:
+                await feed.settle()
+
     def _resumed(self, board: Board) -> Told:
         return [(feed, part) for feed, mode in self._modes for part in mode.resumed(board)]
+
+    def _began(self, task: Task, outcome: Finished) -> Told:
+        return [(feed, part) for feed, mode in self._modes for part in mode.began(task, outcome)]
 
     def _planned(self, board: Board, tasks: Sequence[Task]) -> Told:
         return [(feed, part) for feed, mode in self._modes for part in mode.planned(board, tasks)]
@@ -96,8 +108,7 @@ class Log:
     def _finished(self, task: Task, outcome: Finished) -> Told:
         return [(feed, part) for feed, mode in self._modes for part in mode.finished(task, outcome)]
 
-    def _paused(self, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> Told:
-        paused = [(task, each) for task, each in zip(tasks, outcomes, strict=True) if isinstance(each, Paused)]
+    def _paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Told:
         return [(feed, part) for feed, mode in self._modes for part in mode.paused(board, paused)]
 
     def _stopped(self, board: Board) -> Told:
@@ -153,8 +164,10 @@ def log_of(
                     now=now,
                     coerce=shown.coerce if feed is not own or feed.channels is None else None,
                     inside=shown.inside,
+                    said=feed.said,
                 ),
             )
             for feed in feeds
-        ]
+        ],
+        own,
     )

@@ -32,7 +32,7 @@ class Event(Protocol):
     async def wait(self) -> object: ...
 
 
-class Loop(msgspec.Struct, frozen=True):
+class Loop(msgspec.Struct, frozen=True, kw_only=True):
     """How things are done on the event loop that is running. Looked up once for a run (`loop`), and not for each use.
 
     Attributes:
@@ -44,6 +44,8 @@ class Loop(msgspec.Struct, frozen=True):
         turn: gives the loop its turn, and notices a cancellation.
         current_task: tells the running task.
         event: makes an event.
+        caller: gives what calls a function on this loop from any thread. That raises `RuntimeError` when the loop has
+            ended.
     """
 
     is_asyncio: bool
@@ -51,6 +53,7 @@ class Loop(msgspec.Struct, frozen=True):
     turn: Callable[[], Awaitable[None]]
     current_task: Callable[[], object]
     event: Callable[[], Event]
+    caller: Callable[[], Callable[[Callable[[], object]], object]]
 
 
 def loop() -> Loop:
@@ -63,7 +66,14 @@ def _start_on_asyncio(work: Callable[[], Coroutine[Any, Any, None]], name: str) 
 
 
 # asyncio's own way to give way: the neutral one looks up where it is every time.
-_ASYNCIO = Loop(True, _start_on_asyncio, partial(asyncio.sleep, 0), asyncio.current_task, asyncio.Event)
+_ASYNCIO = Loop(
+    is_asyncio=True,
+    start=_start_on_asyncio,
+    turn=partial(asyncio.sleep, 0),
+    current_task=asyncio.current_task,
+    event=asyncio.Event,
+    caller=lambda: asyncio.get_running_loop().call_soon_threadsafe,
+)
 
 
 @cache
@@ -73,17 +83,14 @@ def _on_trio() -> Loop:
     def start(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> object:
         return trio.lowlevel.spawn_system_task(work, name=name, context=copy_context())
 
-    return Loop(False, start, anyio.lowlevel.checkpoint, trio.lowlevel.current_task, trio.Event)
-
-
-def call_soon() -> Callable[[Callable[[], object]], object]:
-    """How to call a function on the event loop from any thread. Ask in a task of it. Raises `RuntimeError` when it has
-    ended."""
-    if on_asyncio():
-        return asyncio.get_running_loop().call_soon_threadsafe
-    import trio
-
-    return trio.lowlevel.current_trio_token().run_sync_soon
+    return Loop(
+        is_asyncio=False,
+        start=start,
+        turn=anyio.lowlevel.checkpoint,
+        current_task=trio.lowlevel.current_task,
+        event=trio.Event,
+        caller=lambda: trio.lowlevel.current_trio_token().run_sync_soon,
+    )
 
 
 class NativeCancellations:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import msgspec
 
+from .._core.copying import ATOMS
 from ..errors import InvalidCursorError
 from ..types import INTERRUPT, Interrupt
 
@@ -134,14 +137,48 @@ def _coerced(part: Part) -> Any:
     return {**data, "payload": {**data["payload"], "values": coerce(data["payload"]["values"])}}
 
 
-def weight(value: Any, depth: int = 4) -> int:
-    """About how many bytes a value takes; what lies deeper than a few levels is not counted."""
-    size = sys.getsizeof(value, 64)
-    if depth and isinstance(value, (str, bytes, bytearray, int, float)):
-        return size
-    if depth and isinstance(value, Mapping):
-        return size + sum(weight(each, depth - 1) for each in value.values())
-    if depth and isinstance(value, (list, tuple, set, frozenset)):
-        return size + sum(weight(each, depth - 1) for each in value)
-    inside = getattr(value, "__dict__", None)
-    return size + weight(inside, depth - 1) if depth and isinstance(inside, dict) else size
+PART = 256
+"""About how many bytes a part takes beside its payload."""
+
+OBJECTS = 3
+"""How many objects deep a payload is weighed: what lies deeper is the program's more likely than the payload's."""
+
+
+def weight(value: Any, most: int) -> int:
+    """About how many bytes a payload takes, at any depth; something above `most` if it is more than that."""
+    size, seen = PART, set[int]()
+    left: list[tuple[Any, int]] = [(value, 0)]
+    while left and size <= most:
+        item, depth = left.pop()
+        size += sys.getsizeof(item, 64)
+        if type(item) in ATOMS and not isinstance(item, frozenset):
+            continue
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        # What a container of ours holds is taken past it: to ask it would copy what it holds.
+        if isinstance(item, dict):
+            left.extend((each, depth) for each in dict.keys(item))
+            left.extend((each, depth) for each in dict.values(item))
+        elif isinstance(item, list):
+            left.extend((each, depth) for each in list.__iter__(item))
+        elif isinstance(item, (tuple, set, frozenset, deque)):
+            left.extend((each, depth) for each in item)
+        else:
+            with contextlib.suppress(TypeError, ValueError, BufferError):  # it shows no memory, as arrays do
+                size += memoryview(item).nbytes
+            if depth < OBJECTS:
+                left.extend((each, depth + 1) for each in _fields(item))
+    return size
+
+
+def _fields(item: Any) -> Iterator[Any]:
+    """What an instance of a class holds."""
+    inside = getattr(item, "__dict__", None)
+    if isinstance(inside, dict):
+        yield inside
+    for kind in type(item).__mro__:
+        names = kind.__dict__.get("__struct_fields__", kind.__dict__.get("__slots__"))
+        for name in names if isinstance(names, (tuple, list, dict)) else (names,):
+            if isinstance(name, str):
+                yield getattr(item, name, None)

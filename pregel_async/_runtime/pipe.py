@@ -9,7 +9,8 @@ A mode's policy says what becomes of a part that finds the pipe full:
     coalesce     it takes the place of the unread one of its mode and graph, whether or not the pipe is full
 
 The pipe holds `capacity` parts. It goes beyond that by one of each mode that is not blocking, so that the newest of a
-mode is never what is dropped, and by what code that cannot wait has brought (`charge`): no more than `BURST` bytes.
+mode is never what is dropped; by the part that tells of a failure; by one of each task that waits for room having shown
+its own at once; and by what code that does not wait has brought (`charge`): no more than `BURST` bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import anyio
 from ..errors import StreamFullError
 from ..types import OverflowPolicy
 from .loops import Event
-from .part import ERROR, Cursor, Part, weight
+from .part import ERROR, Cursor, Part
 
 CAPACITY = 64
 """Parts that wait for the reader, if nothing else is said."""
@@ -60,7 +61,8 @@ class Pipe:
         self._policies = {} if policies is None else policies
         self._failure: BaseException | None = None
         self.event: Callable[[], Event] = anyio.Event
-        self._filled: Event | None = None  # the reader waits
+        self._filled: Event | None = None  # the reader waits,
+        self._for_beginning = False  # if only for the run to begin
         self._waiting: deque[Event] = deque()  # tasks of the run that wait for room, one event each
         self._overdraft = 0
 
@@ -73,7 +75,7 @@ class Pipe:
     def begin(self) -> None:
         """Say that the run has begun."""
         self.begun = True
-        if self._filled is not None:
+        if self._filled is not None and self._for_beginning:
             self._filled.set()
 
     def blocks(self, mode: str) -> bool:
@@ -81,7 +83,7 @@ class Pipe:
         return len(self.parts) >= self._capacity and not self._left and self._policies.get(mode, "block") == "block"
 
     async def room(self) -> None:
-        """Wait for a sign that there is room; look again then."""
+        """Wait for a sign that there is room; look again then. Who adds nothing then, passes it on."""
         sign = self.event()
         self._waiting.append(sign)
         try:
@@ -97,6 +99,11 @@ class Pipe:
     def is_awaited(self) -> bool:
         """Whether the reader has been waiting for the one part that is here."""
         return self._filled is not None and len(self.parts) == 1
+
+    def pass_on(self) -> None:
+        """Give the sign to the next who waits, if there is room."""
+        if len(self.parts) < self._capacity:
+            self._wake_one()
 
     def add(self, part: Part) -> None:
         """Take a part at once."""
@@ -121,17 +128,20 @@ class Pipe:
                     del self.parts[at]
                     return
 
-    def charge(self, part: Part) -> None:
-        """Let code that cannot wait add a part all the same.
+    def charge(self, mode: str, size: int) -> None:
+        """Let code that does not wait add a part of so many bytes all the same.
 
         Raises:
             StreamFullError: the reader is so far behind that this would never end.
         """
-        if self.blocks(part.mode):
-            size = weight(part.data)
+        if self.blocks(mode):
             if self._overdraft + size > BURST:
-                raise StreamFullError(part.mode, len(self.parts))
+                raise StreamFullError(mode, len(self.parts))
             self._overdraft += size
+
+    def refund(self, size: int) -> None:
+        """The code waits after all."""
+        self._overdraft = max(0, self._overdraft - size)
 
     def end(self, failure: BaseException | None = None) -> None:
         """Nothing comes any more; the failure follows the last part."""
@@ -142,9 +152,9 @@ class Pipe:
 
     # ---- the reader's side -------------------------------------------------------------------------------------------
 
-    async def filled(self) -> None:
-        """Wait for a part, for the beginning, or for the end."""
-        self._filled = self.event()
+    async def filled(self, *, or_begun: bool = False) -> None:
+        """Wait for a part, or for the end; perhaps only for the beginning."""
+        self._filled, self._for_beginning = self.event(), or_begun
         try:
             await self._filled.wait()
         finally:

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.errors import ThreadBusyError
+from checkpoint_savers.ledger import read_record
 
 from .._core.superstep import plan
 from ..errors import RecordedFailureError, RunCancelledError
@@ -93,6 +94,7 @@ async def rejoin(
             feed.status = running.status
             return
         await back.catch_up()
+        await back.see_answers()
         if back.at_rest:
             break
         try:
@@ -215,9 +217,18 @@ class _Return:
             running.leave(beside)
             beside.leave()
 
+    async def see_answers(self) -> None:
+        """A run that asked has been answered since, and whoever answered was cut off: it is to be gone on with."""
+        if self.ended == "interrupted":
+            chain = await self._saver.read(self._thread_id)
+            entries = [] if chain is None else [read_record(record, self._thread_id) for record in chain.records]
+            if not any(key not in entry.answers for entry in entries for key, _ in entry.interrupts or ()):
+                self.ended = None
+
     async def restart(self, thread: Thread) -> bool:
         """The thread is ours: show what was stored meanwhile. Whether there is something to go on with."""
         await self.catch_up()
+        await self.see_answers()
         board = thread.board
         if self.at_rest or board is None or not plan(thread.program, board, ("", "")) or thread.questions():
             return False

@@ -139,12 +139,11 @@ async def run(
     log = log_of(program, audience.shown, feed, None, ns="", thread_id=settings.thread_id, now=world.now)
     if saver is None or codec is None or settings.thread_id is None:
         call.require_input(program, settings.thread_id)
-        session = Session(world, run_id, settings.thread_id or run_id, None, settings.control)
+        session = Session(world, run_id, settings.thread_id or run_id, None)
         if feed is not None:
             feed.introduce(run_id)
-        return _drained(
-            session, await _Run(program, settings, session, log, None, "", None, overhears=audience.overhears).go(call)
-        )
+        this = _Run(program, settings, session, log, None, "", None, overhears=audience.overhears)
+        return _drained(session, await this.go(call))
     thread_id = settings.thread_id
     if call.writes is None and await saver.read(thread_id, "", settings.at) is None:
         if settings.at is not None:
@@ -157,7 +156,7 @@ async def run(
         metadata = {**settings.metadata, "run_id": run_id}
         travels = bool(settings.travels) and not await _is_where_it_stands(saver, thread_id, settings)
         thread = await Thread.open(hold, codec, program, at=settings.at, fork=travels, metadata=metadata)
-        session = Session(world, run_id, thread_id, hold, settings.control)
+        session = Session(world, run_id, thread_id, hold)
         session.travels = dict(settings.travels)
         if feed is not None and feed.keeps and audience.codec is not None:
             feed.keeper = Keeper(thread, audience.codec())
@@ -171,8 +170,8 @@ async def run(
 
 
 def _drained(session: Session, ended: Ended) -> Ended:
-    if session.drained and not ended.done and not ended.interrupts and session.control is not None:
-        raise GraphDrained(session.control.drain_reason or "")
+    if session.drained is not None and not ended.done and not ended.interrupts:
+        raise GraphDrained(session.drained)
     return ended
 
 
@@ -385,11 +384,11 @@ class _Run:
         self._scope = (session.scope, ns if caller is None else ids_in(ns, caller))
         self._thread = thread
         self._log = log
-        self._feed = log.feeds[0] if log is not None and outer is None else None
+        self._feed = None if log is None else log.own
         width = settings.max_concurrency
-        self._runner = Runner(
-            thread, log, width, session.loop, fresh=thread is None and self._feed is not None and self._feed.fresh
-        )
+        self._control = outer.around.control if settings.control is None and outer is not None else settings.control
+        fresh = thread is None and self._feed is not None and self._feed.fresh
+        self._runner = Runner(thread, log, width, session.loop, fresh=fresh)
         self._runner.around = Around(
             session=session,
             program=program,
@@ -401,6 +400,7 @@ class _Run:
             log=log,
             outer=outer,
             places=None if width is None else Places(width),
+            control=self._control,
             call=self._runner.call,
             debug=settings.debug,
             overhears=None if log is None or log.spoke is None else overhears,
@@ -427,7 +427,7 @@ class _Run:
                 tasks=self._upcoming,
                 breakpoints=self._settings.breakpoints,
                 resumed=resumed,
-                drains=None if self._session.control is None else self._drains,
+                drains=None if self._control is None else self._drains,
             )
             if done and self._feed is not None:
                 self._feed.status = "done"
@@ -439,10 +439,9 @@ class _Run:
         return Ended(board, done, self._interrupts)
 
     def _drains(self) -> bool:
-        control = self._session.control
-        if control is None or not control.drain_requested:
+        if self._control is None or self._control.drain_reason is None:
             return False
-        self._session.drained = True
+        self._session.drained = self._control.drain_reason
         return True
 
     async def _begin(self, call: _Call) -> Board:
@@ -505,26 +504,33 @@ class _Run:
             await self._runner.show(self._log.updated(board), at_barrier=True)
 
     async def pause(self, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
+        drained = self._session.drained is not None
         asked = [question for outcome in outcomes if isinstance(outcome, Paused) for question in outcome.interrupts]
         told = self._runner.take_rest()
         if self._log is not None and self._log.paused is not None:
-            told += self._log.paused(board, tasks, outcomes)
-        self._rest(told, "interrupted" if asked else "drained" if self._session.drained else "stopped", board.step + 1)
+            paused = [
+                (task, each)
+                for task, each in zip(tasks, outcomes, strict=True)
+                if isinstance(each, Paused)
+                and (each.interrupts or not drained)  # else a graph inside was asked to stop
+            ]
+            told += self._log.paused(board, paused)
+        self._rest(told, "interrupted" if asked else "drained" if drained else "stopped", board.step + 1)
         if self._thread is not None:
             await self._thread.pause(tasks, outcomes)
         self._interrupts, self._paused = tuple(asked), True
         await self._send(told)
 
     async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
-        rest = self._runner.take_rest()
+        unshown, rest = self._runner.take_unshown(), self._runner.take_rest()
         told: Told = []
         if self._log is not None and self._log.failed is not None:
             told = self._log.failed(tasks, outcomes)
         told += self._failure(error)
-        self._rest([*rest, *told], "failed", tasks[0].step, error)
+        self._rest([*unshown, *rest, *told], "failed", tasks[0].step, error)
         if self._thread is not None and await self._thread.give_up(tasks, outcomes, error):
             told = [*rest, *told]
-        await self._send(told)
+        await self._send([*unshown, *told])
 
     # ---- what is shown, and kept -------------------------------------------------------------------------------------
 
@@ -565,7 +571,7 @@ class _Run:
 
     async def _stopped(self, board: Board) -> None:
         """The run stops between two supersteps: at a breakpoint, or because it drains."""
-        drained, log = self._session.drained, self._log
+        drained, log = self._session.drained is not None, self._log
         told = [] if drained or log is None or log.stopped is None else log.stopped(board)
         if self._rest(told, "drained" if drained else "stopped", board.step) and self._thread is not None:
             await self._thread.save()

@@ -78,6 +78,7 @@ class Runner:
         self.max_concurrency = max_concurrency
         self._log = log
         self._untold: list[tuple[Task, Finished]] = []
+        self._unshown: Told = []
         self._turn = loop.turn
         self._turned = fresh  # the event loop has had its turn in this superstep
         self._natively_cancelled = NativeCancellations(loop)
@@ -87,7 +88,10 @@ class Runner:
     async def execute(self, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
         """Run the tasks on the board as it is. See `superstep.Port.execute`."""
         if tasks[0].node.hidden and not tasks[0].node.routers:  # nothing is awaited, and a barrier follows
-            return (start(board, tasks[0]),)
+            began = start(board, tasks[0])
+            if self._log is not None and self._log.began is not None and isinstance(began, Finished):
+                await self._log.send(self._log.began(tasks[0], began))
+            return (began,)
         if self._turned:
             self._turned = False
         else:
@@ -179,10 +183,20 @@ class Runner:
         """Tell of a task that has finished: now when its result is stored, else with the superstep's own commit."""
         log = self._log
         if log is not None and log.finished is not None:
-            if stored:
-                await self.show(log.finished(task, outcome), at_barrier=at_barrier)
-            else:
+            if not stored:
                 self._untold.append((task, outcome))
+                return
+            told = log.finished(task, outcome)
+            try:
+                await self.show(told, at_barrier=at_barrier)
+            except anyio.get_cancelled_exc_class():  # a sibling has failed while this one waited for the reader
+                self._unshown += [(feed, part) for feed, part in told if part.seq == 0]
+                raise
+
+    def take_unshown(self) -> Told:
+        """What was to be shown of tasks that have finished, and was cut off by a failure."""
+        unshown, self._unshown = self._unshown, []
+        return unshown
 
     def take_rest(self) -> Told:
         """What to tell of the tasks whose results the superstep's own transaction stores."""
@@ -254,7 +268,11 @@ class _Group:
             stored = runner.storage is None or outcome.replayed
             if not stored and self._open:
                 # The last to finish needs no record: the superstep's commit holds its writes.
-                stored = await self._record(place, task, outcome)
+                try:
+                    stored = await self._record(place, task, outcome)
+                except anyio.get_cancelled_exc_class():  # a sibling has failed: this is stored with the failure
+                    await runner.tell(task, outcome, stored=False)
+                    raise
             if self._outcomes[place] is outcome:
                 await runner.tell(task, outcome, stored=stored)
         except anyio.get_cancelled_exc_class():

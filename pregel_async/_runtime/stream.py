@@ -17,7 +17,7 @@ import anyio
 
 from ..types import RunStatus
 from .feed import Feed
-from .loops import Event, call_soon, loop, wait_out
+from .loops import Event, loop, wait_out
 from .part import Shape, labelled_dict
 from .pipe import Pipe
 
@@ -116,7 +116,7 @@ class GraphStream(Generic[T]):
         pipe = self._pipe
         try:
             while not pipe.shows:
-                await pipe.filled()
+                await pipe.filled(or_begun=True)
         except BaseException as error:
             await self.__aexit__(type(error), error, None)
             raise
@@ -157,7 +157,11 @@ class GraphStream(Generic[T]):
         Raises:
             Exception: the run's failure, if it failed and nobody has been told.
         """
-        await self._run.finish()
+        try:
+            await self._run.finish()
+        except BaseException as error:
+            await self.__aexit__(type(error), error, None)
+            raise
 
     def __del__(self) -> None:
         self.drop("Use 'async with graph.astream(...) as chunks', or call aclose().")
@@ -195,7 +199,7 @@ class _Run:
         self._over = here.event()
         self.pipe.event = here.event
         self._scope = anyio.CancelScope()
-        self._call_soon = call_soon()
+        self._call_soon = here.caller()
         self._task = here.start(self._host, "pregel-async run")
 
     async def _host(self) -> None:
@@ -215,29 +219,24 @@ class _Run:
 
     async def close(self) -> None:
         """Cancel the run and wait until it has ended, come what may."""
-        if not self.started:
-            self.started = True
-            self.pipe.end()
+        self.started = True
+        if self._scope is None or self._over is None:
+            self.pipe.end()  # it never began, and never will
             return
-        assert self._scope is not None and self._over is not None
         if not self.pipe.ended:
             self.cancelled = True
             self._scope.cancel()
-            await wait_out(self._over)
-        self.pipe.leave()
+        self.pipe.leave()  # a node may wait for the reader behind a shield
+        await wait_out(self._over)
         self.pipe.raise_failure()
 
     async def finish(self) -> None:
         """Let the run go on to its end; what it shows is dropped."""
         if not self.started:
             self.start()
-        assert self._over is not None
         self.pipe.leave()
-        try:
+        if self._over is not None:
             await self._over.wait()
-        except BaseException:
-            await self.close()
-            raise
         self.pipe.raise_failure()
 
     def cancel_soon(self) -> None:
@@ -245,6 +244,11 @@ class _Run:
         assert self._scope is not None and self._call_soon is not None
         self.dropped = True
         try:
-            self._call_soon(self._scope.cancel)
+            self._call_soon(self._give_up)
         except RuntimeError:
             return  # the loop is closed, and its tasks with it
+
+    def _give_up(self) -> None:
+        assert self._scope is not None
+        self._scope.cancel()
+        self.pipe.leave()

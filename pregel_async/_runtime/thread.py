@@ -219,13 +219,13 @@ class Thread:
             fork = await has_child(self.hold.saver, self.thread_id, self.ns, at)
             self._moves = not fork
         self._branches = fork
-        if not fork:
-            # An older checkpoint is deliberately run again from there: what was recorded after it stays with its
-            # branch.
-            self._records = {record.task_id: self._fitting(record) for record in chain.records}
-            amended = self._records.get(AMENDED)
-            if amended is not None:
-                amend_again(self.program, self.board, amended, self.codec)
+        # An older checkpoint is deliberately run again from there: what was recorded after it stays with its branch.
+        # But an update that a call made to the state is part of the state.
+        kept = [record for record in chain.records if not fork or record.task_id == AMENDED]
+        self._records = {record.task_id: self._fitting(record) for record in kept}
+        amended = self._records.get(AMENDED)
+        if amended is not None:
+            amend_again(self.program, self.board, amended, self.codec)
 
     async def find_kept(self) -> None:
         """Learn where the kept states stand that earlier attempts at the open superstep have moved.
@@ -285,6 +285,9 @@ class Thread:
                 results={},
             )
             self._append(entry, board.step, "fork")
+            amended = self._records.get(AMENDED)
+            if amended is not None:
+                self._staged.append(self._task_record(AMENDED, -1, amended))
 
     def fingerprint(self, values: Sequence[Any]) -> bytes:
         """What tells values apart, in any process: as they would be stored, or else their types."""

@@ -17,7 +17,7 @@ import anyio.from_thread
 import anyio.to_thread
 
 from ..errors import OutsideRunError
-from .loops import call_soon, on_asyncio, wait_out
+from .loops import loop, on_asyncio, wait_out
 
 T = TypeVar("T")
 
@@ -120,7 +120,7 @@ class _Abandonable:
         self._lock = threading.Lock()
         self._started = False
         self._over = False
-        self._call_soon = call_soon()
+        self._call_soon = loop().caller()
 
     def run(self) -> tuple[Any]:
         """In the thread. Boxed: trio takes a function that returns an awaitable for a mistake."""

@@ -80,10 +80,13 @@ class Writer:
     def _show(self, told: Told) -> Awaitable[None]:
         running = self._running
         if threading.get_ident() == running.loop_thread:
+            charged: list[tuple[Feed, int]] = []
             for feed, part in told:
-                if feed.burst(part) and feed not in running.debts:
+                owes = feed in running.debts
+                charged.append((feed, feed.burst(part, owes=owes)))
+                if not owes and feed.lags:
                     running.debts.append(feed)
-            return _Settled(running) if running.debts else NOTHING
+            return _Settled(running, charged) if running.debts else NOTHING
         try:
             if running.fence is None:
                 anyio.from_thread.run(_put, told)
@@ -107,12 +110,16 @@ async def _put(told: Told) -> None:
 class _Settled:
     """Awaited: the readers have caught up. Not awaited: nothing."""
 
-    __slots__ = ("_running",)
+    __slots__ = ("_charged", "_running")
 
-    def __init__(self, running: Writes) -> None:
+    def __init__(self, running: Writes, charged: list[tuple[Feed, int]]) -> None:
         self._running = running
+        self._charged = charged
 
     def __await__(self) -> Generator[Any, Any, None]:
+        while self._charged:
+            feed, size = self._charged.pop()
+            feed.refund(size)
         return self._running.settle().__await__()
 
 

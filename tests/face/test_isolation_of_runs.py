@@ -469,3 +469,21 @@ async def test_an_input_that_is_kept_whole() -> None:
     builder.add_node("last", lambda state: {"number": 100}).add_edge("sent", "last")
     result = await builder.compile(InMemorySaver()).ainvoke({"number": 1}, "t")
     assert result == {"number": 100, "before": {"number": 1}}
+
+
+async def test_an_input_that_is_kept_for_later() -> None:
+    """P1: a node's input is its own for ever: what is changed in it after its superstep, or after the run, reaches neither
+    the state nor what later runs begin with."""
+    kept: list[Any] = []
+
+    async def node(state: Any) -> dict[str, Any]:
+        kept.append(state)
+        return {"log": ["x"]}
+
+    graph = StateGraph(DictState).add_sequence([("a", node), ("b", node)]).add_edge(START, "a").compile(InMemorySaver())
+    first = await graph.ainvoke({"items": [[1]]}, "t")
+    for state in kept:
+        state["log"].append("changed")
+        state["items"][0].append("changed")
+    assert await graph.ainvoke({"items": [[1]]}, "t2") == first == {"items": [[1]], "log": ["x", "x"]}
+    assert [snapshot.values["log"] async for snapshot in graph.aget_state_history("t")] == [["x", "x"], ["x"], [], []]

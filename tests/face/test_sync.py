@@ -1253,3 +1253,28 @@ def test_a_saver_that_is_never_left_does_not_hold_up_the_end() -> None:
     program += "kept = open_sync(saver)\nprint('open')"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "open\n", "")
+
+
+def test_where_a_stream_has_got_to() -> None:
+    """`SyncStream.cursor` and `.status`: as a graph's async stream has them, also for coming back."""
+
+    def node(state: dict[str, int]) -> dict[str, int]:
+        return {"count": state["count"] + 1}
+
+    graph = StateGraph(Counted).add_sequence([("a", node), ("b", node)]).add_edge(START, "a").compile(InMemorySaver())
+    stream = graph.stream({"count": 0}, "t", stream_mode="values", keep_events=True, version="v2")
+    assert stream.cursor is None and stream.status is None
+    first = next(stream)
+    assert stream.cursor == first["cursor"]
+    rest = list(stream)
+    assert stream.status == "done"
+    back = graph.stream(None, "t", stream_mode="values", after=first["cursor"], version="v2")
+    assert [part["data"] for part in back] == [part["data"] for part in rest]
+    assert back.status == "done" and back.cursor == stream.cursor
+    states = graph.get_state_history("t")
+    assert states.cursor is None and states.status is None
+    states.close()
+
+
+class Counted(TypedDict):
+    count: int

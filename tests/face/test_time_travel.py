@@ -719,3 +719,25 @@ async def test_the_shape_of_history(saver: BaseCheckpointSaver, switches: Switch
         await history(graph, before=(await history(graph))[3].config),
     ]
     assert [*parts[0], *parts[1]] == await history(graph)
+
+
+async def test_a_fork_has_what_a_call_had_updated(saver: Any) -> None:
+    """`Command(update=...)` on an open superstep is part of its state: a branch that starts there has it too, and keeps it
+    when it is read and gone on with later."""
+
+    class State(TypedDict, total=False):
+        log: Annotated[list[str], operator.add]
+
+    def asks(state: State) -> State:
+        return {"log": [interrupt("?")]}
+
+    graph = StateGraph(State).add_node(asks).add_edge(START, "asks").compile(saver)
+    await graph.ainvoke({"log": ["given"]}, "t")
+    await graph.ainvoke(Command(update={"log": ["amended"]}), "t")
+    open_state = await graph.aget_state("t")
+    assert open_state.values == {"log": ["given", "amended"]}
+    assert (await graph.ainvoke(Command(resume="first"), "t"))["log"] == ["given", "amended", "first"]
+    asked = await graph.ainvoke(None, open_state.config)  # on a branch of its own
+    assert asked["log"] == ["given", "amended"]
+    assert (await graph.aget_state("t")).values == {"log": ["given", "amended"]}
+    assert (await graph.ainvoke(Command(resume="second"), "t"))["log"] == ["given", "amended", "second"]

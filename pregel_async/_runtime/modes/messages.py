@@ -20,44 +20,46 @@ NO_STREAM = "nostream"
 class Messages(Mode):
     """`(message or chunk, metadata)`.
 
-    What a node emits comes at once. What it returns comes when it has finished, unless a message of that id was emitted
-    before, or was in the state already: each message is shown once.
+    What a node emits comes at once. What it returns comes when it has finished, unless a message of that id was shown
+    before, by whatever graph of the run, or was in the graph's state already: each message is shown once.
     """
 
     name: ClassVar[str] = "messages"
 
     def __init__(self, view: View) -> None:
         super().__init__(view)
-        self._seen: set[Any] | None = None
+        self._known: set[Any] | None = None  # from before the run, or given to a node
 
     def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[Part]:
-        if self._seen is None:
-            self._seen = {id_of(message) for value in board.values.values() for message in messages_in(value)}
+        if self._known is None:
+            self._known = {id_of(message) for value in board.values.values() for message in messages_in(value)}
         return ()
+
+    def began(self, task: Task, outcome: Finished) -> Iterable[Part]:
+        return self.finished(task, outcome)  # the input's messages are known from then on
 
     def spoke(self, task: Task, message: Any, metadata: Mapping[str, Any]) -> Iterable[Part]:
         told = self._metadata(task, metadata)
         if NO_STREAM in told.get("tags", ()):
             return
-        if self._seen is not None:
-            self._seen.add(id_of(message))
+        self.view.said.add(id_of(message))
         yield self.part(task.step, (isolate(own(message)), told))
 
     def finished(self, task: Task, outcome: Finished) -> Iterable[Part]:
-        seen = set[Any]() if self._seen is None else self._seen
+        known, said = set[Any]() if self._known is None else self._known, self.view.said
         if task.send >= 0:
-            seen.update(id_of(message) for message in messages_in(task.arg))
+            known.update(id_of(message) for message in messages_in(task.arg))
+        silent = task.node.hidden or outcome.replayed or NO_STREAM in task.node.tags
         told: dict[str, Any] | None = None
         for _, value in outcome.writes:
             for message in messages_in(value, named=True):
                 key = id_of(message)
-                if key in seen:
-                    continue
-                seen.add(key)
-                if task.node.hidden or outcome.replayed or NO_STREAM in task.node.tags:
-                    continue
-                told = self._metadata(task, {}) if told is None else told
-                yield self.part(task.step, (isolate(message), dict(told)))
+                if silent:
+                    known.add(key)
+                elif key not in known and key not in said:
+                    said.add(key)
+                    told = self._metadata(task, {}) if told is None else told
+                    yield self.part(task.step, (isolate(message), dict(told)))
 
     def _metadata(self, task: Task, metadata: Mapping[str, Any]) -> dict[str, Any]:
         own_ns = f"{task.node.name}:{task.id}"

@@ -30,6 +30,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         now: the run's clock, in unix seconds.
         coerce: makes the schema's own object of a state; None leaves the mapping.
         inside: node -> whether its graph keeps its state, for nodes that run a graph which stores it.
+        said: the ids of the messages that the reader was shown, of this graph and of all others.
     """
 
     program: Program
@@ -40,9 +41,22 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     now: Callable[[], float]
     coerce: Coerce | None
     inside: Callable[[], Mapping[str, bool]]
+    said: set[Any]
 
 
-EVENTS = ("resumed", "planned", "wrote", "spoke", "finished", "paused", "stopped", "failed", "updated", "stored")
+EVENTS = (
+    "resumed",
+    "began",
+    "planned",
+    "wrote",
+    "spoke",
+    "finished",
+    "paused",
+    "stopped",
+    "failed",
+    "updated",
+    "stored",
+)
 """What is told of a run: a method of `Mode` each."""
 
 
@@ -70,6 +84,10 @@ class Mode:
 
     def resumed(self, board: Board) -> Iterable[Part]:
         """The run goes on from a stored board, without new input."""
+        return ()
+
+    def began(self, task: Task, outcome: Finished) -> Iterable[Part]:
+        """The hidden start has written the input to the state, and no router is asked. (Else: `finished`.)"""
         return ()
 
     def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[Part]:

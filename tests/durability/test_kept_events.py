@@ -155,6 +155,34 @@ async def test_after_a_question(saver: BaseCheckpointSaver) -> None:
     check_numbers(later, after=4)
 
 
+async def test_after_an_answer_that_was_cut_off(saver: BaseCheckpointSaver) -> None:
+    """Somebody has answered, and was cut off: the answer is stored, so that who comes back goes on with it."""
+    gate = Gate()
+    gate.close("answered")
+
+    async def asks(state: State) -> dict[str, list[str]]:
+        answer = interrupt("go on?")
+        await gate.wait("answered")
+        return {"log": [answer]}
+
+    graph = StateGraph(State).add_node(asks).add_edge(START, "asks").compile(saver)
+    parts = await read(graph.astream({"log": []}, "t", keep_events=True, **ASK))
+    async with anyio.create_task_group() as group:
+
+        async def answer() -> None:
+            await graph.ainvoke(Command(resume="yes"), "t")
+
+        group.start_soon(answer)
+        await gate.reached["answered"].wait()
+        group.cancel_scope.cancel()
+    gate.events.clear()
+    back = graph.astream(None, "t", after=parts[-1]["cursor"], **ASK)
+    rest = await read(back)
+    assert back.status == "done"
+    assert rest[0]["type"] == "superstep_restarted"
+    assert rest[-1]["data"] == {"log": ["yes"]}
+
+
 async def test_after_a_failure(saver: BaseCheckpointSaver) -> None:
     """Failures arrive as the last event, then as the exception; to who comes back too, by name."""
 

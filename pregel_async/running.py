@@ -1,0 +1,712 @@
+"""Running a graph: what `ainvoke`, `astream` and `abatch` ask of the runtime, and what a call in a node takes over."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, overload
+
+import anyio
+import msgspec
+from msgspec import structs
+
+from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.codec import Codec
+
+from ._core.isolation import isolate
+from ._core.program import Program
+from ._core.superstep import Breakpoints
+from ._runtime.context import CURRENT, Running
+from ._runtime.control import RunControl
+from ._runtime.feed import Feed
+from ._runtime.log import Shown
+from ._runtime.loops import alone
+from ._runtime.part import Cursor, Part, Shape, shape_of
+from ._runtime.pipe import CAPACITY, Pipe
+from ._runtime.rejoin import Live, rejoin
+from ._runtime.run import Audience, Ended, Settings, run, run_nested
+from ._runtime.stream import GraphStream
+from ._runtime.thread import Thread
+from ._runtime.world import SystemWorld, World
+from .asking import ChunkModes, Modes, Overflow, check_capacity, check_version, names_of_modes, policies_of
+from .config import check_durability, is_elsewhere, merge_configs, settings_of, without_address
+from .errors import ConfigError, InvalidCheckpointerError
+from .parts import GraphOutput, StreamPart
+from .sync import SyncFace
+from .types import (
+    INTERRUPT,
+    START,
+    All,
+    Command,
+    Config,
+    Durability,
+    Interrupt,
+    Names,
+    OnConflict,
+    Overwrite,
+    RunnableConfig,
+    Send,
+    StreamMode,
+    StreamWriter,
+)
+
+InputT = TypeVar("InputT", contravariant=True)
+OutputT = TypeVar("OutputT", covariant=True)
+
+
+class Runs(SyncFace[InputT, OutputT]):
+    """A graph, as it is run. It holds no state of a run."""
+
+    if TYPE_CHECKING:
+        # What the graph knows of the graphs that its nodes run.
+        @property
+        def _graphs_inside(self) -> Mapping[str, Runs[Any, Any]]: ...
+        def _subgraphs(
+            self, namespace: str | None, recurse: bool, around: tuple[Any, ...]
+        ) -> Iterator[tuple[str, Runs[Any, Any]]]: ...
+
+    def __init__(
+        self,
+        program: Program,
+        *,
+        checkpointer: BaseCheckpointSaver | bool | None,
+        hints: Sequence[Any],
+        stream_channels: str | tuple[str, ...],
+        stream_mode: StreamMode,
+        world: World | None,
+        debug: bool,
+        store: Any = None,
+        interrupt_before: All | Sequence[str] = (),
+        interrupt_after: All | Sequence[str] = (),
+        read_context: Callable[[Any], Any] | None = None,
+        coerce_state: Callable[[Any], Any] | None = None,
+        coerce_output: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.name = program.name
+        self.checkpointer = _checked_saver(checkpointer)
+        self.store = store
+        self.stream_mode: StreamMode = stream_mode
+        self._debug = debug
+        self._program = program
+        self._hints = hints
+        self._codec = _own_codec(self.checkpointer, hints)
+        self._inner_codec: tuple[Codec, Codec] | None = None
+        self._stream_channels = stream_channels
+        self._read_context = read_context
+        self._coerce_state = coerce_state
+        self._coerce_output = coerce_output
+        self._live = Live()
+        self._known_events_codec: tuple[Codec, Codec] | None = None
+        self._breakpoints = Breakpoints(
+            self._named(interrupt_before, "interrupt_before"), self._named(interrupt_after, "interrupt_after")
+        )
+        self._world: World = SystemWorld() if world is None else world
+        self._config: RunnableConfig = {}
+
+    def with_config(self, config: Config | None = None, **keys: Any) -> Self:
+        """The same graph with settings bound to it; those of a call win over them."""
+        bound = copy.copy(self)
+        bound._config = merge_configs(self._config, config, keys)
+        return bound
+
+    def with_checkpointer(self, checkpointer: BaseCheckpointSaver | bool | None) -> Self:
+        """The same graph, storing its threads there; None stores nothing."""
+        bound = copy.copy(self)
+        bound.checkpointer = _checked_saver(checkpointer)
+        bound._codec = _own_codec(bound.checkpointer, self._hints)
+        bound._live = Live()
+        return bound
+
+    # ---- the verbs ------------------------------------------------------------------------------------------------
+
+    @overload
+    async def ainvoke(
+        self,
+        input: InputT | Command | None,
+        config: Config | None = None,
+        *,
+        context: Any = None,
+        stream_mode: Literal["values"] = "values",
+        output_keys: Names | None = None,
+        interrupt_before: All | Sequence[str] | None = None,
+        interrupt_after: All | Sequence[str] | None = None,
+        durability: Durability | None = None,
+        on_conflict: OnConflict = "reject",
+        control: RunControl | None = None,
+        version: Literal["v2"],
+    ) -> GraphOutput[OutputT]: ...
+
+    @overload
+    async def ainvoke(
+        self,
+        input: InputT | Command | None,
+        config: Config | None = None,
+        *,
+        context: Any = None,
+        stream_mode: ChunkModes,
+        output_keys: Names | None = None,
+        interrupt_before: All | Sequence[str] | None = None,
+        interrupt_after: All | Sequence[str] | None = None,
+        durability: Durability | None = None,
+        on_conflict: OnConflict = "reject",
+        control: RunControl | None = None,
+        version: Literal["v2"],
+    ) -> list[StreamPart]: ...
+
+    @overload
+    async def ainvoke(
+        self,
+        input: InputT | Command | None,
+        config: Config | None = None,
+        *,
+        context: Any = None,
+        stream_mode: Modes = "values",
+        output_keys: Names | None = None,
+        interrupt_before: All | Sequence[str] | None = None,
+        interrupt_after: All | Sequence[str] | None = None,
+        durability: Durability | None = None,
+        on_conflict: OnConflict = "reject",
+        control: RunControl | None = None,
+        version: Literal["v1"] = "v1",
+    ) -> OutputT: ...
+
+    async def ainvoke(
+        self,
+        input: InputT | Command | None,
+        config: Config | None = None,
+        *,
+        context: Any = None,
+        stream_mode: Modes = "values",
+        output_keys: Names | None = None,
+        interrupt_before: All | Sequence[str] | None = None,
+        interrupt_after: All | Sequence[str] | None = None,
+        durability: Durability | None = None,
+        on_conflict: OnConflict = "reject",
+        control: RunControl | None = None,
+        version: Literal["v1", "v2"] = "v1",
+    ) -> Any:
+        """Run to the end, or to where the run pauses, and return the output.
+
+        Args:
+            input: what the input schema says; None goes on with what is stored of the thread; a `Command` answers
+                questions, or edits the state and says where to go on.
+            config: settings, or a thread id.
+            context: what nodes get as `Runtime.context`, as the context schema says.
+            interrupt_before, interrupt_after: nodes before or after which to stop, "*" for all, instead of those that
+                the graph was compiled with. Call with input None to go on.
+            durability: "sync" stores each superstep before the next starts.
+            stream_mode: other than "values": return the list of all chunks that `astream` would give.
+            output_keys: the channels to return, instead of the output schema's.
+            on_conflict: "reject" raises when another run owns the thread; "wait" waits for it.
+            control: lets the run be stopped from outside, at its next barrier.
+            version: "v2" returns a `GraphOutput`.
+
+        Returns:
+            The output channels' values at the end: those that hold something. When nodes have asked
+            (`interrupt()`), with their questions under "__interrupt__".
+
+        Raises:
+            PregelError: see `pregel_async.errors`: a bad input or config, a busy thread, failing storage, the step
+                limit, a drained run.
+            Exception: what a node raised, with a note that names it; an `ExceptionGroup` in plan order when several
+                nodes of one superstep did. The thread can be resumed.
+        """
+        stops = self._stops(interrupt_before, interrupt_after)
+        call = self._call(input, config, context, stops, durability, on_conflict, control)
+        shown = self._shown(output_keys, self._program.outputs)
+        check_version(version)
+        if stream_mode == "values":
+            ended = await self._run(input, call, None)
+            return self._output(ended, shown, output_keys) if version == "v2" else _result(ended, shown)
+        kept = _Kept(shape_of(version, labelled=not isinstance(stream_mode, str), subgraphs=False))
+        channels = None if output_keys is None else shown
+        await self._run(input, call, Feed(names_of_modes(stream_mode), kept, channels=channels, tells=version == "v2"))
+        return kept.chunks
+
+    @overload
+    def astream(
+        self,
+        input: InputT | Command | None,
+        config: Config | None = None,
+        *,
+        context: Any = None,
+        stream_mode: Modes | None = None,
+        subgraphs: bool = False,
+        output_keys: Names | None = None,
+        interrupt_before: All | Sequence[str] | None = None,
+        interrupt_after: All | Sequence[str] | None = None,
+        durability: Durability | None = None,
+        on_conflict: OnConflict = "reject",
+        control: RunControl | None = None,
+        capacity: int = CAPACITY,
+        overflow: Overflow = "block",
+        keep_events: bool = False,
+        after: str | None = None,
+        version: Literal["v2"],
+    ) -> GraphStream[StreamPart]: ...
+
+    @overload
+    def astream(
+        self,
+        input: InputT | Command | None,
+        config: Config | None = None,
+        *,
+        context: Any = None,
+        stream_mode: Modes | None = None,
+        subgraphs: bool = False,
+        output_keys: Names | None = None,
+        interrupt_before: All | Sequence[str] | None = None,
+        interrupt_after: All | Sequence[str] | None = None,
+        durability: Durability | None = None,
+        on_conflict: OnConflict = "reject",
+        control: RunControl | None = None,
+        capacity: int = CAPACITY,
+        overflow: Overflow = "block",
+        keep_events: bool = False,
+        after: str | None = None,
+        version: Literal["v1", "v2"] = "v1",
+    ) -> GraphStream[Any]: ...
+
+    def astream(
+        self,
+        input: InputT | Command | None,
+        config: Config | None = None,
+        *,
+        context: Any = None,
+        stream_mode: Modes | None = None,
+        subgraphs: bool = False,
+        output_keys: Names | None = None,
+        interrupt_before: All | Sequence[str] | None = None,
+        interrupt_after: All | Sequence[str] | None = None,
+        durability: Durability | None = None,
+        on_conflict: OnConflict = "reject",
+        control: RunControl | None = None,
+        capacity: int = CAPACITY,
+        overflow: Overflow = "block",
+        keep_events: bool = False,
+        after: str | None = None,
+        version: Literal["v1", "v2"] = "v1",
+    ) -> GraphStream[Any]:
+        """Run, and show what happens while it does.
+
+        Args:
+            stream_mode: "updates" (each task's update as it finishes), "values" (the state after each superstep),
+                "messages" (messages and their chunks, with where they come from), "custom" (what nodes write to the
+                stream), "tasks" (each task when it is planned and when it has ended), "checkpoints" (each, once it is
+                stored), "debug" (the last two, dated), or a list of several, which labels each chunk: `(mode,
+                payload)`. Questions come as `{"__interrupt__": (...)}`.
+            subgraphs: show the graphs that nodes run too; each chunk says whose it is: `(namespace, payload)`, or
+                `(namespace, mode, payload)`.
+            output_keys: the channels to show, instead of all state keys.
+            capacity: how many chunks may wait for the reader.
+            overflow: what happens when that many do, for all modes or by mode: "block" makes the run wait,
+                "drop_oldest" drops the oldest chunk of the mode, "coalesce" keeps only its newest.
+            keep_events: keep what is shown with the commits, so that a reader can come back (`after`). The called
+                graph needs a checkpointer.
+            after: come back to a run: the cursor of the last part that was read. `input` is None, and the version
+                "v2". What was missed comes first. A run that goes on in this process is joined. One that was cut off is
+                resumed: "superstep_restarted" tells what is void. One that has ended is not run again.
+            version: "v2" gives each chunk as a dict: see `pregel_async.parts`.
+
+        The other arguments and the errors are those of `ainvoke`. A bad config raises here, all else while reading.
+
+        Raises:
+            InvalidCursorError: `after` is no cursor, or one of another thread or branch.
+            RecordedFailureError: the run that a reader came back to had failed.
+        """
+        modes = self.stream_mode if stream_mode is None else stream_mode
+        names = names_of_modes(modes)
+        check_version(version)
+        pipe = Pipe(check_capacity(capacity), policies_of(overflow, names))
+        cursor = None if after is None else self._check_return(input, after, version)
+        if keep_events:
+            self._check_keeps()
+        stops = self._stops(interrupt_before, interrupt_after)
+        call = self._call(input, config, context, stops, durability, on_conflict, control)
+        channels = None if output_keys is None else self._shown(output_keys, self._stream_channels)
+        feed = Feed(
+            names,
+            pipe,
+            channels=channels,
+            subgraphs=subgraphs,
+            tells=version == "v2",
+            keeps=keep_events or cursor is not None,
+            fresh=True,
+            returns=cursor is not None,
+            number=0 if cursor is None else cursor.seq,
+        )
+
+        async def work(pipe: Pipe) -> None:
+            try:
+                if cursor is None:
+                    await self._run(input, call, feed)
+                else:
+                    await self._rejoin(call, feed, cursor, pipe)
+            except Exception as error:
+                if feed.tells and not feed.failed:  # it failed before it had begun
+                    await feed.put(feed.fail(error, 0))
+                raise
+
+        shape = shape_of(version, labelled=not isinstance(modes, str), subgraphs=subgraphs)
+        return GraphStream(work, pipe, shape, feed)
+
+    async def abatch(
+        self,
+        inputs: Sequence[InputT],
+        config: Config | Sequence[Config] | None = None,
+        *,
+        context: Any = None,
+        return_exceptions: bool = False,
+        max_concurrency: int | None = None,
+        on_conflict: OnConflict = "reject",
+    ) -> list[OutputT]:
+        """Run once per input, concurrently; the outputs in the inputs' order.
+
+        Args:
+            config: one for all, or one for each input.
+            return_exceptions: put a run's exception in its place instead of raising it.
+            max_concurrency: how many runs at once; None for all.
+
+        Raises:
+            Exception: the failure of the first input, in order, that failed; the other runs are cancelled.
+        """
+        if config is None or isinstance(config, (str, Mapping)):
+            configs: list[Config | None] = [config] * len(inputs)
+        else:
+            configs = list(config)
+        if len(configs) != len(inputs):
+            raise ConfigError(
+                f"abatch got {len(inputs)} inputs and {len(configs)} configs: pass one config, or one for each"
+            )
+        done: dict[int, OutputT | BaseException] = {}
+        places = iter(range(len(inputs)))
+
+        async def work() -> None:
+            for place in places:
+                try:
+                    done[place] = await self.ainvoke(
+                        inputs[place], configs[place], context=context, on_conflict=on_conflict
+                    )
+                except Exception as error:
+                    done[place] = error
+                    if not return_exceptions:
+                        group.cancel_scope.cancel()
+
+        try:
+            async with anyio.create_task_group() as group:
+                for _ in range(len(inputs) if max_concurrency is None else max(1, max_concurrency)):
+                    group.start_soon(work)
+        except BaseExceptionGroup as several:  # Ctrl-C: every other error is kept in its place
+            raise alone(several) from None
+        if not return_exceptions:
+            for place in sorted(done):
+                result = done[place]
+                if isinstance(result, BaseException):
+                    raise result
+        return [cast("OutputT", done[place]) for place in range(len(inputs))]
+
+    async def _run(
+        self,
+        given: Any,
+        call: _Call,
+        feed: Feed | None,
+        begun: Callable[[Thread], Awaitable[bool]] | None = None,
+    ) -> Ended:
+        around = CURRENT.get()
+        if around is None or around.fence is None:
+            return await self._run_here(given, call, feed, begun)
+        # In a thread that may be left behind: what it runs on the event loop has ended by then.
+        return await around.fence.admit("a graph", lambda: self._run_here(given, call, feed, begun))
+
+    async def _run_here(
+        self,
+        given: Any,
+        call: _Call,
+        feed: Feed | None,
+        begun: Callable[[Thread], Awaitable[bool]] | None,
+    ) -> Ended:
+        settings, outer = call.settings, call.outer
+        audience = Audience(shown=self._as_shown, feed=feed, codec=self._events_codec, overhears=_overhears())
+        if outer is not None:
+            keeps = None if self.checkpointer is False else self.checkpointer is True
+            return await run_nested(
+                self._program, given, settings, outer, call.number, self._codec_inside, audience, keeps=keeps
+            )
+        saver = self.checkpointer if isinstance(self.checkpointer, BaseCheckpointSaver) else None
+        if feed is None or not feed.keeps:
+            return await run(self._program, given, settings, self._world, saver, self._codec, audience)
+
+        async def joinable(thread: Thread) -> bool:
+            self._live.add(thread.thread_id, feed)
+            return begun is None or await begun(thread)
+
+        audience = structs.replace(audience, begun=joinable)
+        failure: BaseException | None = None
+        try:
+            return await run(self._program, given, settings, self._world, saver, self._codec, audience)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            self._live.remove(settings.thread_id or "", feed, failure)
+
+    async def _rejoin(self, call: _Call, feed: Feed, after: Cursor, pipe: Pipe) -> None:
+        saver, thread_id = self.checkpointer, call.settings.thread_id
+        assert isinstance(saver, BaseCheckpointSaver) and thread_id is not None  # checked when it was called
+        eager = _Call(structs.replace(call.settings, on_conflict="reject"), None, 0)
+
+        async def resume(feed: Feed, begun: Callable[[Thread], Awaitable[bool]]) -> Ended:
+            return await self._run(None, eager, feed, begun)
+
+        await rejoin(
+            pipe,
+            feed,
+            after,
+            saver,
+            thread_id,
+            self._events_codec(),
+            self._live,
+            resume,
+            coerce=self._coercion_of,
+            waits=call.settings.on_conflict == "wait",
+        )
+
+    def _coercion_of(self, part: Part) -> Callable[[Any], Any] | None:
+        """What makes the schema's own object of an event that was stored."""
+        if part.mode not in ("values", "checkpoints") or (part.mode == "checkpoints" and START in part.data["next"]):
+            return None
+        graph: Runs[Any, Any] | None = self
+        for step in part.ns:
+            if graph is not None and not step.isdigit():
+                graph = graph._graphs_inside.get(step.partition(":")[0])
+        return None if graph is None else graph._coerce_state
+
+    def _check_keeps(self) -> None:
+        if not isinstance(self.checkpointer, BaseCheckpointSaver):
+            raise ConfigError(
+                "keep_events=True keeps events with a thread, and the graph has no checkpointer of its own"
+            )
+
+    def _check_return(self, given: Any, after: str, version: str) -> Cursor:
+        self._check_keeps()
+        if given is not None:
+            raise ConfigError("after= comes back to a run, which has its input: pass None as input")
+        if version != "v2":
+            raise ConfigError("after= tells what is void in parts of their own: pass version='v2'")
+        return Cursor.read(after)
+
+    @cached_property
+    def _as_shown(self) -> Shown:
+        return Shown(channels=self._stream_channels, coerce=self._coerce_state, inside=self._keeps_inside)
+
+    def _keeps_inside(self) -> Mapping[str, bool]:
+        return {name: graph.checkpointer is True for name, graph in self._graphs_inside.items()}
+
+    def _events_codec(self) -> Codec:
+        """The codec of this graph and of all graphs inside."""
+        assert self._codec is not None  # events are kept with a thread
+        known = self._known_events_codec
+        if known is None or known[0] is not self._codec:
+            codec = self._codec
+            for _, graph in self._subgraphs(None, True, ()):
+                codec = graph._codec_inside(codec)
+            known = self._known_events_codec = (self._codec, codec)
+        return known[1]
+
+    def _output(self, ended: Ended, shown: str | tuple[str, ...], keys: Names | None) -> GraphOutput[Any]:
+        value = ended.board.show(shown)
+        if keys is None and self._coerce_output is not None and ended.done:
+            value = self._coerce_output(value)
+        return GraphOutput(value, isolate(ended.interrupts))
+
+    def _codec_inside(self, outer: Codec) -> Codec:
+        """The codec of the graph around this one, and the types that this graph's annotations name."""
+        known = self._inner_codec
+        if known is None or known[0] is not outer:
+            known = self._inner_codec = (outer, _with_messages(outer.with_annotations(*self._hints), self._hints))
+        return known[1]
+
+    def _call(
+        self,
+        given: Any,
+        config: Config | None,
+        context: Any,
+        stops: Breakpoints,
+        durability: Durability | None,
+        on_conflict: OnConflict,
+        control: RunControl | None = None,
+    ) -> _Call:
+        """A call's settings, checked; and the node that makes it, when the graph runs as part of its run.
+
+        A config that names a thread makes a run of its own, unless it is the config of that node, or of one around it.
+        """
+        mine = merge_configs(self._config, config)
+        outer = around = CURRENT.get()
+        if outer is not None:
+            own_saver = isinstance(self.checkpointer, BaseCheckpointSaver) and outer.around.session.hold is None
+            if own_saver or all(is_elsewhere(mine, here) for here in outer.configs()):
+                inherited = outer.around.config if own_saver else None
+                mine, outer, around = merge_configs(inherited, mine), None, outer if own_saver else None
+            else:
+                mine = merge_configs(outer.around.config, without_address(mine))
+        if outer is None and self.checkpointer is True:
+            raise ConfigError(
+                f"graph {self.name!r} is compiled with checkpointer=True, which is for a graph that a node runs: it "
+                "keeps its state with the graph around it. Give it a saver to run it by itself"
+            )
+        stored = isinstance(self.checkpointer, BaseCheckpointSaver) if outer is None else False
+        if durability is not None:
+            check_durability(durability, stored=stored or (outer is not None and outer.around.thread is not None))
+        if context is not None:
+            context = context if self._read_context is None else self._read_context(context)
+        elif around is not None:
+            context = around.context
+        store = around.store if around is not None and self.store is None else self.store
+        settings = settings_of(
+            mine,
+            stored=stored,
+            nested=outer is not None,
+            on_conflict=on_conflict,
+            context=context,
+            store=store,
+            breakpoints=stops if stops.before or stops.after else None,
+            debug=self._debug,
+            control=control,
+        )
+        number = 0
+        if outer is not None:
+            nodes = list(self._program.nodes)  # a graph that was given no name is known by them
+            kept = self.checkpointer is True
+            number = outer.number("run", self.name, nodes, given, who=self._program, ordered=kept)
+        return _Call(settings, outer, number)
+
+    def _stops(self, before: All | Sequence[str] | None, after: All | Sequence[str] | None) -> Breakpoints:
+        bound = self._breakpoints
+        if before is None and after is None:
+            return bound
+        return Breakpoints(
+            bound.before if before is None else self._named(before, "interrupt_before"),
+            bound.after if after is None else self._named(after, "interrupt_after"),
+        )
+
+    def _named(self, names: All | Sequence[str], what: str) -> frozenset[str]:
+        shown = frozenset(name for name, node in self._program.nodes.items() if not node.hidden)
+        if names == "*":
+            return shown
+        if isinstance(names, str):
+            raise ConfigError(f'{what} is a list of nodes, or "*" for all, not {names!r}')
+        for name in names:
+            if name not in shown:
+                raise ConfigError(f"{what} names {name!r}, and graph {self.name!r} has no such node")
+        return frozenset(names)
+
+    def _shown(self, keys: Names | None, default: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        if keys is None:
+            return default
+        for key in (keys,) if isinstance(keys, str) else keys:
+            if key not in self._program.channels:
+                raise ConfigError(f"output_keys names {key!r}, and graph {self.name!r} has no such channel")
+        return keys if isinstance(keys, str) else tuple(keys)
+
+
+class _Call(msgspec.Struct, frozen=True):
+    """A call of a graph.
+
+    Attributes:
+        settings: checked.
+        outer: the node that makes it, when the graph runs as part of its run.
+        number: which of the graphs that the node runs this is.
+    """
+
+    settings: Settings
+    outer: Running | None
+    number: int
+
+
+def _result(ended: Ended, shown: str | tuple[str, ...]) -> Any:
+    """What a call returns: the state, and the open questions beside it."""
+    value = ended.board.show(shown)
+    if not ended.interrupts:
+        return value
+    asked = list(isolate(ended.interrupts))
+    return {**value, INTERRUPT: asked} if isinstance(value, dict) else {INTERRUPT: asked}
+
+
+def _overhears() -> Callable[[StreamWriter], AbstractContextManager[None]] | None:
+    """What makes langchain-core's models show what they say, where it is in use."""
+    if "langchain_core" not in sys.modules:
+        return None
+    from .adapters.langchain import ambient
+
+    return ambient
+
+
+class _Kept:
+    """The chunks of a call that returns them all."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.chunks: list[Any] = []
+        self._shape = shape
+
+    is_awaited = False
+
+    def blocks(self, mode: str) -> bool:
+        return False
+
+    async def room(self) -> None:
+        pass
+
+    def pass_on(self) -> None:
+        pass
+
+    def charge(self, mode: str, size: int) -> None:
+        pass
+
+    def refund(self, size: int) -> None:
+        pass
+
+    def add(self, part: Part) -> None:
+        self.chunks.append(self._shape(part))
+
+    def end(self, failure: BaseException | None = None) -> None:
+        pass
+
+    def introduce(self, run_id: str, start: Cursor | None) -> None:
+        pass
+
+    def begin(self) -> None:
+        pass
+
+
+def _own_codec(saver: BaseCheckpointSaver | bool | None, hints: Sequence[Any]) -> Codec | None:
+    """The saver's codec, and the types that a graph's annotations name."""
+    if not isinstance(saver, BaseCheckpointSaver):
+        return None
+    codec = saver.codec
+    for kind in (Send, Command, Interrupt, Overwrite):
+        codec = codec.with_types(kind, tag=f"pregel_async.{kind.__name__}")
+    return _with_messages(codec.with_annotations(*hints), hints)
+
+
+def _with_messages(codec: Codec, hints: Sequence[Any]) -> Codec:
+    """The codec, and langchain's message classes where an annotation names one."""
+    if "langchain_core.messages" in sys.modules:  # else no annotation names its classes
+        from .langchain import names_messages, with_messages
+
+        if names_messages(*hints):
+            return with_messages(codec)
+    return codec
+
+
+def _checked_saver(checkpointer: BaseCheckpointSaver | bool | None) -> BaseCheckpointSaver | bool | None:
+    if checkpointer is not None and not isinstance(checkpointer, (BaseCheckpointSaver, bool)):
+        given = cast("object", checkpointer)
+        kind = f"class: make one, {given.__name__}()" if isinstance(given, type) else type(given).__name__
+        raise InvalidCheckpointerError(
+            f"a checkpointer is a BaseCheckpointSaver, not a {kind}. A saver that is an async context manager is "
+            "entered first: async with SqliteSaver.from_conn_string(path) as saver, or with open_sync(...) as saver"
+        )
+    return checkpointer

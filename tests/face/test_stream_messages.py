@@ -1,0 +1,350 @@
+"""The `messages` stream: what nodes and models say, each once, with where it comes from (1.11, S-78)."""
+
+# Tests do on purpose what users may do, types or not:
+# mypy: disable-error-code="func-returns-value,arg-type"
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, TypedDict
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
+from pregel_async import (
+    START,
+    Command,
+    MessagesState,
+    NodeBuilder,
+    Pregel,
+    RemoveMessage,
+    Send,
+    StateGraph,
+    StreamWriter,
+    entrypoint,
+    get_stream_writer,
+    interrupt,
+    task,
+)
+from pregel_async.channels import EphemeralValue, LastValue
+
+pytestmark = pytest.mark.anyio
+
+
+def says(content: str, id: str | None = None, role: str = "assistant") -> dict[str, Any]:
+    return {"role": role, "content": content, **({} if id is None else {"id": id})}
+
+
+def graph_of(**nodes: Any) -> Any:
+    """Nodes one after the other, on a list of messages."""
+    made = StateGraph(MessagesState)
+    before = START
+    for name, node in nodes.items():
+        made.add_node(name, node).add_edge(before, name)
+        before = name
+    return made
+
+
+async def shown(graph: Any, given: Any, config: Any = None, **arguments: Any) -> list[Any]:
+    return [chunk async for chunk in graph.astream(given, config, stream_mode="messages", **arguments)]
+
+
+async def contents(graph: Any, given: Any, config: Any = None, **arguments: Any) -> list[Any]:
+    return [chunk[-2]["content"] for chunk in map(tuple, await shown(graph, given, config, **arguments))]
+
+
+# ---- what a chunk is -------------------------------------------------------------------------------------------------
+
+
+async def test_a_chunk_is_a_message_and_where_it_comes_from(saver: BaseCheckpointSaver) -> None:
+    """1.11: `(message or chunk, metadata)`, with all of the metadata's keys; exactly."""
+
+    async def node(state: Any) -> Any:
+        get_stream_writer().message(says("hel", "1"), {"model": "m", "tags": ["fast"]})
+        return {"messages": [says("hello", "1"), says("bye", "2")]}
+
+    made = StateGraph(MessagesState).add_node("a", node, metadata={"team": "x"}).add_edge(START, "a")
+    got = await shown(made.compile(saver), {"messages": [says("hi", "0", "user")]}, "t")
+    state = [snapshot async for snapshot in made.compile(saver).aget_state_history("t")]
+    place = {
+        "langgraph_step": 1,
+        "langgraph_node": "a",
+        "langgraph_triggers": ("branch:to:a",),
+        "langgraph_path": ("__pregel_pull", "a"),
+        "langgraph_checkpoint_ns": f"a:{state[1].tasks[0].id}",
+        "checkpoint_ns": f"a:{state[1].tasks[0].id}",
+        "thread_id": "t",
+        "team": "x",
+    }
+    assert got == [
+        (says("hel", "1"), {**place, "model": "m", "tags": ["fast"]}),
+        (says("bye", "2"), place),
+    ]
+
+
+async def test_where_sends_and_nodes_without_a_thread_are() -> None:
+    """1.11: the path and triggers of a send; no thread."""
+    made = StateGraph(MessagesState).add_node("w", lambda n: {"messages": [says(str(n))]})
+    made.add_conditional_edges(START, lambda state: [Send("w", 0), Send("w", 1)])
+    got = sorted(await shown(made.compile(blocking=False), {}), key=lambda each: each[0]["content"])
+    assert [place["langgraph_path"] for _, place in got] == [("__pregel_push", 0, False), ("__pregel_push", 1, False)]
+    assert [place["thread_id"] for _, place in got] == [None, None]
+
+
+async def test_the_users_metadata_and_tags() -> None:
+    """1.11: the user's metadata of the node and of the chunk, the chunk's over the node's; the tags of both."""
+    node = (
+        NodeBuilder()
+        .subscribe_only("in")
+        .do(lambda given: get_stream_writer().message(says("x"), {"a": 2, "tags": ["t2"]}))
+    ).meta("t1", a=1, b=1)
+    graph = Pregel(
+        nodes={"n": node.write_to("out")},
+        channels={"in": EphemeralValue(int), "out": LastValue(Any)},
+        input_channels="in",
+        output_channels="out",
+        blocking=False,
+    )
+    ((_, place),) = await shown(graph, 1)
+    assert (place["a"], place["b"], place["tags"]) == (2, 1, ["t1", "t2"])
+
+
+@pytest.mark.parametrize("wrap", [lambda **m: m, lambda **m: SimpleNamespace(type="ai", **m)], ids=["dict", "object"])
+async def test_messages_are_what_looks_like_one(wrap: Any) -> None:
+    """1.28: dicts and objects alike; single, in a list, in a mapping of lists; nothing else."""
+
+    class State(TypedDict, total=False):
+        one: Any
+        many: Any
+        other: Any
+
+    def node(state: Any) -> Any:
+        message = wrap(id="1", content="one", **({"role": "ai"} if wrap(a=1) == {"a": 1} else {}))
+        more = wrap(id="2", content="two", **({"role": "ai"} if wrap(a=1) == {"a": 1} else {}))
+        return {"one": message, "many": [more, "text", 5], "other": {"content": "no role"}}
+
+    graph = StateGraph(State).add_node("n", node).add_edge(START, "n").compile(blocking=False)
+    got = await shown(graph, {"other": 1})
+    ids = [message["id"] if isinstance(message, dict) else message.id for message, _ in got]
+    assert sorted(ids) == ["1", "2"]
+
+
+# ---- once ------------------------------------------------------------------------------------------------------------
+
+
+async def test_each_message_is_shown_once() -> None:
+    """S-78: what was emitted under an id, what the input or the state had, and what an earlier node returned, is not
+    shown again when a node returns it."""
+
+    async def first(state: Any, writer: StreamWriter) -> Any:
+        await writer.message(says("a", "1"))
+        await writer.message(says("b", "1"))
+        return {"messages": [says("ab", "1"), says("new", "2"), *state["messages"]]}
+
+    async def second(state: Any) -> Any:
+        return {"messages": [*state["messages"], says("newer", "3")]}
+
+    graph = graph_of(first=first, second=second).compile()
+    assert await contents(graph, {"messages": [says("hi", "0", "user")]}) == ["a", "b", "new", "newer"]
+
+
+async def test_messages_without_an_id_get_one() -> None:
+    """S-78: a node's message without an id is shown with the one that it has in the state afterwards."""
+    graph = graph_of(
+        a=lambda state: {"messages": [says("x"), says("y")]}, b=lambda state: {"messages": state["messages"]}
+    )
+    compiled = graph.compile(InMemorySaver(), blocking=False)
+    got = await shown(compiled, {}, "t")
+    kept = (await compiled.aget_state("t")).values["messages"]
+    assert [message["content"] for message, _ in got] == ["x", "y"]
+    assert [message["id"] for message, _ in got] == [message["id"] for message in kept]
+    assert all(message["id"] for message in kept)
+
+
+async def test_a_message_of_an_earlier_run_is_not_shown(saver: BaseCheckpointSaver) -> None:
+    """S-78: a thread's history is in the node's input: what is returned of it is not new. A resumed run neither."""
+    graph = graph_of(a=lambda state: {"messages": [*state["messages"], says("n", str(len(state["messages"])))]})
+    compiled = graph.compile(saver, blocking=False)
+    assert await contents(compiled, {"messages": [says("hi", "u1", "user")]}, "t") == ["n"]
+    assert await contents(compiled, {"messages": [says("hi", "u2", "user")]}, "t") == ["n"]
+
+
+async def test_removals_and_what_was_recorded_are_not_shown() -> None:
+    """S-66: a task that does not run again says nothing again; a removal is no message."""
+
+    async def good(state: Any) -> Any:
+        return {"messages": [says("good", "1")]}
+
+    async def flaky(state: Any) -> Any:
+        await anyio.wait_all_tasks_blocked()
+        if broken:
+            raise ValueError
+        return {"messages": [RemoveMessage(id="1"), says("late", "2")]}
+
+    broken = [True]
+    made = (
+        StateGraph(MessagesState)
+        .add_node(good)
+        .add_node("later", flaky)
+        .add_edge(START, "good")
+        .add_edge(START, "later")
+    )
+    graph = made.compile(InMemorySaver())
+    got: list[Any] = []
+    with pytest.raises(ValueError):
+        async for message, _ in graph.astream({"messages": [says("hi", "0")]}, "t", stream_mode="messages"):
+            got.append(message["content"])
+    assert got == ["good"]
+    broken.clear()
+    assert await contents(graph, None, "t") == ["late"]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+async def test_once_over_graphs_inside(stored: bool) -> None:
+    """Issue: messages returned by nodes are emitted once: with `subgraphs=True` as the node's that said it, and not again
+    as that of the node which runs its graph; nor again by a later node."""
+    sub = graph_of(x=lambda state: {"messages": [says("x", "1")]}, y=_speaks).compile(blocking=False)
+    made = graph_of(sub=sub, after=lambda state: {"messages": state["messages"]})
+    graph = made.compile(InMemorySaver() if stored else None, blocking=False)
+    got = await shown(graph, {}, "t", subgraphs=True)
+    assert [(len(ns), message["content"], place["langgraph_node"]) for ns, (message, place) in got] == [
+        (1, "x", "x"),
+        (1, "chunk", "y"),
+    ]
+    ((ns, (_, place)), _) = got
+    assert place["checkpoint_ns"].startswith(f"{ns[0]}|x:")
+    # Whoever does not ask for the graphs inside is shown what the node that runs one returns.
+    assert [(message["content"], place["langgraph_node"]) for message, place in await shown(graph, {}, "u")] == [
+        ("x", "sub"),
+        ("y", "sub"),
+    ]
+
+
+def _speaks(state: Any) -> Any:
+    get_stream_writer().message(says("chunk", "2"))
+    return {"messages": [says("y", "2")]}
+
+
+async def test_nostream() -> None:
+    """1.11: the tag "nostream" on the chunk or on the node keeps it off."""
+
+    def tagged(state: Any) -> Any:
+        get_stream_writer().message(says("secret", "1"), {"tags": ["nostream"]})
+        get_stream_writer().message(says("open", "2"))
+        return {}
+
+    assert await contents(graph_of(a=tagged).compile(blocking=False), {}) == ["open"]
+    node = NodeBuilder().subscribe_only("in").do(lambda given: [says("x", "1")]).meta("nostream").write_to("out")
+    graph = Pregel(
+        nodes={"n": node},
+        channels={"in": EphemeralValue(int), "out": LastValue(Any)},
+        input_channels="in",
+        output_channels="out",
+        blocking=False,
+    )
+    assert await shown(graph, 1) == []
+
+
+# ---- from where ------------------------------------------------------------------------------------------------------
+
+
+async def test_from_wherever_a_node_speaks() -> None:
+    """Issue: a node, or code below it, emits in one call: async nodes, threads, tasks, graphs inside, routers."""
+
+    def speak(what: str) -> None:
+        get_stream_writer().message(says(what, what))
+
+    @task
+    async def atask() -> None:
+        speak("task")
+
+    @task
+    def plain_task() -> None:
+        speak("plain task")
+
+    sub = StateGraph(MessagesState).add_node("n", lambda state: speak("inside")).add_edge(START, "n").compile()
+    flow = entrypoint()(lambda given: speak("entrypoint"))
+
+    async def anode(state: Any, writer: StreamWriter) -> None:
+        await writer.message(says("parameter", "p"))
+        await atask()
+        await plain_task()
+        await sub.ainvoke({})
+        await flow.ainvoke(1)
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.to_thread.run_sync, speak, "thread")
+
+    graph = graph_of(anode=anode, plain=lambda state: speak("plain")).compile()
+    got = await shown(graph, {})
+    assert [message["content"] for message, _ in got] == ["parameter", "task", "plain task", "thread", "plain"]
+    assert [place["langgraph_node"] for _, place in got] == ["anode", "atask", "plain_task", "anode", "plain"]
+    inside = await shown(graph, {}, subgraphs=True)
+    assert [message["content"] for _, (message, _) in inside] == [
+        "parameter", "task", "plain task", "inside", "entrypoint", "thread", "plain",
+    ]  # fmt: skip
+
+
+async def test_chunks_arrive_while_their_node_runs() -> None:
+    """Issue: chunks reach the reader while their superstep still runs."""
+    heard = anyio.Event()
+
+    async def node(state: Any, writer: StreamWriter) -> Any:
+        await writer.message(says("a", "1"))
+        await heard.wait()
+        return {"messages": [says("a", "1")]}
+
+    with anyio.fail_after(10):
+        async for message, _ in graph_of(node=node).compile().astream({}, stream_mode="messages"):
+            assert message["content"] == "a"
+            heard.set()
+
+
+async def test_a_reader_may_change_what_it_gets() -> None:
+    """P1: and what the node says later is not what it said before."""
+
+    async def node(state: Any, writer: StreamWriter) -> Any:
+        said, told = says("a", "1"), {"tags": ["t"], "more": [1]}
+        await writer.message(said, told)
+        said["content"] = "changed"
+        told["more"].append(2)
+        return {"messages": [{**says("b", "2"), "extra": [1]}]}
+
+    graph = graph_of(node=node).compile(InMemorySaver())
+    seen = []
+    async for message, place in graph.astream({}, "t", stream_mode="messages"):
+        seen.append((message["content"], place.get("more")))
+        message["content"] = "mine"
+        message.setdefault("extra", []).append(9)
+        place.clear()
+    assert seen == [("a", [1]), ("b", None)]
+    assert (await graph.aget_state("t")).values["messages"] == [{**says("b", "2"), "extra": [1]}]
+
+
+async def test_beside_questions() -> None:
+    """A node that asks and goes on says what it says again, and returns its messages once."""
+
+    def node(state: Any) -> Any:
+        get_stream_writer().message(says("thinking", "1"))
+        return {"messages": [says(interrupt("?"), "2")]}
+
+    graph = graph_of(node=node).compile(InMemorySaver(), blocking=False)
+    assert await contents(graph, {}, "t") == ["thinking"]
+    assert await contents(graph, Command(resume="answer"), "t") == ["thinking", "answer"]
+
+
+async def test_nobody_listens() -> None:
+    """Issue: a mode that nobody asked for costs nothing: the call is answered at once, and nothing is copied."""
+
+    class Uncopyable:
+        def __deepcopy__(self, memo: Any) -> Any:
+            raise AssertionError
+
+    async def node(state: Any, writer: StreamWriter) -> None:
+        await writer.message(Uncopyable(), {"x": Uncopyable()})
+        await writer(Uncopyable())
+
+    graph = graph_of(node=node).compile()
+    assert await graph.ainvoke({}) == {"messages": []}
+    assert [chunk async for chunk in graph.astream({}, stream_mode="updates")] == [{"node": None}]
