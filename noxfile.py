@@ -81,7 +81,7 @@ def adapters(session: nox.Session) -> None:
     """Tokens of real SDKs, from recorded bytes: the suite skips those that are not installed."""
     install(session, "test")
     session.install("-q", "langchain-core", "openai", "anthropic")
-    pytest(session, "-q", "-p", "no:langsmith_plugin", "tests/adapters")
+    pytest(session, "-q", "-p", "no:langsmith_plugin", "tests/adapters", "tests/test_chat_service.py")
 
 
 @nox.session
@@ -118,7 +118,15 @@ def coverage(session: nox.Session) -> None:
 def examples(session: nox.Session) -> None:
     """Every example, and every block of README and docs."""
     install(session, "test")
-    pytest(session, "-n", "auto", "-q", "tests/test_examples.py", "tests/test_docs.py")
+    pytest(session, "-n", "auto", "-q", "tests/test_examples.py", "tests/test_docs.py", "tests/test_chat_service.py")
+
+
+@nox.session
+def browser(session: nox.Session) -> None:
+    """The page of examples/chat_service in a headless Chromium, which is to be installed; and its picture in docs."""
+    install(session, "test", "browser")
+    env = {"PREGEL_BROWSER": "yes", "PREGEL_SCREENSHOT": "docs/chat_service.png"}
+    pytest(session, "-q", "tests/browser", **env)
 
 
 @nox.session

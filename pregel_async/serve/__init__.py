@@ -21,7 +21,7 @@ try:
     from .endpoint import GraphEndpoint, graph_endpoint
     from .lifespan import graph_lifespan
     from .limits import Limits
-    from .response import last_event_id, sse_response
+    from .response import event_id, last_event_id, sse_response
     from .service import Service, service_of
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] not in ("starlette", "sse_starlette"):
@@ -35,6 +35,7 @@ __all__ = [
     "GraphEndpoint",
     "Limits",
     "Service",
+    "event_id",
     "graph_endpoint",
     "graph_lifespan",
     "last_event_id",

@@ -13,8 +13,10 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from .._runtime.loops import alone
+from .._runtime.part import Cursor
 from .._runtime.stream import GraphStream
 from ..errors import ConfigError
+from ..types import StateSnapshot
 from .audience import Seat
 from .failures import Refusal, failure_response
 from .limits import Limits
@@ -270,6 +272,16 @@ def last_event_id(request: Request) -> str | None:
     """
     given = _last_event_id(request)
     return None if given is None else ids_of(given)[0]
+
+
+def event_id(state: StateSnapshot) -> str | None:
+    """After which event to read on for who has a thread's state: for `Last-Event-ID`, or `astream(after=...)`.
+
+    What was shown since that state was stored comes first, also of a superstep that is under way. So a client needs to
+    remember nothing: it takes the state, and reads on. None where nothing is stored: it reads from the beginning.
+    """
+    checkpoint_id = state.config.get("configurable", {}).get("checkpoint_id")
+    return None if checkpoint_id is None else str(Cursor(checkpoint_id, 0, 0))
 
 
 def _last_event_id(request: Request) -> str | None:

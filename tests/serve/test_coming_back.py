@@ -10,7 +10,7 @@ from browser import Event, browsing
 from served import Gate, gated, talking
 
 from checkpoint_savers import InMemorySaver, SqliteSaver
-from pregel_async.serve import graph_endpoint
+from pregel_async.serve import event_id, graph_endpoint
 
 pytestmark = pytest.mark.anyio
 
@@ -223,3 +223,26 @@ async def test_what_is_void_is_told_once_whoever_has_run_on() -> None:
             assert [event.data for event in without_what_is_void([*of_the_run(seen), *of_the_run(second.events)])] == [
                 *("before", "behind")
             ]
+
+
+async def test_from_a_state() -> None:
+    """Who has a thread's state and nothing else reads on behind it: what is being said too, and from its beginning."""
+    whole = await undisturbed(["messages-tuple"])
+    gate = Gate()
+    graph = talking(gate).compile(InMemorySaver())
+    nothing = await graph.aget_state("t")
+    assert event_id(nothing) is None
+    async with browsing(serve(graph, on_disconnect="continue")) as browser:
+        first = browser.open(json=body("t", ["messages-tuple"]))
+        await gate.reached.wait()
+        first.leave()
+        midway = await graph.aget_state("t")
+        assert midway.values == {"log": []}
+        second = browser.open("/?thread_id=t", last=event_id(midway))
+        assert [(await second.next("messages")).data[0]["content"] for _ in range(2)] == ["He", "ll"]
+        gate.opened.set()
+        assert of_the_run(await second.all()) == of_the_run(whole)
+        ended = await graph.aget_state("t")
+        assert ended.values == {"log": ["hello", "bye"]}
+        third = await browser.ask("/?thread_id=t", last=event_id(ended))
+        assert [event.name for event in third.events] == ["metadata", "end"]

@@ -1,0 +1,169 @@
+"""`examples.chat_service` in a process of its own, and browsers without a screen that talk to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from httpx_sse import EventSource, ServerSentEvent
+
+ROOT = Path(__file__).parents[1]
+
+HANGS = "3600"
+"""A pause in which the script stops after its first word."""
+
+
+class ChatService:
+    """A service that runs; on a port that was free, if it is told none."""
+
+    def __init__(self, folder: Path, port: str = "0", **env: str) -> None:
+        keys = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY")
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-m", "examples.chat_service", "--port", port, "--db", "chat.db"],
+            cwd=folder,
+            env={**{name: value for name, value in os.environ.items() if name not in keys}, "PYTHONPATH": path, **env},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stderr is not None
+        self.said: list[str] = []
+        self._browsers: list[Browser] = []
+        for line in self.process.stderr:
+            self.said.append(line)
+            found = re.search(r"running on (http://\S+)", line)
+            if found is not None:
+                self.url = found[1]
+                break
+        else:
+            raise AssertionError("".join(self.said))
+        self._rest = threading.Thread(target=self.said.extend, args=(self.process.stderr,))
+        self._rest.start()
+
+    def browser(self, cookies: Any = None) -> Browser:
+        """A user's, with cookies of an earlier one; else a new user's, who opens the page."""
+        browser = Browser(httpx.Client(base_url=self.url, timeout=20, cookies=cookies))
+        self._browsers.append(browser)
+        if cookies is None:
+            assert browser.http.get("/").status_code == 200
+        return browser
+
+    def stop(self) -> None:
+        for browser in self._browsers:
+            browser.http.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(20)
+        self._rest.join(20)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+    @property
+    def complaints(self) -> list[str]:
+        """What it has said, but for the ordinary."""
+        return [line for line in self.said if not line.startswith("INFO:")]
+
+
+@contextmanager
+def chat_service(folder: Path, port: str = "0", **env: str) -> Iterator[ChatService]:
+    service = ChatService(folder, port, **{"CHAT_PAUSE": "0", **env})
+    try:
+        yield service
+    finally:
+        service.stop()
+
+
+class Browser:
+    """A user."""
+
+    def __init__(self, http: httpx.Client) -> None:
+        self.http = http
+
+    def new(self, title: str = "a conversation") -> str:
+        return self.http.post("/api/chats", json={"title": title}).json()["id"]
+
+    def load(self, chat: str) -> dict[str, Any]:
+        """The conversation as it is stored."""
+        done = self.http.get(f"/api/chats/{chat}")
+        assert done.status_code == 200, done.text
+        return done.json()
+
+    @contextmanager
+    def start(self, chat: str, **body: Any) -> Iterator[Iterator[ServerSentEvent]]:
+        """A run, and its events."""
+        body = {**body, "stream_mode": "messages-tuple"}
+        with self.http.stream("POST", f"/api/chats/{chat}/run", json=body) as response:
+            assert response.status_code == 200, response.read()
+            yield EventSource(response).iter_sse()
+
+    @contextmanager
+    def follow(self, chat: str, after: str | None) -> Iterator[Iterator[ServerSentEvent]]:
+        """What was said after an event, and what is being said."""
+        headers = {} if after is None else {"last-event-id": after}
+        url = f"/api/chats/{chat}/run?stream_mode=messages-tuple"
+        with self.http.stream("GET", url, headers=headers) as response:
+            assert response.status_code == 200, response.read()
+            yield EventSource(response).iter_sse()
+
+    def say(self, chat: str, text: str) -> list[ServerSentEvent]:
+        with self.start(chat, input={"text": text}) as events:
+            return list(events)
+
+    def answer(self, chat: str, **answers: bool) -> list[ServerSentEvent]:
+        with self.start(chat, command={"resume": answers}) as events:
+            return list(events)
+
+    def rest(self, chat: str, after: str | None) -> list[ServerSentEvent]:
+        with self.follow(chat, after) as events:
+            return list(events)
+
+    def reload(self, chat: str) -> list[tuple[str, str]]:
+        """All that is shown after a reload, when it is whole: what is stored, and what comes after."""
+        stored = self.load(chat)
+        return shown(self.rest(chat, stored["after"]), stored["messages"])
+
+
+def shown(events: list[ServerSentEvent], stored: list[Any] = []) -> list[tuple[str, str]]:  # noqa: B006  # only read
+    """Roles and texts, as the page makes them of events: chunks are added up, so that one too many would be seen."""
+    messages = {message["id"]: (message["role"], message["content"], "") for message in stored}
+    for event in events:
+        data = event.json()
+        if event.event == "messages":
+            message = data[0]
+            role, before, since = messages.get(message["id"], (message["role"], "", event.id))
+            if message.get("type") != "AIMessageChunk":
+                before = ""
+            messages[message["id"]] = role, before + message["content"], since
+        if event.event in ("superstep_restarted", "error"):
+            after = data["after"] if event.event != "error" else event.id.partition(".")[0]
+            messages = {id: message for id, message in messages.items() if message[2] <= after}
+    return [(role, text) for role, text, _ in messages.values()]
+
+
+def tokens(events: list[ServerSentEvent]) -> list[str]:
+    """The pieces of what the model says."""
+    said = [event.json()[0] for event in events if event.event == "messages"]
+    return [message["content"] for message in said if message.get("type") == "AIMessageChunk" and message["content"]]
+
+
+def status(events: list[ServerSentEvent]) -> str:
+    assert events[-1].event == "end"
+    return json.loads(events[-1].data)["status"]
+
+
+def until_token(events: Iterator[ServerSentEvent], count: int) -> list[ServerSentEvent]:
+    """The events as far as so many tokens."""
+    seen: list[ServerSentEvent] = []
+    while len(tokens(seen)) < count:
+        seen.append(next(events))
+    return seen
