@@ -336,8 +336,8 @@ async def _held(owes: Running) -> None:
     """Wait for the readers, between what the node has awaited and what it makes of it.
 
     A scope's cancellation that comes meanwhile is left for the node's next checkpoint, where it comes again: what the
-    node has awaited has happened, and would be lost (a lock that it holds by now, what it was sent). asyncio's own comes
-    once, and asyncio's primitives reckon with one that hits a task after its future is done.
+    node has awaited has happened, and would be lost (a lock that it holds by now, what it was sent). asyncio's own
+    comes once, and asyncio's primitives reckon with one that hits a task after its future is done.
     """
     try:
         await owes.settle()

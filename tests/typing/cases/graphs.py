@@ -117,13 +117,13 @@ async def runs() -> None:
         async for _ in chunks:
             pass
     iterator: AsyncIterator[Any] = graph.astream({"count": 1})
-    await graph.ainvoke({"count": "1"})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
-    await graph.ainvoke({"count": 1, "cuont": 1})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
-    await graph.ainvoke(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
-    await graph.ainvoke({"count": 1}, 5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
-    graph.astream({"count": "1"})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
-    graph.astream({"count": 1}, stream_mode="everything")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
-    await graph.ainvoke({"count": 1}, on_conflict="shrug")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
+    await graph.ainvoke({"count": "1"})  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
+    await graph.ainvoke({"count": 1, "cuont": 1})  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
+    await graph.ainvoke(5)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
+    await graph.ainvoke({"count": 1}, 5)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
+    graph.astream({"count": "1"})  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
+    graph.astream({"count": 1}, stream_mode="everything")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
+    await graph.ainvoke({"count": 1}, on_conflict="shrug")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
     result["cuont"]  # type: ignore[typeddict-item]  # pyright: ignore[reportGeneralTypeIssues]  # wrong on purpose
     del iterator
 
@@ -143,8 +143,8 @@ async def narrow_runs() -> None:
     answer = await narrow.ainvoke({"question": "why"})
     assert_type(answer, Answer)
     assert_type(answer["answer"], str)
-    await narrow.ainvoke({"answer": "x"})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
-    await narrow.ainvoke({})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
+    await narrow.ainvoke({"answer": "x"})  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
+    await narrow.ainvoke({})  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
 
 
 # ---- schemas that are no TypedDict: a run returns their fields ---------------------------------------------------
@@ -158,7 +158,7 @@ assert_type(record, CompiledStateGraph[Record, Record, dict[str, Any]])
 async def data_runs() -> None:
     assert_type(await data.ainvoke(Data(count=1)), dict[str, Any])
     assert_type(await record.ainvoke(Record(count=1)), dict[str, Any])
-    await data.ainvoke(Record())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
+    await data.ainvoke(Record())  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
 
 
 # ---- what builders refuse ----------------------------------------------------------------------------------------

@@ -52,12 +52,12 @@ with graph.stream({"count": 1}, stream_mode=["values", "updates"]) as chunks:
 iterator: Iterator[Any] = graph.stream({"count": 1})
 graph.invoke({"count": "1"})  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
 graph.invoke({"count": 1}, 5)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
-graph.invoke({"count": 1}, on_conflict="shrug")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
-graph.stream({"count": 1}, stream_mode="everything")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
+graph.invoke({"count": 1}, on_conflict="shrug")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
+graph.stream({"count": 1}, stream_mode="everything")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
 graph.bulk_update_state("t", [StateUpdate({})])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]  # wrong on purpose
 
 narrow = StateGraph(State, input_schema=Question, output_schema=Answer).add_node(node).compile()
 asks: PregelProtocol[Question, Answer] = narrow
 assert_type(narrow.invoke({"question": "why"}), Answer)
 assert_type(protocol.invoke({"count": 1}), State)
-narrow.invoke({"answer": "x"})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
+narrow.invoke({"answer": "x"})  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong on purpose
