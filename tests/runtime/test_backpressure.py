@@ -779,7 +779,7 @@ async def test_a_generator_and_a_writer_from_another_nodes_code() -> None:
                 await write()
             except OutsideRunError:
                 continue
-            assert kept[0]._running.log.spoke is None  # type: ignore[attr-defined]  # nobody reads messages
+            assert kept[0]._running.log.spoke is None
 
 
 async def test_what_was_received_before_a_scope_was_cancelled() -> None:
