@@ -31,7 +31,7 @@ from ..errors import (
 from ..types import Command
 from .context import CURRENT, Around, Running
 from .inplace import watch
-from .loops import NativeCancellations, broken_group, on_asyncio
+from .loops import NativeCancellations, broken_group, is_native, on_asyncio
 from .worker import in_abandonable_thread, in_thread
 
 _T = TypeVar("_T")
@@ -355,14 +355,14 @@ def _drive(
 async def _held(owes: Running) -> None:
     """Wait for the readers, between what the node has awaited and what it makes of it.
 
-    A cancellation of trio's that comes meanwhile is left for the node's next checkpoint, where it comes again: what the
-    node has awaited has happened, and would be lost (a lock that it holds by now, say). asyncio's can hit a task after
-    its future is done, too, and asyncio's primitives reckon with it.
+    A scope's cancellation that comes meanwhile is left for the node's next checkpoint, where it comes again: what the
+    node has awaited has happened, and would be lost (a lock that it holds by now, what it was sent). asyncio's own
+    comes once, and asyncio's primitives reckon with one that hits a task after its future is done.
     """
     try:
         await owes.settle()
-    except anyio.get_cancelled_exc_class():
-        if on_asyncio():
+    except anyio.get_cancelled_exc_class() as error:
+        if is_native(error):
             raise
 
 

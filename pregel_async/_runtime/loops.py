@@ -113,6 +113,12 @@ class NativeCancellations:
             self._task.uncancel()
 
 
+def is_native(cancellation: BaseException) -> bool:
+    """Whether a cancellation is asyncio's own, and not that of a scope, which is told again and again."""
+    told = cancellation.args[0] if cancellation.args else None
+    return isinstance(cancellation, asyncio.CancelledError) and not (isinstance(told, str) and " cancel scope " in told)
+
+
 def broken_group(coroutine: Any) -> asyncio.TaskGroup | None:
     """The `asyncio.TaskGroup` at whose end a coroutine waits, if it has cancelled the coroutine's task itself because a
     child has failed. Before Python 3.13 it does not take that back, and the task counts as cancelled ever after.

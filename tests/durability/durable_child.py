@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import anyio
 import msgspec
 from durable_graphs import Probe, random_graph
-from durable_world import Stored, Through
+from durable_world import Stored
+from passing import Through
 
 from checkpoint_savers import SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver

@@ -25,7 +25,8 @@ import anyio.lowlevel
 import pytest
 import sniffio
 from durable_graphs import SCENARIOS, Planned, Probe, State, fan_out, node, sync_node
-from durable_world import Died, Failing, Graph, How, TestWorld, Through, Watch, trace_of
+from durable_world import Died, Failing, Graph, How, TestWorld, Watch, trace_of
+from passing import Through
 from steps import Steps, tasks_now
 
 from checkpoint_savers import Codec, InMemorySaver, SqliteSaver
@@ -486,7 +487,11 @@ anyio.run(again)
 @pytest.mark.parametrize("kind", ["plain", "async"])
 def test_control_c(kind: str, count: int, call: str, anyio_backend: Any, tmp_path: Path) -> None:
     """P7, P9: everything is cleaned up, `KeyboardInterrupt` arrives as itself, the thread can be resumed at once."""
-    environment = {**os.environ, "PYTHONPATH": str(HERE.parent.parent), "PYTHONWARNINGS": "error"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join((str(HERE.parent.parent), str(HERE.parent))),
+        "PYTHONWARNINGS": "error",
+    }
     command = [sys.executable, "-c", SIGINT, kind, str(count), call, anyio_backend[0], str(tmp_path / "db")]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
     lines = done.stdout.splitlines()

@@ -10,7 +10,8 @@ from typing import Annotated, Any, TypedDict
 
 import anyio
 import pytest
-from durable_world import Died, TestWorld, Through
+from durable_world import Died, TestWorld
+from passing import WRITES, Through
 
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.abc import BaseCheckpointSaver
@@ -427,7 +428,7 @@ class Crashing(Through):
         self._at, self._after = at, after
 
     async def around(self, verb: str, call: Any) -> Any:
-        if verb == "read":
+        if verb not in WRITES:
             return await call()
         self.calls += 1
         if self.calls < self._at:

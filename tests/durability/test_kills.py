@@ -81,7 +81,11 @@ def run_with_kills(job: Job, place: Path, rng: random.Random, most: int) -> int:
     Returns:
         How many were killed.
     """
-    environment = {**os.environ, "PYTHONPATH": str(HERE.parent.parent), "PYTHONWARNINGS": "error"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join((str(HERE.parent.parent), str(HERE.parent))),
+        "PYTHONWARNINGS": "error",
+    }
     command = [sys.executable, str(HERE / "durable_child.py"), str(place / "db"), str(place / "log")]
     command.append(msgspec.json.encode(job).decode())
     killed: list[subprocess.Popen[bytes]] = []

@@ -16,8 +16,9 @@ import anyio.lowlevel
 import msgspec
 import pytest
 from durable_graphs import Planned, Probe, State, node, sends, update_of
-from durable_world import EXPIRY, TestWorld, Through, is_one_chain, trace_of
+from durable_world import EXPIRY, TestWorld, is_one_chain, trace_of
 from durable_writer import Counted, Told, counter
+from passing import Through
 
 import pregel_async._runtime.hold as hold_module
 from checkpoint_savers import InMemorySaver, SqliteSaver
@@ -186,7 +187,11 @@ def in_threads(calls: list[Callable[[], object]]) -> list[BaseException]:
 @contextmanager
 def writer(database: Path, action: str, times: int = 1) -> Iterator[subprocess.Popen[str]]:
     """Another process, up to where it is ready."""
-    environment = {**os.environ, "PYTHONPATH": str(HERE.parent.parent), "PYTHONWARNINGS": "error"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join((str(HERE.parent.parent), str(HERE.parent))),
+        "PYTHONWARNINGS": "error",
+    }
     command = [sys.executable, str(HERE / "durable_writer.py"), str(database), action, str(times)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True

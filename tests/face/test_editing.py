@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any, TypedDict, TypeVar
 
 import anyio
 import pytest
+from passing import Through
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, SqliteSaver
 from checkpoint_savers.errors import StorageError, ThreadBusyError, UnstorableValueError
-from checkpoint_savers.records import Chain, CheckpointId, Claim, Commit, EventRow, Header, Owner, TaskRecord
+from checkpoint_savers.records import Claim, Commit
 from pregel_async import (
     END,
     START,
@@ -135,50 +136,22 @@ def told(state: StateSnapshot) -> Any:
     return state.values, state.next, listed
 
 
-class Watched(BaseCheckpointSaver):
+class Watched(Through):
     """Passes everything on, and lets a test look at each call, and come between."""
 
     def __init__(self, inner: BaseCheckpointSaver) -> None:
-        super().__init__(codec=inner.codec, clock=inner.clock)
-        self.inner = inner
+        super().__init__(inner)
         self.commits: list[Commit] = []
         self.before: Callable[[str], Awaitable[None]] | None = None
 
-    async def _around(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+    async def around(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
         if self.before is not None:
             await self.before(verb)
         return await call()
 
-    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
-        return await self._around("claim", lambda: self.inner.claim(thread_id, owner, now=now, expires_at=expires_at))
-
-    async def renew(self, claim: Claim, *, expires_at: float) -> None:
-        await self._around("renew", lambda: self.inner.renew(claim, expires_at=expires_at))
-
     async def commit(self, claim: Claim, commit: Commit) -> None:
         self.commits.append(commit)
-        await self._around("commit", lambda: self.inner.commit(claim, commit))
-
-    async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
-        await self._around("record", lambda: self.inner.record(claim, records, expires_at=expires_at))
-
-    async def release(self, claim: Claim) -> None:
-        await self._around("release", lambda: self.inner.release(claim))
-
-    async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
-        return await self._around("read", lambda: self.inner.read(thread_id, ns, checkpoint_id))
-
-    async def segment(self, thread_id: str, ns: str, base_id: CheckpointId) -> Any:
-        return await self._around("segment", lambda: self.inner.segment(thread_id, ns, base_id))
-
-    async def scan(self, thread_id: str | None, ns: str | None, **limits: Any) -> tuple[Header, ...]:
-        return await self._around("scan", lambda: self.inner.scan(thread_id, ns, **limits))
-
-    async def events(self, thread_id: str, **limits: Any) -> tuple[EventRow, ...]:
-        return await self._around("events", lambda: self.inner.events(thread_id, **limits))
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        await self.inner.adelete_thread(thread_id)
+        await super().commit(claim, commit)
 
 
 async def everything(graph: Any, thread: str = "t") -> Any:

@@ -14,7 +14,6 @@ from law_world import (
     THREAD,
     Scheduled,
     Talk,
-    Through,
     World,
     all_at_once,
     law,
@@ -24,6 +23,7 @@ from law_world import (
     trace_of,
     undisturbed,
 )
+from passing import Through
 
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.abc import BaseCheckpointSaver

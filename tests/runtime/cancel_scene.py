@@ -24,18 +24,13 @@ import anyio.from_thread
 import anyio.lowlevel
 import sniffio
 from living import after_turns, tasks
+from passing import Through
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.ledger import read_record
 from checkpoint_savers.records import (
-    Chain,
-    CheckpointId,
-    CheckpointRow,
     Claim,
     Commit,
-    EventRow,
-    Header,
-    Owner,
     TaskRecord,
 )
 from pregel_async import START, StateGraph, task
@@ -271,12 +266,11 @@ class Scene:
         await self.saver.adelete_thread("t")  # refused while somebody holds the thread
 
 
-class _Pausing(BaseCheckpointSaver):
+class _Pausing(Through):
     """Passes everything on, and pauses where a scene says."""
 
     def __init__(self, inner: BaseCheckpointSaver, scene: Scene) -> None:
-        super().__init__(codec=inner.codec, clock=inner.clock)
-        self.inner = inner
+        super().__init__(inner)
         self.scene = scene
         self._held = False
 
@@ -304,32 +298,6 @@ class _Pausing(BaseCheckpointSaver):
             entry = read_record(record, "t")
             if entry.finished:
                 self.scene.stored.add(entry.name)
-
-    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
-        return await self.inner.claim(thread_id, owner, now=now, expires_at=expires_at)
-
-    async def renew(self, claim: Claim, *, expires_at: float) -> None:
-        await self.inner.renew(claim, expires_at=expires_at)
-
-    async def release(self, claim: Claim) -> None:
-        await self.inner.release(claim)
-
-    async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
-        return await self.inner.read(thread_id, ns, checkpoint_id)
-
-    async def segment(
-        self, thread_id: str, ns: str, base_id: CheckpointId
-    ) -> tuple[tuple[CheckpointRow, ...], tuple[TaskRecord, ...]]:
-        return await self.inner.segment(thread_id, ns, base_id)
-
-    async def scan(self, thread_id: str | None, ns: str | None, **limits: Any) -> tuple[Header, ...]:
-        return await self.inner.scan(thread_id, ns, **limits)
-
-    async def events(self, thread_id: str, **limits: Any) -> tuple[EventRow, ...]:
-        return await self.inner.events(thread_id, **limits)
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        await self.inner.adelete_thread(thread_id)
 
 
 Way = Callable[[Scene, bool], Awaitable[None]]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import dataclasses
 import gc
@@ -19,7 +20,7 @@ import msgspec
 import pytest
 from living import nothing_left
 
-from pregel_async import END, START, Send, StateGraph, StreamWriter, get_stream_writer
+from pregel_async import END, START, Send, StateGraph, StreamWriter, get_stream_writer, task
 from pregel_async.errors import StreamFullError
 
 pytestmark = pytest.mark.anyio
@@ -316,3 +317,502 @@ async def test_a_chunk_that_is_larger_than_all_bursts() -> None:
     async with graph_of(node).astream({}, stream_mode="custom", capacity=1) as stream:
         await idle()
         assert [len(chunk) async for chunk in stream] == [20_000_000] * 3
+
+
+# ---- nodes that are held at their next await -------------------------------------------------------------------------
+
+
+def held(stream: Any) -> int:
+    """How many wait for the reader."""
+    return len(stream._pipe._waiting)
+
+
+async def start(graph: Any, **arguments: Any) -> Any:
+    """A stream of which one chunk fits, when nothing happens any more."""
+    stream = graph.astream({}, "t", stream_mode="custom", capacity=1, **arguments)
+    await stream.__aenter__()
+    await idle()
+    return stream
+
+
+async def pause() -> None:
+    """Await something that takes a turn of the event loop."""
+    await anyio.lowlevel.checkpoint()
+
+
+async def test_a_node_is_held_at_any_await() -> None:
+    """P12: a node that does not await the writer is held at the next thing that it awaits, whatever that is: with one
+    chunk of room, it is never more than one ahead."""
+    written = 0
+
+    async def node(state: State, writer: StreamWriter) -> None:
+        nonlocal written
+        event = anyio.Event()
+        send, receive = anyio.create_memory_object_stream[int](1)
+        lock = anyio.Lock()
+        event.set()
+        with send, receive:
+            for number in range(8):
+                written += 1
+                writer(number)
+                match number % 4:
+                    case 0:
+                        await pause()
+                    case 1:
+                        await anyio.to_thread.run_sync(int)
+                    case 2:
+                        async with lock:
+                            await pause()
+                    case _:
+                        await send.send(1)
+                        await receive.receive()
+        await event.wait()
+
+    async with nothing_left():
+        async with await start(graph_of(node)) as stream:
+            for number in range(8):
+                while not held(stream):
+                    await pause()
+                assert written == number + 1
+                assert await anext(stream) == number
+
+
+async def test_what_a_held_node_awaited_is_not_lost() -> None:
+    """P12: results and exceptions of what a node awaits arrive after the hold as they are."""
+    got: list[Any] = []
+
+    async def gives(what: Any) -> Any:
+        await pause()
+        if isinstance(what, BaseException):
+            raise what
+        return what
+
+    async def node(state: State, writer: StreamWriter) -> None:
+        send, receive = anyio.create_memory_object_stream[int](2)
+        with send, receive:
+            for number in range(3):
+                writer(number)
+                got.append(await gives(number))
+                writer("again")
+                try:
+                    await gives(KeyError(number))
+                except KeyError as error:
+                    got.append(error.args)
+                await send.send(number)
+                writer("sent")
+                got.append(await receive.receive())
+
+    stream = await start(graph_of(node))
+    async with nothing_left():
+        assert len([chunk async for chunk in stream]) == 9
+    assert got == [0, (0,), 0, 1, (1,), 1, 2, (2,), 2]
+
+
+@pytest.mark.parametrize("kind", ["anyio", "asyncio", "trio"])
+async def test_a_held_node_and_its_lock(kind: str, anyio_backend_name: str) -> None:
+    """P12: a node that is held while it has a lock, or is just getting it, keeps it and gives it up: others get it in
+    turn; also when all are cancelled."""
+    if kind not in ("anyio", anyio_backend_name):
+        return
+    import trio
+
+    inside = 0
+    done: list[int] = []
+
+    def contender(number: int) -> Any:
+        async def node(state: State, writer: StreamWriter) -> None:
+            nonlocal inside
+            for _ in range(5):
+                writer(number)
+                async with lock:
+                    inside += 1
+                    assert inside == 1
+                    writer(number)
+                    try:
+                        await pause()
+                    finally:
+                        inside -= 1
+            done.append(number)
+
+        return node
+
+    for closing in (False, True):
+        lock: Any = {"anyio": anyio.Lock, "asyncio": asyncio.Lock, "trio": trio.Lock}[kind]()
+        done.clear()
+        inside = 0
+        async with nothing_left():
+            with anyio.fail_after(10):
+                stream = await start(graph_of(*[contender(number) for number in range(4)]))
+                if closing:
+                    for _ in range(7):
+                        await anext(stream)
+                    await idle()
+                    await stream.aclose()
+                else:
+                    assert len([chunk async for chunk in stream]) == 40
+                    assert sorted(done) == [0, 1, 2, 3]
+                async with lock:  # nobody has it
+                    assert inside == 0
+
+
+async def test_a_timeout_of_the_node_while_it_is_held() -> None:
+    """P12, S-144: the node's own deadline counts while it is held, is raised in the node as its own, and the node goes on
+    after it; the reader then gets all that was written."""
+    got: list[str] = []
+
+    async def node(state: State, writer: StreamWriter) -> State:
+        writer(0)
+        try:
+            with anyio.fail_after(0.02):
+                for number in range(1, 100):
+                    writer(number)
+                    await pause()
+        except TimeoutError:
+            got.append("timed out")
+        with anyio.move_on_after(0.02) as scope:
+            await writer("awaited")
+            await anyio.sleep_forever()
+        got.append(f"moved on {scope.cancelled_caught}")
+        writer("after")
+        await pause()
+        return {"count": 1}
+
+    async with nothing_left():
+        with anyio.fail_after(10):
+            stream = await start(graph_of(node))
+            while len(got) < 2:
+                await anyio.sleep(0.001)
+            chunks = [chunk async for chunk in stream]
+    assert got == ["timed out", "moved on True"]
+    assert chunks == [0, 1, "awaited", "after"] or chunks == [0, 1, 2, "awaited", "after"]
+
+
+async def test_asyncios_timeout_while_held(anyio_backend_name: str) -> None:
+    """S-143, S-144: asyncio's own timeouts too; the task is not left cancelled."""
+    if anyio_backend_name != "asyncio":
+        return
+    got: list[Any] = []
+
+    async def node(state: State, writer: StreamWriter) -> State:
+        for _ in range(3):
+            try:
+                async with asyncio.timeout(0.01):
+                    writer("x")
+                    await asyncio.sleep(0)
+                    writer("x")
+                    await asyncio.sleep(0)
+            except TimeoutError:
+                got.append("timed out")
+        try:
+            await asyncio.wait_for(asyncio.sleep(10), 0.01)
+        except TimeoutError:
+            got.append("waited")
+        current = asyncio.current_task()
+        got.append(None if current is None else current.cancelling())
+        return {"count": 1}
+
+    async with nothing_left():
+        with anyio.fail_after(10):
+            stream = await start(graph_of(node))
+            while "waited" not in got:
+                await anyio.sleep(0.001)
+                if len(got) == 3 and not stream._pipe.ended:
+                    break
+            chunks = [chunk async for chunk in stream]
+    assert got == ["timed out"] * 3 + ["waited", 0]
+    assert set(chunks) == {"x"}
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("how", ["close", "cancelled read", "native", "scope around", "sibling fails"])
+async def test_cancelling_nodes_that_are_held(how: str, alone: bool, anyio_backend_name: str) -> None:
+    """P7: held nodes are cancelled as others are, clean up, and have ended before control returns, however the
+    cancellation comes."""
+    cleaned: list[str] = []
+    failing = anyio.Event()
+
+    async def node(state: State, writer: StreamWriter) -> None:
+        try:
+            await pause()  # all of them have started
+            while True:
+                writer("x")
+                await pause()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await pause()
+            cleaned.append("x")
+
+    async def fails(state: State) -> None:
+        await failing.wait()
+        raise ValueError
+
+    count = 1 if alone else 5
+    graph = graph_of(*[node] * count, *([fails] if how == "sibling fails" else []))
+
+    async def read(stream: Any) -> None:
+        async with stream:
+            await idle()
+            started.set()
+            await anyio.sleep_forever()
+
+    started = anyio.Event()
+    async with nothing_left():
+        with anyio.fail_after(10):
+            stream = graph.astream({}, stream_mode="custom", capacity=1)
+            if how == "native":
+                if anyio_backend_name != "asyncio":
+                    return
+                reader = asyncio.ensure_future(read(stream))
+                await started.wait()
+                reader.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await reader
+            elif how == "scope around":
+                async with anyio.create_task_group() as group:
+                    group.start_soon(read, stream)
+                    await started.wait()
+                    group.cancel_scope.cancel()
+            else:
+                await stream.__aenter__()
+                await idle()
+                if how == "close":
+                    await stream.aclose()
+                elif how == "cancelled read":
+                    with anyio.CancelScope() as scope:
+                        scope.cancel()
+                        while True:
+                            await anext(stream)
+                            await pause()
+                    await stream.aclose()
+                else:
+                    failing.set()
+                    with pytest.raises(ValueError):
+                        async for _ in stream:
+                            pass
+        assert len(cleaned) == count
+
+
+async def test_a_native_cancellation_of_a_nodes_task_while_it_is_held(anyio_backend_name: str) -> None:
+    """S-143: a node that cancels itself, by asyncio's own means, while it is held, is told so and fails as such."""
+    if anyio_backend_name != "asyncio":
+        return
+    from pregel_async.errors import NodeCancelledError
+
+    tasks: list[Any] = []
+
+    async def node(state: State, writer: StreamWriter) -> None:
+        tasks.append(asyncio.current_task())
+        await asyncio.sleep(0)
+        writer("x")
+        await asyncio.sleep(0)
+
+    async def other(state: State) -> None:
+        while not held(streams[0]):
+            await asyncio.sleep(0)
+        tasks[0].cancel()
+
+    streams: list[Any] = []
+
+    async with nothing_left():
+        with anyio.fail_after(10):
+            with pytest.raises(NodeCancelledError):
+                async with graph_of(node, other).astream({}, stream_mode="custom", capacity=1) as stream:
+                    streams.append(stream)
+                    await idle()
+                    async for _ in stream:
+                        pass
+
+
+async def test_a_held_node_with_a_task_group() -> None:
+    """P12: a node whose body is held has children that go on; they are held where they await the writer; a child's
+    failure reaches the body while it is held."""
+    got: list[str] = []
+    go = anyio.Event()
+
+    async def child(writer: StreamWriter) -> None:
+        await writer("child")
+        got.append("child")
+
+    async def bad() -> None:
+        await go.wait()
+        raise ValueError("child")
+
+    async def node(state: State, writer: StreamWriter) -> State:
+        async with anyio.create_task_group() as group:
+            group.start_soon(child, writer)
+            for number in range(3):
+                writer(number)
+                await pause()
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(bad)
+                while True:
+                    writer("loop")
+                    await pause()
+        except* ValueError:
+            got.append("failed")
+        return {"count": 1}
+
+    async with nothing_left():
+        with anyio.fail_after(10):
+            stream = await start(graph_of(node))
+            chunks = [await anext(stream) for _ in range(6)]
+            await idle()
+            go.set()
+            chunks += [chunk async for chunk in stream]
+    assert sorted(map(str, chunks))[:4] == ["0", "1", "2", "child"]
+    assert got == ["child", "failed"]
+
+
+async def test_many_held_at_once_and_in_graphs_inside() -> None:
+    """P12: nodes of several graphs, tasks that they call, one reader: none is forgotten, and none gets far ahead."""
+    written = 0
+
+    async def busy(name: str) -> None:
+        nonlocal written
+        for number in range(10):
+            written += 1
+            get_stream_writer()((name, number))
+            await pause()
+
+    @task
+    async def called(name: str) -> None:
+        await busy(name)
+
+    async def node(state: State) -> None:
+        waits = called("task")
+        await busy("node")
+        await waits
+
+    inner = StateGraph(State).add_node("node", node).add_edge(START, "node").compile()
+    middle = StateGraph(State).add_node("inner", inner).add_node("node", node)
+    middle.add_edge(START, "inner").add_edge(START, "node")
+    made = StateGraph(State).add_node("middle", middle.compile()).add_node("node", node)
+    made.add_conditional_edges(START, lambda state: [Send("middle", {}) for _ in range(5)] + [Send("node", {})])
+    async with nothing_left():
+        with anyio.fail_after(20):
+            async with made.compile().astream({}, stream_mode="custom", subgraphs=True, capacity=3) as stream:
+                await idle()
+                assert 3 <= written <= 3 + 22  # no more than one of each beyond
+                got = [chunk async for chunk in stream]
+    assert len(got) == 11 * 2 * 10
+    for ns in {ns for ns, _ in got}:
+        for name in ("node", "task"):
+            assert [chunk[1] for each, chunk in got if each == ns and chunk[0] == name] in ([], list(range(10)))
+
+
+async def test_a_reader_of_a_graph_inside_that_stalls() -> None:
+    """P12: a node that reads a graph and does not read on holds that graph, and nobody else."""
+    ran = 0
+
+    async def busy(state: State, writer: StreamWriter) -> State:
+        nonlocal ran
+        ran += 1
+        writer("x")
+        await pause()
+        return {"count": 1}
+
+    made = StateGraph(State).add_node("busy", busy).add_edge(START, "busy")
+    inner = made.add_conditional_edges("busy", lambda state: "busy" if state["count"] < 50 else END).compile()
+
+    async def reads(state: State) -> None:
+        async with inner.astream({}, stream_mode="custom", capacity=2) as stream:
+            await anext(stream)
+            await idle()
+            assert ran <= 4
+            assert len([chunk async for chunk in stream]) == 49
+
+    async with nothing_left():
+        with anyio.fail_after(10):
+            assert await graph_of(reads, lambda state: {"count": 1}).ainvoke({}) == {"count": 1, "log": []}
+
+
+async def test_a_node_sees_its_own_context_variables_while_it_is_gated() -> None:
+    """P12: whether or not somebody reads what a node writes, what it sets in context variables is there after an await,
+    and nowhere else."""
+    import contextvars
+
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="none")
+    seen: list[str] = []
+
+    async def node(state: State, writer: StreamWriter) -> None:
+        seen.append(variable.get())
+        variable.set("node")
+        writer(1)
+        await pause()
+        writer(2)
+        await pause()
+        seen.append(variable.get())
+
+    made = StateGraph(State).add_sequence([("a", node), ("b", node)]).add_edge(START, "a").compile()
+    for mode in ("custom", "updates"):
+        seen.clear()
+        async with made.astream({}, stream_mode=mode, capacity=1) as stream:
+            await idle()
+            assert len([chunk async for chunk in stream]) == (4 if mode == "custom" else 2)
+        assert seen == ["none", "node", "none", "node"]
+    assert variable.get() == "none"
+
+
+async def test_a_generator_and_a_writer_from_another_nodes_code() -> None:
+    """A writer that is kept beyond its node is refused; one that is used in a generator of the node's works."""
+    from pregel_async.errors import OutsideRunError
+
+    kept: list[StreamWriter] = []
+
+    async def numbers(writer: StreamWriter) -> Any:
+        for number in range(5):
+            writer(number)
+            await pause()
+            yield number
+
+    async def node(state: State, writer: StreamWriter) -> None:
+        kept.append(writer)
+        assert [number async for number in numbers(writer)] == list(range(5))
+
+    async with nothing_left():
+        stream = await start(graph_of(node))
+        assert [chunk async for chunk in stream] == list(range(5))
+    for write in (lambda: kept[0]("late"), lambda: kept[0].message("late")):
+        if write is not None:
+            try:
+                await write()
+            except OutsideRunError:
+                continue
+            assert kept[0]._running.log.spoke is None
+
+
+async def test_what_was_received_before_a_scope_was_cancelled() -> None:
+    """P12: what a node has been given before it was held is its own, though its scope is cancelled meanwhile: on every
+    event loop, the cancellation comes at its next await."""
+    got: list[Any] = []
+    scopes: list[anyio.CancelScope] = []
+
+    async def node(state: State, writer: StreamWriter) -> None:
+        send, receive = anyio.create_memory_object_stream[str]()
+        with send, receive:
+            async with anyio.create_task_group() as group:
+                group.start_soon(later, send, writer)
+                with anyio.CancelScope() as scope:
+                    scopes.append(scope)
+                    got.append(await receive.receive())
+                    await pause()
+                    got.append("went on")
+                got.append(scope.cancelled_caught)
+
+    async def later(send: Any, writer: StreamWriter) -> None:
+        for _ in range(3):
+            await pause()
+        writer("full")
+        await send.send("item")
+
+    async with nothing_left():
+        with anyio.fail_after(10):
+            stream = await start(graph_of(node))
+            assert held(stream) == 1
+            assert got == []
+            scopes[0].cancel()
+            while len(got) < 2:
+                await pause()
+            assert [chunk async for chunk in stream] == ["full"]
+    assert got == ["item", True]

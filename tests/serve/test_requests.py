@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from checkpoint_savers import InMemorySaver
-from pregel_async import Runtime
+from pregel_async import Runtime, entrypoint, interrupt, task
 from pregel_async.errors import ConfigError, StorageError
 from pregel_async.serve import Limits, graph_endpoint
 
@@ -456,3 +456,24 @@ async def test_errors_of_dependencies(caplog: Any) -> None:
             done = await browser.ask(json={"input": {"log": []}})
             assert (done.status, done.json["error"], b"1234" in done.content) == (500, "RuntimeError", False)
     assert "postgres" in caplog.text
+
+
+async def test_a_workflow() -> None:
+    """An entrypoint is served like any graph: its input and its output are what its function takes and returns."""
+
+    @task
+    async def double(number: int) -> int:
+        return 2 * number
+
+    @entrypoint()
+    async def work(numbers: list[int]) -> dict[str, Any]:
+        return {"doubled": [await double(number) for number in numbers], "asked": interrupt("sure?")}
+
+    async with browsing(mine(work.with_checkpointer(InMemorySaver()))) as browser:
+        ada = {**DOCUMENT, "user": "ada"}
+        asked = await browser.ask(json={"input": [1, 2]}, headers=ada)
+        assert (asked.json["status"], asked.json["interrupts"][0]["value"]) == ("interrupted", "sure?")
+        done = await browser.ask(json={"command": {"resume": "yes"}}, headers=ada)
+        assert done.json["output"] == {"doubled": [2, 4], "asked": "yes"}
+        told = await browser.ask(json={"input": [3], "stream_mode": "updates"}, headers={"user": "eve"})
+        assert [event.name for event in told.events] == ["metadata", "updates", "updates", "end"]
