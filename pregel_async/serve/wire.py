@@ -80,11 +80,7 @@ class Wire:
     def part(self, part: Any) -> list[bytes]:
         """The events that tell a part."""
         kind, cursor = part["type"], part["cursor"]
-        if cursor is not None and self._gathering is not None:
-            attempt = _attempt(cursor)
-            if attempt != self._attempt:  # its node says it all again, perhaps under the same id
-                self._gathering.forget()
-            self._attempt = attempt
+        self._see_attempt(cursor)
         if part["seq"] == 0:  # it was read before; and is committed, or else it would not come again
             if kind == "messages":
                 self._messages(part)
@@ -125,6 +121,13 @@ class Wire:
     def end(self, run_id: str | None, status: str) -> bytes:
         id = None if self.place is None or status == "drained" else self.place + OVER
         return event(END, self._write({"run_id": run_id, "status": status}), id)
+
+    def _see_attempt(self, cursor: str | None) -> None:
+        """In another attempt nodes say everything again, perhaps under the same ids."""
+        attempt = "" if cursor is None else _attempt(cursor)
+        if attempt != self._attempt and self._gathering is not None:
+            self._gathering.forget()
+        self._attempt = attempt
 
     def _messages(self, part: Any) -> list[tuple[str, Any]]:
         message, metadata = part["data"]
