@@ -7,7 +7,7 @@ given and what it gives differ in nothing else.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
@@ -20,24 +20,22 @@ from checkpoint_savers.records import CheckpointId, CheckpointRow, TaskId
 
 from .._core import superstep
 from .._core.board import Board
-from .._core.isolation import own
-from .._core.program import Program, Write
+from .._core.program import Program
 from .._core.superstep import Breakpoints
 from .._core.task import Cancelled, Outcome, Paused, Task
 from ..errors import (
     CheckpointNotFoundError,
-    EmptyInputError,
     GraphDrained,
     GraphInterrupt,
     InvalidInputError,
-    InvalidResumeError,
     InvalidUpdateError,
 )
-from ..types import Command, Interrupt, OnConflict, RunnableConfig, RunStatus, StreamWriter
+from ..types import Interrupt, OnConflict, RunnableConfig, RunStatus, StreamWriter
 from .context import Around, Running, Session
 from .control import RunControl
 from .described import described
 from .feed import Feed
+from .given import Given, answers_to, read_given
 from .hold import Hold
 from .kept import Keeper
 from .log import Log, Shown, Told, log_of
@@ -133,7 +131,7 @@ async def run(
     Raises:
         GraphDrained: it was asked to stop, and has.
     """
-    call = _read(program, given)
+    call = read_given(program, given)
     run_id = settings.run_id or world.new_id()
     feed = audience.feed
     log = log_of(program, audience.shown, feed, None, ns="", thread_id=settings.thread_id, now=world.now)
@@ -206,7 +204,7 @@ async def run_nested(
         GraphInterrupt: it has paused. So does the node.
         ParentCommand: it has ended with commands for a graph around it.
     """
-    call = _read(program, given)
+    call = read_given(program, given)
     around = outer.around
     session = around.session
     ns = namespace_of(around.ns, outer.task, keeps=bool(keeps), number=number)
@@ -225,7 +223,7 @@ async def run_nested(
                 at=session.travels.pop(ns, None),
             )
             if thread.continues:
-                call = _Call(None, None, [], False)
+                call = Given(None, None, [], False)
         if thread is None or thread.board is None:
             call.require_input(program, thread_id)
         caller = outer.task.id if keeps else None
@@ -265,101 +263,6 @@ def _only_one(hold: Hold, ns: str, outer: Running) -> Generator[None]:
         yield
     finally:
         hold.kept[ns] = (at, outer.task.id), False
-
-
-# ---- what a call brings --------------------------------------------------------------------------------------------
-
-
-class _Call(msgspec.Struct, frozen=True):
-    """What a run was given.
-
-    Attributes:
-        writes: the input's; None when there is none.
-        command: the command that was given instead.
-        edits: the writes of the command's update and goto.
-        answers: it brings an answer.
-    """
-
-    writes: list[Write] | None
-    command: Command | None
-    edits: list[Write]
-    answers: bool
-
-    def require_input(self, program: Program, thread_id: str | None) -> None:
-        """Refuse what could only go on with something stored, when nothing is.
-
-        Raises:
-            InvalidResumeError: it brings an answer.
-            EmptyInputError: it brings nothing.
-        """
-        where = "" if thread_id is None else f" of thread {thread_id!r}"
-        if self.answers:
-            raise InvalidResumeError(
-                f"graph {program.name!r} was given an answer, and nothing is stored{where} that asked: compile it with "
-                "a checkpointer, and pass the thread_id of the run that asked",
-                thread_id=thread_id,
-            )
-        if self.writes is None and not self.edits:
-            raise EmptyInputError(
-                f"no input for graph {program.name!r}, and nothing is stored{where} to go on with: pass an input"
-            )
-
-
-def _read(program: Program, given: Any) -> _Call:
-    if given is None:
-        return _Call(None, None, [], False)
-    if not isinstance(given, Command):
-        return _Call([(name, own(value)) for name, value in program.read_input(given)], None, [], False)
-    if given.graph is not None:
-        raise InvalidInputError(
-            f"a command for graph {given.graph!r} was given as input: leave out graph=, it is for the graph called"
-        )
-    edits = [(name, own(value)) for name, value in program.read_command(given)]
-    if given.resume is None and not edits:
-        raise EmptyInputError(
-            f"the command given to graph {program.name!r} is empty: it resumes, updates or goes nowhere"
-        )
-    return _Call(None, given, edits, given.resume is not None)
-
-
-_DIGITS = frozenset("0123456789abcdefABCDEF")
-
-
-def _is_id(key: object) -> bool:
-    return isinstance(key, str) and len(key) == 32 and _DIGITS.issuperset(key)
-
-
-def _answers_to(resume: Any, questions: Sequence[Interrupt], thread_id: str) -> dict[str, Any]:
-    """The answers by question id.
-
-    Raises:
-        InvalidResumeError: they fit no open question, or more than one.
-    """
-    ids = tuple(question.id for question in questions)
-    if isinstance(resume, Mapping) and resume and all(map(_is_id, resume)):
-        for key in resume:
-            if key not in ids:
-                raise InvalidResumeError(
-                    f"thread {thread_id!r} has no open question {key!r}: it was answered already, or never asked "
-                    f"on this branch. Open are: {', '.join(ids) or 'none'}",
-                    thread_id=thread_id,
-                    open=ids,
-                )
-        return {key: own(value) for key, value in resume.items()}
-    if len(ids) == 1:
-        return {ids[0]: own(resume)}
-    if not ids:
-        raise InvalidResumeError(
-            f"thread {thread_id!r} was given an answer, and no question is open: it was answered already, or the "
-            "thread never asked. Call with input None to go on",
-            thread_id=thread_id,
-        )
-    raise InvalidResumeError(
-        f"thread {thread_id!r} was given one answer, and {len(ids)} questions are open: pass "
-        f"Command(resume={{id: answer}}) for some or all of {', '.join(ids)}",
-        thread_id=thread_id,
-        open=ids,
-    )
 
 
 class _Run:
@@ -412,7 +315,7 @@ class _Run:
         self._upcoming: list[Task] | None = None  # after an input
         self._told: Told = []  # what is shown when the checkpoints that wait are stored
 
-    async def go(self, call: _Call) -> Ended:
+    async def go(self, call: Given) -> Ended:
         resumed = call.writes is None and self._thread is not None and self._thread.board is not None
         try:
             board = self._board = await self._begin(call)
@@ -444,7 +347,7 @@ class _Run:
         self._session.drained = self._control.drain_reason
         return True
 
-    async def _begin(self, call: _Call) -> Board:
+    async def _begin(self, call: Given) -> Board:
         """The board to run from: the stored one, with the input written on it if there is one.
 
         A new input discards what was pending: those tasks count as run, with nothing written.
@@ -457,7 +360,7 @@ class _Run:
         if call.command is not None:
             answers: dict[str, Any] = {}
             if call.answers:
-                answers = _answers_to(call.command.resume, thread.questions(), thread.thread_id)
+                answers = answers_to(call.command.resume, thread.questions(), thread.thread_id)
             await thread.resume(stored, answers, call.edits)
             self._session.given = answers
         if thread.ns == "":
@@ -473,7 +376,7 @@ class _Run:
             await self._log.send(self._log.resumed(stored))
         return stored
 
-    async def _enter(self, board: Board, call: _Call) -> Board:
+    async def _enter(self, board: Board, call: Given) -> Board:
         writes = call.edits if call.writes is None else call.writes
         discarded = superstep.plan(self._program, board, self._scope) if board.updated else []
         superstep.update(self._program, board, discarded, [writes])

@@ -84,7 +84,7 @@ class Wire:
         if part["seq"] == 0:  # it was read before; and is committed, or else it would not come again
             if kind == "messages":
                 self._messages(part)
-            self._solid = _last(cursor)
+            self._solid = _last(part["cursor"])
             return []
         says: list[tuple[str, Any]] = []
         if kind == "messages":
