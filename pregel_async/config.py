@@ -46,7 +46,7 @@ def _checked(given: Config) -> Mapping[str, Any]:
     if isinstance(given, str):
         given = {"configurable": {"thread_id": given}}
     if not isinstance(given, Mapping):
-        raise ConfigError(f"a config is a mapping or a thread id, and this is a {type(given).__name__}")
+        raise ConfigError(f"a config is a mapping, or a thread's id as a string, and this is {given!r}")
     config = cast("Mapping[str, Any]", given)
     for key in config:
         if key in _ADDRESS:

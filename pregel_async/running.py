@@ -317,6 +317,8 @@ class Runs(SyncFace[InputT, OutputT]):
             InvalidCursorError: `after` is no cursor, or one of another thread or branch.
             RecordedFailureError: the run that a reader came back to had failed.
         """
+        if after is not None and stream_mode is None:
+            raise ConfigError("after= comes back to what was asked for: say stream_mode= as it was said then")
         modes = self.stream_mode if stream_mode is None else stream_mode
         names = names_of_modes(modes)
         check_version(version)
@@ -351,7 +353,7 @@ class Runs(SyncFace[InputT, OutputT]):
                 raise
 
         shape = shape_of(version, labelled=not isinstance(modes, str), subgraphs=subgraphs)
-        return GraphStream(work, pipe, shape, feed)
+        return GraphStream(work, pipe, shape, feed, cursor=after)
 
     async def abatch(
         self,
@@ -429,7 +431,7 @@ class Runs(SyncFace[InputT, OutputT]):
         begun: Callable[[Thread], Awaitable[bool]] | None,
     ) -> Ended:
         settings, outer = call.settings, call.outer
-        audience = Audience(shown=self._as_shown, feed=feed, codec=self._events_codec, overhears=_overhears())
+        audience = Audience(shown=self._as_shown, feed=feed, codec=self.events_codec, overhears=_overhears())
         if outer is not None:
             keeps = None if self.checkpointer is False else self.checkpointer is True
             return await run_nested(
@@ -467,7 +469,7 @@ class Runs(SyncFace[InputT, OutputT]):
             after,
             saver,
             thread_id,
-            self._events_codec(),
+            self.events_codec(),
             self._live,
             resume,
             coerce=self._coercion_of,
@@ -505,7 +507,7 @@ class Runs(SyncFace[InputT, OutputT]):
     def _keeps_inside(self) -> Mapping[str, bool]:
         return {name: graph.checkpointer is True for name, graph in self._graphs_inside.items()}
 
-    def _events_codec(self) -> Codec:
+    def events_codec(self) -> Codec:
         """The codec of this graph and of all graphs inside."""
         assert self._codec is not None  # events are kept with a thread
         known = self._known_events_codec

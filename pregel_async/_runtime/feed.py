@@ -85,6 +85,7 @@ class Feed:
         depth: how many graphs are around the one that was called.
         failed: readers have been told that the run fails.
         status: how the run has ended; None before that.
+        dismissed: if the run is cancelled, that is for good: it is not to be picked up.
         run_id: of the run; "" before it has begun.
         said: the ids of the messages that were shown.
     """
@@ -118,6 +119,8 @@ class Feed:
         self.depth = 0
         self.failed = False
         self.status: RunStatus | None = None
+        self.dismissed = False
+        self._begun = False
         self.run_id = ""
         self.said: set[object] = set()
 
@@ -130,8 +133,10 @@ class Feed:
 
     def begin(self) -> None:
         """Tell readers that the run has begun."""
-        for sink in self.sinks:
-            sink.begin()
+        if not self._begun:
+            self._begun = True
+            for sink in self.sinks:
+                sink.begin()
 
     async def put(self, part: Part) -> None:
         """Show a part, once everybody who is to be waited for has room for it."""

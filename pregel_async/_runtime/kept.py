@@ -141,6 +141,10 @@ class Keeper:
         """What is held now are the first events on the new checkpoint, and go with the transaction that makes it."""
         self._stage("head")
 
+    def drop(self) -> None:
+        """What is held is void, and is not to be stored."""
+        self._events, self._size = [], 0
+
     def rest(self) -> None:
         """The run comes to rest on the open superstep: its events go with the next transaction."""
         self._stage("tail")
@@ -241,7 +245,8 @@ async def read_kept(
             if row.kind == "tail":
                 tails.add(key)
             elif row.kind == "head" and key == mine:
-                head = row.position + len(_events(row, thread_id)) - 1
+                shown = [event for event in _events(row, thread_id) if event.mode != END]
+                head = max(head, row.position + len(shown) - 1 if shown else 0)
     if mine not in tails and after.position > head:
         yield restarted(path[after.checkpoint_id] + 1, after.checkpoint_id)
     async with aclosing(_rows(saver, thread_id, after)) as rows:

@@ -164,6 +164,7 @@ def log_of(
                     now=now,
                     coerce=shown.coerce if feed is not own or feed.channels is None else None,
                     inside=shown.inside,
+                    returns=feed.returns,
                     said=feed.said,
                 ),
             )

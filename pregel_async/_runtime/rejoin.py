@@ -233,11 +233,11 @@ class _Return:
         if self.at_rest or board is None or not plan(thread.program, board, ("", "")) or thread.questions():
             return False
         self._feed.committed = board.step
-        if self.ended is None:  # else it was drained, between two supersteps
+        if self.ended != "drained":  # else it stopped, between two supersteps
             await self._feed.put(restarted(board.step + 1, thread.tip or ""))
         return True
 
     @property
     def at_rest(self) -> bool:
         """Whether the run has ended, and is not to be gone on with."""
-        return self.ended is not None and self.ended != "drained"
+        return self.ended not in (None, "drained", "cancelled")

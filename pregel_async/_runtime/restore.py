@@ -28,8 +28,19 @@ JOIN = "join:"
 """How the channel begins that waits for several nodes."""
 
 
-def kind_of(channel: BaseChannel[Any, Any, Any]) -> str:
-    """A channel's kind as it is stored: a reducer's with the type that it folds into, if it is built in."""
+UNFIT = "[~]"
+"""Behind the kind of a channel that holds what its annotation does not say. A node wrote it, and nobody checks that: it
+is what the thread holds, and no sign that the graph has changed."""
+
+
+def kind_of(channel: BaseChannel[Any, Any, Any], value: Any = None) -> str:
+    """A channel's kind as it is stored: a reducer's with the type that it folds into, if it is built in.
+
+    Args:
+        value: what the channel holds.
+    """
+    if type(channel) is LastValue and not fits(channel.typ, value):
+        return channel.kind + UNFIT
     if isinstance(channel, Reduced):
         kind = get_origin(channel.typ) or channel.typ
         if isinstance(kind, type) and kind.__module__ == "builtins":
@@ -67,7 +78,8 @@ def restore(program: Program, state: State, step: int, codec: Codec, *, thread_i
         except UnknownTypeError as error:
             error.add_note(f"channel {name!r} of thread {thread_id!r} holds it")
             raise
-        if type(channel) is LastValue and not fits(channel.typ, value):
+        as_written = state.kinds.get(name, "").endswith(UNFIT)
+        if type(channel) is LastValue and not as_written and not fits(channel.typ, value):
             reason = f"channel {name!r} holds a {type(value).__name__}, which is no {_named(channel.typ)}"
             raise GraphChangedError(thread_id, name, reason)
         stored[name] = value

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
+import anyio
 import msgspec
 
 from checkpoint_savers.abc import BaseCheckpointSaver
@@ -319,8 +320,6 @@ class _Run:
         resumed = call.writes is None and self._thread is not None and self._thread.board is not None
         try:
             board = self._board = await self._begin(call)
-            if self._feed is not None:
-                self._feed.begin()
             done = await superstep.run(
                 self._program,
                 board,
@@ -332,12 +331,16 @@ class _Run:
                 resumed=resumed,
                 drains=None if self._control is None else self._drains,
             )
-            if done and self._feed is not None:
-                self._feed.status = "done"
+            if self._feed is not None:
+                self._feed.begin()  # if it has not
+                self._feed.status = "done" if done else self._feed.status
             if not done and not self._paused:
                 await self._stopped(board)
         except Exception as error:
             await self._failed(error)
+            raise
+        except anyio.get_cancelled_exc_class():
+            await self._dismissed()
             raise
         return Ended(board, done, self._interrupts)
 
@@ -395,6 +398,8 @@ class _Run:
     # ---- superstep.Port ----------------------------------------------------------------------------------------------
 
     async def execute(self, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
+        if self._feed is not None and not tasks[0].node.hidden:
+            self._feed.begin()
         if self._log is not None and self._log.planned is not None:
             await self._log.send(self._log.planned(board, tasks))
         self._outcomes = outcomes = await self._runner.execute(board, tasks)
@@ -425,6 +430,9 @@ class _Run:
         await self._send(told)
 
     async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
+        if self._thread is not None and tasks[0].node.hidden and not tasks[0].node.routers:
+            self._thread.forget()  # the state refuses the input: nothing has run, and nothing is stored
+            return
         unshown, rest = self._runner.take_unshown(), self._runner.take_rest()
         told: Told = []
         if self._log is not None and self._log.failed is not None:
@@ -488,6 +496,18 @@ class _Run:
             with contextlib.suppress(CheckpointError):  # what `error` is about, or as hopeless
                 await self._thread.save()
         await self._send(told)
+
+    async def _dismissed(self) -> None:
+        """Keep that the run was cancelled for good, if it was: nobody is to pick it up."""
+        feed, thread = self._feed, self._thread
+        if feed is None or not feed.dismissed or feed.keeper is None or thread is None or feed.status is not None:
+            return
+        feed.status = "cancelled"
+        feed.keeper.drop()
+        self._label([], "cancelled", 0 if self._board is None else self._board.step + 1)
+        feed.keeper.stage_head()  # beside what is void
+        with anyio.CancelScope(shield=True), contextlib.suppress(CheckpointError):
+            await thread.save()
 
     def _failure(self, error: BaseException) -> Told:
         """The part that tells of a failure; once."""

@@ -39,18 +39,18 @@ class GraphStream(Generic[T]):
     returns. A stream that is only dropped is cancelled too, but ends a little later, and warns.
 
     Attributes:
-        cursor: the place of the last chunk that was read, for `astream(after=...)`; None before the first, and where no
-            events are kept.
+        cursor: the place of the last chunk that was read, for `astream(after=...)`, or that the stream came back to;
+            None before the first, and where no events are kept (`keep_events=True`).
         run_id: of the run; None before it has begun, and where it is not known: a run elsewhere that was come back to.
     """
 
-    def __init__(self, work: Work, pipe: Pipe, shape: Shape, feed: Feed) -> None:
+    def __init__(self, work: Work, pipe: Pipe, shape: Shape, feed: Feed, cursor: str | None = None) -> None:
         self._run = _Run(work, pipe)
         self._feed = feed
         self._pipe = pipe
         self._shape = shape
         self._reading = False
-        self.cursor: str | None = None
+        self.cursor = cursor
 
     @property
     def status(self) -> RunStatus | None:
@@ -148,6 +148,13 @@ class GraphStream(Generic[T]):
             Exception: the run's failure, if it failed and nobody has been told.
         """
         await self._run.close()
+
+    def dismiss(self) -> None:
+        """If the run is cancelled from here on, that is for good: its events say so, so that no service picks it up.
+
+        A reader who comes back goes on with it all the same. Does nothing where no events are kept.
+        """
+        self._feed.dismissed = True
 
     async def finish(self) -> None:
         """Read no more, and let the run go on to its end: nothing waits for this reader.

@@ -466,8 +466,9 @@ class Thread:
             stored = channel.checkpoint()
             if stored is not MISSING:
                 values[name] = encode(stored, channel=name)
-                if name not in before.kinds:
-                    kinds[name] = kind_of(channel)
+                kind = kind_of(channel, stored)
+                if before.kinds.get(name) != kind:
+                    kinds[name] = kind
             elif name in before.values:
                 emptied.append(name)
         seen: dict[str, dict[str, int]] = {}
@@ -546,6 +547,11 @@ class Thread:
         """Store what waits for the next transaction."""
         if self._waiting:
             await self._share(None)
+
+    def forget(self) -> None:
+        """Drop what waits for the next transaction: the thread is as it was found, and this run writes nothing more."""
+        self._waiting, self._staged, self._clears, self.events = [], [], [], []
+        self._moves = False
 
     async def save(self) -> None:
         """Store the events that wait for the next transaction, and whatever else does."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any, cast
+from typing import Any, cast, get_args
 from uuid import uuid4
 
 from starlette.requests import Request
@@ -13,17 +13,18 @@ from starlette.types import Receive, Scope, Send
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 
+from ..asking import names_of_modes
 from ..compiled import Graph
 from ..errors import ConfigError, EmptyInputError
 from ..types import StreamMode
 from .audience import Audience
-from .failures import Refusal, failure_response
+from .failures import Refusal, failure_response, log
 from .known import Known, modes_of
 from .limits import Limits, Places
 from .plain import Writer
 from .reading import Reading
 from .request import Address, Asked, OnDisconnect, ThreadOf, Verb, address, bounded, in_time, read, settle
-from .response import DocumentResponse, EventsResponse
+from .response import DocumentResponse, EventsResponse, check_on_disconnect
 from .service import Service, find_service
 from .wire import Wire
 
@@ -111,7 +112,14 @@ class GraphEndpoint:
     async def _run(self, where: Address, asked: Asked, context: Any, service: Service) -> Response:
         graph, body = service.graph(self.graph), asked.body
         stored = isinstance(graph.checkpointer, BaseCheckpointSaver)
-        if not stored and self._thread is None and where.thread_id is None and asked.given is None:
+        if not stored and (self._thread is not None or self._any_thread):
+            log.error(
+                "graph %r is served with threads, and has no saver: give it one (compile(saver)), or name it in "
+                "graph_lifespan(graph, saver=...) and pass that as the application's lifespan=",
+                graph.name,
+            )
+            raise Refusal(500, "NotStored", "this service is not set up: it has nowhere to keep threads")
+        if not stored and where.thread_id is None and asked.given is None:
             raise EmptyInputError("there is no input, and no thread to go on with")
         thread_id = where.thread_id or str(uuid4())
         known = Known()
@@ -272,6 +280,11 @@ def graph_endpoint(
     """
     if not isinstance(cast("object", graph), Graph):
         raise ConfigError(f"graph_endpoint serves a compiled graph, not a {type(graph).__name__}: call compile()")
+    check_on_disconnect(on_disconnect)
+    names_of_modes(modes_of([stream_mode]))
+    for verb in accept:
+        if verb not in get_args(Verb):
+            raise ConfigError(f"accept names {verb!r}; clients may bring {', '.join(get_args(Verb))}")
     if thread is not None and allow_any_thread:
         raise ConfigError("thread= says whose thread a request has; allow_any_thread=True would let it name another")
     return GraphEndpoint(

@@ -55,6 +55,9 @@ def graph_lifespan(
     if pick_up and len(set(names)) < len(names):
         raise ConfigError("graphs whose threads are picked up have names of their own: compile(name=...)")
 
+    if pick_up and saver is None and not all(isinstance(graph.checkpointer, BaseCheckpointSaver) for graph in graphs):
+        raise ConfigError("pick_up= goes on with stored threads: give saver=, or graphs with savers of their own")
+
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncGenerator[dict[str, Any], None]:
         async with AsyncExitStack() as stack:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from typing import Any, TypeAlias
 
 import anyio
@@ -12,7 +13,8 @@ from checkpoint_savers.abc import PAGE, BaseCheckpointSaver
 from checkpoint_savers.errors import ThreadBusyError
 from checkpoint_savers.records import CheckpointId, Header
 
-from .._runtime.part import Cursor
+from .._runtime.kept import read_kept
+from .._runtime.part import END, Cursor
 from ..compiled import Graph
 from ..errors import GraphDrained, RecordedFailureError, RunCancelledError
 from .failures import log
@@ -60,6 +62,16 @@ async def _newest(saver: BaseCheckpointSaver) -> AsyncGenerator[Header, None]:
         before = page[-1].checkpoint_id
 
 
+async def _was_dismissed(graph: Graph[Any, Any], thread_id: str, at: CheckpointId) -> bool:
+    """Whether the last that was kept of a thread is that its run was cancelled because nobody wanted it any more."""
+    saver, status = graph.checkpointer, None
+    if isinstance(saver, BaseCheckpointSaver):
+        async with aclosing(read_kept(saver, thread_id, Cursor(at, 0, 0), graph.events_codec())) as parts:
+            async for part in parts:
+                status = part.data["status"] if part.mode == END else None
+    return status == "cancelled"
+
+
 async def _pick_up(
     service: Service, graph: Graph[Any, Any], header: Header, again: Again | None, places: anyio.Semaphore
 ) -> None:
@@ -77,6 +89,8 @@ async def _pick_up(
         config["metadata"] = {**config.get("metadata", {}), **run.metadata(graph.name)}
         config["configurable"] = {**config.get("configurable", {}), "thread_id": thread_id}
         arguments = {key: value for key, value in more.items() if key != "config"}
+        if await _was_dismissed(graph, thread_id, header.checkpoint_id):
+            return
         # Who comes back to the newest checkpoint learns how its run has ended; if it has not, it is run on with.
         stream = graph.astream(
             None,

@@ -98,9 +98,15 @@ class Reading:
                 events.append(self.events.receive_nowait())
         return b"".join(events)
 
-    def stop(self) -> None:
-        """Cancel the run."""
+    def stop(self, *, for_good: bool = False) -> None:
+        """Cancel the run.
+
+        Args:
+            for_good: nobody wants it any more: it is not to be picked up.
+        """
         self._stopped = True
+        if for_good:
+            self._stream.dismiss()
         if self._scope is not None:
             self._scope.cancel()
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, cast, get_args
 
 import anyio
 from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -15,7 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 from .._runtime.loops import alone
 from .._runtime.part import Cursor
 from .._runtime.stream import GraphStream
-from ..errors import ConfigError
+from ..errors import ConfigError, InvalidCursorError
 from ..types import StateSnapshot
 from .audience import Seat
 from .failures import Refusal, failure_response
@@ -97,7 +98,7 @@ class RunResponse(Response):
             if self._seat is not None and self._seat.others:
                 reading.events.close()
                 await self._seat.nobody()
-            reading.stop()
+            reading.stop(for_good=True)
         reading.events.close()
 
     async def _watch(self, reading: Reading) -> None:
@@ -237,13 +238,16 @@ def sse_response(
         ConfigError: the stream is none of version "v2".
     """
     check(stream)
+    check_on_disconnect(on_disconnect)
     limits = Limits() if limits is None else limits
     found = find_service(request)
     service = Service() if found is None else found
     place, half = None, False
     last = _last_event_id(request)
     if last is not None:
-        place, half, _ = ids_of(last)
+        place, half, over = ids_of(last)
+        if over:
+            return Response(status_code=204)  # an EventSource stops at that
         stream.recall()
     wire = Wire(Writer(encode), tuples=tuples, place=place, half=half, expose=expose_errors)
     return EventsResponse(
@@ -253,6 +257,12 @@ def sse_response(
         on_disconnect=on_disconnect,
         expose=expose_errors,
     )
+
+
+def check_on_disconnect(policy: OnDisconnect) -> None:
+    """Raises `ConfigError`."""
+    if cast("object", policy) not in get_args(OnDisconnect):
+        raise ConfigError(f"on_disconnect is one of {', '.join(get_args(OnDisconnect))}, not {policy!r}")
 
 
 def check(stream: GraphStream[Any]) -> None:
@@ -268,10 +278,13 @@ def last_event_id(request: Request) -> str | None:
     The id of an event is not always a cursor; this gives the cursor in it.
 
     Raises:
-        InvalidCursorError: it is no id of an event.
+        HTTPException: 400: it is no id of an event.
     """
     given = _last_event_id(request)
-    return None if given is None else ids_of(given)[0]
+    try:
+        return None if given is None else ids_of(given)[0]
+    except InvalidCursorError as error:
+        raise HTTPException(400, str(error)) from error
 
 
 def event_id(state: StateSnapshot) -> str | None:

@@ -119,7 +119,9 @@ class Wire:
         return event(ERROR, self._write({"error": what.error, "message": what.message}), self.place)
 
     def end(self, run_id: str | None, status: str) -> bytes:
-        id = None if self.place is None or status == "drained" else self.place + OVER
+        # What was cut off goes on when somebody comes back, or by itself when the service starts again.
+        goes_on = status in ("drained", "cancelled", "timeout")
+        id = None if self.place is None or goes_on else self.place + OVER
         return event(END, self._write({"run_id": run_id, "status": status}), id)
 
     def _see_attempt(self, cursor: str | None) -> None:

@@ -604,9 +604,11 @@ async def test_bad_calls(saver: BaseCheckpointSaver) -> None:
     with pytest.raises(ConfigError, match="checkpointer"):
         graph_of(None).astream({"log": []}, keep_events=True)
     with pytest.raises(ConfigError, match="pass None"):
-        graph.astream({"log": []}, "t", after=cursor, version="v2")
+        graph.astream({"log": []}, "t", after=cursor, stream_mode="values", version="v2")
     with pytest.raises(ConfigError, match="v2"):
-        graph.astream(None, "t", after=cursor)
+        graph.astream(None, "t", after=cursor, stream_mode="values")
+    with pytest.raises(ConfigError, match="stream_mode"):
+        graph.astream(None, "t", after=cursor, version="v2")
 
 
 async def test_what_cannot_be_kept(saver: BaseCheckpointSaver) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 
-from checkpoint_savers import BaseCheckpointSaver
+from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from pregel_async import END, START, NodeBuilder, Pregel, Send, StateGraph
 from pregel_async.channels import AnyValue, LastValue, Topic
 from pregel_async.errors import GraphChangedError, GraphRecursionError, PregelError
@@ -243,3 +243,29 @@ async def test_deferring_a_pending_node(saver: BaseCheckpointSaver) -> None:
     new = made.add_edge(START, "a").add_edge("a", "b").add_edge("b", END).compile(saver, blocking=False)
     with pytest.raises(GraphChangedError, match="branch:to:b"):
         await new.ainvoke(None, "t")
+
+
+async def test_what_a_node_wrote_is_read_whatever_it_is() -> None:
+    """A value that a node wrote, and that is not what the annotation says, is what the thread holds: it can be read and gone
+    on with. It is no sign that the graph has changed; a new annotation is."""
+
+    class Written(TypedDict, total=False):
+        n: int
+        m: int
+
+    class Changed(TypedDict, total=False):
+        n: int
+        m: list[int]
+
+    def graph_of(schema: Any, saver: Any) -> Any:
+        builder = StateGraph(schema).add_node("write", lambda state: {"n": "many", "m": 1}).add_edge(START, "write")
+        return builder.add_node("again", lambda state: {"n": 5}).add_edge("write", "again").compile(saver)
+
+    saver = InMemorySaver()
+    graph = graph_of(Written, saver)
+    await graph.ainvoke({}, "t", interrupt_after=["write"])
+    assert (await graph.aget_state("t")).values == {"n": "many", "m": 1}
+    assert await graph.ainvoke(None, "t") == {"n": 5, "m": 1}
+    assert [state.values.get("n") async for state in graph.aget_state_history("t")] == [5, "many", None, None]
+    with pytest.raises(GraphChangedError):
+        await graph_of(Changed, saver).aget_state("t")

@@ -56,6 +56,7 @@ class Exchange:
         self.over = anyio.Event()  # the service has no more to do with it
         self.error: BaseException | None = None
         self._body = [body[at : at + 65536] for at in range(0, len(body), 65536)] or [b""]
+        self._scope = anyio.CancelScope()
         self._gone = anyio.Event()
         self._news = anyio.Event()
         self._read = 0
@@ -92,6 +93,10 @@ class Exchange:
     def leave(self) -> None:
         """Close the connection."""
         self._gone.set()
+
+    def cut(self) -> None:
+        """Cut the service's own work off, as a server does that is made to end."""
+        self._scope.cancel()
 
     def stall(self) -> None:
         """Take nothing more, without leaving."""
@@ -185,7 +190,8 @@ class Browser:
 
         async def serve() -> None:
             try:
-                await self._app(scope, exchange.receive, exchange.send)
+                with exchange._scope:
+                    await self._app(scope, exchange.receive, exchange.send)
             except Exception as error:
                 exchange.error = error
             finally:

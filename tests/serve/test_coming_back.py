@@ -163,7 +163,7 @@ async def test_nothing_to_come_back_to() -> None:
         other = await browser.ask("/?thread_id=u", last=whole[1].id)
         assert (other.status, other.json["error"]) == (410, "InvalidCursorError")
     async with browsing(serve(talking().compile())) as browser:
-        assert (await browser.ask("/?thread_id=t", last=whole[1].id)).status == 404
+        assert (await browser.ask("/?thread_id=t", last=whole[1].id)).json["error"] == "NotStored"
 
 
 async def test_a_failure_is_told_once(caplog: Any) -> None:

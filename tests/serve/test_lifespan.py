@@ -172,7 +172,8 @@ async def test_a_drain_waits_for_so_long() -> None:
 
 
 async def test_what_was_cut_off_is_picked_up() -> None:
-    """And nothing else: not what asks, has failed, has stopped or is done, nor what no endpoint has started."""
+    """And nothing else: not what asks, has failed, has stopped or is done, nor what was cancelled because its readers had left,
+    nor what no endpoint has started."""
     gate, ran = Gate(), []
     saver = InMemorySaver()
     held = gated(gate, ran).compile(name="gated")
@@ -189,8 +190,12 @@ async def test_what_was_cut_off_is_picked_up() -> None:
         exchange = browser.open("/gated", json=BODY, headers={"user": "cut"})
         seen = [await exchange.next() for _ in range(2)]
         await gate.reached.wait()
-        exchange.leave()
+        exchange.cut()
         await exchange.over.wait()
+        left = browser.open("/gated", json=BODY, headers={"user": "left"})
+        await left.next("updates")
+        left.leave()
+        await left.over.wait()
         for path in ("ask", "failing", "stopping"):
             await browser.ask(f"/{path}", json=BODY, headers={"user": path})
     own = held.with_checkpointer(saver)
@@ -209,6 +214,7 @@ async def test_what_was_cut_off_is_picked_up() -> None:
     assert ran == ["held"]
     assert (await own.aget_state("cut")).values == {"log": ["first", "held", "last"]}
     assert (await own.aget_state("own")).next == ("held",)
+    assert (await own.aget_state("left")).next  # nobody wanted it any more
     assert (await ask.with_checkpointer(saver).aget_state("ask")).interrupts
 
 
@@ -221,7 +227,7 @@ async def test_a_reader_joins_what_is_picked_up() -> None:
         exchange = browser.open("/gated", json=BODY, headers={"user": "cut"})
         seen = [await exchange.next() for _ in range(2)]
         await gate.reached.wait()
-        exchange.leave()
+        exchange.cut()
         await exchange.over.wait()
     gate.reached = anyio.Event()
     async with browsing(application(Starlette, graph, saver=saver, pick_up=True)) as browser:
@@ -252,7 +258,7 @@ async def test_what_a_run_needs_again() -> None:
             gate.reached = anyio.Event()
             exchange = browser.open("/held", json={**BODY, "context": {"user": user}}, headers={"user": user})
             await gate.reached.wait()
-            exchange.leave()
+            exchange.cut()
             await exchange.over.wait()
     gate.reached = anyio.Event()
 

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from checkpoint_savers import InMemorySaver
-from pregel_async import Runtime, entrypoint, interrupt, task
+from pregel_async import START, MessagesState, Runtime, StateGraph, entrypoint, interrupt, task
 from pregel_async.errors import ConfigError, StorageError
 from pregel_async.serve import Limits, graph_endpoint
 
@@ -328,7 +328,7 @@ async def test_breakpoints_and_failures_of_a_document() -> None:
         failed = await browser.ask(json={"input": None}, headers=ada)
         assert (failed.status, failed.json["error"], failed.json["status"]) == (500, "ValueError", "error")
         assert b"1234" not in failed.content
-    async with browsing(mine(chain(("fails", fails)).compile(), expose_errors=True)) as browser:
+    async with browsing(mine(chain(("fails", fails)).compile(InMemorySaver()), expose_errors=True)) as browser:
         failed = await browser.ask(json={"input": {"log": []}}, headers={"user": "ada"})
         assert failed.events[-2].data == {"error": "ValueError", "message": "the password is 1234"}
 
@@ -429,17 +429,48 @@ async def test_storage_fails_in_mid_stream(commits: int, caplog: Any) -> None:
     async with browsing(mine(gated(gate, ran).compile(saver))) as browser:
         ada = {"user": "ada"}
         done = await browser.ask(json={"input": {"log": []}, "stream_mode": ["values", "updates"]}, headers=ada)
+        if not commits:  # not even the input could be stored
+            assert (done.status, done.json["error"], b"sda1" in done.content) == (503, "StorageError", False)
+            return
         told = [event.data for event in done.events if event.name == "updates"]
         assert [event.name for event in done.events[-2:]] == ["error", "end"]
         assert done.events[-2].data["error"] == "StorageError"
         assert done.events[-1].data["status"] == "error"
         assert b"sda1" not in done.content
         saver.left = 100
-        if commits:
-            await browser.ask(json={"input": None, "stream_mode": ["updates"]}, headers=ada)
-            assert [ran.count(list(update)[0]) for update in told if list(update)[0] in ("first", "held")] == [1] * len(
-                [update for update in told if list(update)[0] in ("first", "held")]
-            )
+        await browser.ask(json={"input": None, "stream_mode": ["updates"]}, headers=ada)
+        assert [ran.count(list(update)[0]) for update in told if list(update)[0] in ("first", "held")] == [1] * len(
+            [update for update in told if list(update)[0] in ("first", "held")]
+        )
+
+
+async def test_messages_that_are_none() -> None:
+    """422: an input that the state's reducer refuses is refused before anything runs, and nothing of it is stored."""
+    builder = StateGraph(MessagesState).add_node("a", lambda state: None).add_edge(START, "a")
+    graph = builder.compile(InMemorySaver())
+    async with browsing(mine(graph)) as browser:
+        for bad in (5, [{"text": "x"}]):
+            done = await browser.ask(json={"input": {"messages": bad}}, headers={"user": "ada"})
+            assert (done.status, done.json["error"]) == (422, "InvalidMessageError")
+        assert not [row async for row in graph.aget_state_history("ada")]
+        done = await browser.ask(json={"input": {"messages": ["hi"]}}, headers={"user": "ada"})
+        assert done.events[-1].data["status"] == "success"
+
+
+async def test_threads_and_nowhere_to_keep_them(caplog: Any) -> None:
+    """500, and the log says what is missing: a service that has threads does not run without a saver unseen."""
+    async with browsing(mine(asking().compile())) as browser:
+        done = await browser.ask(json={"input": {"log": []}}, headers={"user": "ada"})
+        assert (done.status, done.json["error"]) == (500, "NotStored")
+    assert "graph_lifespan(graph, saver=...)" in caplog.text
+
+
+def test_endpoints_that_are_not_set_up() -> None:
+    """What is wrong with an endpoint is said when it is made, and not to its clients."""
+    graph = asking().compile(InMemorySaver())
+    for wrong in ({"on_disconnect": "keep"}, {"stream_mode": "tokens"}, {"accept": ("inputs",)}):
+        with pytest.raises(ConfigError):
+            graph_endpoint(graph, **wrong)
 
 
 async def test_errors_of_dependencies(caplog: Any) -> None:

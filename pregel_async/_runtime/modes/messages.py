@@ -49,7 +49,8 @@ class Messages(Mode):
         known, said = set[Any]() if self._known is None else self._known, self.view.said
         if task.send >= 0:
             known.update(id_of(message) for message in messages_in(task.arg))
-        silent = task.node.hidden or outcome.replayed or NO_STREAM in task.node.tags
+        replayed = outcome.replayed and not self.view.returns  # a reader who comes back was told that it is void
+        silent = task.node.hidden or replayed or NO_STREAM in task.node.tags
         told: dict[str, Any] | None = None
         for _, value in outcome.writes:
             for message in messages_in(value, named=True):

@@ -30,6 +30,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         now: the run's clock, in unix seconds.
         coerce: makes the schema's own object of a state; None leaves the mapping.
         inside: node -> whether its graph keeps its state, for nodes that run a graph which stores it.
+        returns: the reader has been here before, and was told that what it had seen of the superstep is void.
         said: the ids of the messages that the reader was shown, of this graph and of all others.
     """
 
@@ -41,6 +42,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     now: Callable[[], float]
     coerce: Coerce | None
     inside: Callable[[], Mapping[str, bool]]
+    returns: bool
     said: set[Any]
 
 
