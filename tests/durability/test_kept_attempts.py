@@ -8,10 +8,13 @@ from typing import Annotated, Any, TypedDict
 
 import anyio
 import pytest
+from passing import WRITES, Through
 
 from checkpoint_savers import InMemorySaver
-from pregel_async import START, StateGraph, get_stream_writer
+from pregel_async import START, StateGraph, get_stream_writer, interrupt
 from pregel_async._runtime.kept import MANY
+from pregel_async._runtime.pipe import CAPACITY
+from pregel_async.errors import StreamFullError
 
 pytestmark = pytest.mark.anyio
 
@@ -227,3 +230,139 @@ async def test_beginning_that_is_cancelled() -> None:
                 await anyio.sleep(0.05)
                 group.cancel_scope.cancel()
         assert second.status == "cancelled"
+
+
+async def test_what_is_on_disk_when_it_goes_on() -> None:
+    """P4: the part that voids an attempt says too what is committed."""
+    attempts = Attempts(1)
+    parts = await attempts.cut_off()
+    rest = await attempts.back(parts[-1])
+    assert rest[0]["type"] == "superstep_restarted"
+    assert rest[0]["committed"] == 1
+
+
+async def test_somebody_else_went_on_to_a_question() -> None:
+    """P8: a question that a run asked which kept no events is open: who comes back to the one before does not run its
+    node again."""
+    ran: list[str] = []
+    reached = anyio.Event()
+
+    async def asks(state: State) -> State:
+        ran.append("asks")
+        if len(ran) == 1:
+            reached.set()
+            await anyio.sleep_forever()
+        return {"log": [interrupt("go on?")]}
+
+    graph = StateGraph(State).add_node(asks).add_edge(START, "asks").compile(InMemorySaver())
+    async with graph.astream({"log": []}, "t", keep_events=True, **ASK) as stream:
+        start = await anext(stream)
+        await reached.wait()
+    await graph.ainvoke(None, "t")
+    assert ran == ["asks", "asks"]
+    await read(graph.astream(None, "t", after=start["cursor"], **ASK))
+    assert ran == ["asks", "asks"]
+
+
+# ---- much ------------------------------------------------------------------------------------------------------------
+
+
+async def test_many_that_wait_in_the_end() -> None:
+    """P12: who owes, and then waits, is not charged with what it waits for, however many there are in a node."""
+    reached: list[int] = []
+
+    async def talks(state: State) -> State:
+        writer = get_stream_writer()
+
+        async def say(number: int) -> None:
+            writer("at once")
+            done = writer("x" * 400_000)
+            reached.append(number)
+            await done
+
+        async with anyio.create_task_group() as group:
+            for number in range(60):
+                group.start_soon(say, number)
+        return {"log": ["said"]}
+
+    graph = StateGraph(State).add_node(talks).add_edge(START, "talks").compile()
+    async with graph.astream({"log": []}, stream_mode="custom", capacity=1) as stream:
+        await anyio.wait_all_tasks_blocked()
+        assert len(reached) == 60
+        assert len([chunk async for chunk in stream]) == 120
+
+
+async def test_a_reader_that_has_joined_and_is_slow() -> None:
+    """P12: it slows the run, as the first reader does."""
+    written: list[int] = []
+    go_on = anyio.Event()
+
+    async def talks(state: State) -> State:
+        await go_on.wait()
+        for number in range(10 * CAPACITY):
+            await get_stream_writer()(number)
+            written.append(number)
+        return {"log": ["said"]}
+
+    graph = StateGraph(State).add_node(talks).add_edge(START, "talks").compile(InMemorySaver())
+    stream = graph.astream({"log": []}, "t", keep_events=True, **ASK)
+    async with stream, anyio.create_task_group() as group:
+        start = await anext(stream)
+        async with graph.astream(None, "t", after=start["cursor"], **ASK) as back:
+            await anyio.wait_all_tasks_blocked()
+            group.start_soon(stream.finish)
+            go_on.set()
+            await anyio.wait_all_tasks_blocked()
+            assert len(written) <= 3 * CAPACITY
+            assert said([part async for part in back]) == list(range(10 * CAPACITY))
+
+
+async def test_much_is_kept_and_nobody_reads() -> None:
+    """P12: what is held to be kept is bounded too: a loop that never awaits is refused when its reader has left."""
+    size = 2**20
+
+    async def talks(state: State) -> State:
+        for _ in range(32):
+            get_stream_writer()("x" * size)
+        return {"log": ["said"]}
+
+    graph = StateGraph(State).add_node(talks).add_edge(START, "talks").compile(InMemorySaver())
+    stream = graph.astream({"log": []}, "t", keep_events=True, **ASK)
+    with pytest.raises(StreamFullError):
+        await stream.finish()
+
+
+async def test_joining_while_events_are_being_spilled() -> None:
+    """Coming back: what is on its way to storage is shown as well."""
+
+    class Slow(Through):
+        open = anyio.Event()
+        slow = False
+
+        async def around(self, verb: str, call: Any) -> Any:
+            if self.slow and verb in WRITES:
+                await self.open.wait()
+            return await call()
+
+    saver = Slow(InMemorySaver())
+    saver.open = anyio.Event()
+
+    async def talks(state: State) -> State:
+        saver.slow = True
+        for number in range(MANY + 2):
+            await get_stream_writer()(number)
+        return {"log": ["said"]}
+
+    graph = StateGraph(State).add_node(talks).add_edge(START, "talks").compile(saver)
+    stream = graph.astream({"log": []}, "t", keep_events=True, **ASK)
+    async with stream, anyio.create_task_group() as group:
+        start = await anext(stream)
+        group.start_soon(stream.finish)
+        await anyio.wait_all_tasks_blocked()
+        async with graph.astream(None, "t", after=start["cursor"], **ASK) as back:
+            try:
+                with anyio.fail_after(10):
+                    assert [(await anext(back))["data"] for _ in range(MANY)] == list(range(MANY))
+            finally:
+                saver.open.set()
+            assert said([part async for part in back]) == [MANY, MANY + 1]
