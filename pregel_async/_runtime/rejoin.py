@@ -50,10 +50,10 @@ class Live:
         """The run is over: those who have joined it are told."""
         key = (get_ident(), thread_id)
         if self._feeds.get(key) is feed:
-            del self._feeds[key]
-            for sink in feed.sinks[1:]:
-                told = failure if failure is None or isinstance(failure, Exception) else RunCancelledError(thread_id)
-                sink.end(told)
+            del self._feeds[key]  # else the thread was given up with the last commit, and another run has it by now
+        for sink in feed.sinks[1:]:
+            told = failure if failure is None or isinstance(failure, Exception) else RunCancelledError(thread_id)
+            sink.end(told)
 
     def find(self, thread_id: str) -> Feed | None:
         """The feed of a run on this event loop."""
