@@ -8,7 +8,7 @@ order in which it was shown, and a superstep that was cut off has no tail.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from typing import Any, Literal
 
@@ -65,7 +65,6 @@ class Keeper:
         self._position = 0
         self._events: list[_Event] = []  # held
         self._size = 0
-        self._spilling: list[_Event] = []
         self._spilled = False
         self._lock = anyio.Lock()
 
@@ -154,18 +153,28 @@ class Keeper:
         """Store what is held; it is void until its superstep closes."""
         async with self._lock:
             if self.is_heavy:
-                self._spilling, self._events, self._size = self._events, [], 0
-                self._spilled = True
-                self._thread.events.append(self._row("part", self._spilling))
+                self._thread.events.append(self._row("part", self._events))
+                self._events, self._size, self._spilled = [], 0, True
                 with anyio.CancelScope(shield=True):
                     await self._thread.save()
-                self._spilling = []
 
-    def held(self) -> list[Part]:
-        """The events that are in nobody's hands but this process's."""
-        events = [*self._spilling, *self._events]
-        first = self._position - len(events) + 1
-        return [_part(event, Cursor(self._at, self._epoch, first + at), self._codec) for at, event in enumerate(events)]
+    def held(self, last: Cursor | None) -> list[Part]:
+        """The events that are in nobody's hands but this process's: those of a transaction under way too.
+
+        Args:
+            last: the place of the last that was shown. Those behind it are shown when they are stored.
+        """
+        rows = [*self._thread.events, self._row("part", self._events)]
+        return [
+            _part(event, cursor, self._codec)
+            for row in rows
+            for at, event in enumerate(_events(row, self._thread.thread_id), row.position)
+            if last is not None and (cursor := Cursor(row.checkpoint_id, row.epoch, at)).place <= last.place
+        ]
+
+    def attempts(self) -> set[tuple[str, int]]:
+        """The checkpoint and the epoch of what is not closed yet, or whose closing is not stored yet."""
+        return {(self._at, self._epoch), *((row.checkpoint_id, row.epoch) for row in self._thread.events)}
 
     def _row(self, kind: Literal["head", "part", "tail"], events: Sequence[_Event]) -> EventRow:
         return EventRow(
@@ -213,7 +222,7 @@ async def read_kept(
     after: Cursor,
     codec: Codec,
     *,
-    live: Cursor | None = None,
+    live: Collection[tuple[str, int]] = (),
     again: bool = False,
 ) -> AsyncGenerator[Part, None]:
     """The events after a place, of the branch that the thread stands on, as far as they are committed.
@@ -222,7 +231,7 @@ async def read_kept(
     it has no cursor. It is to be told before anything of a later attempt, unless that says so itself.
 
     Args:
-        live: the place of a run that goes on in this process: what is stored of its open superstep counts.
+        live: the attempts (checkpoint, epoch) of a run that goes on in this process: what is stored of them counts.
         again: begin with all events of the attempt that the place is in.
 
     Raises:
@@ -230,9 +239,7 @@ async def read_kept(
         CorruptCheckpointError, StorageError
     """
     path = await _path(saver, thread_id, after.checkpoint_id)
-    tails: set[tuple[str, int]] = set()
-    if live is not None:
-        tails.add((live.checkpoint_id, live.epoch))
+    tails = set(live)
     mine = (after.checkpoint_id, after.epoch)
     head = 0  # how many events came with the commit that made the checkpoint of the place
     async with aclosing(_rows(saver, thread_id, after)) as rows:

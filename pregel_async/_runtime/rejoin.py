@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import aclosing
 from threading import get_ident
 from typing import Protocol
@@ -144,7 +144,7 @@ class _Return:
         self._codec = codec
         self._coerce = coerce
 
-    async def catch_up(self, live: Cursor | None = None) -> None:
+    async def catch_up(self, live: Collection[tuple[str, int]] = ()) -> None:
         """Show what is stored."""
         self._void = None  # an attempt that was open at the last look may be committed by now
         parts = read_kept(self._saver, self._thread_id, self.at, self._codec, live=live, again=self._sink.recalls)
@@ -206,9 +206,9 @@ class _Return:
         running.sinks.append(beside)
         self._sink.introduce(running.run_id, self.at)
         self._sink.begin()
-        place, held = running.keeper.place, running.keeper.held()
+        attempts, held = running.keeper.attempts(), running.keeper.held(running.last)
         try:
-            await self.catch_up(place)
+            await self.catch_up(attempts)
             for part in held:
                 await self.show(part)
             async for part in beside:

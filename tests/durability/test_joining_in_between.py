@@ -1,4 +1,4 @@
-"""A reader that joins a run at an awkward moment."""
+"""A reader that joins a run at an awkward moment: while it commits, and when its thread is another run's already."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import anyio
 import pytest
 
 from checkpoint_savers import InMemorySaver
-from pregel_async import START, StateGraph
+from checkpoint_savers.records import Claim, Commit
+from pregel_async import START, StateGraph, get_stream_writer
 
 pytestmark = pytest.mark.anyio
 
@@ -48,3 +49,76 @@ async def test_a_joined_reader_ends_with_its_run_whoever_has_the_thread_by_then(
             seen += [part async for part in slow]
     assert [part["data"] for part in joined] == [part["data"] for part in seen[1:]]
     assert second[-1]["data"] == {"log": ["x", "x"]}
+
+
+class Held(InMemorySaver):
+    """Holds the next commit that has events with it, once it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.holds = False
+        self.reached = anyio.Event()
+        self.opened = anyio.Event()
+
+    async def commit(self, claim: Claim, commit: Commit) -> None:
+        if self.holds and commit.events:
+            self.reached.set()
+            await self.opened.wait()
+        await super().commit(claim, commit)
+
+
+@pytest.mark.parametrize(("many", "read"), [(2, 1), (2, 2), (300, 1), (300, 5), (300, 299), (300, 301)])
+@pytest.mark.parametrize("ends", ["commit", "failure"])
+async def test_joining_while_a_superstep_is_being_stored(many: int, read: int, ends: str) -> None:
+    """docs/streaming.md: "The run goes on in this process: you join it, and get every chunk once." While a transaction
+    was under way, its events were neither stored nor held: who joined then missed them, and was told that the superstep
+    was void.
+    """
+    saver = Held()
+
+    async def work(state: State) -> State:
+        writer = get_stream_writer()
+        for number in range(many):
+            await writer(number)
+        if state["log"]:  # of the second superstep
+            saver.holds = True
+            if ends == "failure":
+                raise ZeroDivisionError
+        return {"log": ["x"]}
+
+    builder = StateGraph(State).add_sequence([("first", work), ("second", work)])
+    graph = builder.add_edge(START, "first").compile(saver)
+    seen: list[Any] = []
+    joined: list[Any] = []
+    failed: list[BaseException] = []
+
+    async def run() -> None:
+        try:
+            async for part in graph.astream({"log": []}, "t", keep_events=True, **ASK):
+                seen.append(part)
+        except ZeroDivisionError as error:
+            failed.append(error)
+
+    async def join(after: str) -> None:
+        try:
+            async for part in graph.astream(None, "t", after=after, **ASK):
+                joined.append(part)
+        except ZeroDivisionError as error:
+            failed.append(error)
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            await saver.reached.wait()
+            await anyio.wait_all_tasks_blocked()
+            at = len(seen) - many + read - 2  # one before the second superstep, and those of it but one
+            group.start_soon(join, seen[at]["cursor"])
+            await anyio.wait_all_tasks_blocked()
+            early = [part["data"] for part in joined]
+            saver.opened.set()
+    assert early == [part["data"] for part in seen[at + 1 :]][: len(early)]
+    assert [(part["type"], part["data"]) for part in joined] == [
+        (part["type"], part["data"]) for part in seen[at + 1 :]
+    ]
+    assert [part["seq"] for part in joined] == [part["seq"] for part in seen[at + 1 :]]
+    assert len(failed) == (2 if ends == "failure" else 0)
