@@ -38,7 +38,6 @@ from .parts import GraphOutput, StreamPart
 from .sync import SyncFace
 from .types import (
     INTERRUPT,
-    START,
     All,
     Command,
     Config,
@@ -476,8 +475,6 @@ class Runs(SyncFace[InputT, OutputT]):
 
     def _coercion_of(self, part: Part) -> Callable[[Any], Any] | None:
         """What makes the schema's own object of an event that was stored."""
-        if part.mode not in ("values", "checkpoints") or (part.mode == "checkpoints" and START in part.data["next"]):
-            return None
         graph: Runs[Any, Any] | None = self
         for step in part.ns:
             if graph is not None and not step.isdigit():

@@ -43,6 +43,7 @@ class _Event(msgspec.Struct, array_like=True, frozen=True):
     step: int
     data: bytes
     interrupts: bytes = b""
+    bare: bool = False  # the state in it was shown as a mapping, and not as the schema's own object
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -99,6 +100,7 @@ class Keeper:
             part.step,
             self._encoded(part),
             self._codec.encode(own(part.interrupts), channel="interrupt()") if part.interrupts else b"",
+            part.coerce is None,
         )
         self._position += 1
         part.cursor = msgspec.structs.replace(self.place, seq=part.seq)
@@ -210,6 +212,7 @@ def _part(event: _Event, cursor: Cursor, codec: Codec) -> Part:
         step=event.step,
         interrupts=asked,
         cursor=cursor,
+        uncoerced=not event.bare,
     )
 
 

@@ -193,7 +193,7 @@ class _Return:
         return (part.mode in self._feed.modes or part.mode not in MODES) and (self._feed.subgraphs or not part.ns)
 
     async def _put(self, part: Part) -> None:
-        if part.coerce is None:
+        if part.uncoerced:
             part.coerce = self._coerce(part)
         while self._sink.blocks(part.mode):
             await self._sink.room()
