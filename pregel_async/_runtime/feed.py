@@ -85,7 +85,8 @@ class Feed:
         depth: how many graphs are around the one that was called.
         failed: readers have been told that the run fails.
         status: how the run has ended; None before that.
-        run_id: of the run; "" before it has begun.
+        run_id: of the run; "" before it has its thread.
+        begun: it has its input too.
         said: the ids of the messages that were shown.
     """
 
@@ -119,6 +120,7 @@ class Feed:
         self.failed = False
         self.status: RunStatus | None = None
         self.run_id = ""
+        self.begun = False
         self.said: set[object] = set()
 
     def introduce(self, run_id: str) -> None:
@@ -130,6 +132,7 @@ class Feed:
 
     def begin(self) -> None:
         """Tell readers that the run has begun."""
+        self.begun = True
         for sink in self.sinks:
             sink.begin()
 

@@ -90,9 +90,10 @@ async def rejoin(
     while True:
         running = live.find(thread_id)
         if running is not None and running.keeper is not None:
-            await back.follow(running)
-            feed.status = running.status
-            return
+            if await back.follow(running):
+                feed.status = running.status
+                return
+            continue  # it was refused: its failure is its caller's affair
         await back.catch_up()
         await back.see_answers()
         if back.at_rest:
@@ -199,15 +200,19 @@ class _Return:
             await self._sink.room()
         self._sink.add(part)
 
-    async def follow(self, running: Feed) -> None:
-        """Join a run of this process, and show what it shows until it ends."""
-        assert running.keeper is not None
+    async def follow(self, running: Feed) -> bool:
+        """Join a run of this process, and show what it shows until it ends. Whether it has begun at all."""
         beside = Pipe(CAPACITY)
+        beside.begun = running.begun
         running.sinks.append(beside)
-        self._sink.introduce(running.run_id, self.at)
-        self._sink.begin()
-        attempts, held = running.keeper.attempts(), running.keeper.held(running.last)
         try:
+            while not beside.shows:
+                await beside.filled(or_begun=True)
+            if running.keeper is None or not (beside.begun or beside.tells):
+                return False
+            self._sink.introduce(running.run_id, self.at)
+            self._sink.begin()
+            attempts, held = running.keeper.attempts(), running.keeper.held(running.last)
             await self.catch_up(attempts)
             for part in held:
                 await self.show(part)
@@ -216,6 +221,7 @@ class _Return:
         finally:
             running.leave(beside)
             beside.leave()
+        return True
 
     async def see_answers(self) -> None:
         """A run that asked has been answered since, and whoever answered was cut off: it is to be gone on with."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Annotated, Any, TypedDict
 
 import anyio
 import pytest
 
 from checkpoint_savers import InMemorySaver
-from checkpoint_savers.records import Claim, Commit
-from pregel_async import START, StateGraph, get_stream_writer
+from checkpoint_savers.errors import StorageError
+from checkpoint_savers.records import Claim, Commit, TaskRecord
+from pregel_async import START, Command, StateGraph, get_stream_writer, interrupt
 
 pytestmark = pytest.mark.anyio
 
@@ -122,3 +124,52 @@ async def test_joining_while_a_superstep_is_being_stored(many: int, read: int, e
     ]
     assert [part["seq"] for part in joined] == [part["seq"] for part in seen[at + 1 :]]
     assert len(failed) == (2 if ends == "failure" else 0)
+
+
+class Failing(InMemorySaver):
+    """Holds whoever records something, and fails then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails = False
+        self.reached = anyio.Event()
+        self.opened = anyio.Event()
+
+    async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
+        if self.fails:
+            self.reached.set()
+            await self.opened.wait()
+            raise StorageError("down")
+        await super().record(claim, records, expires_at=expires_at)
+
+
+async def test_nobody_joins_a_call_that_does_not_begin() -> None:
+    """docs/streaming.md: "It has ended, or asks: you get what you missed". Who came back while another call of the
+    thread was bringing an answer that could not be stored, had joined that one, and got its error.
+    """
+    saver = Failing()
+
+    async def ask(state: State) -> State:
+        return {"log": [interrupt("go on?")]}
+
+    graph = StateGraph(State).add_node(ask).add_edge(START, "ask").compile(saver)
+    seen = [part async for part in graph.astream({"log": []}, "t", keep_events=True, **ASK)]
+    joined: list[Any] = []
+
+    async def answer() -> None:
+        with pytest.raises(StorageError):
+            await graph.astream(Command(resume="yes"), "t", keep_events=True, version="v2").finish()
+
+    async def join() -> None:
+        async for part in graph.astream(None, "t", after=seen[0]["cursor"], **ASK):
+            joined.append(part)
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            saver.fails = True
+            group.start_soon(answer)
+            await saver.reached.wait()
+            group.start_soon(join)
+            await anyio.wait_all_tasks_blocked()
+            saver.opened.set()
+    assert [part["data"] for part in joined] == [part["data"] for part in seen[1:]]
