@@ -213,7 +213,7 @@ class _Fold:
             kept = message
             if id is None:
                 id = self._new_id(message, avoided, repeats)
-                kept = _with_id(message, id)
+                kept = with_id(message, id)
             at = self.places.get(id)
             if at is None:
                 self.places[id] = len(self.messages)
@@ -299,7 +299,7 @@ def _is_removal(message: Any) -> bool:
     return kind == "remove"
 
 
-def _with_id(message: Any, id: str) -> Any:
+def with_id(message: Any, id: str) -> Any:
     """A copy that has an id; what the message holds is shared."""
     if isinstance(message, dict):
         copied: Any = copy.copy(message)

@@ -38,7 +38,6 @@ from .parts import GraphOutput, StreamPart
 from .sync import SyncFace
 from .types import (
     INTERRUPT,
-    START,
     All,
     Command,
     Config,
@@ -328,6 +327,11 @@ class Runs(SyncFace[InputT, OutputT]):
             self._check_keeps()
         stops = self._stops(interrupt_before, interrupt_after)
         call = self._call(input, config, context, stops, durability, on_conflict, control)
+        if call.outer is not None and (keep_events or cursor is not None):
+            raise ConfigError(
+                f"graph {self.name!r} runs as part of the node that calls it, and the run around it keeps its events: "
+                "ask for them there (keep_events=True, subgraphs=True), or name a thread of its own in config"
+            )
         channels = None if output_keys is None else self._shown(output_keys, self._stream_channels)
         feed = Feed(
             names,
@@ -478,8 +482,6 @@ class Runs(SyncFace[InputT, OutputT]):
 
     def _coercion_of(self, part: Part) -> Callable[[Any], Any] | None:
         """What makes the schema's own object of an event that was stored."""
-        if part.mode not in ("values", "checkpoints") or (part.mode == "checkpoints" and START in part.data["next"]):
-            return None
         graph: Runs[Any, Any] | None = self
         for step in part.ns:
             if graph is not None and not step.isdigit():

@@ -86,7 +86,8 @@ class Feed:
         failed: readers have been told that the run fails.
         status: how the run has ended; None before that.
         dismissed: if the run is cancelled, that is for good: it is not to be picked up.
-        run_id: of the run; "" before it has begun.
+        run_id: of the run; "" before it has its thread.
+        begun: it has its input too.
         said: the ids of the messages that were shown.
     """
 
@@ -120,8 +121,8 @@ class Feed:
         self.failed = False
         self.status: RunStatus | None = None
         self.dismissed = False
-        self._begun = False
         self.run_id = ""
+        self.begun = False
         self.said: set[object] = set()
 
     def introduce(self, run_id: str) -> None:
@@ -133,8 +134,8 @@ class Feed:
 
     def begin(self) -> None:
         """Tell readers that the run has begun."""
-        if not self._begun:
-            self._begun = True
+        if not self.begun:
+            self.begun = True
             for sink in self.sinks:
                 sink.begin()
 

@@ -8,7 +8,7 @@ order in which it was shown, and a superstep that was cut off has no tail.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from typing import Any, Literal
 
@@ -43,6 +43,7 @@ class _Event(msgspec.Struct, array_like=True, frozen=True):
     step: int
     data: bytes
     interrupts: bytes = b""
+    bare: bool = False  # the state in it was shown as a mapping, and not as the schema's own object
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -65,7 +66,6 @@ class Keeper:
         self._position = 0
         self._events: list[_Event] = []  # held
         self._size = 0
-        self._spilling: list[_Event] = []
         self._spilled = False
         self._lock = anyio.Lock()
 
@@ -100,6 +100,7 @@ class Keeper:
             part.step,
             self._encoded(part),
             self._codec.encode(own(part.interrupts), channel="interrupt()") if part.interrupts else b"",
+            part.coerce is None,
         )
         self._position += 1
         part.cursor = msgspec.structs.replace(self.place, seq=part.seq)
@@ -158,18 +159,28 @@ class Keeper:
         """Store what is held; it is void until its superstep closes."""
         async with self._lock:
             if self.is_heavy:
-                self._spilling, self._events, self._size = self._events, [], 0
-                self._spilled = True
-                self._thread.events.append(self._row("part", self._spilling))
+                self._thread.events.append(self._row("part", self._events))
+                self._events, self._size, self._spilled = [], 0, True
                 with anyio.CancelScope(shield=True):
                     await self._thread.save()
-                self._spilling = []
 
-    def held(self) -> list[Part]:
-        """The events that are in nobody's hands but this process's."""
-        events = [*self._spilling, *self._events]
-        first = self._position - len(events) + 1
-        return [_part(event, Cursor(self._at, self._epoch, first + at), self._codec) for at, event in enumerate(events)]
+    def held(self, last: Cursor | None) -> list[Part]:
+        """The events that are in nobody's hands but this process's: those of a transaction under way too.
+
+        Args:
+            last: the place of the last that was shown. Those behind it are shown when they are stored.
+        """
+        rows = [*self._thread.events, self._row("part", self._events)]
+        return [
+            _part(event, cursor, self._codec)
+            for row in rows
+            for at, event in enumerate(_events(row, self._thread.thread_id), row.position)
+            if last is not None and (cursor := Cursor(row.checkpoint_id, row.epoch, at)).place <= last.place
+        ]
+
+    def attempts(self) -> set[tuple[str, int]]:
+        """The checkpoint and the epoch of what is not closed yet, or whose closing is not stored yet."""
+        return {(self._at, self._epoch), *((row.checkpoint_id, row.epoch) for row in self._thread.events)}
 
     def _row(self, kind: Literal["head", "part", "tail"], events: Sequence[_Event]) -> EventRow:
         return EventRow(
@@ -205,6 +216,7 @@ def _part(event: _Event, cursor: Cursor, codec: Codec) -> Part:
         step=event.step,
         interrupts=asked,
         cursor=cursor,
+        uncoerced=not event.bare,
     )
 
 
@@ -217,7 +229,7 @@ async def read_kept(
     after: Cursor,
     codec: Codec,
     *,
-    live: Cursor | None = None,
+    live: Collection[tuple[str, int]] = (),
     again: bool = False,
 ) -> AsyncGenerator[Part, None]:
     """The events after a place, of the branch that the thread stands on, as far as they are committed.
@@ -226,24 +238,24 @@ async def read_kept(
     it has no cursor. It is to be told before anything of a later attempt, unless that says so itself.
 
     Args:
-        live: the place of a run that goes on in this process: what is stored of its open superstep counts.
+        live: the attempts (checkpoint, epoch) of a run that goes on in this process: what is stored of them counts.
         again: begin with all events of the attempt that the place is in.
 
     Raises:
         InvalidCursorError: the place is not on that branch.
         CorruptCheckpointError, StorageError
     """
-    path = await _path(saver, thread_id, after.checkpoint_id)
-    tails: set[tuple[str, int]] = set()
-    if live is not None:
-        tails.add((live.checkpoint_id, live.epoch))
+    path, forked = await _path(saver, thread_id, after.checkpoint_id)
+    tails = set(live)
     mine = (after.checkpoint_id, after.epoch)
     head = 0  # how many events came with the commit that made the checkpoint of the place
     async with aclosing(_rows(saver, thread_id, after)) as rows:
         async for row in rows:
             key = (row.checkpoint_id, row.epoch)
             if row.kind == "tail":
-                tails.add(key)
+                # A superstep that was closed led elsewhere, where the way forks from the checkpoint under it.
+                if row.checkpoint_id not in forked or _events(row, thread_id)[-1].mode == END:
+                    tails.add(key)
             elif row.kind == "head" and key == mine:
                 shown = [event for event in _events(row, thread_id) if event.mode != END]
                 head = max(head, row.position + len(shown) - 1 if shown else 0)
@@ -266,25 +278,32 @@ def restarted(step: int, checkpoint_id: str) -> Part:
     return Part(mode=RESTARTED, ns=(), data={"step": step, "checkpoint_id": checkpoint_id}, step=step)
 
 
-async def _path(saver: BaseCheckpointSaver, thread_id: str, since: str) -> dict[str, int]:
-    """The checkpoints from one to the head, and the superstep that made each."""
+async def _path(saver: BaseCheckpointSaver, thread_id: str, since: str) -> tuple[dict[str, int], set[str]]:
+    """The checkpoints from one to the head, and the superstep that made each; and those that the way forks from."""
     chain = await saver.read(thread_id)
     parents: dict[str, str | None] = {}
     steps: dict[str, int] = {}
+    forks: set[str] = set()
     before: CheckpointId | None = None
     while chain is not None:
         page = await saver.scan(thread_id, "", before=before, limit=PAGE)
         for header in page:
             parents[header.checkpoint_id] = header.parent_id
             steps[header.checkpoint_id] = header.step
+            if header.metadata.get("source") == "fork":
+                forks.add(header.checkpoint_id)
         if len(page) < PAGE or page[-1].checkpoint_id < since:
             break
         before = page[-1].checkpoint_id
     path: dict[str, int] = {}
+    forked: set[str] = set()
     at: str | None = None if chain is None else chain.head
     while at is not None and at in parents and at >= since:
         path[at] = steps[at]
-        at = parents[at]
+        parent = parents[at]
+        if at in forks and parent is not None:
+            forked.add(parent)
+        at = parent
     if since == "":
         path[""] = -2
     if since not in path:
@@ -292,7 +311,7 @@ async def _path(saver: BaseCheckpointSaver, thread_id: str, since: str) -> dict[
             f"thread {thread_id!r} does not stand on the branch of checkpoint {since!r} any more: read it from its "
             "state (aget_state), and follow a new run"
         )
-    return path
+    return path, forked
 
 
 async def _rows(saver: BaseCheckpointSaver, thread_id: str, after: Cursor) -> AsyncGenerator[EventRow, None]:

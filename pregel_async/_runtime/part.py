@@ -72,6 +72,7 @@ class Part(msgspec.Struct, kw_only=True):
         seq: its number, from 1.
         committed: the superstep of the called graph that is stored, as are all before it; None when there is none.
         cursor: its place among the events that are kept; None when they are not.
+        uncoerced: it was read back: what `coerce` was is to be found again.
     """
 
     mode: str
@@ -83,6 +84,7 @@ class Part(msgspec.Struct, kw_only=True):
     seq: int = 0
     committed: int | None = None
     cursor: Cursor | None = None
+    uncoerced: bool = False
 
 
 Shape: TypeAlias = Callable[[Part], Any]

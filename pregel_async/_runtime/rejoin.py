@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import aclosing
 from threading import get_ident
 from typing import Protocol
@@ -50,10 +50,10 @@ class Live:
         """The run is over: those who have joined it are told."""
         key = (get_ident(), thread_id)
         if self._feeds.get(key) is feed:
-            del self._feeds[key]
-            for sink in feed.sinks[1:]:
-                told = failure if failure is None or isinstance(failure, Exception) else RunCancelledError(thread_id)
-                sink.end(told)
+            del self._feeds[key]  # else the thread was given up with the last commit, and another run has it by now
+        for sink in feed.sinks[1:]:
+            told = failure if failure is None or isinstance(failure, Exception) else RunCancelledError(thread_id)
+            sink.end(told)
 
     def find(self, thread_id: str) -> Feed | None:
         """The feed of a run on this event loop."""
@@ -90,9 +90,10 @@ async def rejoin(
     while True:
         running = live.find(thread_id)
         if running is not None and running.keeper is not None:
-            await back.follow(running)
-            feed.status = running.status
-            return
+            if await back.follow(running):
+                feed.status = running.status
+                return
+            continue  # it was refused: its failure is its caller's affair
         await back.catch_up()
         await back.see_answers()
         if back.at_rest:
@@ -144,7 +145,7 @@ class _Return:
         self._codec = codec
         self._coerce = coerce
 
-    async def catch_up(self, live: Cursor | None = None) -> None:
+    async def catch_up(self, live: Collection[tuple[str, int]] = ()) -> None:
         """Show what is stored."""
         self._void = None  # an attempt that was open at the last look may be committed by now
         parts = read_kept(self._saver, self._thread_id, self.at, self._codec, live=live, again=self._sink.recalls)
@@ -193,22 +194,26 @@ class _Return:
         return (part.mode in self._feed.modes or part.mode not in MODES) and (self._feed.subgraphs or not part.ns)
 
     async def _put(self, part: Part) -> None:
-        if part.coerce is None:
+        if part.uncoerced:
             part.coerce = self._coerce(part)
         while self._sink.blocks(part.mode):
             await self._sink.room()
         self._sink.add(part)
 
-    async def follow(self, running: Feed) -> None:
-        """Join a run of this process, and show what it shows until it ends."""
-        assert running.keeper is not None
+    async def follow(self, running: Feed) -> bool:
+        """Join a run of this process, and show what it shows until it ends. Whether it has begun at all."""
         beside = Pipe(CAPACITY)
+        beside.begun = running.begun
         running.sinks.append(beside)
-        self._sink.introduce(running.run_id, self.at)
-        self._sink.begin()
-        place, held = running.keeper.place, running.keeper.held()
         try:
-            await self.catch_up(place)
+            while not beside.shows:
+                await beside.filled(or_begun=True)
+            if running.keeper is None or not (beside.begun or beside.tells):
+                return False
+            self._sink.introduce(running.run_id, self.at)
+            self._sink.begin()
+            attempts, held = running.keeper.attempts(), running.keeper.held(running.last)
+            await self.catch_up(attempts)
             for part in held:
                 await self.show(part)
             async for part in beside:
@@ -216,6 +221,7 @@ class _Return:
         finally:
             running.leave(beside)
             beside.leave()
+        return True
 
     async def see_answers(self) -> None:
         """A run that asked has been answered since, and whoever answered was cut off: it is to be gone on with."""

@@ -490,11 +490,16 @@ class _Run:
 
     async def _failed(self, error: Exception) -> None:
         """Show a failure that is no superstep's: a limit, a value that cannot be stored, failing storage."""
+        feed = self._feed
+        if feed is not None and self._board is None:
+            feed.keeper = None  # it has not begun: this is not how the run ended that the thread's events tell of
         told = self._failure(error)
         step = told[0][1].step if told else 0
         if self._rest(told, "failed", step, error) and self._thread is not None:
             with contextlib.suppress(CheckpointError):  # what `error` is about, or as hopeless
                 await self._thread.save()
+        if feed is not None:
+            feed.status = "failed"  # it may have come to rest before, and that could not be stored
         await self._send(told)
 
     async def _dismissed(self) -> None:

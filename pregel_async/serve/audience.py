@@ -48,13 +48,16 @@ class Seat:
         self._audience = audience
         self._thread_id = thread_id
         self._taken = False
+        self._left = False
 
     def take(self) -> None:
-        if not self._taken:
+        """Sit down; not if the reader has left before the run began."""
+        if not (self._taken or self._left):
             self._taken = True
             self._audience.come(self._thread_id)
 
     def leave(self) -> None:
+        self._left = True
         if self._taken:
             self._taken = False
             self._audience.go(self._thread_id)

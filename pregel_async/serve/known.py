@@ -10,6 +10,10 @@ import msgspec
 from ..types import StreamMode
 
 GRAPH, ATTEMPT, MODES, SUBGRAPHS = "graph", "attempt", "stream_mode", "stream_subgraphs"
+BEFORE, AFTER = "interrupt_before", "interrupt_after"
+
+Stops = str | list[str] | None
+"""Nodes to stop at, "*" for all; None for those that the graph was compiled with."""
 
 
 class Known(msgspec.Struct, kw_only=True):
@@ -20,12 +24,15 @@ class Known(msgspec.Struct, kw_only=True):
         attempt: the first, or the how-manieth after it was cut off.
         modes: what is shown of it, and kept; with "messages-tuple".
         subgraphs: the graphs inside are shown too.
+        before, after: where its client wants it to stop.
     """
 
     run_id: str = ""
     attempt: int = 1
     modes: list[str] = []
     subgraphs: bool = False
+    before: Stops = None
+    after: Stops = None
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> Known:
@@ -36,11 +43,28 @@ class Known(msgspec.Struct, kw_only=True):
             attempt=attempt if isinstance(attempt, int) else 1,
             modes=modes.split(",") if isinstance(modes, str) else [],
             subgraphs=metadata.get(SUBGRAPHS) is True,
+            before=_stops(metadata.get(BEFORE)),
+            after=_stops(metadata.get(AFTER)),
         )
 
     def metadata(self, graph: str) -> dict[str, Any]:
         """To be stored with its checkpoints."""
-        return {GRAPH: graph, ATTEMPT: self.attempt, MODES: ",".join(self.modes), SUBGRAPHS: self.subgraphs}
+        return {
+            GRAPH: graph,
+            ATTEMPT: self.attempt,
+            MODES: ",".join(self.modes),
+            SUBGRAPHS: self.subgraphs,
+            # Names of nodes may have commas in them. None keeps a client from saying it in its own metadata.
+            BEFORE: None if self.before is None else msgspec.json.encode(self.before).decode(),
+            AFTER: None if self.after is None else msgspec.json.encode(self.after).decode(),
+        }
+
+
+def _stops(stored: Any) -> Stops:
+    try:
+        return msgspec.json.decode(stored, type=Stops) if isinstance(stored, str) else None
+    except msgspec.MsgspecError:
+        return None  # not an endpoint's
 
 
 def modes_of(shown: Sequence[str]) -> list[StreamMode]:

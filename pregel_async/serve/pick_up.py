@@ -18,7 +18,7 @@ from .._runtime.part import END, Cursor
 from ..compiled import Graph
 from ..errors import GraphDrained, RecordedFailureError, RunCancelledError
 from .failures import log
-from .known import GRAPH, Known, modes_of
+from .known import AFTER, BEFORE, GRAPH, Known, modes_of
 from .service import Service
 
 Again: TypeAlias = Callable[[str], Awaitable[Mapping[str, Any] | None] | Mapping[str, Any] | None]
@@ -92,6 +92,7 @@ async def _pick_up(
         if await _was_dismissed(graph, thread_id, header.checkpoint_id):
             return
         # Who comes back to the newest checkpoint learns how its run has ended; if it has not, it is run on with.
+        stops: dict[str, Any] = {BEFORE: run.before, AFTER: run.after}
         stream = graph.astream(
             None,
             config,
@@ -100,7 +101,7 @@ async def _pick_up(
             after=str(Cursor(header.checkpoint_id, 0, 0)),
             control=service.control,
             version="v2",
-            **arguments,
+            **{**stops, **arguments},
         )
         await stream.finish()
     except (ThreadBusyError, GraphDrained, RecordedFailureError, RunCancelledError):

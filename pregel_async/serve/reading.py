@@ -13,7 +13,14 @@ from typing import Any, Literal, TypeAlias
 import anyio
 
 from .._runtime.stream import GraphStream
-from ..errors import EmptyInputError, GraphDrained, InvalidUpdateError, RecordedFailureError, RunCancelledError
+from ..errors import (
+    EmptyInputError,
+    GraphDrained,
+    InvalidUpdateError,
+    RecordedFailureError,
+    RunCancelledError,
+    UnstorableValueError,
+)
 from .audience import Seat
 from .failures import Refusal, log, told
 from .limits import Limits
@@ -149,7 +156,9 @@ class Reading:
             self.refused = error
             if isinstance(error, EmptyInputError) and self._wire.place is not None:
                 self.refused = Refusal(404, "NotFound", "this thread has nothing to come back to")
-            elif isinstance(error, InvalidUpdateError):  # nothing has run: it is the client's own
+            elif isinstance(
+                error, (InvalidUpdateError, UnstorableValueError)
+            ):  # nothing has run: it is the client's own
                 self.refused = Refusal(422, type(error).__name__, str(error))
         elif not isinstance(error, RecordedFailureError) and not told(error).known:
             log.error("run %s has failed", self.run_id, exc_info=error)

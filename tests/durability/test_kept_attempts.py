@@ -143,7 +143,6 @@ async def test_another_branch() -> None:
     assert states == [[], ["first"], ["first", "second"]]
 
 
-@pytest.mark.xfail(reason="a superstep that closed on another branch counts by the checkpoint that both stand on")
 @pytest.mark.parametrize("at", ["first", "second"])
 async def test_the_superstep_that_was_forked(at: str) -> None:
     """P2: nor is it shown what the sibling's superstep showed that began at the fork."""

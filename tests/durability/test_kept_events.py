@@ -611,6 +611,27 @@ async def test_bad_calls(saver: BaseCheckpointSaver) -> None:
         graph.astream(None, "t", after=cursor, version="v2")
 
 
+async def test_a_graph_that_is_a_node_s_own_part_keeps_nothing_by_itself() -> None:
+    """docs/streaming.md: "With keep_events=True, what is shown is kept". In a node it was not, without a word; and to come
+    back there (`after`) said that nothing was stored, or ran on in its caller's place.
+    """
+    inside = StateGraph(State).add_node("x", lambda state: {"log": ["x"]}).add_edge(START, "x")
+    told: list[str] = []
+
+    async def calls(state: State) -> dict[str, list[str]]:
+        graph = inside.compile(InMemorySaver())
+        for given, more in (({"log": []}, {"keep_events": True}), (None, {"after": ".0.0.0"})):
+            with pytest.raises(ConfigError, match="the run around it keeps") as error:
+                graph.astream(given, **more, stream_mode="values", version="v2")
+            told.append(str(error.value))
+        parts = [part async for part in graph.astream({"log": []}, "own", keep_events=True, version="v2")]
+        return {"log": [part["type"] for part in parts if part["cursor"] is not None]}
+
+    graph = StateGraph(State).add_node(calls).add_edge(START, "calls").compile(InMemorySaver())
+    assert await graph.ainvoke({"log": []}, "t") == {"log": ["updates"]}
+    assert len(told) == 2
+
+
 async def test_what_cannot_be_kept(saver: BaseCheckpointSaver) -> None:
     """P11: a chunk that cannot be stored fails the node that wrote it; a key that is never stored is left out."""
 

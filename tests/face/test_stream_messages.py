@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import operator
 from types import SimpleNamespace
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import anyio
 import anyio.to_thread
@@ -161,6 +162,45 @@ async def test_messages_without_an_id_get_one() -> None:
     assert [message["content"] for message, _ in got] == ["x", "y"]
     assert [message["id"] for message, _ in got] == [message["id"] for message in kept]
     assert all(message["id"] for message in kept)
+
+
+async def test_the_same_words_without_an_id_are_another_message() -> None:
+    """S-78: each message is shown once, under the id that it has in the state. An answer without an id was not shown at all
+    where the thread had one of the same words already: of this turn, or of any before.
+    """
+    yes = says("Yes.")
+    graph = graph_of(a=lambda state: {"messages": [yes]}, b=lambda state: {"messages": [yes, yes]})
+    compiled = graph.compile(InMemorySaver(), blocking=False)
+    for turn in (1, 2, 3):
+        got = await shown(compiled, {"messages": [says("Well?", role="user")]}, "t")
+        kept = (await compiled.aget_state("t")).values["messages"][-3:]
+        assert [message["content"] for message, _ in got] == ["Yes."] * 3, turn
+        assert [message["id"] for message, _ in got] == [message["id"] for message in kept]
+
+
+@pytest.mark.parametrize("keeps", [None, True])
+async def test_what_a_node_hands_on_without_an_id_is_not_shown_again(keeps: Any) -> None:
+    """S-78: from a graph inside that keeps no ids, and from a task; each of them is shown where it was said."""
+
+    class Plain(TypedDict):
+        log: Annotated[list[Any], operator.add]
+
+    sub = StateGraph(Plain).add_node("x", lambda state: {"log": [says("inside")]}).add_edge(START, "x")
+    inside = sub.compile(checkpointer=keeps, blocking=False)
+
+    @task
+    async def call() -> dict[str, Any]:
+        return says("task")
+
+    async def runs(state: Any) -> Any:
+        ended = await inside.ainvoke({"log": []})
+        return {"messages": [ended["log"][-1], await call(), says("own")]}
+
+    compiled = graph_of(a=runs, b=runs).compile(InMemorySaver(), blocking=False)
+    got = await shown(compiled, {"messages": [says("hi", role="user")]}, "t", subgraphs=True)
+    assert [message["content"] for _, (message, _) in got] == ["inside", "task", "own"] * 2
+    alone = await shown(compiled, {"messages": [says("hi", role="user")]}, "u")
+    assert [message["content"] for message, _ in alone] == ["task", "inside", "own"] * 2
 
 
 async def test_a_message_of_an_earlier_run_is_not_shown(saver: BaseCheckpointSaver) -> None:

@@ -218,6 +218,35 @@ async def test_what_was_cut_off_is_picked_up() -> None:
     assert (await ask.with_checkpointer(saver).aget_state("ask")).interrupts
 
 
+@pytest.mark.parametrize("how", ["picked up", "come back to"])
+@pytest.mark.parametrize(
+    "stop", [{"interrupt_before": ["last"]}, {"interrupt_after": ["held"]}], ids=["before", "after"]
+)
+async def test_a_run_that_goes_on_stops_where_its_client_wanted_it_to(how: str, stop: Any) -> None:
+    """docs/serving.md: `interrupt_before`, `interrupt_after`: "nodes to stop at". A run that had been cut off, and was gone
+    on with when its client came back, or when the service was started again, went past them.
+    """
+    gate = Gate()
+    saver = InMemorySaver()
+    graph = gated(gate).compile(name="gated")
+    async with browsing(application(Starlette, graph, saver=saver)) as browser:
+        exchange = browser.open("/gated", json={**BODY, **stop}, headers={"user": "cut"})
+        await gate.reached.wait()
+        exchange.cut()
+        await exchange.over.wait()
+    gate.opened.set()
+    own = graph.with_checkpointer(saver)
+    async with browsing(application(Starlette, graph, saver=saver, pick_up=how == "picked up")) as browser:
+        while (await own.aget_state("cut")).next != ("last",):
+            if how == "come back to":
+                again = await browser.ask("/gated", headers={"user": "cut"})
+                assert again.events[-1].data["status"] == "interrupted"
+            await anyio.sleep(0)
+        for _ in range(100):
+            await anyio.sleep(0)
+    assert (await own.aget_state("cut")).next == ("last",)
+
+
 async def test_a_reader_joins_what_is_picked_up() -> None:
     """The run is the same for all: who comes back while it goes on joins it."""
     gate = Gate()

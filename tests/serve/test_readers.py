@@ -12,6 +12,7 @@ from served import Gate, Log, chain, gated, logs
 from checkpoint_savers import InMemorySaver
 from pregel_async import StreamWriter
 from pregel_async.serve import Limits, graph_endpoint
+from pregel_async.serve.audience import Audience
 
 pytestmark = pytest.mark.anyio
 
@@ -177,3 +178,19 @@ async def test_headers() -> None:
         await exchange.next()
         assert exchange.headers["content-type"].startswith("text/event-stream")
         assert (exchange.headers["cache-control"], exchange.headers["x-accel-buffering"]) == ("no-store", "no")
+
+
+async def test_who_left_before_the_run_began_takes_no_seat() -> None:
+    """docs/serving.md: "cancels the run when its reader has closed the connection". A request that waited for its thread
+    (`enqueue`), and whose client had left, took a seat when its run began: when the reader before it was gone, its run
+    went on for nobody.
+    """
+    audience = Audience()
+    reader, gone = audience.seat("t"), audience.seat("t")
+    reader.take()
+    gone.leave()
+    assert gone.others
+    gone.take()
+    reader.leave()
+    with anyio.fail_after(1):
+        await gone.nobody()

@@ -96,6 +96,23 @@ async def test_methods_and_types() -> None:
         assert (await browser.ask(body=b"...", headers=packed)).status == 415
 
 
+@pytest.mark.parametrize("key", ["input", "update", "resume"])
+async def test_what_cannot_be_stored_is_the_client_s_affair(key: str) -> None:
+    """docs/serving.md: 422 is "an input, config, context or command that does not fit". JSON that is nested deeper than
+    what can be stored was answered with 500, and a traceback for each in the log.
+    """
+    deep: Any = []
+    for _ in range(150):
+        deep = [deep]
+    graph = asking().compile(InMemorySaver())
+    async with browsing(graph_endpoint(graph, thread=lambda request: "t")) as browser:
+        await browser.ask(json={"input": {"log": []}})
+        body = {"input": {"log": [deep]}} if key == "input" else {"command": {key: {"log": [deep]}}}
+        exchange = await browser.ask(json=body)
+        assert exchange.status == 422
+        assert "nested more than" in exchange.content.decode()
+
+
 async def test_oversized_bodies() -> None:
     """413, whether the body says how long it is, lies, or does not; it is not read to its end."""
     async with browsing(mine(asking().compile(InMemorySaver()), limits=Limits(body=100_000))) as browser:

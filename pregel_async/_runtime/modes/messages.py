@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ..._core.board import Board
 from ..._core.isolation import isolate, own
+from ..._core.program import RETURN
 from ..._core.task import Finished, Task
-from ...messages import id_of, messages_in
+from ...channels.reduced import Reduced
+from ...messages import id_of, messages_in, with_id
 from ..part import Part
 from .mode import Mode, View
 from .tasks import metadata_of
@@ -52,15 +54,44 @@ class Messages(Mode):
         replayed = outcome.replayed and not self.view.returns  # a reader who comes back was told that it is void
         silent = task.node.hidden or replayed or NO_STREAM in task.node.tags
         told: dict[str, Any] | None = None
-        for _, value in outcome.writes:
+        for channel, value in outcome.writes:
+            named = {id_of(message) for message in messages_in(value)}
             for message in messages_in(value, named=True):
                 key = id_of(message)
+                if not silent and key not in named and self._appends(channel):
+                    if self._was_shown_inside(task, key):
+                        continue
+                    key = _unused(key, known, said)
+                    message = with_id(message, key)
                 if silent:
                     known.add(key)
                 elif key not in known and key not in said:
                     said.add(key)
+                    if key not in named:
+                        said.update((place, _base(key)) for place in self._around(task))
                     told = self._metadata(task, {}) if told is None else told
                     yield self.part(task.step, (isolate(message), dict(told)))
+
+    # A message without an id is told from others by what it holds: see `pregel_async.messages`. Where a channel appends
+    # what it is given, another of the same words is another message all the same; unless it is the one that a graph or
+    # a task inside the node has shown, and the node hands on.
+
+    def _appends(self, channel: str) -> bool:
+        return channel == RETURN or isinstance(self.view.program.channels.get(channel), Reduced)
+
+    def _around(self, task: Task) -> Iterator[tuple[str, Any]]:
+        """The tasks that a task is inside of."""
+        if task.caller is not None:
+            yield self.view.checkpoint_ns, task.caller
+        parts = self.view.checkpoint_ns.split("|") if self.view.checkpoint_ns else []
+        for at in range(len(parts)):
+            yield "|".join(parts[: at + 1]), None
+
+    def _was_shown_inside(self, task: Task, key: Any) -> bool:
+        ns, name = self.view.checkpoint_ns, task.node.name
+        inside = [f"{name}:{task.id}", name]  # a graph that keeps its state is in the node's namespace
+        places: list[Any] = [(ns, task.path), *((f"{ns}|{each}" if ns else each, None) for each in inside)]
+        return any((place, _base(key)) in self.view.said for place in places)
 
     def _metadata(self, task: Task, metadata: Mapping[str, Any]) -> dict[str, Any]:
         own_ns = f"{task.node.name}:{task.id}"
@@ -80,3 +111,16 @@ class Messages(Mode):
             **given,
             **({"tags": tags} if tags else {}),
         }
+
+
+def _unused(base: str, *taken: set[Any]) -> str:
+    """The id that a list gives a message, which has others of the same words already."""
+    key, count = base, 1
+    while any(key in each for each in taken):
+        count += 1
+        key = f"{_base(base)}-{count}"
+    return key
+
+
+def _base(key: str) -> str:
+    return key.partition("-")[0]
