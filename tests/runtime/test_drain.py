@@ -311,6 +311,22 @@ async def test_questions_go_before() -> None:
     assert await graph.ainvoke(None, "t") == {"log": ["x", "b"]}
 
 
+async def test_questions_beside_a_graph_that_is_drained() -> None:
+    """1.25: the same where a graph inside stops in the superstep in which another node asks: it goes on with the answer."""
+    sub = Chain("x", "y", at="x")
+
+    async def asks(state: State) -> State:
+        return {"log": [interrupt("?")]}
+
+    made = StateGraph(State).add_node("asks", asks).add_node("sub", sub.graph).add_edge(START, "asks")
+    graph = made.add_edge(START, "sub").compile(InMemorySaver())
+    result: Any = await graph.ainvoke({}, "t", control=RunControl())
+    assert [question.value for question in result["__interrupt__"]] == ["?"]
+    assert sub.ran == ["x"]
+    assert await graph.ainvoke(Command(resume="!"), "t") == {"log": ["!", "x", "y"]}
+    assert sub.ran == ["x", "y"]
+
+
 async def test_a_failure_goes_before() -> None:
     """P9: a superstep that fails has failed, drained or not."""
     control = RunControl()
