@@ -151,6 +151,17 @@ async def test_each_message_is_shown_once() -> None:
     assert await contents(graph, {"messages": [says("hi", "0", "user")]}) == ["a", "b", "new", "newer"]
 
 
+async def test_what_a_node_was_sent_is_not_shown() -> None:
+    """S-78: a send's argument is the node's input: the messages in it are not new."""
+
+    def work(given: Any) -> Any:
+        return {"messages": [*given["messages"], says("new", "2")]}
+
+    made = StateGraph(MessagesState).add_node("w", work)
+    made.add_conditional_edges(START, lambda state: [Send("w", {"messages": [says("sent", "1")]})])
+    assert await contents(made.compile(blocking=False), {}) == ["new"]
+
+
 async def test_messages_without_an_id_get_one() -> None:
     """S-78: a node's message without an id is shown with the one that it has in the state afterwards."""
     graph = graph_of(

@@ -29,7 +29,7 @@ from pregel_async import (
     interrupt,
     task,
 )
-from pregel_async._runtime import log
+from pregel_async._runtime import log as log_module
 from pregel_async._runtime import modes as mode_package
 from pregel_async._runtime.modes import MODES, Mode
 from pregel_async._runtime.part import Part
@@ -545,8 +545,7 @@ def test_a_mode_that_nobody_asked_for_costs_nothing(mode: str | None, monkeypatc
         assert called == set()
         assert not any("/writer.py" in name and "_show" in name for name in with_all)
         return
-    # In its own place: a dict that something is deleted from and put back has another order.
-    monkeypatch.setattr(log, "MODES", {mode: MODES[mode]})
+    monkeypatch.setattr(log_module, "MODES", {mode: MODES[mode]})
     assert counted() == with_all
 
 

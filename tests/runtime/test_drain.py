@@ -253,19 +253,18 @@ async def test_graphs_side_by_side_and_three_deep() -> None:
 async def test_a_control_of_a_graph_that_a_node_calls() -> None:
     """`control=` of a call in a node stops the graph that is called; the run around it stops with it, as there is no going
     on without its result."""
-    control = RunControl()
+    controls = [RunControl(), RunControl()]
     sub = Chain("x", "y", at="x")
     seen: list[Any] = []
 
     async def calls(state: State, runtime: Runtime[Any]) -> State:
         seen.append(runtime.control)
-        return {"log": (await sub.graph.ainvoke({}, control=control))["log"]}
+        return {"log": (await sub.graph.ainvoke({}, control=controls.pop(0)))["log"]}
 
     made = StateGraph(State).add_node("calls", calls).add_node("after", lambda state: {"log": ["after"]})
     graph = made.add_edge(START, "calls").add_edge("calls", "after").compile(InMemorySaver(), blocking=False)
     assert await drained(graph, {}) == "at x"
     assert seen == [None]
-    control.__init__()
     assert await graph.ainvoke(None, "t") == {"log": ["x", "y", "after"]}
     assert sub.ran == ["x", "y"]
 
@@ -310,6 +309,22 @@ async def test_questions_go_before() -> None:
     assert [question.value for question in result["__interrupt__"]] == ["?"]
     assert await drained(graph, Command(resume="x"), control=control) == "shutdown"
     assert await graph.ainvoke(None, "t") == {"log": ["x", "b"]}
+
+
+async def test_questions_beside_a_graph_that_is_drained() -> None:
+    """1.25: the same where a graph inside stops in the superstep in which another node asks: it goes on with the answer."""
+    sub = Chain("x", "y", at="x")
+
+    async def asks(state: State) -> State:
+        return {"log": [interrupt("?")]}
+
+    made = StateGraph(State).add_node("asks", asks).add_node("sub", sub.graph).add_edge(START, "asks")
+    graph = made.add_edge(START, "sub").compile(InMemorySaver())
+    result: Any = await graph.ainvoke({}, "t", control=RunControl())
+    assert [question.value for question in result["__interrupt__"]] == ["?"]
+    assert sub.ran == ["x"]
+    assert await graph.ainvoke(Command(resume="!"), "t") == {"log": ["!", "x", "y"]}
+    assert sub.ran == ["x", "y"]
 
 
 async def test_a_failure_goes_before() -> None:

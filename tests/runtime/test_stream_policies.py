@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import operator
 import random
@@ -15,6 +16,7 @@ from living import nothing_left
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import END, START, Send, StateGraph, StreamWriter, get_stream_writer, task
+from pregel_async._runtime.feed import Feed
 from pregel_async._runtime.part import Part
 from pregel_async._runtime.pipe import Pipe
 
@@ -176,6 +178,47 @@ def test_the_pipe_against_a_model() -> None:
         assert [part.data for part in taken if part.mode == "b"] == added["b"]
         for mode in "dce":
             assert [part.data for part in taken if part.mode == mode][-1:] == added[mode][-1:]
+
+
+async def test_room_is_not_lost_with_who_is_cancelled() -> None:
+    """P12: who waits for a second reader, and is cancelled there, hands on the room that the first one has."""
+    pipes = [Pipe(1), Pipe(1)]
+    feed = Feed(["updates"], pipes[0])
+    feed.sinks.append(pipes[1])
+    scope = anyio.CancelScope()
+
+    async def put(data: str, inside: anyio.CancelScope) -> None:
+        with inside:
+            await feed.put(Part(mode="updates", ns=(), data=data, step=0))
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            await put("first", anyio.CancelScope())
+            group.start_soon(put, "cancelled", scope)
+            await anyio.wait_all_tasks_blocked()
+            group.start_soon(put, "next", anyio.CancelScope())
+            await anyio.wait_all_tasks_blocked()
+            assert pipes[0].take().data == "first"
+            await anyio.wait_all_tasks_blocked()
+            scope.cancel()
+            await anyio.wait_all_tasks_blocked()
+            assert pipes[1].take().data == "first"
+        assert [part.data for pipe in pipes for part in pipe.parts] == ["next", "next"]
+
+
+async def test_a_sign_is_not_lost_with_who_is_cancelled(anyio_backend_name: str) -> None:
+    """P12: asyncio's own cancellation may hit who has just been given room."""
+    if anyio_backend_name != "asyncio":
+        return
+    pipe = Pipe(1)
+    pipe.add(Part(mode="updates", ns=(), data=1, step=0))
+    waiting = [asyncio.ensure_future(pipe.room()) for _ in range(2)]
+    await anyio.wait_all_tasks_blocked()
+    pipe.take()
+    waiting[0].cancel()
+    with anyio.fail_after(10):
+        await waiting[1]
+    assert waiting[0].cancelled()
 
 
 # ---- one order -------------------------------------------------------------------------------------------------------
