@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, NoReturn, TypeAlias, cast, get_args
+from uuid import UUID
 
 import anyio
 import msgspec
@@ -257,8 +258,12 @@ async def address(request: Request, thread: ThreadOf | None, *, anything: bool) 
     if isinstance(answer, Mapping):
         trusted = dict(cast("Mapping[str, Any]", answer))
         answer = trusted.get("configurable", {}).get("thread_id")
-    if answer is None or answer == "":
+    if answer is None or answer is False or answer == "":
         raise Refusal(403, "Forbidden", "this request has no thread here")
+    if answer is True or not isinstance(answer, (str, int, UUID)):
+        raise TypeError(
+            f"thread= gave a {type(answer).__name__}, and not a thread's id: give a string, or None to refuse"
+        )
     return Address(str(answer), trusted, False)
 
 

@@ -25,16 +25,19 @@ class _Listener:
 
     Attributes:
         should_exit: the signal has come. sse-starlette looks for it where it looks for uvicorn's server.
+        over: the service has ended. One that began later may stand before this listener, and bring it back.
     """
 
     def __init__(self, before: Any, heard: Callable[[], object]) -> None:
         self.should_exit = False
+        self.over = False
         self._before = before
         self._heard = heard
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         self.should_exit = True
-        self._heard()
+        if not self.over:
+            self._heard()
         self._before(number, frame)
 
 
@@ -56,14 +59,15 @@ def on_exit_signal(service: Service) -> Generator[None, None, None]:
 
     before = {number: signal.getsignal(number) for number in SIGNALS}
     handled = {number: handler for number, handler in before.items() if callable(handler)}
-    listeners = {number: _Listener(handler, heard).handle for number, handler in handled.items()}
+    listeners = {number: _Listener(handler, heard) for number, handler in handled.items()}
     for number, listener in listeners.items():
-        signal.signal(number, listener)
+        signal.signal(number, listener.handle)
     try:
         yield
     finally:
         for number, listener in listeners.items():
-            if signal.getsignal(number) == listener:
+            listener.over = True
+            if signal.getsignal(number) == listener.handle:
                 signal.signal(number, handled[number])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 from browser import Browser, browsing
@@ -177,6 +178,24 @@ async def test_a_thread_is_asked_for_every_request() -> None:
             assert (stranger.status, stranger.headers["www-authenticate"]) == (401, "Bearer")
             assert stranger.json["message"] == "log in"
         assert len(asked) == 3 * len(brings)
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [(False, 403), (True, 500), (object(), 500), ([], 500), (b"t", 500), (0, 200), (UUID(int=1), 200)],
+    ids=["false", "true", "object", "list", "bytes", "int", "uuid"],
+)
+async def test_a_dependency_that_gives_no_id(answer: Any, status: int) -> None:
+    """docs/serving.md: `thread=` "returns the thread's id", or refuses. One that answered False gave everybody one thread,
+    named "False"; so did one that said who somebody is with True, or with an object.
+    """
+    graph = chain(("a", logs("a"))).compile(InMemorySaver())
+    async with browsing(graph_endpoint(graph, thread=lambda request: answer)) as browser:
+        exchange = await browser.ask(json={"input": {"log": []}})
+    assert exchange.status == status
+    threads = [] if status != 200 else [str(answer)]
+    assert [(await graph.aget_state(name)).values for name in threads] == [{"log": ["a"]} for _ in threads]
+    assert (await graph.aget_state(str(answer))).created_at is None or status == 200
 
 
 async def test_foreign_threads() -> None:

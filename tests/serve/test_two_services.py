@@ -1,0 +1,51 @@
+"""Two applications in one process, each with a lifespan of its own."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Generator
+from typing import Any
+
+import anyio
+import pytest
+from starlette.applications import Starlette
+
+from pregel_async.serve import graph_lifespan
+
+heard: list[int] = []
+
+
+@pytest.fixture
+def server() -> Generator[None]:
+    """A server that handles SIGTERM."""
+    heard.clear()
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_signal_after_the_first_application_has_ended(backend: str) -> None:
+    """docs/serving.md: "The signal is heard beside servers that handle it". Where the application that had started first
+    ended first, its listener stayed behind, and a later signal raised in it, on a loop that was closed: the server's
+    own handler was not called any more.
+    """
+
+    async def serve(app: Any, ends: anyio.Event, *, task_status: Any) -> None:
+        async with graph_lifespan()(app):
+            task_status.started()
+            await ends.wait()
+
+    async def run() -> None:
+        first, second = anyio.Event(), anyio.Event()
+        async with anyio.create_task_group() as group:
+            for ends in (first, second):
+                await group.start(lambda task_status, ends=ends: serve(Starlette(), ends, task_status=task_status))
+            first.set()
+            await anyio.wait_all_tasks_blocked()
+            second.set()
+
+    anyio.run(run, backend=backend)
+    signal.raise_signal(signal.SIGTERM)
+    assert heard == [signal.SIGTERM]
