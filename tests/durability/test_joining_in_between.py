@@ -82,7 +82,7 @@ async def test_joining_while_a_superstep_is_being_stored(many: int, read: int, e
         writer = get_stream_writer()
         for number in range(many):
             await writer(number)
-        if state["log"]:  # of the second superstep
+        if state.get("log"):  # of the second superstep
             saver.holds = True
             if ends == "failure":
                 raise ZeroDivisionError

@@ -32,8 +32,8 @@ def test_a_signal_after_the_first_application_has_ended(backend: str) -> None:
     own handler was not called any more.
     """
 
-    async def serve(app: Any, ends: anyio.Event, *, task_status: Any) -> None:
-        async with graph_lifespan()(app):
+    async def serve(ends: anyio.Event, *, task_status: Any) -> None:
+        async with graph_lifespan()(Starlette()):
             task_status.started()
             await ends.wait()
 
@@ -41,7 +41,7 @@ def test_a_signal_after_the_first_application_has_ended(backend: str) -> None:
         first, second = anyio.Event(), anyio.Event()
         async with anyio.create_task_group() as group:
             for ends in (first, second):
-                await group.start(lambda task_status, ends=ends: serve(Starlette(), ends, task_status=task_status))
+                await group.start(serve, ends)
             first.set()
             await anyio.wait_all_tasks_blocked()
             second.set()
