@@ -22,6 +22,7 @@ from checkpoint_savers.codec import Codec
 from checkpoint_savers.codec.annotations import classes
 
 from .messages import InvalidMessageError, fold_messages
+from .messages import add_messages as add_any_messages
 
 __all__ = ["MESSAGE_TYPES", "add_messages", "names_messages", "with_messages"]
 
@@ -64,12 +65,16 @@ def with_messages(codec: Codec | None = None) -> Codec:
 
 
 def names_messages(*hints: object) -> bool:
-    """Whether annotations name langchain-core's messages: one of the classes, the base class, or a subclass.
+    """Whether annotations name langchain-core's messages: one of the classes, the base class, or a subclass; or whether
+    they are of a list of messages of any class, as that of `MessagesState` is.
 
     Who names one may get all: `BaseMessage` stands for them, and a list of `AnyMessage` is written with a
     `RemoveMessage`, which that does not include.
     """
-    return any(issubclass(cls, _messages.BaseMessage) for cls in classes(hints))
+    if any(issubclass(cls, _messages.BaseMessage) for cls in classes(hints)):
+        return True
+    reducers = (add_any_messages, add_messages)
+    return any(mark in reducers for hint in hints for mark in getattr(hint, "__metadata__", ()) if callable(mark))
 
 
 def add_messages(left: Any, right: Any) -> list[Any]:

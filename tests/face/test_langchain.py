@@ -15,7 +15,13 @@ from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from checkpoint_savers.codec import Codec
 from pregel_async import START, StateGraph
 from pregel_async.errors import UnstorableValueError
-from pregel_async.messages import REMOVE_ALL_MESSAGES, InvalidMessageError, RemoveMessage, add_messages
+from pregel_async.messages import (
+    REMOVE_ALL_MESSAGES,
+    InvalidMessageError,
+    MessagesState,
+    RemoveMessage,
+    add_messages,
+)
 
 ROOT = Path(__file__).parents[2]
 INSTALLED = importlib.util.find_spec("langchain_core") is not None
@@ -212,3 +218,24 @@ async def test_its_messages_on_every_saver(saver: BaseCheckpointSaver) -> None:
     ).compile(saver)
     result = await graph.ainvoke({"messages": [lc.HumanMessage("hi")]}, "t")
     assert (await graph.aget_state("t")).values == result
+
+
+@needs_langchain
+@pytest.mark.anyio
+async def test_a_messages_state_keeps_langchains_messages() -> None:
+    """docs/from-langgraph.md: "Imports. The names are the same." A graph over `MessagesState`, with langchain-core's messages
+    and a saver, needs nothing else."""
+
+    def answer(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [lc.AIMessage(f"you said {state['messages'][-1].content}")]}
+
+    graph = StateGraph(MessagesState).add_node(answer).add_edge(START, "answer").compile(InMemorySaver())
+    await graph.ainvoke({"messages": [lc.HumanMessage("hi")]}, "t")
+    await graph.ainvoke({"messages": [lc.HumanMessage("bye")]}, "t")
+    kept = (await graph.aget_state("t")).values["messages"]
+    assert [(type(each), each.content) for each in kept] == [
+        (lc.HumanMessage, "hi"),
+        (lc.AIMessage, "you said hi"),
+        (lc.HumanMessage, "bye"),
+        (lc.AIMessage, "you said bye"),
+    ]
