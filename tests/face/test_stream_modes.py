@@ -545,6 +545,12 @@ def test_a_mode_that_nobody_asked_for_costs_nothing(mode: str | None, monkeypatc
         assert called == set()
         assert not any("/writer.py" in name and "_show" in name for name in with_all)
         return
+    # An event that it does not show is not even asked of it.
+    events = [name for name, what in vars(Mode).items() if callable(what) and name not in ("__init__", "part")]
+    shows = {f"_{name}" for name in events if getattr(MODES[mode], name) is not getattr(Mode, name)}
+    told = {name.rpartition(":")[2] for name in with_all if name.startswith(str(log_module.__file__))}
+    assert len(events) == 10
+    assert told & {f"_{name}" for name in events} <= shows
     monkeypatch.setattr(log_module, "MODES", {mode: MODES[mode]})
     assert counted() == with_all
 
