@@ -12,6 +12,8 @@ It needs pytest, and anyio, which brings the plugin that runs the checks: on asy
 installed, or on what a fixture `anyio_backend` of yours says.
 """
 
+# ruff: noqa: E402  # the checks are imported after pytest's assertion rewriting is set up for them
+
 from __future__ import annotations
 
 import pytest
@@ -38,18 +40,18 @@ pytest.register_assert_rewrite(
     )
 )
 
-from .deleting import Deleting  # noqa: E402  # after the assertion rewriting is set up
-from .listing import Listing  # noqa: E402  # after the assertion rewriting is set up
-from .moving import Moving  # noqa: E402  # after the assertion rewriting is set up
-from .p3_atomic import Atomic  # noqa: E402  # after the assertion rewriting is set up
-from .p4_durable import Durable  # noqa: E402  # after the assertion rewriting is set up
-from .p4_events import Events  # noqa: E402  # after the assertion rewriting is set up
-from .p5_records import Records  # noqa: E402  # after the assertion rewriting is set up
-from .p6_one_writer import OneWriter  # noqa: E402  # after the assertion rewriting is set up
-from .p7_cancellation import Cancellation  # noqa: E402  # after the assertion rewriting is set up
-from .p11_bytes import Bytes  # noqa: E402  # after the assertion rewriting is set up
-from .p13_both_loops import BothLoops  # noqa: E402  # after the assertion rewriting is set up
-from .reading import Reading  # noqa: E402  # after the assertion rewriting is set up
+from .deleting import Deleting
+from .listing import Listing
+from .moving import Moving
+from .p3_atomic import Atomic
+from .p4_durable import Durable
+from .p4_events import Events
+from .p5_records import Records
+from .p6_one_writer import OneWriter
+from .p7_cancellation import Cancellation
+from .p11_bytes import Bytes
+from .p13_both_loops import BothLoops
+from .reading import Reading
 
 __all__ = ["SaverConformance"]
 

@@ -27,7 +27,7 @@ FILES = (
     or MODULES
 )  # no checkout: what was installed
 _MARK = r"# (?:type: ignore\[[\w, -]+\]|pyright: ignore(?:\[[\w, ]+\])?|(?:ruff: )?noqa: [A-Z]+\d+(?:, ?[A-Z]+\d+)*|pragma: no cover)"
-EXEMPTS = re.compile(r"type: ignore|pyright: ignore|noqa|pragma: no|\b(?:TODO|FIXME|XXX)\b")
+EXEMPTS = re.compile(r"type: ignore|mypy: |pyright: |noqa|pragma: no|\b(?:TODO|FIXME|XXX)\b")
 EXEMPTION = re.compile(rf"(?:{_MARK} *)+ # \S.{{4,}}")
 HEAVY = (
     "aiosqlite",
@@ -139,10 +139,23 @@ def test_nothing_is_left_for_later(path: Path) -> None:
         assert EXEMPTION.fullmatch(comment), f"{names(path)}:{number}: {comment} needs its reason beside it"
 
 
+SKIPS = frozenset(("skip", "skipif", "importorskip", "xfail"))
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if "tests" in path.parts], ids=names)
+def test_what_is_skipped_says_why(path: Path) -> None:
+    """Every call of pytest's that leaves a test out gives a reason, in words for whoever reads the summary."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SKIPS:
+            given = [word.value for word in node.keywords if word.arg == "reason"]
+            given += node.args[:1] if node.func.attr == "skip" else []
+            assert given, f"{names(path)}:{node.lineno}: {node.func.attr} needs its reason"
+            told = given[0].value if isinstance(given[0], ast.Constant) else None
+            assert told is None or len(str(told)) > 8, f"{names(path)}:{node.lineno}: {told!r} is no reason"
+
+
 def test_no_type_checker_is_silenced_where_none_reads() -> None:
     """A `type: ignore` in a file that neither mypy nor pyright checks exempts nothing."""
     for path in FILES:
         if "tests" in path.parts and "cases" not in path.parts:
-            assert not [at for at, comment in exemptions(path) if "type:" in comment or "pyright" in comment], names(
-                path
-            )
+            assert not [at for at, comment in exemptions(path) if re.search("type:|mypy|pyright", comment)], names(path)

@@ -1,8 +1,5 @@
 """The board: sparse, a value, and the same after it was stored and read back."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="func-returns-value"
-
 from __future__ import annotations
 
 import operator

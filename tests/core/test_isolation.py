@@ -1,8 +1,5 @@
 """Isolation (P1), case by case: what a node gets behaves like the data that it is, and gives nothing away."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="call-overload,func-returns-value,index,no-untyped-call,var-annotated"
-
 # ruff: noqa: RUF005, RUF015, RUF017, C416, C417, SIM202  # each way to do a thing is one of the things to try
 
 from __future__ import annotations

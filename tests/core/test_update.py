@@ -1,8 +1,5 @@
 """Updating: how a superstep's writes become the next board."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="misc"
-
 from __future__ import annotations
 
 import operator

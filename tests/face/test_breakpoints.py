@@ -1,8 +1,5 @@
 """Static breakpoints: where a run stops between two supersteps, and how it goes on."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="arg-type,var-annotated"
-
 from __future__ import annotations
 
 import operator

@@ -1,8 +1,5 @@
 """`StateGraph`: what each method does, and what each refuses."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="arg-type,call-overload,truthy-function"
-
 from __future__ import annotations
 
 import functools

@@ -1,8 +1,5 @@
 """Commands: as what a node returns, and as what a call is given."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="arg-type,var-annotated"
-
 from __future__ import annotations
 
 import operator

@@ -1,8 +1,5 @@
 """Configs and arguments of calls: what is taken, what is refused, and what is bound."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="misc"
-
 from __future__ import annotations
 
 import operator

@@ -1,8 +1,5 @@
 """What a node gets besides its input, and what code deeper down reaches: context, config, writer, store, info."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="arg-type,var-annotated,misc,call-overload,no-untyped-call"
-
 from __future__ import annotations
 
 import contextvars

@@ -1,8 +1,5 @@
 """Editing a thread by hand: updates as a node, END, INPUT, `__copy__`, several at once; what shows, and what runs on."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="arg-type,var-annotated,type-arg"
-
 from __future__ import annotations
 
 import operator

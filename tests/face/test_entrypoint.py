@@ -1,8 +1,5 @@
 """`@entrypoint`: a workflow as one function, what it returns, and what it saves for the thread's next run."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="arg-type,var-annotated,misc,call-overload,no-untyped-call"
-
 from __future__ import annotations
 
 import dataclasses

@@ -1,8 +1,5 @@
 """P9: failures are told in full, at the place, and in an order that does not depend on luck."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="operator,union-attr"
-
 from __future__ import annotations
 
 import operator

@@ -1,8 +1,5 @@
 """Stored threads against changed code: what goes on, and what is refused before anything runs."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="func-returns-value"
-
 from __future__ import annotations
 
 import operator

@@ -1,8 +1,5 @@
 """What a run is given: inputs, and results of nodes, that fit or do not."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="arg-type,func-returns-value"
-
 from __future__ import annotations
 
 import dataclasses

@@ -1,8 +1,5 @@
 """Questions to people: asked, shown, answered, and kept, wherever in a node's code they are."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="arg-type,var-annotated"
-
 from __future__ import annotations
 
 import contextvars

@@ -1,9 +1,6 @@
 """P1 where users meet it: nodes, routers, reducers, readers and callers that change things in place, for every
 schema."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="arg-type,misc"
-
 from __future__ import annotations
 
 import operator

@@ -1,8 +1,5 @@
 """Commands for the graph around: who carries them out, what still happens, and what never runs again."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="arg-type,var-annotated"
-
 from __future__ import annotations
 
 import operator

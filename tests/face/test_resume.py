@@ -1,8 +1,5 @@
 """Going on after a failure: what is recorded, what shows, and what runs again."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="arg-type,var-annotated"
-
 from __future__ import annotations
 
 import operator

@@ -1,8 +1,5 @@
 """Seed 001: its StateGraph example, the listing that it compiles to, its walkthrough, and its six invariants."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="arg-type,misc"
-
 from __future__ import annotations
 
 import operator

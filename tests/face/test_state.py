@@ -1,8 +1,5 @@
 """Reading threads: snapshots, history, and what they say about tasks."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="func-returns-value"
-
 # ruff: noqa: PERF401  # what was read before an error, or a stop, counts
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """The `messages` stream: what nodes and models say, each once, with where it comes from (1.11, S-78)."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="func-returns-value,arg-type"
-
 from __future__ import annotations
 
 import operator

@@ -1,8 +1,5 @@
 """Every mode's payloads, exactly, in both versions, alone and together (1.11, S-57 to S-73)."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="func-returns-value,arg-type"
-
 from __future__ import annotations
 
 import operator

@@ -1,8 +1,5 @@
 """What `version="v2"` gives: labelled parts, with their number, their superstep, and what is on disk (1.12, P4)."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="func-returns-value"
-
 from __future__ import annotations
 
 import operator

@@ -1,8 +1,5 @@
 """Streams of graphs inside graphs: whose a chunk is, when it comes, and who is shown it (S-70, S-74, S-75)."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="func-returns-value"
-
 from __future__ import annotations
 
 import operator

@@ -1,8 +1,5 @@
 """A graph inside a graph: how it is called, what it sees, where its state stands, and what never runs again."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="arg-type,var-annotated"
-
 from __future__ import annotations
 
 import dataclasses

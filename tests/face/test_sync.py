@@ -1,8 +1,5 @@
 """The sync face: each verb is its async twin, on one background loop, for any number of plain threads."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="arg-type,misc"
-
 from __future__ import annotations
 
 import asyncio

@@ -1,8 +1,5 @@
 """Plain functions as nodes: in worker threads by default, in place when they promise never to block."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="arg-type,misc"
-
 from __future__ import annotations
 
 import contextvars

@@ -1,8 +1,5 @@
 """`@task`: calls that run at once, are futures, and whose results are kept."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="arg-type,var-annotated,misc,no-untyped-call"
-
 from __future__ import annotations
 
 import asyncio

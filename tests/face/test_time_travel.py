@@ -1,8 +1,5 @@
 """Time travel: replay, forks, branches and their tips, into and through the graphs inside."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="arg-type,var-annotated"
-
 from __future__ import annotations
 
 import operator

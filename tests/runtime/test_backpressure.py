@@ -1,8 +1,5 @@
 """Nodes that write faster than their reader reads: they are slowed, wherever they write from, and nothing hangs (P12)."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="arg-type,func-returns-value"
-
 from __future__ import annotations
 
 import asyncio

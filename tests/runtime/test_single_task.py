@@ -1,8 +1,5 @@
 """A single planned task is awaited in place, and nobody can tell: the three rules of `runner.py` and performance.md."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="arg-type"
-
 from __future__ import annotations
 
 import asyncio

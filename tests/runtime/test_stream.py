@@ -1,8 +1,5 @@
 """The stream object: it owns its run, is bounded, and ends cleanly whatever its reader does (P7, P12)."""
 
-# Tests do on purpose what users may do, types or not:
-# mypy: disable-error-code="arg-type"
-
 # ruff: noqa: PERF401  # what was read before an error, or a stop, counts
 
 from __future__ import annotations

@@ -308,7 +308,8 @@ def test_a_loop_that_was_closed() -> None:
 
 def test_ctrl_c_on_trio() -> None:
     """P7, P13: Ctrl-C goes through a shield on trio; here it waits too, and then comes."""
-    trio = pytest.importorskip("trio")
+    import trio
+
     work = Work()
     idle = threading.Event()
 

@@ -135,7 +135,7 @@ async def told(node: Any, modes: Any, **more: Any) -> list[Any]:
 
 async def test_chunks_of_langchain() -> None:
     """Added up by their own rules, and shown as the messages that they are chunks of; what is whole is complete."""
-    messages = pytest.importorskip("langchain_core.messages")
+    messages = pytest.importorskip("langchain_core.messages", reason="langchain-core is not installed: nox -s adapters")
 
     async def speak(state: Log, writer: StreamWriter) -> None:
         await writer.message(messages.AIMessageChunk(content="He", id="m"), {"model": "x"})
