@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 
+from ._runtime.control import RunControl
 from ._runtime.modes import MODES
 from .errors import ConfigError
-from .types import OverflowPolicy, StreamMode
+from .types import All, Durability, Names, OnConflict, OverflowPolicy, StreamMode
 
 Modes: TypeAlias = StreamMode | Sequence[StreamMode]
 """One mode, or several."""
@@ -21,6 +22,29 @@ ChunkModes: TypeAlias = (
 
 Overflow: TypeAlias = OverflowPolicy | Mapping[StreamMode, OverflowPolicy]
 """One policy for all modes, or one by mode; the others block."""
+
+
+class CallOptions(TypedDict, total=False):
+    """What every overload of `ainvoke` and `invoke` takes besides; explained there."""
+
+    context: Any
+    output_keys: Names | None
+    interrupt_before: All | Sequence[str] | None
+    interrupt_after: All | Sequence[str] | None
+    durability: Durability | None
+    on_conflict: OnConflict
+    control: RunControl | None
+
+
+class StreamOptions(CallOptions, total=False):
+    """What every overload of `astream` and `stream` takes besides; explained there."""
+
+    stream_mode: Modes | None
+    subgraphs: bool
+    capacity: int
+    overflow: Overflow
+    keep_events: bool
+    after: str | None
 
 
 def names_of_modes(modes: Modes) -> tuple[str, ...]:

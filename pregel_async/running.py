@@ -7,7 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast, overload
 
 import anyio
 import msgspec
@@ -31,7 +31,17 @@ from ._runtime.run import Audience, Ended, Settings, run, run_nested
 from ._runtime.stream import GraphStream
 from ._runtime.thread import Thread
 from ._runtime.world import SystemWorld, World
-from .asking import ChunkModes, Modes, Overflow, check_capacity, check_version, names_of_modes, policies_of
+from .asking import (
+    CallOptions,
+    ChunkModes,
+    Modes,
+    Overflow,
+    StreamOptions,
+    check_capacity,
+    check_version,
+    names_of_modes,
+    policies_of,
+)
 from .config import check_durability, is_elsewhere, merge_configs, settings_of, without_address
 from .errors import ConfigError, InvalidCheckpointerError
 from .parts import GraphOutput, StreamPart
@@ -127,15 +137,9 @@ class Runs(SyncFace[InputT, OutputT]):
         input: InputT | Command | None,
         config: Config | None = None,
         *,
-        context: Any = None,
         stream_mode: Literal["values"] = "values",
-        output_keys: Names | None = None,
-        interrupt_before: All | Sequence[str] | None = None,
-        interrupt_after: All | Sequence[str] | None = None,
-        durability: Durability | None = None,
-        on_conflict: OnConflict = "reject",
-        control: RunControl | None = None,
         version: Literal["v2"],
+        **call: Unpack[CallOptions],
     ) -> GraphOutput[OutputT]: ...
 
     @overload
@@ -144,15 +148,9 @@ class Runs(SyncFace[InputT, OutputT]):
         input: InputT | Command | None,
         config: Config | None = None,
         *,
-        context: Any = None,
         stream_mode: ChunkModes,
-        output_keys: Names | None = None,
-        interrupt_before: All | Sequence[str] | None = None,
-        interrupt_after: All | Sequence[str] | None = None,
-        durability: Durability | None = None,
-        on_conflict: OnConflict = "reject",
-        control: RunControl | None = None,
         version: Literal["v2"],
+        **call: Unpack[CallOptions],
     ) -> list[StreamPart]: ...
 
     @overload
@@ -161,15 +159,9 @@ class Runs(SyncFace[InputT, OutputT]):
         input: InputT | Command | None,
         config: Config | None = None,
         *,
-        context: Any = None,
         stream_mode: Modes = "values",
-        output_keys: Names | None = None,
-        interrupt_before: All | Sequence[str] | None = None,
-        interrupt_after: All | Sequence[str] | None = None,
-        durability: Durability | None = None,
-        on_conflict: OnConflict = "reject",
-        control: RunControl | None = None,
         version: Literal["v1"] = "v1",
+        **call: Unpack[CallOptions],
     ) -> OutputT: ...
 
     async def ainvoke(
@@ -231,20 +223,8 @@ class Runs(SyncFace[InputT, OutputT]):
         input: InputT | Command | None,
         config: Config | None = None,
         *,
-        context: Any = None,
-        stream_mode: Modes | None = None,
-        subgraphs: bool = False,
-        output_keys: Names | None = None,
-        interrupt_before: All | Sequence[str] | None = None,
-        interrupt_after: All | Sequence[str] | None = None,
-        durability: Durability | None = None,
-        on_conflict: OnConflict = "reject",
-        control: RunControl | None = None,
-        capacity: int = CAPACITY,
-        overflow: Overflow = "block",
-        keep_events: bool = False,
-        after: str | None = None,
         version: Literal["v2"],
+        **call: Unpack[StreamOptions],
     ) -> GraphStream[StreamPart]: ...
 
     @overload
@@ -253,20 +233,8 @@ class Runs(SyncFace[InputT, OutputT]):
         input: InputT | Command | None,
         config: Config | None = None,
         *,
-        context: Any = None,
-        stream_mode: Modes | None = None,
-        subgraphs: bool = False,
-        output_keys: Names | None = None,
-        interrupt_before: All | Sequence[str] | None = None,
-        interrupt_after: All | Sequence[str] | None = None,
-        durability: Durability | None = None,
-        on_conflict: OnConflict = "reject",
-        control: RunControl | None = None,
-        capacity: int = CAPACITY,
-        overflow: Overflow = "block",
-        keep_events: bool = False,
-        after: str | None = None,
         version: Literal["v1", "v2"] = "v1",
+        **call: Unpack[StreamOptions],
     ) -> GraphStream[Any]: ...
 
     def astream(

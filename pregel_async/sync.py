@@ -12,14 +12,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar, Unpack, overload
 
 from ._runtime.context import CURRENT, in_order_of
 from ._runtime.control import RunControl
 from ._runtime.pipe import CAPACITY
 from ._runtime.portal import ELSEWHERE, Portal, WorkerLoop, check_no_loop, here
 from ._runtime.stream import GraphStream
-from .asking import ChunkModes, Modes, Overflow
+from .asking import CallOptions, ChunkModes, Modes, Overflow, StreamOptions
 from .parts import GraphOutput, StreamPart
 from .types import (
     All,
@@ -66,15 +66,9 @@ class SyncFace(Generic[InputT, OutputT]):
         input: InputT | Command | None,
         config: Config | None = None,
         *,
-        context: Any = None,
         stream_mode: Literal["values"] = "values",
-        output_keys: Names | None = None,
-        interrupt_before: All | Sequence[str] | None = None,
-        interrupt_after: All | Sequence[str] | None = None,
-        durability: Durability | None = None,
-        on_conflict: OnConflict = "reject",
-        control: RunControl | None = None,
         version: Literal["v2"],
+        **call: Unpack[CallOptions],
     ) -> GraphOutput[OutputT]: ...
 
     @overload
@@ -83,15 +77,9 @@ class SyncFace(Generic[InputT, OutputT]):
         input: InputT | Command | None,
         config: Config | None = None,
         *,
-        context: Any = None,
         stream_mode: ChunkModes,
-        output_keys: Names | None = None,
-        interrupt_before: All | Sequence[str] | None = None,
-        interrupt_after: All | Sequence[str] | None = None,
-        durability: Durability | None = None,
-        on_conflict: OnConflict = "reject",
-        control: RunControl | None = None,
         version: Literal["v2"],
+        **call: Unpack[CallOptions],
     ) -> list[StreamPart]: ...
 
     @overload
@@ -100,15 +88,9 @@ class SyncFace(Generic[InputT, OutputT]):
         input: InputT | Command | None,
         config: Config | None = None,
         *,
-        context: Any = None,
         stream_mode: Modes = "values",
-        output_keys: Names | None = None,
-        interrupt_before: All | Sequence[str] | None = None,
-        interrupt_after: All | Sequence[str] | None = None,
-        durability: Durability | None = None,
-        on_conflict: OnConflict = "reject",
-        control: RunControl | None = None,
         version: Literal["v1"] = "v1",
+        **call: Unpack[CallOptions],
     ) -> OutputT: ...
 
     def invoke(
@@ -148,20 +130,8 @@ class SyncFace(Generic[InputT, OutputT]):
         input: InputT | Command | None,
         config: Config | None = None,
         *,
-        context: Any = None,
-        stream_mode: Modes | None = None,
-        subgraphs: bool = False,
-        output_keys: Names | None = None,
-        interrupt_before: All | Sequence[str] | None = None,
-        interrupt_after: All | Sequence[str] | None = None,
-        durability: Durability | None = None,
-        on_conflict: OnConflict = "reject",
-        control: RunControl | None = None,
-        capacity: int = CAPACITY,
-        overflow: Overflow = "block",
-        keep_events: bool = False,
-        after: str | None = None,
         version: Literal["v2"],
+        **call: Unpack[StreamOptions],
     ) -> SyncStream[StreamPart]: ...
 
     @overload
@@ -170,20 +140,8 @@ class SyncFace(Generic[InputT, OutputT]):
         input: InputT | Command | None,
         config: Config | None = None,
         *,
-        context: Any = None,
-        stream_mode: Modes | None = None,
-        subgraphs: bool = False,
-        output_keys: Names | None = None,
-        interrupt_before: All | Sequence[str] | None = None,
-        interrupt_after: All | Sequence[str] | None = None,
-        durability: Durability | None = None,
-        on_conflict: OnConflict = "reject",
-        control: RunControl | None = None,
-        capacity: int = CAPACITY,
-        overflow: Overflow = "block",
-        keep_events: bool = False,
-        after: str | None = None,
         version: Literal["v1", "v2"] = "v1",
+        **call: Unpack[StreamOptions],
     ) -> SyncStream[Any]: ...
 
     def stream(

@@ -33,6 +33,7 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import START, PregelProtocol, StateGraph
 from pregel_async._runtime import portal
 from pregel_async._runtime.pipe import CAPACITY
+from pregel_async.asking import CallOptions, StreamOptions
 from pregel_async.compiled import Graph
 from pregel_async.errors import ConfigError, PregelError, SyncCallError
 from pregel_async.sync import SyncFace, SyncStream, open_sync
@@ -115,6 +116,16 @@ def test_the_signatures_are_the_twins(verb: str) -> None:
     """Issue, sync face: a verb takes what its async twin takes, by the same names, kinds, defaults and types."""
     ours, theirs = inspect.signature(getattr(Graph, verb)), inspect.signature(getattr(Graph, f"a{verb}"))
     assert list(ours.parameters.values()) == list(theirs.parameters.values())
+
+
+@pytest.mark.parametrize(
+    ("verb", "options", "overloaded"),
+    [("ainvoke", CallOptions, {"stream_mode", "version"}), ("astream", StreamOptions, {"version"})],
+)
+def test_what_type_checkers_are_told(verb: str, options: Any, overloaded: set[str]) -> None:
+    """The overloads take what the verb takes: their options are written once more, as a TypedDict, for all of them."""
+    taken = set(inspect.signature(getattr(Graph, verb)).parameters)
+    assert taken == {"self", "input", "config", *overloaded, *options.__annotations__}
 
 
 class Recorder(SyncFace[Any, Any]):
