@@ -8,7 +8,13 @@ from __future__ import annotations
 
 
 class PregelError(Exception):
-    """The root of every deliberate error of `pregel_async` and `checkpoint_savers`. It keeps its facts when pickled."""
+    """The root of every deliberate error of `pregel_async` and `checkpoint_savers`. It keeps its facts when pickled.
+
+    Attributes:
+        retryable: whether the same may go well when it is tried again; a property of the class.
+    """
+
+    retryable: bool = False
 
     def __reduce__(self) -> tuple[object, ...]:
         # Not by calling the class, whose constructor takes the facts and not the sentence.

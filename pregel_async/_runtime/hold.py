@@ -116,7 +116,7 @@ class Hold:
     async def keep(self) -> None:
         """Renew the claim from time to time, until cancelled, so that a long superstep does not lose it."""
         while True:
-            await anyio.sleep(CLAIM_SECONDS / 3)
+            await self.world.sleep(CLAIM_SECONDS / 3)
             try:
                 await self.saver.renew(self.claim, expires_at=self.expiry())
             except ThreadBusyError:
@@ -145,7 +145,7 @@ async def _claim(
         except ThreadBusyError:
             if on_conflict == "reject":
                 raise
-        await anyio.sleep(pause * (0.5 + world.jitter()))
+        await world.sleep(pause * (0.5 + world.jitter()))
         pause = min(pause * 1.5, 1.0)
 
 

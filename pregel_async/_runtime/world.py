@@ -8,6 +8,8 @@ import threading
 import time
 from typing import Protocol
 
+import anyio
+
 from checkpoint_savers.records import CheckpointId
 
 
@@ -16,6 +18,14 @@ class World(Protocol):
 
     def now(self) -> float:
         """Unix seconds."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds since some moment, which never go back: for how long something takes."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Return when so many seconds have passed by `monotonic`."""
         ...
 
     def new_id(self) -> str:
@@ -59,6 +69,12 @@ class SystemWorld:
 
     def now(self) -> float:
         return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await anyio.sleep(seconds)
 
     def new_id(self) -> str:
         # A UUID of version 4 (RFC 9562, 5.4), without an object for it.

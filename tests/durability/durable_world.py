@@ -16,6 +16,7 @@ from checkpoint_savers.records import (
     Header,
 )
 from pregel_async import CompiledStateGraph, Send, StateSnapshot
+from pregel_async._runtime.world import SystemWorld
 
 T = TypeVar("T")
 
@@ -25,12 +26,13 @@ EXPIRY = 31.0
 """Seconds after which a claim has lapsed."""
 
 
-class TestWorld:
+class TestWorld(SystemWorld):
     """A clock that goes on by a millisecond with each look, and by what it is told; ids and randomness from a seed."""
 
     __test__ = False
 
     def __init__(self, start: float = 4_000_000_000.0, seed: int = 0) -> None:
+        super().__init__()
         self.time = start
         self.random = random.Random(seed)
 

@@ -18,6 +18,7 @@ from checkpoint_savers.records import (
     Header,
 )
 from pregel_async import Command, Interrupt, StateSnapshot
+from pregel_async._runtime.world import SystemWorld
 from pregel_async.errors import GraphRecursionError
 
 T = TypeVar("T")
@@ -42,10 +43,11 @@ def show(made: Program) -> None:
     note("the program:\n    " + "\n    ".join(story(made)))
 
 
-class World:
+class World(SystemWorld):
     """A clock that goes on by a millisecond with each look, and by what it is told; ids from a seed."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.time = 4_000_000_000.0
         self.random = random.Random(0)
 
