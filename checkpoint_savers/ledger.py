@@ -75,6 +75,7 @@ class TaskEntry(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
         error: type, message and time (unix seconds) of a failure; None for a result.
         interrupts: the questions that it stopped to ask, as (id, encoded value), in order; None when it did not.
         answers: question id -> encoded answer: all that it, or what it called, was ever given.
+        handled: it has failed, and its error handler has begun: a resume goes on with that.
     """
 
     name: str
@@ -83,6 +84,7 @@ class TaskEntry(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     error: tuple[str, str, float] | None = None
     interrupts: tuple[tuple[str, bytes], ...] | None = None
     answers: dict[str, bytes] = {}
+    handled: bool = False
 
     @property
     def finished(self) -> bool:

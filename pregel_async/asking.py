@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 
 from ._runtime.control import RunControl
 from ._runtime.modes import MODES
 from .errors import ConfigError
+from .policies import Budget, OnFailure
 from .types import All, Durability, Names, OnConflict, OverflowPolicy, StreamMode
 
 Modes: TypeAlias = StreamMode | Sequence[StreamMode]
@@ -33,6 +35,9 @@ class CallOptions(TypedDict, total=False):
     interrupt_after: All | Sequence[str] | None
     durability: Durability | None
     on_conflict: OnConflict
+    on_failure: OnFailure | None
+    budgets: Mapping[str, Budget] | None
+    time_limit: float | timedelta | None
     control: RunControl | None
 
 

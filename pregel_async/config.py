@@ -8,10 +8,13 @@ from typing import Any, cast, get_args
 
 from checkpoint_savers.records import CheckpointId
 
+from ._core.program import Program
 from ._core.superstep import Breakpoints
 from ._runtime.control import RunControl
 from ._runtime.run import Settings
+from .channels import AnyValue, EphemeralValue, LastValue
 from .errors import ConfigError
+from .policies import Budget, Collect, OnFailure
 from .types import Config, Durability, OnConflict, RunnableConfig
 
 DEFAULT_RECURSION_LIMIT = 10_007
@@ -117,6 +120,43 @@ def is_elsewhere(config: RunnableConfig, here: RunnableConfig) -> bool:
     )
 
 
+def check_on_failure(program: Program, policy: object, error: type[Exception] = ConfigError) -> OnFailure:
+    """The failure policy, if the graph can follow it. Raises `error`."""
+    if isinstance(policy, Collect):
+        channel = program.channels.get(policy.channel)
+        if channel is None or policy.channel not in program.keys:
+            raise error(f"on_failure collects in {policy.channel!r}, and graph {program.name!r} has no such key")
+        if isinstance(channel, (LastValue, EphemeralValue, AnyValue)):
+            raise error(
+                f"on_failure collects in {policy.channel!r}, which holds one value only: several tasks may fail in one "
+                "superstep, so make it a list with a reducer, Annotated[list[NodeError], operator.add]"
+            )
+        return policy
+    if policy == "fail_fast" or policy == "finish":
+        return policy
+    raise error(f"on_failure is 'fail_fast', 'finish' or Collect(channel), not {policy!r}")
+
+
+def check_budgets(
+    budgets: Mapping[str, Budget] | None,
+    known: Mapping[str, Budget] | None = None,
+    error: type[Exception] = ConfigError,
+) -> dict[str, Budget]:
+    """Budgets by name, those of a call over those of the graph. Raises `error` for what is none, or not known."""
+    given: Any = {} if budgets is None else budgets
+    if not isinstance(given, Mapping):
+        raise error(f"budgets are a mapping of names to Budgets, not {budgets!r}")
+    for name, budget in given.items():
+        if not isinstance(name, str) or not name:
+            raise error(f"a budget's name is text, not {name!r}")
+        if not isinstance(budget, Budget):
+            raise error(f"budget {name!r} is a Budget(run=..., thread=...), not {budget!r}")
+        if known is not None and name not in known:
+            there = ", ".join(sorted(known)) or "none"
+            raise error(f"there is no budget {name!r} to change: the graph was compiled with {there}")
+    return {**(known or {}), **given}
+
+
 def check_durability(durability: str, *, stored: bool) -> None:
     """Raises `ConfigError` for a durability that is not known, or that nothing could have."""
     if durability not in get_args(Durability):
@@ -163,13 +203,16 @@ def settings_of(
     breakpoints: Breakpoints | None,
     debug: bool,
     control: RunControl | None = None,
+    on_failure: OnFailure = "fail_fast",
+    budgets: Mapping[str, Budget] | None = None,
+    time_limit: float | None = None,
 ) -> Settings:
     """A call's settings.
 
     Args:
         stored: the graph has a checkpointer, so that a thread is needed.
         nested: a node runs the graph: its thread is that of the graph around it.
-        context, store, breakpoints, debug, control: as in `Settings`.
+        context, store, breakpoints, debug, control, on_failure, budgets, time_limit: as in `Settings`.
     """
     if on_conflict not in ("reject", "wait"):
         raise ConfigError(f"on_conflict is 'reject' or 'wait', not {on_conflict!r}")
@@ -198,4 +241,7 @@ def settings_of(
         breakpoints=breakpoints,
         debug=debug,
         control=control,
+        on_failure=on_failure,
+        budgets=budgets or {},
+        time_limit=time_limit,
     )

@@ -9,7 +9,11 @@ that failed in one superstep come as an `ExceptionGroup` in plan order.
 
 from __future__ import annotations
 
+from decimal import Decimal
 from enum import Enum
+from typing import Literal
+
+import msgspec
 
 from checkpoint_savers.errors import (
     CheckpointError,
@@ -27,9 +31,10 @@ from checkpoint_savers.errors import (
     UnsupportedFormatError,
 )
 
-from .types import Command, Interrupt
+from .types import Command, Interrupt, TaskId
 
 __all__ = [
+    "BudgetExceededError",
     "CheckpointError",
     "CheckpointNotFoundError",
     "ConfigError",
@@ -53,12 +58,15 @@ __all__ = [
     "InvalidRouteError",
     "InvalidUpdateError",
     "NodeCancelledError",
+    "NodeError",
+    "NodeTimeoutError",
     "OutsideRunError",
     "ParentCommand",
     "PregelError",
     "RecordedFailureError",
     "RunCancelledError",
     "SaverClosedError",
+    "StepTimeoutError",
     "StorageError",
     "StorageFullError",
     "StorageLockedError",
@@ -322,17 +330,139 @@ class GraphDrained(PregelError):
 
 
 class RecordedFailureError(PregelError):
-    """A reader has come back to a run that had failed meanwhile.
+    """A failure as it was recorded, where the exception itself is no more: a run has failed that a reader comes back
+    to; a task had failed before the process ended that was to handle it; or it is kept in the state (`NodeError`).
+
+    Two of the same type and message are equal.
 
     Attributes:
-        type: of the exception that the run's caller was given.
+        type: of the exception, qualified by its module unless it is a builtin.
         message: its text.
     """
 
     def __init__(self, type: str, message: str) -> None:
         self.type = type
         self.message = message
-        super().__init__(f"the run has failed: {type}: {message}")
+        super().__init__(f"{type}: {message}")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RecordedFailureError) and self.type == other.type and self.message == other.message
+
+    def __hash__(self) -> int:
+        return hash((self.type, self.message))
+
+
+class NodeError(msgspec.Struct, frozen=True):
+    """What an error handler gets, with a parameter annotated `NodeError` or named `error`; and what a failed task
+    leaves in the state under the failure policy `Collect`.
+
+    Attributes:
+        node: the node that failed.
+        task_id: of the task.
+        error: the exception. In the state, and in a handler after a crash, a `RecordedFailureError` with its type and
+            message.
+    """
+
+    node: str
+    task_id: TaskId
+    error: Exception
+
+
+class NodeTimeoutError(PregelError):
+    """An attempt at a node took longer than it may. Tried again by default, where the node has a retry policy.
+
+    Attributes:
+        node: the node.
+        kind: "run": it took longer than its `run_timeout`; "idle": it gave no sign of life for its `idle_timeout`.
+        elapsed: seconds from the attempt's beginning, or from the last sign of life; times of waiting not counted.
+        timeout: the limit that it ran into, in seconds.
+        run_timeout, idle_timeout: both limits, in seconds; None for no such limit.
+    """
+
+    retryable = True
+
+    def __init__(
+        self,
+        node: str,
+        *,
+        kind: Literal["run", "idle"],
+        elapsed: float,
+        run_timeout: float | None,
+        idle_timeout: float | None,
+    ) -> None:
+        self.node = node
+        self.kind = kind
+        self.elapsed = elapsed
+        self.run_timeout = run_timeout
+        self.idle_timeout = idle_timeout
+        limit = run_timeout if kind == "run" else idle_timeout
+        assert limit is not None
+        self.timeout = limit
+        why = (
+            f"took longer than its run_timeout of {limit:g} s"
+            if kind == "run"
+            else f"gave no sign of life for its idle_timeout of {limit:g} s"
+        )
+        super().__init__(
+            f"node {node!r} {why} and was stopped; nothing of the attempt counts. Raise the timeout, or "
+            "give the node a retry policy or an error handler"
+        )
+
+
+class StepTimeoutError(PregelError, TimeoutError):
+    """A superstep took longer than the graph's `step_timeout`: what ran was cancelled, what had finished is recorded.
+
+    Attributes:
+        step: the superstep.
+        timeout: seconds.
+        unfinished: names of the nodes that were running, in plan order.
+    """
+
+    def __init__(self, step: int, timeout: float, unfinished: tuple[str, ...]) -> None:
+        self.step = step
+        self.timeout = timeout
+        self.unfinished = unfinished
+        super().__init__(
+            f"superstep {step} took longer than the graph's step_timeout of {timeout:g} s, and "
+            f"{', '.join(map(repr, unfinished))} had not finished. What had is kept: call again with input None to run "
+            "the rest"
+        )
+
+
+class BudgetExceededError(PregelError):
+    """The run has spent more than it may, and has stopped at a barrier, with work left. Everything until then is
+    stored: call again with input None and a larger budget to go on.
+
+    Attributes:
+        name: of the budget; "seconds" for the time limit of a run.
+        spent: how much was spent.
+        limit: how much may be.
+        per: "run" or "thread".
+        step: the last superstep that ran.
+        pending: names of the nodes that would have run next.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        spent: int | float | Decimal,
+        limit: int | float | Decimal,
+        per: Literal["run", "thread"],
+        step: int,
+        pending: tuple[str, ...],
+    ) -> None:
+        self.name = name
+        self.spent = spent
+        self.limit = limit
+        self.per = per
+        self.step = step
+        self.pending = pending
+        shown = ", ".join(repr(node) for node in pending[:5]) + (", ..." if len(pending) > 5 else "")
+        super().__init__(
+            f"the {per} has spent {spent} of {name!r}, and its budget is {limit}: it stopped after superstep "
+            f"{step}, and {shown} would run next. Raise the budget and call again with input None to go on"
+        )
 
 
 class RunCancelledError(PregelError):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from inspect import isawaitable, iscoroutinefunction
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar, get_args
 
 import msgspec
 
@@ -12,8 +14,30 @@ from ._core.program import Flavour, Node, Write, no_writes
 from ._runtime.injection import injections_of
 from ._runtime.worker import in_thread
 from .errors import GraphValidationError
+from .policies import CachePolicy, OnTimeout, RetryPolicy, TimeoutPolicy, retry_policies, timeout_policy
 
-__all__ = ["PASSTHROUGH", "ChannelWriteEntry", "NodeBuilder", "PregelNode", "check_abandonable", "flavour_of"]
+__all__ = [
+    "PASSTHROUGH",
+    "ChannelWriteEntry",
+    "NodeBuilder",
+    "NodePolicies",
+    "PregelNode",
+    "RetryPolicies",
+    "Timeout",
+    "abandons",
+    "check_abandonable",
+    "flavour_of",
+    "node_policies",
+    "seconds_of",
+]
+
+T = TypeVar("T")
+
+RetryPolicies = RetryPolicy | Sequence[RetryPolicy]
+"""One policy, or several: the first that is for a failure counts."""
+
+Timeout = TimeoutPolicy | float | timedelta
+"""A policy, or how long one attempt may take: seconds, or a timedelta."""
 
 
 class _Passthrough:
@@ -52,6 +76,7 @@ class PregelNode(msgspec.Struct, frozen=True, kw_only=True):
         writers: what becomes of its result.
         tags, metadata: the user's own.
         abandon_on_cancel: as in `NodeBuilder.abandon_on_cancel`.
+        retry_policy, timeout, cache_policy, on_timeout: as in `StateGraph.add_node`.
     """
 
     name: str = ""
@@ -62,6 +87,10 @@ class PregelNode(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = {}
     abandon_on_cancel: bool = False
+    retry_policy: RetryPolicies | None = None
+    timeout: Timeout | None = None
+    cache_policy: CachePolicy | None = None
+    on_timeout: OnTimeout | None = None
 
     @property
     def action(self) -> Callable[[Any], Any]:
@@ -94,6 +123,10 @@ class NodeBuilder:
         self._tags: list[str] = []
         self._metadata: dict[str, Any] = {}
         self._abandon_on_cancel = False
+        self._retry: list[RetryPolicy] = []
+        self._cache: CachePolicy | None = None
+        self._timeout: Timeout | None = None
+        self._on_timeout: OnTimeout | None = None
 
     def subscribe_only(self, channel: str) -> Self:
         """Run when this channel is updated, on its bare value. Excludes other subscriptions."""
@@ -151,6 +184,22 @@ class NodeBuilder:
         self._abandon_on_cancel = True
         return self
 
+    def add_retry_policies(self, *policies: RetryPolicy) -> Self:
+        """Try the node again when it has failed; the first policy that is for the failure counts."""
+        self._retry.extend(node_policies("the node", retry_policy=policies).retry)
+        return self
+
+    def add_cache_policy(self, policy: CachePolicy) -> Self:
+        """Keep what the node makes of an input, and use it again for an equal one."""
+        self._cache = node_policies("the node", cache_policy=policy).cache
+        return self
+
+    def set_timeout(self, timeout: Timeout | None, *, on_timeout: OnTimeout | None = None) -> Self:
+        """How long one attempt may take, and what becomes of a plain function then; see `StateGraph.add_node`."""
+        node_policies("the node", timeout=timeout, on_timeout=on_timeout)
+        self._timeout, self._on_timeout = timeout, on_timeout
+        return self
+
     def build(self) -> PregelNode:
         """The node.
 
@@ -170,25 +219,158 @@ class NodeBuilder:
             tags=tuple(self._tags),
             metadata=dict(self._metadata),
             abandon_on_cancel=self._abandon_on_cancel,
+            retry_policy=tuple(self._retry) or None,
+            timeout=self._timeout,
+            cache_policy=self._cache,
+            on_timeout=self._on_timeout,
         )
 
 
-def compile_node(name: str, node: PregelNode, *, blocking: bool) -> Node:
+class NodePolicies(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node says of failures, time and repetition, checked.
+
+    Attributes:
+        retry: when and how often it is tried again.
+        timeout: how long one attempt may take; None for as long as it likes.
+        cache: keep its result for equal inputs; None does not.
+        on_timeout: what becomes of a plain function whose time is up; None: it cannot have a timeout.
+    """
+
+    retry: tuple[RetryPolicy, ...] = ()
+    timeout: TimeoutPolicy | None = None
+    cache: CachePolicy | None = None
+    on_timeout: OnTimeout | None = None
+
+    def over(self, defaults: NodePolicies) -> NodePolicies:
+        """These, and what they leave open as the defaults say."""
+        return NodePolicies(
+            retry=self.retry or defaults.retry,
+            timeout=self.timeout or defaults.timeout,
+            cache=self.cache or defaults.cache,
+            on_timeout=self.on_timeout or defaults.on_timeout,
+        )
+
+    def flavour(self, call: Callable[..., Any], *, blocking: bool) -> Flavour:
+        """How the node's function is to be run."""
+        found = flavour_of(call, blocking=blocking or self.on_timeout is not None)
+        return "process" if found == "sync" and self.on_timeout == "process" else found
+
+    def check(
+        self, call: Callable[..., Any], flavour: Flavour, what: str, *, injects: Sequence[object], abandons: bool
+    ) -> None:
+        """Refuse what a function cannot have.
+
+        Args:
+            injects: what it gets besides its input.
+            abandons: a cancellation may leave its thread behind.
+
+        Raises:
+            GraphValidationError
+        """
+        if flavour == "process":
+            _check_importable(call, what)
+            if injects:
+                raise GraphValidationError(
+                    f"{what} has on_timeout='process', and in a process of its own it gets its input alone: no writer, "
+                    "runtime, config or store"
+                )
+            if abandons:
+                raise GraphValidationError(f"{what} has on_timeout='process' and abandon_on_cancel: say one of them")
+        interruptible = flavour in ("async", "process") or abandons or self.on_timeout == "abandon"
+        if self.timeout is not None and not interruptible:
+            raise GraphValidationError(
+                f"{what} has a timeout and is a plain function, which nothing can stop in its thread: make it async, "
+                "or say on_timeout='abandon' (the thread is left behind) or on_timeout='process' (it runs in a worker "
+                "process, which is killed)"
+            )
+
+
+def node_policies(
+    what: str,
+    *,
+    retry_policy: RetryPolicies | None = None,
+    timeout: Timeout | None = None,
+    cache_policy: CachePolicy | None = None,
+    on_timeout: OnTimeout | None = None,
+) -> NodePolicies:
+    """The policies of a node. Raises `GraphValidationError` for what is none, or out of range."""
+
+    def read(reader: Callable[[], T]) -> T:
+        try:
+            return reader()
+        except (TypeError, ValueError) as error:
+            raise GraphValidationError(f"{what}: {error}") from error
+
+    if cache_policy is not None and type(cache_policy) is not CachePolicy:
+        raise GraphValidationError(f"{what}: a cache policy is a CachePolicy, not {cache_policy!r}")
+    if on_timeout is not None and on_timeout not in get_args(OnTimeout):
+        raise GraphValidationError(f"{what}: on_timeout is 'abandon' or 'process', not {on_timeout!r}")
+    return NodePolicies(
+        retry=read(lambda: retry_policies(retry_policy, what)),
+        timeout=read(lambda: timeout_policy(timeout)),
+        cache=cache_policy,
+        on_timeout=on_timeout,
+    )
+
+
+def seconds_of(
+    name: str, given: float | timedelta | None, refusal: type[Exception] = GraphValidationError
+) -> float | None:
+    """A time in seconds. Raises `refusal` for what is none."""
+    try:
+        policy = None if given is None else TimeoutPolicy(run_timeout=given)
+    except (TypeError, ValueError) as error:
+        raise refusal(str(error).replace("run_timeout", name)) from error
+    return None if policy is None else policy.run_seconds
+
+
+def _check_importable(call: Callable[..., Any], what: str) -> None:
+    """Refuse what a worker process could not find."""
+    found: Any = sys.modules.get(getattr(call, "__module__", None) or "")
+    for part in getattr(call, "__qualname__", "<nowhere>").split("."):
+        found = getattr(found, part, None)
+    if found is not call:
+        raise GraphValidationError(
+            f"{what} has on_timeout='process', and a worker process cannot import {call!r}: use a function that is "
+            "defined at the top of a module"
+        )
+
+
+def compile_node(name: str, node: PregelNode, *, blocking: bool, defaults: NodePolicies) -> Node:
     """A public node as the algorithm takes it."""
+    what = f"node {name!r}"
     if node.abandon_on_cancel:
-        check_abandonable(node.bound, f"node {name!r}")
+        check_abandonable(node.bound, what)
+    policies = node_policies(
+        what,
+        retry_policy=node.retry_policy,
+        timeout=node.timeout,
+        cache_policy=node.cache_policy,
+        on_timeout=node.on_timeout,
+    ).over(defaults)
+    flavour = policies.flavour(node.bound, blocking=blocking or node.abandon_on_cancel)
+    injects = injections_of(node.bound, after=1)
+    policies.check(node.bound, flavour, what, injects=injects, abandons=node.abandon_on_cancel)
     return Node(
         name=name,
         triggers=tuple(sorted(node.triggers)),
         reads=node.channels,
         call=node.bound,
-        flavour=flavour_of(node.bound, blocking=blocking or node.abandon_on_cancel),
+        flavour=flavour,
         writes=_writes(node.writers),
-        injects=injections_of(node.bound, after=1),
+        injects=injects,
         tags=node.tags,
         metadata=node.metadata,
-        abandons=node.abandon_on_cancel,
+        abandons=abandons(flavour, policies, node.abandon_on_cancel),
+        retry=policies.retry,
+        timeout=policies.timeout,
+        cache=policies.cache,
     )
+
+
+def abandons(flavour: Flavour, policies: NodePolicies, on_cancel: bool) -> bool:
+    """Whether a worker thread may be left behind."""
+    return flavour == "sync" and (on_cancel or policies.on_timeout == "abandon")
 
 
 def flavour_of(call: Callable[..., Any], *, blocking: bool) -> Flavour:

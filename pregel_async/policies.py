@@ -147,19 +147,26 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"max_attempts is at least 1 (the first attempt counts), not {self.max_attempts}")
         if not isinstance(self.jitter, bool):
             raise TypeError(f"jitter is True or False, not {self.jitter!r}")
-        if isinstance(self.retry_on, type) or not callable(self.retry_on):
-            for kind in (self.retry_on,) if isinstance(self.retry_on, type) else tuple(self.retry_on):
-                if not isinstance(kind, type) or not issubclass(kind, Exception):
-                    raise TypeError(
-                        f"retry_on is an exception class, several of them, or a function of an exception, and {kind!r} "
-                        "is no class of exceptions that can be tried again"
-                    )
+        for kind in self._kinds() or ():
+            if not isinstance(kind, type) or not issubclass(kind, Exception):
+                raise TypeError(
+                    f"retry_on is an exception class, several of them, or a function of an exception, and {kind!r} is "
+                    "no class of exceptions that can be tried again"
+                )
+
+    def _kinds(self) -> tuple[Any, ...] | None:
+        """The classes that it is for; None when a function says."""
+        given: Any = self.retry_on
+        if isinstance(given, type):
+            return (given,)
+        return None if callable(given) else tuple(given)
 
     def applies_to(self, error: Exception) -> bool:
         """Whether this policy is for such a failure."""
-        if callable(self.retry_on) and not isinstance(self.retry_on, type):
-            return bool(self.retry_on(error))
-        kinds = (self.retry_on,) if isinstance(self.retry_on, type) else tuple(self.retry_on)
+        kinds = self._kinds()
+        if kinds is None:
+            says: Any = self.retry_on
+            return bool(says(error))
         return isinstance(error, kinds) or (
             isinstance(error, BaseExceptionGroup) and all(isinstance(leaf, kinds) for leaf in leaves_of(error))
         )

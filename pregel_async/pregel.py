@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Literal
 
 from checkpoint_savers.abc import BaseCheckpointSaver
@@ -14,7 +15,8 @@ from .channels import BaseChannel
 from .compiled import Graph
 from .drawing import Drawing, Edge, drawing
 from .errors import GraphValidationError, InvalidInputError, InvalidUpdateError
-from .node import NodeBuilder, PregelNode, compile_node
+from .node import NodeBuilder, PregelNode, RetryPolicies, Timeout, compile_node, node_policies, seconds_of
+from .policies import Budget, CachePolicy, OnFailure, OnTimeout
 from .types import END, RESERVED, START, All, Command, Names, StreamMode
 
 __all__ = ["Pregel"]
@@ -37,6 +39,8 @@ class Pregel(Graph[Any, Any]):
         unknown_keys: "ignore" drops input keys that are no input channels, instead of refusing them.
         debug: warn (`InPlaceChangeWarning`) when a node changes its input in place.
         world: clock, ids and randomness.
+        retry_policy, timeout, on_timeout, cache_policy: for all nodes that do not say otherwise.
+        cache, step_timeout, on_failure, budgets, time_limit: as in `StateGraph.compile`.
 
     Raises:
         GraphValidationError: an unknown or reserved name, an input that nothing reads.
@@ -60,6 +64,15 @@ class Pregel(Graph[Any, Any]):
         unknown_keys: Literal["error", "ignore"] = "error",
         debug: bool = False,
         world: World | None = None,
+        retry_policy: RetryPolicies | None = None,
+        timeout: Timeout | None = None,
+        on_timeout: OnTimeout | None = None,
+        cache_policy: CachePolicy | None = None,
+        cache: Any = None,
+        step_timeout: float | timedelta | None = None,
+        on_failure: OnFailure = "fail_fast",
+        budgets: Mapping[str, Budget] | None = None,
+        time_limit: float | timedelta | None = None,
     ) -> None:
         built = {key: node.build() if isinstance(node, NodeBuilder) else node for key, node in nodes.items()}
         if unknown_keys not in ("error", "ignore"):
@@ -71,15 +84,19 @@ class Pregel(Graph[Any, Any]):
         inputs, outputs = _names(input_channels), _names(output_channels)
         shown = outputs if stream_channels is None else _names(stream_channels)
         _validate(built, channels, inputs, outputs, shown)
+        defaults = node_policies(
+            "the graph", retry_policy=retry_policy, timeout=timeout, cache_policy=cache_policy, on_timeout=on_timeout
+        )
         program = build_program(
             name=name,
-            nodes=[compile_node(key, node, blocking=blocking) for key, node in built.items()],
+            nodes=[compile_node(key, node, blocking=blocking, defaults=defaults) for key, node in built.items()],
             channels=channels,
             keys=[key for key in channels if key != SENDS],
             inputs=inputs,
             outputs=outputs,
             read_input=_input_reader(inputs, ignore=unknown_keys == "ignore"),
             read_command=_command_reader(list(channels)),
+            step_timeout=seconds_of("step_timeout", step_timeout),
         )
         super().__init__(
             program,
@@ -92,6 +109,10 @@ class Pregel(Graph[Any, Any]):
             store=store,
             interrupt_before=interrupt_before,
             interrupt_after=interrupt_after,
+            cache=cache,
+            on_failure=on_failure,
+            budgets=budgets,
+            time_limit=time_limit,
         )
         self._nodes = built
 

@@ -6,6 +6,7 @@ import copy
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast, overload
 
@@ -42,9 +43,19 @@ from .asking import (
     names_of_modes,
     policies_of,
 )
-from .config import check_durability, is_elsewhere, merge_configs, settings_of, without_address
-from .errors import ConfigError, InvalidCheckpointerError
+from .config import (
+    check_budgets,
+    check_durability,
+    check_on_failure,
+    is_elsewhere,
+    merge_configs,
+    settings_of,
+    without_address,
+)
+from .errors import ConfigError, GraphValidationError, InvalidCheckpointerError, NodeError, RecordedFailureError
+from .node import seconds_of
 from .parts import GraphOutput, StreamPart
+from .policies import Budget, OnFailure, TimeoutPolicy
 from .sync import SyncFace
 from .types import (
     INTERRUPT,
@@ -88,8 +99,12 @@ class Runs(SyncFace[InputT, OutputT]):
         world: World | None,
         debug: bool,
         store: Any = None,
+        cache: Any = None,
         interrupt_before: All | Sequence[str] = (),
         interrupt_after: All | Sequence[str] = (),
+        on_failure: OnFailure = "fail_fast",
+        budgets: Mapping[str, Budget] | None = None,
+        time_limit: float | timedelta | None = None,
         read_context: Callable[[Any], Any] | None = None,
         coerce_state: Callable[[Any], Any] | None = None,
         coerce_output: Callable[[Any], Any] | None = None,
@@ -97,6 +112,10 @@ class Runs(SyncFace[InputT, OutputT]):
         self.name = program.name
         self.checkpointer = _checked_saver(checkpointer)
         self.store = store
+        self.cache = cache
+        self._on_failure = check_on_failure(program, on_failure, GraphValidationError)
+        self._budgets = check_budgets(budgets, error=GraphValidationError)
+        self._time_limit = seconds_of("time_limit", time_limit)
         self.stream_mode: StreamMode = stream_mode
         self._debug = debug
         self._program = program
@@ -176,6 +195,9 @@ class Runs(SyncFace[InputT, OutputT]):
         interrupt_after: All | Sequence[str] | None = None,
         durability: Durability | None = None,
         on_conflict: OnConflict = "reject",
+        on_failure: OnFailure | None = None,
+        budgets: Mapping[str, Budget] | None = None,
+        time_limit: float | timedelta | None = None,
         control: RunControl | None = None,
         version: Literal["v1", "v2"] = "v1",
     ) -> Any:
@@ -192,6 +214,9 @@ class Runs(SyncFace[InputT, OutputT]):
             stream_mode: other than "values": return the list of all chunks that `astream` would give.
             output_keys: the channels to return, instead of the output schema's.
             on_conflict: "reject" raises when another run owns the thread; "wait" waits for it.
+            on_failure: "fail_fast", "finish" or `Collect(channel)`; see `StateGraph.compile`.
+            budgets: other limits than those that the graph was compiled with, by name.
+            time_limit: seconds, or a timedelta, after which the run stops at its next barrier.
             control: lets the run be stopped from outside, at its next barrier.
             version: "v2" returns a `GraphOutput`.
 
@@ -206,7 +231,8 @@ class Runs(SyncFace[InputT, OutputT]):
                 nodes of one superstep did. The thread can be resumed.
         """
         stops = self._stops(interrupt_before, interrupt_after)
-        call = self._call(input, config, context, stops, durability, on_conflict, control)
+        limits = _Limits(on_failure, budgets, time_limit)
+        call = self._call(input, config, context, stops, durability, on_conflict, limits, control)
         shown = self._shown(output_keys, self._program.outputs)
         check_version(version)
         if stream_mode == "values":
@@ -250,6 +276,9 @@ class Runs(SyncFace[InputT, OutputT]):
         interrupt_after: All | Sequence[str] | None = None,
         durability: Durability | None = None,
         on_conflict: OnConflict = "reject",
+        on_failure: OnFailure | None = None,
+        budgets: Mapping[str, Budget] | None = None,
+        time_limit: float | timedelta | None = None,
         control: RunControl | None = None,
         capacity: int = CAPACITY,
         overflow: Overflow = "block",
@@ -294,7 +323,8 @@ class Runs(SyncFace[InputT, OutputT]):
         if keep_events:
             self._check_keeps()
         stops = self._stops(interrupt_before, interrupt_after)
-        call = self._call(input, config, context, stops, durability, on_conflict, control)
+        limits = _Limits(on_failure, budgets, time_limit)
+        call = self._call(input, config, context, stops, durability, on_conflict, limits, control)
         if call.outer is not None and (keep_events or cursor is not None):
             raise ConfigError(
                 f"graph {self.name!r} runs as part of the node that calls it, and the run around it keeps its events: "
@@ -509,6 +539,7 @@ class Runs(SyncFace[InputT, OutputT]):
         stops: Breakpoints,
         durability: Durability | None,
         on_conflict: OnConflict,
+        limits: _Limits,
         control: RunControl | None = None,
     ) -> _Call:
         """A call's settings, checked; and the node that makes it, when the graph runs as part of its run.
@@ -547,6 +578,13 @@ class Runs(SyncFace[InputT, OutputT]):
             breakpoints=stops if stops.before or stops.after else None,
             debug=self._debug,
             control=control,
+            on_failure=self._on_failure
+            if limits.on_failure is None
+            else check_on_failure(self._program, limits.on_failure),
+            budgets=check_budgets(limits.budgets, self._budgets),
+            time_limit=self._time_limit
+            if limits.time_limit is None
+            else seconds_of("time_limit", limits.time_limit, ConfigError),
         )
         number = 0
         if outer is not None:
@@ -582,6 +620,14 @@ class Runs(SyncFace[InputT, OutputT]):
             if key not in self._program.channels:
                 raise ConfigError(f"output_keys names {key!r}, and graph {self.name!r} has no such channel")
         return keys if isinstance(keys, str) else tuple(keys)
+
+
+class _Limits(msgspec.Struct, frozen=True):
+    """What a call says of failures and limits; None leaves what the graph was compiled with."""
+
+    on_failure: OnFailure | None
+    budgets: Mapping[str, Budget] | None
+    time_limit: float | timedelta | None
 
 
 class _Call(msgspec.Struct, frozen=True):
@@ -658,8 +704,14 @@ def _own_codec(saver: BaseCheckpointSaver | bool | None, hints: Sequence[Any]) -
     if not isinstance(saver, BaseCheckpointSaver):
         return None
     codec = saver.codec
-    for kind in (Send, Command, Interrupt, Overwrite):
+    for kind in (Send, Command, Interrupt, Overwrite, TimeoutPolicy, NodeError):
         codec = codec.with_types(kind, tag=f"pregel_async.{kind.__name__}")
+    codec = codec.with_type(
+        RecordedFailureError,
+        encode=lambda error: [error.type, error.message],
+        decode=lambda state: RecordedFailureError(*state),
+        tag="pregel_async.RecordedFailureError",
+    )
     return _with_messages(codec.with_annotations(*hints), hints)
 
 

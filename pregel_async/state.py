@@ -11,7 +11,7 @@ from msgspec import structs
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.ledger import Reader, TaskEntry, metadata_matches, read_record, timestamp
-from checkpoint_savers.records import CheckpointId, CheckpointMetadata, CheckpointRow, TaskRecord
+from checkpoint_savers.records import CheckpointId, CheckpointMetadata, CheckpointRow, TaskId, TaskRecord
 
 from ._core import superstep
 from ._core.ids import PUSH
@@ -20,7 +20,7 @@ from ._core.task import Task
 from ._runtime.modes.updates import as_update
 from ._runtime.namespaces import CALLER, config_of, ids_in, made_on, namespace_of, parents_of
 from ._runtime.restore import restore
-from ._runtime.thread import AMENDED, SUPERSTEP, amend_again, open_questions
+from ._runtime.thread import AMENDED, SUPERSTEP, amend_again, handler_of, open_questions
 from .errors import CheckpointNotFoundError
 from .types import PregelTask, RunnableConfig, StateSnapshot, TaskFailure
 
@@ -131,9 +131,9 @@ class StateReader:
         if amended is not None:
             amend_again(program, board, amended, self._codec)
         tasks = superstep.plan(program, board, (thread_id, ids_in(row.ns, row.metadata.get(CALLER, ""))))
-        shown = [self._task(task, entries.get(task.id), children) for task in tasks]
+        shown = [self._task(task, entries, children) for task in tasks]
         # Not by the result that is shown: a task that wrote nothing shows None where one channel is the output.
-        finished = [(entry := entries.get(task.id)) is not None and entry.finished for task in tasks]
+        finished = [(entry := _entry_of(task, entries)[1]) is not None and entry.finished for task in tasks]
         if self._inner:
             whole = [subgraphs and not done and view.result is None for view, done in zip(shown, finished, strict=True)]
             shown = [
@@ -159,15 +159,20 @@ class StateReader:
             error=None if failed is None or failed.error is None else TaskFailure(*failed.error),
         )
 
-    def _task(self, task: Task, entry: TaskEntry | None, children: Sequence[Place]) -> PregelTask:
+    def _task(self, task: Task, entries: Mapping[TaskId, TaskEntry], children: Sequence[Place]) -> PregelTask:
         """A planned task, with what is recorded of it: by itself, or by a checkpoint that closed its superstep. (That
-        of another branch may know nothing of it: a new input discards what is pending, an update puts it off.)"""
-        error = None if entry is None or entry.error is None else TaskFailure(*entry.error)
+        of another branch may know nothing of it: a new input discards what is pending, an update puts it off.)
+
+        Of a task whose failure was handled, both are shown: the failure, and what its handler gave.
+        """
+        own = entries.get(task.id)
+        by, entry = _entry_of(task, entries)
+        error = None if own is None or own.error is None else TaskFailure(*own.error)
         writes: list[Write] | None = None
         if entry is not None and entry.finished:
             writes = [(name, self._codec.decode(data, channel=name)) for name, data in entry.writes]
         elif entry is None:
-            closed = (self._closed_writes(task, child) for child in children)
+            closed = (self._closed_writes(by, child) for child in children)
             writes = next((found for found in closed if found is not None), None)
         result = None
         if writes is not None:
@@ -205,6 +210,13 @@ class StateReader:
         return [
             (name, self._codec.decode(values[name] if data is None else data, channel=name)) for name, data in written
         ]
+
+
+def _entry_of(task: Task, entries: Mapping[TaskId, TaskEntry]) -> tuple[Task, TaskEntry | None]:
+    """The task's record, or that of the error handler that runs in its place; and whose it is."""
+    entry = entries.get(task.id)
+    by = None if entry is None else handler_of(task, entry)
+    return (task, entry) if by is None else (by, entries.get(by.id))
 
 
 def _closes(row: CheckpointRow) -> bool:

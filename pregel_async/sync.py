@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar, Unpack, overload
@@ -21,6 +22,7 @@ from ._runtime.portal import ELSEWHERE, Portal, WorkerLoop, check_no_loop, here
 from ._runtime.stream import GraphStream
 from .asking import CallOptions, ChunkModes, Modes, Overflow, StreamOptions
 from .parts import GraphOutput, StreamPart
+from .policies import Budget, OnFailure
 from .types import (
     All,
     Command,
@@ -105,6 +107,9 @@ class SyncFace(Generic[InputT, OutputT]):
         interrupt_after: All | Sequence[str] | None = None,
         durability: Durability | None = None,
         on_conflict: OnConflict = "reject",
+        on_failure: OnFailure | None = None,
+        budgets: Mapping[str, Budget] | None = None,
+        time_limit: float | timedelta | None = None,
         control: RunControl | None = None,
         version: Literal["v1", "v2"] = "v1",
     ) -> Any:
@@ -120,6 +125,9 @@ class SyncFace(Generic[InputT, OutputT]):
             interrupt_after=interrupt_after,
             durability=durability,
             on_conflict=on_conflict,
+            on_failure=on_failure,
+            budgets=budgets,
+            time_limit=time_limit,
             control=control,
             version=version,
         )
@@ -157,6 +165,9 @@ class SyncFace(Generic[InputT, OutputT]):
         interrupt_after: All | Sequence[str] | None = None,
         durability: Durability | None = None,
         on_conflict: OnConflict = "reject",
+        on_failure: OnFailure | None = None,
+        budgets: Mapping[str, Budget] | None = None,
+        time_limit: float | timedelta | None = None,
         control: RunControl | None = None,
         capacity: int = CAPACITY,
         overflow: Overflow = "block",
@@ -184,6 +195,9 @@ class SyncFace(Generic[InputT, OutputT]):
             interrupt_after=interrupt_after,
             durability=durability,
             on_conflict=on_conflict,
+            on_failure=on_failure,
+            budgets=budgets,
+            time_limit=time_limit,
             control=control,
             capacity=capacity,
             overflow=overflow,

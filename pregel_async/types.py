@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Protocol, TypeAlias, TypedDict
 
 import msgspec
 
 from checkpoint_savers.records import CheckpointId, CheckpointMetadata, TaskId
+
+from .policies import (
+    Budget,
+    CachePolicy,
+    Collect,
+    OnFailure,
+    RetryPolicy,
+    TimeoutPolicy,
+    default_retry_on,
+    timeout_policy,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -23,15 +35,20 @@ __all__ = [
     "INPUT",
     "START",
     "All",
+    "Budget",
+    "CachePolicy",
     "CheckpointId",
     "CheckpointMetadata",
+    "Collect",
     "Command",
     "Durability",
     "Interrupt",
     "OnConflict",
+    "OnFailure",
     "OverflowPolicy",
     "Overwrite",
     "PregelTask",
+    "RetryPolicy",
     "RunStatus",
     "RunnableConfig",
     "Send",
@@ -40,6 +57,8 @@ __all__ = [
     "StreamMode",
     "StreamWriter",
     "TaskId",
+    "TimeoutPolicy",
+    "default_retry_on",
 ]
 
 START: Final = "__start__"
@@ -124,10 +143,21 @@ class Send(msgspec.Struct, frozen=True, order=False):
     Attributes:
         node: the node to run.
         arg: its input.
+        timeout: how long one attempt may take, instead of the node's own: seconds, a timedelta, or a `TimeoutPolicy`.
     """
 
     node: str
     arg: Any
+    timeout: TimeoutPolicy | float | timedelta | None = msgspec.field(default=None)
+
+    def __post_init__(self) -> None:
+        if self.timeout is not None:
+            timeout_policy(self.timeout)
+
+    @property
+    def limits(self) -> TimeoutPolicy | None:
+        """The timeout as a policy."""
+        return timeout_policy(self.timeout)
 
 
 class Command(msgspec.Struct, Generic[NamesT_co], frozen=True, kw_only=True, order=False):

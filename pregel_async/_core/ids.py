@@ -17,7 +17,7 @@ PUSH = "__pregel_push"
 
 Path: TypeAlias = "tuple[str | int | bool | Path, ...]"
 """`(PULL, node)` of a triggered node, `(PUSH, index, False)` of a send, `(PUSH, path of the caller, index, True)` of a
-call that a task makes."""
+call that a task makes; and any of these with "error" behind it, of the error handler that runs in a task's place."""
 
 
 def task_id(scope: str, ns: str, step: int, node: str, path: Path) -> TaskId:

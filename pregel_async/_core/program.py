@@ -13,6 +13,7 @@ from checkpoint_savers.ledger import SENDS
 from ..channels import BaseChannel, BinaryOperatorAggregate, DeltaChannel, Topic
 from ..errors import GraphValidationError
 from ..messages import add_messages
+from ..policies import CachePolicy, RetryPolicy, TimeoutPolicy
 from ..types import Command, Send
 from .isolation import isolate, own, own_fold
 
@@ -33,8 +34,9 @@ PARENT = "__parent__"
 RETURN = "__return__"
 """Where the result of a call is written. It is no channel: the caller has it."""
 
-Flavour: TypeAlias = Literal["async", "sync", "inline"]
-"""How a callable is run: awaited, in a worker thread, or called in place because it never blocks."""
+Flavour: TypeAlias = Literal["async", "sync", "inline", "process"]
+"""How a callable is run: awaited, in a worker thread, called in place because it never blocks, or in a worker process,
+which can be killed."""
 
 
 class Router(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +83,10 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         commands: `writes` takes commands for the node's own graph.
         tags, metadata: the user's own; shown in streams.
         abandons: a cancellation does not wait for its function, and leaves the worker thread behind. Of flavour "sync".
+        retry: when and how often it is tried again; the first policy that is for a failure counts.
+        timeout: how long one attempt may take; None for as long as it likes.
+        cache: keep its result for equal inputs; None does not.
+        handler: runs in its place when it has failed, on the same input.
     """
 
     name: str
@@ -100,6 +106,15 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = {}
     abandons: bool = False
+    retry: tuple[RetryPolicy, ...] = ()
+    timeout: TimeoutPolicy | None = None
+    cache: CachePolicy | None = None
+    handler: Node | None = None
+
+    @property
+    def interruptible(self) -> bool:
+        """Whether a timeout can end an attempt at it: a function in a worker thread that is waited for cannot be."""
+        return self.flavour in ("async", "process") or self.abandons
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +131,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         finishing: channels that react when nothing else is left to run, sorted.
         inputs: the channel that takes the input as it is, or the channels that take a mapping's entries.
         outputs: what a run returns and the stream shows: one channel bare, or several as a mapping.
+        step_timeout: seconds that one superstep may take; None for as long as it likes.
         read_input: turns a call's input into writes. Raises `InvalidInputError`.
         read_command: turns the update and goto of a call's command into writes. Raises `InvalidUpdateError`.
     """
@@ -133,6 +149,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     outputs: str | tuple[str, ...]
     read_input: Callable[[Any], list[Write]]
     read_command: Callable[[Command], list[Write]]
+    step_timeout: float | None = None
 
 
 def build_program(
@@ -145,6 +162,7 @@ def build_program(
     outputs: str | tuple[str, ...],
     read_input: Callable[[Any], list[Write]],
     read_command: Callable[[Command], list[Write]],
+    step_timeout: float | None = None,
 ) -> Program:
     """Make the tables of nodes and channels that fit each other; whoever calls has validated them.
 
@@ -177,6 +195,7 @@ def build_program(
         outputs=outputs,
         read_input=read_input,
         read_command=read_command,
+        step_timeout=step_timeout,
     )
 
 

@@ -49,7 +49,8 @@ class Port(Protocol):
         """Run the tasks, each on the board as it is; return when all have ended, with their outcomes in the tasks'
         order.
 
-        A task with a recorded result is not run (rule 5). When one fails, the others are cancelled and awaited.
+        A task with a recorded result is not run (rule 5). When one fails, the others are cancelled and awaited, or
+        finish first, as the run's failure policy says.
         """
         ...
 
@@ -167,7 +168,7 @@ def plan(program: Program, board: Board, scope: Scope) -> list[Task]:
     if sends is not None and sends.is_available():
         first = len(tasks)
         tasks.extend(
-            Task(program.nodes[send.node], step, first + index, scope, index, send.arg)
+            Task(program.nodes[send.node], step, first + index, scope, index, send.arg, timeout=send.limits)
             for index, send in enumerate(sends.get())
         )
     return tasks
@@ -225,8 +226,8 @@ def collect(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> list[list[Wri
     for outcome in outcomes:
         if isinstance(outcome, Finished):
             writes.append(outcome.writes)
-        elif isinstance(outcome, Failed):
-            errors.append(outcome.error)
+        elif isinstance(outcome, Failed) and not any(outcome.error is error for error in errors):
+            errors.append(outcome.error)  # once: the superstep's own timeout is that of all its tasks
     if not errors:
         for task, outcome in zip(tasks, outcomes, strict=True):
             if isinstance(outcome, Cancelled):  # rule 4: without it the superstep is not whole
@@ -278,7 +279,7 @@ def update(
     sends: list[Send] = []
     if left:
         kept = {name for task in left for name in task.triggers if name in channels and channels[name].is_available()}
-        sends = [Send(task.node.name, task.arg) for task in left if task.send >= 0]
+        sends = [Send(task.node.name, task.arg, timeout=task.own_timeout) for task in left if task.send >= 0]
 
     # 1. What ran has seen its triggers, and used up those that are used up by it (before the writes: a barrier that
     #    this superstep completes again starts from there).

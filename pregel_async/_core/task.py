@@ -8,6 +8,7 @@ import msgspec
 
 from checkpoint_savers.records import TaskId
 
+from ..policies import TimeoutPolicy
 from ..types import Interrupt
 from .ids import PULL, PUSH, Path, task_id
 from .program import Node, Write
@@ -23,9 +24,10 @@ class Task:
         send: the place among the superstep's sends, or among the calls of one task, from 0; -1 for a triggered node.
         arg: the argument of the send or call.
         caller: the path of the task that calls; None for a task of the superstep's plan.
+        timeout: how long one attempt may take: the send's own, or the node's.
     """
 
-    __slots__ = ("_id", "_scope", "arg", "caller", "index", "node", "send", "step")
+    __slots__ = ("_handles", "_id", "_scope", "arg", "caller", "index", "node", "send", "step", "timeout")
 
     def __init__(
         self,
@@ -36,6 +38,7 @@ class Task:
         send: int = -1,
         arg: Any = None,
         caller: Path | None = None,
+        timeout: TimeoutPolicy | None = None,
     ) -> None:
         self.node = node
         self.step = step
@@ -43,7 +46,9 @@ class Task:
         self.send = send
         self.arg = arg
         self.caller = caller
+        self.timeout = node.timeout if timeout is None else timeout
         self._scope = scope
+        self._handles: Path | None = None
         self._id: TaskId | None = None
 
     @property
@@ -55,6 +60,8 @@ class Task:
 
     @property
     def path(self) -> Path:
+        if self._handles is not None:
+            return (*self._handles, "error")
         if self.caller is not None:
             return (PUSH, self.caller, self.send, True)
         return (PULL, self.node.name) if self.send < 0 else (PUSH, self.send, False)
@@ -62,6 +69,17 @@ class Task:
     def call(self, node: Node, index: int, arg: Any) -> Task:
         """The task of a call that this one makes: its `index`-th, from 0."""
         return Task(node, self.step, self.index, self._scope, index, arg, self.path)
+
+    @property
+    def own_timeout(self) -> TimeoutPolicy | None:
+        """The send's; None when the node's applies."""
+        return None if self.timeout is self.node.timeout else self.timeout
+
+    def handling(self, handler: Node) -> Task:
+        """The task of the error handler that runs in this one's place: on the same input, under an id of its own."""
+        task = Task(handler, self.step, self.index, self._scope, self.send, self.arg, self.caller)
+        task._handles = self.path
+        return task
 
     @property
     def triggers(self) -> tuple[str, ...]:
@@ -80,12 +98,16 @@ class Finished(msgspec.Struct, frozen=True):
         replayed: True when they were recorded earlier and the node did not run.
         own: how many of them, from the first, are the node's own; the others are its edges' and routers'.
         leaves: commands for a graph around this one are among them (writes to `PARENT`): this graph ends with them.
+        by: the task of the error handler whose writes they are, as the task itself has failed; None for its own.
+        cached: the node did not run: another run on an equal input has made them.
     """
 
     writes: list[Write]
     replayed: bool = False
     own: int = 0
     leaves: bool = False
+    by: Task | None = None
+    cached: bool = False
 
 
 class Paused(msgspec.Struct, frozen=True):
@@ -95,10 +117,12 @@ class Paused(msgspec.Struct, frozen=True):
         interrupts: the open questions, in the order in which the node's code makes them; none when a graph that it runs
             stopped at a breakpoint.
         writes: the node's own writes, when only a router asks; None otherwise.
+        by: the task of the error handler that asks; None for the task itself.
     """
 
     interrupts: tuple[Interrupt, ...]
     writes: list[Write] | None = None
+    by: Task | None = None
 
 
 class Failed(msgspec.Struct, frozen=True):

@@ -25,6 +25,7 @@ from ..errors import (
     InterruptSwallowedError,
     InvalidUpdateError,
     NodeCancelledError,
+    NodeError,
     ParentCommand,
     UnstorableValueError,
 )
@@ -32,7 +33,9 @@ from ..types import Command
 from .context import CURRENT, Around, Running
 from .inplace import watch
 from .loops import NativeCancellations, broken_group, is_native, on_asyncio
-from .worker import in_abandonable_thread, in_thread
+from .stopwatch import AttemptWatch
+from .tries import Tries
+from .worker import in_abandonable_thread, in_process, in_thread
 
 _T = TypeVar("_T")
 
@@ -49,6 +52,8 @@ async def attempt(
     *,
     natively_cancelled: NativeCancellations | None,
     contained: bool,
+    tries: Tries | None = None,
+    failure: NodeError | None = None,
 ) -> Finished | Failed | Paused:
     """Run a task. Its own failures and questions become an outcome; a cancellation from outside goes through.
 
@@ -61,27 +66,20 @@ async def attempt(
             running task is not the run's, but this task's own.
         contained: the running task ends with this one, so that its context is as good as the node's own. (A node with
             routers gets one of its own all the same: they do not see what it sets.)
+        tries: the attempts at it so far; None when there is to be one.
+        failure: what it handles, when it is an error handler.
     """
-    running = Running(around, board, task, CURRENT.get())
+    running = Running(around, board, task, CURRENT.get(), tries, failure)
     if running.place is not None:
         await running.place.take()
     token = CURRENT.set(running)
     progress = _Progress(given, natively_cancelled)
     try:
-        try:
-            return await _run(running, record, progress, contained=contained)
-        except GeneratorExit:
-            raise
-        except anyio.get_cancelled_exc_class() as error:
-            if _cancelled_from_outside(natively_cancelled):
-                raise
-            failure = NodeCancelledError(task.node.name)
-            failure.__cause__ = error
-            return Failed(_placed(failure, task), progress.writes)
-        except BaseException as error:
-            if progress.recording and not isinstance(error, UnstorableValueError):  # storage's failure, not the node's
-                raise
-            return await _stopped(running, error, progress.writes)
+        if task.timeout is None:
+            return await _outcome(running, record, progress, contained=contained)
+        watch = running.watch = AttemptWatch(task, around.session.world, running.stop)
+        outcome = await watch.over(lambda: _outcome(running, record, progress, contained=contained))
+        return Failed(_placed(watch.error, task), progress.writes) if outcome is None else outcome
     finally:
         running.ended = True
         CURRENT.reset(token)
@@ -89,6 +87,27 @@ async def attempt(
             running.place.leave()
         if running.calls is not None:
             await running.calls.end()
+
+
+async def _outcome(
+    running: Running, record: Recorder | None, progress: _Progress, *, contained: bool
+) -> Finished | Failed | Paused:
+    """What becomes of the attempt. A cancellation from outside, and a failure of storage, go through."""
+    task = running.task
+    try:
+        return await _run(running, record, progress, contained=contained)
+    except GeneratorExit:
+        raise
+    except anyio.get_cancelled_exc_class() as error:
+        if _cancelled_from_outside(progress.natively_cancelled):
+            raise
+        failure = NodeCancelledError(task.node.name)
+        failure.__cause__ = error
+        return Failed(_placed(failure, task), progress.writes)
+    except BaseException as error:
+        if progress.recording and not isinstance(error, UnstorableValueError):  # storage's failure, not the node's
+            raise
+        return await _stopped(running, error, progress.writes)
 
 
 def start(board: Board, task: Task) -> Finished | Failed:
@@ -286,7 +305,8 @@ async def _called(node: Node, value: Any, running: Running, progress: _Progress,
     log = running.around.log
     owes = running if log is not None and (log.wrote or log.spoke) is not None else None
     if log is not None and owes is not None and node.flavour != "sync":
-        await log.settle()  # it may never await what it writes, nor anything else; others after it may not either
+        with running.waiting():
+            await log.settle()  # it may never await what it writes, nor anything else; others after it may not either
     if node.flavour == "async":
         awaitable = node.call(value, **injected)
         if contained and owes is None:
@@ -295,6 +315,8 @@ async def _called(node: Node, value: Any, running: Running, progress: _Progress,
     call = partial(node.call, **injected) if injected else node.call
     if node.flavour == "inline":
         result = copy_context().run(call, value)
+    elif node.flavour == "process":
+        result = await in_process(node.call, own(value))
     elif running.fence is not None:
         result = await in_abandonable_thread(partial(running.in_worker, call), value, running.fence)
     else:

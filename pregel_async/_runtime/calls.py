@@ -351,6 +351,7 @@ def call_task(
         assert isinstance(caller.calls, CalledTasks)
         if caller.around.thread is not None:
             caller.around.thread.know(*hints)
+        caller.sign()
         return caller.calls.start(caller, node, args, kwargs)
 
     if caller.fence is not None:

@@ -22,8 +22,8 @@ from .._core.board import Board
 from .._core.ids import interrupt_id
 from .._core.isolation import isolate, own
 from .._core.program import Program
-from .._core.task import Outcome, Task
-from ..errors import EmptyChannelError, GraphInterrupt, InvalidUpdateError, OutsideRunError
+from .._core.task import Finished, Outcome, Task
+from ..errors import EmptyChannelError, GraphInterrupt, InvalidUpdateError, NodeError, OutsideRunError
 from ..types import Interrupt, RunnableConfig, StreamWriter
 from .control import RunControl
 from .feed import Feed
@@ -31,7 +31,9 @@ from .hold import Hold
 from .log import Log
 from .loops import loop
 from .places import Place, Places
+from .stopwatch import AttemptWatch
 from .thread import Thread
+from .tries import Tries
 from .worker import Fence
 from .world import World
 from .writer import Writer
@@ -53,6 +55,10 @@ BESIDE: Final = 1 << 32
 """From where the numbers are that are made of what is asked, called or run, and not counted."""
 
 
+def _beat_nothing() -> None:
+    """The heartbeat of what has no timeout."""
+
+
 class ExecutionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Where a node runs.
 
@@ -62,8 +68,8 @@ class ExecutionInfo(msgspec.Struct, frozen=True, kw_only=True):
         run_id: of the call.
         checkpoint_id: the checkpoint on which the superstep was planned; None when nothing is stored.
         checkpoint_ns: the task's namespace: what the state of a subgraph that it runs is stored under.
-        node_attempt: from 1.
-        node_first_attempt_time: when the first attempt began, in unix seconds; None while there is one.
+        node_attempt: which attempt at the task this is, from 1.
+        node_first_attempt_time: when the first attempt began, in unix seconds; None where there is to be one.
     """
 
     task_id: TaskId
@@ -85,6 +91,7 @@ class Runtime(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True):
         previous: what an entrypoint saved in the thread's last run; None elsewhere.
         execution_info: where the node runs.
         control: what the call, or one around it, was given as `control=`; None without.
+        heartbeat: call it to say that the node is at work, where its idle timeout would not see that. Any thread may.
     """
 
     context: ContextT
@@ -93,6 +100,7 @@ class Runtime(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True):
     previous: Any
     execution_info: ExecutionInfo
     control: RunControl | None = None
+    heartbeat: Callable[[], None] = _beat_nothing
 
 
 class Calls(Protocol):
@@ -222,6 +230,9 @@ class Running:
         debts: the feeds that it has shown more than their readers take.
         fence: around that thread, when a cancellation may leave it behind; None when it is waited for.
         within: the node whose code called this one, or runs its graph; None when there is none.
+        tries: the attempts at the task so far; None when there is to be one.
+        failure: what it handles, when it is an error handler.
+        watch: of its timeout; None when it may take as long as it likes.
     """
 
     __slots__ = (
@@ -232,17 +243,28 @@ class Running:
         "calls",
         "debts",
         "ended",
+        "failure",
         "fence",
         "host",
         "open",
         "place",
         "places",
         "task",
+        "tries",
+        "watch",
         "within",
         "worker",
     )
 
-    def __init__(self, around: Around, board: Board, task: Task, within: Running | None = None) -> None:
+    def __init__(
+        self,
+        around: Around,
+        board: Board,
+        task: Task,
+        within: Running | None = None,
+        tries: Tries | None = None,
+        failure: NodeError | None = None,
+    ) -> None:
         self.around = around
         self.board = board
         self.task = task
@@ -253,6 +275,9 @@ class Running:
         self.place = None if around.places is None else Place(around.places)
         self.ended = False
         self.within = within
+        self.tries = tries
+        self.failure = failure
+        self.watch: AttemptWatch | None = None
         self._counts: dict[str, int] = {}
         self._beside: dict[bytes, tuple[object, int]] = {}
         self.worker = 0
@@ -273,8 +298,9 @@ class Running:
     async def settle(self) -> None:
         """Wait until the readers have caught up with what it has shown."""
         owed, self.debts = self.debts, []
-        for feed in owed:
-            await feed.settle()
+        with self.waiting():
+            for feed in owed:
+                await feed.settle()
 
     @property
     def ns(self) -> str:
@@ -287,11 +313,59 @@ class Running:
         self.worker = threading.get_ident()
         return call(value)
 
+    def _retried(self) -> Tries | None:
+        """Of the nearest node, of those whose code this is, that is tried again when it fails."""
+        at: Running | None = self
+        while at is not None and at.around is self.around:
+            if at.tries is not None:
+                return at.tries
+            at = at.within
+        return None
+
+    def done_before(self, task: Task) -> Finished | None:
+        """What a task gave that an earlier attempt has called too; where nothing is stored."""
+        tries = self._retried()
+        return None if tries is None else tries.done.get(task.id)
+
+    def keep_done(self, task: Task, outcome: Finished) -> None:
+        """Keep what a task gave for the next attempt; where nothing is stored."""
+        tries = self._retried()
+        if tries is not None:
+            tries.done[task.id] = outcome
+
     def stop(self) -> None:
         """It is cancelled: end what it has called, and let it call nothing more. For a thread that waits for a task."""
         self.ended = True
         if self.calls is not None:
             self.calls.stop()
+
+    # ---- time --------------------------------------------------------------------------------------------------------
+
+    def _watches(self) -> Iterator[AttemptWatch]:
+        """Of this node, and of those in which it runs."""
+        at: Running | None = self
+        while at is not None:
+            if at.watch is not None:
+                yield at.watch
+            at = at.within
+
+    def sign(self) -> None:
+        """It has shown, called or run something: a sign of life, of the nodes that it runs in too."""
+        for watch in self._watches():
+            watch.show()
+
+    def heartbeat(self) -> None:
+        """It says that it is at work."""
+        for watch in self._watches():
+            watch.sign()
+
+    @contextlib.contextmanager
+    def waiting(self) -> Generator[None]:
+        """It waits for a reader: that is not its time."""
+        with contextlib.ExitStack() as stack:
+            for watch in self._watches():
+                stack.enter_context(watch.paused())
+            yield
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
@@ -434,7 +508,14 @@ class Running:
             run_id=session.run_id,
             checkpoint_id=None if thread is None else thread.tip,
             checkpoint_ns=self.ns,
+            node_attempt=1 if self.tries is None else self.tries.number,
+            node_first_attempt_time=None if self.tries is None else self.tries.began,
         )
+
+    @property
+    def error(self) -> NodeError | None:
+        """What an error handler handles."""
+        return self.failure
 
     @property
     def runtime(self) -> Runtime[Any]:
@@ -445,6 +526,7 @@ class Running:
             previous=self.previous,
             execution_info=self.info,
             control=self.around.control,
+            heartbeat=self.heartbeat,
         )
 
 

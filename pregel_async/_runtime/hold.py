@@ -38,6 +38,7 @@ class Hold:
             the branch that this run is on.
         moved: those of them that changed since the root graph's last commit.
         visited: the namespaces that this run has written.
+        broken: what storage has failed with in this run; None while it has not. Nothing further is begun then.
         kept: by namespace of a subgraph that keeps its state from call to call: the checkpoint and the task that ran it
             last, and whether it is running.
     """
@@ -48,6 +49,7 @@ class Hold:
         self.claim = claim
         self.fresh = claim.newest is None
         self.released = False
+        self.broken: BaseException | None = None
         self.tips: dict[str, CheckpointId] = {}
         self.moved: dict[str, CheckpointId] = {}
         self.visited: set[str] = set()

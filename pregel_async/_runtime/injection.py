@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any, get_args, get_origin, get_type_hints
 
-from ..errors import GraphValidationError
+from ..errors import GraphValidationError, NodeError
 from ..types import RunnableConfig, StreamWriter
 from .context import Runtime
 
@@ -22,6 +22,9 @@ _BY_ANNOTATION: tuple[tuple[Any, str], ...] = (
     (RunnableConfig, "config"),
     (StreamWriter, "writer"),
 )
+
+
+_OF_HANDLERS: tuple[tuple[Any, str], ...] = (*_BY_ANNOTATION, (NodeError, "error"))
 
 
 def hints_of(call: Callable[..., Any]) -> dict[str, Any]:
@@ -55,11 +58,12 @@ def is_generator(call: Any) -> bool:
     )
 
 
-def injections_of(call: Callable[..., Any], *, after: int) -> tuple[tuple[str, str], ...]:
+def injections_of(call: Callable[..., Any], *, after: int, handles: bool = False) -> tuple[tuple[str, str], ...]:
     """The parameters that the runtime fills in, and with what.
 
     Args:
         after: how many positional parameters the caller fills in.
+        handles: it is an error handler, and may have the failure too.
     """
     try:
         parameters = list(inspect.signature(call).parameters.values())
@@ -73,23 +77,27 @@ def injections_of(call: Callable[..., Any], *, after: int) -> tuple[tuple[str, s
             continue
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             continue
-        what = _what(parameter, hints)
+        what = _what(parameter, hints, _OF_HANDLERS if handles else _BY_ANNOTATION)
+        if what is None and handles and parameter.name == "error":
+            what = "error"
         if what is not None:
             found.append((parameter.name, what))
     return tuple(found)
 
 
-def _what(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> str | None:
+def _what(
+    parameter: inspect.Parameter, hints: Mapping[str, Any], by_annotation: tuple[tuple[Any, str], ...]
+) -> str | None:
     hint = hints.get(parameter.name, parameter.annotation)
     for option in (hint, *get_args(hint)):  # Optional[RunnableConfig] too
         kind = get_origin(option) or option
-        for known, what in _BY_ANNOTATION:
+        for known, what in by_annotation:
             if kind is known:
                 return what
     if isinstance(hint, str):  # not resolved: by its text, as far as that goes
         options = re.sub(r"^(\w+\.)*(Optional|Union|Annotated)\[(.*)\]$", r"\3", hint.strip("\"' "))
         for option in re.split(r"[|,]", options):
-            for known, what in _BY_ANNOTATION:
+            for known, what in by_annotation:
                 if option.partition("[")[0].strip().rpartition(".")[2] == known.__name__:
                     return what
     return parameter.name if parameter.name in NAMES else None

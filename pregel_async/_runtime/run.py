@@ -7,7 +7,7 @@ given and what it gives differ in nothing else.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
@@ -31,6 +31,7 @@ from ..errors import (
     InvalidInputError,
     InvalidUpdateError,
 )
+from ..policies import Budget, OnFailure
 from ..types import Interrupt, OnConflict, RunnableConfig, RunStatus, StreamWriter
 from .context import Around, Running, Session
 from .control import RunControl
@@ -65,6 +66,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         breakpoints: where to stop; None for nowhere.
         debug: warn when a node changes its input in place.
         control: stops the run from outside; None for the one of the run around it.
+        on_failure: what the others of a superstep do when a task has failed.
+        budgets: by name, how much may be spent; of the called graph.
+        time_limit: seconds after which the run stops at a barrier; None for no limit.
     """
 
     thread_id: str | None
@@ -81,6 +85,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     breakpoints: Breakpoints | None
     debug: bool
     control: RunControl | None = None
+    on_failure: OnFailure = "fail_fast"
+    budgets: Mapping[str, Budget] = {}
+    time_limit: float | None = None
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -212,6 +219,7 @@ async def run_nested(
     thread_id = None if session.hold is None else session.hold.thread_id
     log = log_of(program, audience.shown, audience.feed, around.log, ns=ns, thread_id=thread_id, now=session.world.now)
     place = outer.next_place(number)
+    outer.sign()
     thread: Thread | None = None
     with _only_one(session.hold, ns, outer) if keeps and session.hold is not None else contextlib.nullcontext():
         if around.thread is not None and keeps is not None:
@@ -292,7 +300,7 @@ class _Run:
         width = settings.max_concurrency
         self._control = outer.around.control if settings.control is None and outer is not None else settings.control
         fresh = thread is None and self._feed is not None and self._feed.fresh
-        self._runner = Runner(thread, log, width, session.loop, fresh=fresh)
+        self._runner = Runner(thread, log, width, session.loop, on_failure=settings.on_failure, fresh=fresh)
         self._runner.around = Around(
             session=session,
             program=program,

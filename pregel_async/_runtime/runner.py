@@ -17,11 +17,15 @@ import anyio.lowlevel
 from .._core.board import Board
 from .._core.program import Write
 from .._core.task import Cancelled, Failed, Finished, Outcome, Paused, Task
-from ..errors import UnstorableValueError
+from ..errors import NodeError, RecordedFailureError, StepTimeoutError, UnstorableValueError
+from ..policies import Collect, OnFailure
 from .attempt import Recorder, attempt, start
 from .context import Around, Running, Session
+from .guarded import can_be_handled, collected, guarded
 from .log import Log, Told
 from .loops import Loop, NativeCancellations, alone
+from .stopwatch import Stopwatch
+from .tries import Tries
 
 
 class Ledger(Protocol):
@@ -47,6 +51,14 @@ class Ledger(Protocol):
         """Store what a task wrote; return when it is durable."""
         ...
 
+    def failure_of(self, task: Task) -> RecordedFailureError | None:
+        """The recorded failure of a task whose error handler is to go on; None when the task itself is to run."""
+        ...
+
+    async def record_failure(self, task: Task, error: Exception) -> None:
+        """Store that a task has failed, and that its error handler is to run; return when that is durable."""
+        ...
+
 
 class Runner:
     """Executes supersteps.
@@ -56,6 +68,7 @@ class Runner:
         log: told of each task that has finished, once its result is stored; None when nobody listens.
         max_concurrency: how many tasks run at once; None for all.
         loop: that runs.
+        on_failure: what the others of a superstep do when a task has failed.
         fresh: the run's task has just begun, and has awaited nothing: the event loop has had its turn, and a
             cancellation would have been noticed.
 
@@ -72,11 +85,13 @@ class Runner:
         max_concurrency: int | None,
         loop: Loop,
         *,
+        on_failure: OnFailure = "fail_fast",
         fresh: bool = False,
     ) -> None:
         self.storage = storage
+        self.on_failure = on_failure
         self.max_concurrency = max_concurrency
-        self._log = log
+        self.log = log
         self._untold: list[tuple[Task, Finished]] = []
         self._unshown: Told = []
         self._turn = loop.turn
@@ -89,16 +104,26 @@ class Runner:
         """Run the tasks on the board as it is. See `superstep.Port.execute`."""
         if tasks[0].node.hidden and not tasks[0].node.routers:  # nothing is awaited, and a barrier follows
             began = start(board, tasks[0])
-            if self._log is not None and self._log.began is not None and isinstance(began, Finished):
-                await self._log.send(self._log.began(tasks[0], began))
+            if self.log is not None and self.log.began is not None and isinstance(began, Finished):
+                await self.log.send(self.log.began(tasks[0], began))
             return (began,)
         if self._turned:
             self._turned = False
         else:
             await self._turn()
+        timeout = self.around.program.step_timeout
+        if timeout is not None:
+            return await self._within(timeout, board, tasks)
         if len(tasks) > 1:
             return await _Group(self, board, tasks).execute()
         return (await self._lone(board, tasks[0]),)
+
+    async def _within(self, timeout: float, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
+        """All tasks in a group, however many, which is stopped when the superstep's time is up."""
+        watch = Stopwatch(self.around.session.world, run=timeout)
+        group = _Group(self, board, tasks)
+        outcomes = await watch.over(group.execute)
+        return group.timed_out(timeout) if outcomes is None else outcomes
 
     async def _lone(self, board: Board, task: Task) -> Outcome:
         """The only task of a superstep, in place."""
@@ -119,7 +144,7 @@ class Runner:
         Args:
             at_barrier: nothing is awaited between here and the next superstep, so that this was the barrier's turn.
         """
-        if told and self._log is not None and await self._log.send(told):
+        if told and self.log is not None and await self.log.send(told):
             self._turned = at_barrier
             await self._turn()
 
@@ -136,9 +161,17 @@ class Runner:
             if around.session.given and (waiting := self.storage.waits_for(task, around.session)) is not None:
                 return waiting
             given = self.storage.writes_of(task)
-        outcome = await attempt(
-            around, board, task, given, self._record, natively_cancelled=natively_cancelled, contained=contained
-        )
+        outcome = await self._settled(board, task, given, self._record, natively_cancelled, contained=contained)
+        if (
+            isinstance(outcome, Failed)
+            and isinstance(self.on_failure, Collect)
+            and can_be_handled(outcome, self._is_final)
+            and isinstance(outcome.error, Exception)
+        ):
+            given = collected(task, outcome.error, self.on_failure.channel)
+            outcome = await attempt(
+                around, board, task, given, None, natively_cancelled=natively_cancelled, contained=contained
+            )
         if self._broken is not None:  # whatever the node made of it: the superstep ends with that error alone
             raise self._broken
         if isinstance(outcome, Paused) and self.storage is not None:
@@ -147,6 +180,30 @@ class Runner:
             except UnstorableValueError as error:
                 return Failed(error, outcome.writes)
         return outcome
+
+    async def _settled(
+        self,
+        board: Board,
+        task: Task,
+        given: list[Write] | None,
+        record: Recorder | None,
+        natively_cancelled: NativeCancellations | None,
+        *,
+        contained: bool,
+    ) -> Finished | Failed | Paused:
+        """Run one task by its node's policies."""
+        around, node = self.around, task.node
+        if not node.retry and node.handler is None:
+            return await attempt(
+                around, board, task, given, record, natively_cancelled=natively_cancelled, contained=contained
+            )
+        attempts = _Attempts(self, board, record, natively_cancelled, contained=contained)
+        return await guarded(attempts, task, given, around.session.world, self.storage, self._is_final)
+
+    def _is_final(self, error: BaseException) -> bool:
+        """Whether nothing can be done about a failure: storage has failed in this run."""
+        hold = self.around.session.hold
+        return self._broken is not None or (hold is not None and hold.broken is not None)
 
     async def call(self, caller: Running, task: Task) -> Finished | Failed | Paused:
         """Run a task that a node calls, in a task of its own; its result is recorded before anybody has it.
@@ -159,15 +216,19 @@ class Runner:
             recorded = self.storage.result_of(task)
             if recorded is not None:
                 return recorded
-        log, board = self._log, caller.board
+        elif (done := caller.done_before(task)) is not None:
+            return done
+        log, board = self.log, caller.board
         if log is not None and log.planned is not None:
             await log.send(log.planned(board, (task,)))
-        outcome = await attempt(self.around, board, task, None, None, natively_cancelled=None, contained=True)
+        outcome = await self._settled(board, task, None, None, None, contained=True)
         if isinstance(outcome, Failed) and log is not None and log.failed is not None:
             await log.send(log.failed((task,), (outcome,)))
         if isinstance(outcome, Finished):
             try:
-                if self.storage is not None:
+                if self.storage is None:
+                    caller.keep_done(task, outcome)
+                else:
                     await self.storage.record(task, outcome.writes, routed=True)
                 await self.tell(task, outcome, stored=True)
             except UnstorableValueError as error:
@@ -181,12 +242,12 @@ class Runner:
 
     async def tell(self, task: Task, outcome: Finished, *, stored: bool, at_barrier: bool = False) -> None:
         """Tell of a task that has finished: now when its result is stored, else with the superstep's own commit."""
-        log = self._log
+        log = self.log
         if log is not None and log.finished is not None:
             if not stored:
                 self._untold.append((task, outcome))
                 return
-            told = log.finished(task, outcome)
+            told = log.finished(outcome.by or task, outcome)
             try:
                 await self.show(told, at_barrier=at_barrier)
             except anyio.get_cancelled_exc_class():  # a sibling has failed while this one waited for the reader
@@ -201,14 +262,58 @@ class Runner:
     def take_rest(self) -> Told:
         """What to tell of the tasks whose results the superstep's own transaction stores."""
         untold, self._untold = self._untold, []
-        log = self._log
+        log = self.log
         if log is None or log.finished is None:
             return []
-        return [told for task, outcome in untold for told in log.finished(task, outcome)]
+        return [told for task, outcome in untold for told in log.finished(outcome.by or task, outcome)]
 
     async def _record_unrouted(self, task: Task, writes: list[Write]) -> None:
         assert self.storage is not None
         await self.storage.record(task, writes, routed=False)
+
+
+class _Attempts:
+    """The attempts at one task, and what is told of them."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        board: Board,
+        record: Recorder | None,
+        natively_cancelled: NativeCancellations | None,
+        *,
+        contained: bool,
+    ) -> None:
+        self._runner = runner
+        self._board = board
+        self._record = record
+        self._natively_cancelled = natively_cancelled
+        self._contained = contained
+
+    async def once(
+        self, task: Task, given: list[Write] | None, tries: Tries | None, failure: NodeError | None
+    ) -> Finished | Failed | Paused:
+        return await attempt(
+            self._runner.around,
+            self._board,
+            task,
+            given,
+            self._record,
+            natively_cancelled=self._natively_cancelled,
+            contained=self._contained,
+            tries=tries,
+            failure=failure,
+        )
+
+    async def failed(self, task: Task, failed: Failed, number: int) -> None:
+        pass
+
+    async def handled(self, task: Task, failed: Failed, handler: Task) -> None:
+        log = self._runner.log
+        if log is not None and log.failed is not None:
+            await log.send(log.failed((task,), (failed,)))
+        if log is not None and log.planned is not None:
+            await log.send(log.planned(self._board, (handler,)))
 
 
 class _Group:
@@ -221,6 +326,7 @@ class _Group:
         self._outcomes: list[Outcome | None] = [None] * len(tasks)
         self._open = len(tasks)
         self._broken: BaseException | None = None
+        self._fails_fast = runner.on_failure == "fail_fast"
         self._contained = True  # every task has a task of the group to itself
         self._scope: anyio.CancelScope | None = None
 
@@ -259,7 +365,8 @@ class _Group:
             outcome = await runner.attempt(self._board, task, None, contained=self._contained)
             self._outcomes[place] = outcome
             if isinstance(outcome, Failed):
-                self._stop()
+                if self._fails_fast or not isinstance(outcome.error, Exception):  # what ends a process ends all
+                    self._stop()
                 return
             if isinstance(outcome, Paused):
                 # The others run on, and all of them are recorded: no commit of this superstep follows.
@@ -285,12 +392,21 @@ class _Group:
     async def _record(self, place: int, task: Task, outcome: Finished) -> bool:
         assert self._runner.storage is not None
         try:
-            await self._runner.storage.record(task, outcome.writes, routed=True)
+            await self._runner.storage.record(outcome.by or task, outcome.writes, routed=True)
         except UnstorableValueError as error:
-            self._outcomes[place] = Failed(error, outcome.writes[: outcome.own])
-            self._stop()
+            self._outcomes[place] = Failed(error, None if outcome.by else outcome.writes[: outcome.own])
+            if self._fails_fast:
+                self._stop()
             return False
         return True
+
+    def timed_out(self, timeout: float) -> Sequence[Outcome]:
+        """The outcomes, when the superstep's time was up: what had not finished has failed with that."""
+        unfinished = [
+            task.node.name for task, outcome in zip(self._tasks, self._outcomes, strict=True) if outcome is None
+        ]
+        error = StepTimeoutError(self._tasks[0].step, timeout, tuple(unfinished))
+        return [Failed(error) if outcome is None else outcome for outcome in self._outcomes]
 
     def _stop(self) -> None:
         assert self._scope is not None

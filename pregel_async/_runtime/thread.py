@@ -30,7 +30,7 @@ from .._core.board import Board
 from .._core.program import PARENT, RETURN, Program, Write
 from .._core.task import Failed, Finished, Outcome, Paused, Task
 from ..channels import MISSING
-from ..errors import CheckpointNotFoundError, GraphChangedError, InvalidUpdateError
+from ..errors import CheckpointNotFoundError, GraphChangedError, InvalidUpdateError, RecordedFailureError
 from ..types import Interrupt
 from .described import described
 from .hold import Hold
@@ -304,12 +304,32 @@ class Thread:
     # ---- what earlier runs recorded --------------------------------------------------------------------------------
 
     def result_of(self, task: Task) -> Finished | None:
-        """The recorded result of a task that need not run again."""
+        """The recorded result of a task that need not run again: its own, or its error handler's."""
         entry = self._records.get(task.id) if self._records else None
+        if entry is None:
+            return None
+        by = handler_of(task, entry)
+        if by is not None:
+            entry = self._records.get(by.id)
         if entry is None or not entry.finished:
             return None
         writes = self._decoded(entry)
-        return Finished(writes, replayed=True, own=len(writes), leaves=any(name == PARENT for name, _ in writes))
+        leaves = any(name == PARENT for name, _ in writes)
+        return Finished(writes, replayed=True, own=len(writes), leaves=leaves, by=by)
+
+    def failure_of(self, task: Task) -> RecordedFailureError | None:
+        """The recorded failure of a task whose error handler is to go on; None when the task itself is to run."""
+        entry = self._records.get(task.id) if self._records else None
+        if entry is None or entry.error is None or handler_of(task, entry) is None:
+            return None
+        kind, message, _ = entry.error
+        return RecordedFailureError(kind, message)
+
+    async def record_failure(self, task: Task, error: Exception) -> None:
+        """Store that a task has failed, and that its error handler is to run; return when that is durable."""
+        failed = self._failure(task.node.name, error, (), routed=True)
+        entry = msgspec.structs.replace(failed, handled=True, answers=self._answers_of(task.id))
+        await self._share((task, entry))
 
     def writes_of(self, task: Task) -> list[Write] | None:
         """The recorded writes of a task of which only the routers are left to run."""
@@ -338,12 +358,15 @@ class Thread:
     def waits_for(self, task: Task, session: Answered) -> Paused | None:
         """The open questions of a task that none of the answers which this call brought lets go on."""
         entry = self._records.get(task.id) if self._records else None
+        by = None if entry is None else handler_of(task, entry)
+        if by is not None:
+            entry = self._records.get(by.id)
         if entry is None or not entry.interrupts:
             return None
         if any(key in session.given for key, _ in entry.interrupts):
             return None
         asked = tuple(question for question in open_questions(entry, self.codec) if question.id not in session.answers)
-        return Paused(asked, None if entry.routed else self._decoded(entry)) if asked else None
+        return Paused(asked, None if entry.routed else self._decoded(entry), by) if asked else None
 
     async def resume(self, board: Board, answers: Mapping[str, Any], edits: list[Write]) -> None:
         """Record what a call brings to the open superstep, in one transaction and before anything runs: answers to open
@@ -424,10 +447,15 @@ class Thread:
             elif source == "loop":
                 await self._refuse(error, ran, outcomes)
             raise
+        # A failure that was handled is part of what happened.
+        handled = {task.id for task, outcome in zip(ran, outcomes, strict=True) if _by(outcome) is not None}
         clears = [
             (self.ns, self._ledger.tip, task_id)
             for task_id, record in self._records.items()
-            if (source == "loop" or closes) and self._ledger.tip is not None and not _is_result(record)
+            if (source == "loop" or closes)
+            and self._ledger.tip is not None
+            and not _is_result(record)
+            and task_id not in handled
         ]
         self._records = {}
         row = self._append(entry, board.step, source)
@@ -478,9 +506,11 @@ class Thread:
                 if version is not None and board.channels[trigger].tracked:
                     seen.setdefault(trigger, {})[task.node.name] = version
         results: dict[str, tuple[tuple[str, bytes | None], ...]] = {
-            task.id: tuple(self._shown(board, outcome.writes))
+            by.id: tuple(self._shown(board, outcome.writes))
             for task, outcome in zip(ran, outcomes, strict=True)
-            if isinstance(outcome, Finished) and not task.node.hidden and not self._has_result(task.id)
+            if isinstance(outcome, Finished)
+            and not task.node.hidden
+            and not self._has_result((by := outcome.by or task).id)
         }
         return Entry(
             full=False,
@@ -523,7 +553,7 @@ class Thread:
         for task, outcome in zip(ran, outcomes, strict=True):
             if (
                 isinstance(outcome, Finished)
-                and not self._has_result(task.id)
+                and not self._has_result((outcome.by or task).id)
                 and self._encoded(outcome.writes) is None
             ):
                 error.add_note(f"written by node {task.node.name!r}, superstep {task.step}, task {task.id}")
@@ -645,14 +675,19 @@ class Thread:
         """
         entries: list[tuple[Task, TaskEntry]] = []
         for task, outcome in zip(tasks, outcomes, strict=True):
-            if isinstance(outcome, Paused):
-                entries.append((task, self._paused(task, outcome)))
-            elif isinstance(outcome, Finished) and not self._has_result(task.id):
-                written = self._encoded(outcome.writes)
-                if written is not None:
-                    entries.append((task, TaskEntry(name=task.node.name, writes=written)))
+            if isinstance(outcome, (Paused, Finished)):
+                entries += self._recorded(outcome.by or task, outcome)
         with anyio.CancelScope(shield=True):
             await self._store(entries)
+
+    def _recorded(self, task: Task, outcome: Paused | Finished) -> Iterator[tuple[Task, TaskEntry]]:
+        """The record of a task that has none as yet: of its questions, or of its result."""
+        if isinstance(outcome, Paused):
+            yield task, self._paused(task, outcome)
+        elif not self._has_result(task.id):
+            written = self._encoded(outcome.writes)
+            if written is not None:
+                yield task, TaskEntry(name=task.node.name, writes=written)
 
     def check(self, task: Task, asked: Paused) -> None:
         """Refuse questions that cannot be stored, or a node's own writes beside those of its router.
@@ -697,12 +732,8 @@ class Thread:
                 writes = () if outcome.writes is None else self._encoded(outcome.writes)
                 failed = self._failure(task.node.name, outcome.error, writes, routed=outcome.writes is None)
                 entries.append((task, msgspec.structs.replace(failed, answers=self._answers_of(task.id))))
-            elif isinstance(outcome, Paused):
-                entries.append((task, self._paused(task, outcome)))
-            elif isinstance(outcome, Finished) and not self._has_result(task.id):
-                written = self._encoded(outcome.writes)
-                if written is not None:
-                    entries.append((task, TaskEntry(name=task.node.name, writes=written)))
+            elif isinstance(outcome, (Paused, Finished)):
+                entries += self._recorded(outcome.by or task, outcome)
         records = [self._task_record(task.id, task.index, entry) for task, entry in entries]
         if not any(isinstance(outcome, Failed) for outcome in outcomes):
             folding = self._failure("", error, (), routed=True)
@@ -841,6 +872,16 @@ async def withdraw(inside: Thread, ids: Collection[str]) -> None:
                 changed.append(msgspec.structs.replace(record, frame=frame))
         if changed:
             await hold.saver.record(hold.claim, changed, expires_at=hold.expiry())
+
+
+def handler_of(task: Task, entry: TaskEntry) -> Task | None:
+    """The task of the error handler that runs in a task's place, by the task's record; None when none does."""
+    handler = task.node.handler
+    return task.handling(handler) if entry.handled and handler is not None else None
+
+
+def _by(outcome: Outcome) -> Task | None:
+    return outcome.by if isinstance(outcome, Finished) else None
 
 
 def _is_result(entry: TaskEntry) -> bool:

@@ -80,6 +80,21 @@ class _Work:
             return under_way
 
 
+# ---- processes ------------------------------------------------------------------------------------------------------
+
+
+async def in_process(call: Callable[[Any], Any], value: Any) -> Any:
+    """Call the function in a worker process, which is killed when the caller is cancelled.
+
+    Args:
+        call: a function that the process can import.
+        value: what can be pickled; so can what it returns and raises.
+    """
+    from anyio import to_process  # imported when used: it takes time
+
+    return await to_process.run_sync(call, value, cancellable=True)
+
+
 # ---- threads that may be left behind ---------------------------------------------------------------------------------
 
 
@@ -101,7 +116,8 @@ async def in_abandonable_thread(call: Callable[[Any], Any], value: Any, fence: F
             await fence.close()
             warnings.warn(
                 f"{fence.whose} was cancelled and its function goes on in worker thread {work.thread!r}: it was "
-                "declared abandon_on_cancel, so that nobody waits for it, and what it returns is dropped",
+                "declared to be left behind (abandon_on_cancel, on_timeout='abandon'), so that nobody waits for it, "
+                "and what it returns is dropped",
                 ResourceWarning,
                 stacklevel=1,
             )

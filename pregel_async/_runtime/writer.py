@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Generator, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Protocol
 
@@ -44,6 +45,14 @@ class Writes(Protocol):
         """Wait until there are no debts."""
         ...
 
+    def sign(self) -> None:
+        """It lives."""
+        ...
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """It waits for a reader."""
+        ...
+
 
 class Writer:
     """A node's `StreamWriter`."""
@@ -76,6 +85,7 @@ class Writer:
                 f"a stream writer was called for node {running.task.node.name!r}, which has ended: wait in the node "
                 "for whatever it starts"
             )
+        running.sign()
 
     def _show(self, told: Told) -> Awaitable[None]:
         running = self._running
@@ -89,9 +99,9 @@ class Writer:
             return _Settled(running, charged) if running.debts else NOTHING
         try:
             if running.fence is None:
-                anyio.from_thread.run(_put, told)
+                anyio.from_thread.run(_put, running, told)
             else:
-                running.fence.run("a stream writer", partial(_put, told))
+                running.fence.run("a stream writer", partial(_put, running, told))
         except OutsideRunError:
             raise
         except RuntimeError as error:
@@ -102,9 +112,10 @@ class Writer:
         return NOTHING
 
 
-async def _put(told: Told) -> None:
-    for feed, part in told:
-        await feed.put(part)
+async def _put(running: Writes, told: Told) -> None:
+    with running.waiting():
+        for feed, part in told:
+            await feed.put(part)
 
 
 class _Settled:

@@ -8,7 +8,8 @@ what it saves                channel `__previous__`, which the thread's next run
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
 from typing import Any, Generic, TypeVar, get_args, get_origin, overload
 
 import msgspec
@@ -24,7 +25,8 @@ from ..compiled import Graph
 from ..context_schema import context_reader
 from ..drawing import Drawing, Edge, drawing
 from ..errors import GraphValidationError, InvalidUpdateError
-from ..node import flavour_of
+from ..node import RetryPolicies, Timeout, abandons, node_policies
+from ..policies import Budget, CachePolicy, OnTimeout
 from ..types import END, START, Command
 
 __all__ = ["CompiledEntrypoint", "entrypoint"]
@@ -54,13 +56,16 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         blocking: False promises that a plain function never blocks, so that it runs on the event loop.
         debug: warn when the function changes its input in place.
         world: clock, ids and randomness; the system's by default.
+        retry_policy, timeout, on_timeout, cache_policy: of the function, as of a node; see `StateGraph.add_node`.
+        cache: where results are kept, of it and of its tasks that have a cache policy.
+        budgets, time_limit: as in `StateGraph.compile`.
 
     The function takes the input, and by keyword what else its signature asks for: `previous` (what the thread's last
     run returned or saved; None on its first), `runtime`, `config`, `writer`, `store`. It returns the result, or
     `entrypoint.final(value=..., save=...)`.
 
     Raises:
-        GraphValidationError: the function is a generator, or takes no input.
+        GraphValidationError: the function is a generator, or takes no input; or a policy is none that it can have.
     """
 
     class final(msgspec.Struct, Generic[R, SavedT], frozen=True, kw_only=True):  # noqa: N801  # as `entrypoint`
@@ -84,6 +89,13 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         blocking: bool = True,
         debug: bool = False,
         world: World | None = None,
+        retry_policy: RetryPolicies | None = None,
+        timeout: Timeout | None = None,
+        on_timeout: OnTimeout | None = None,
+        cache_policy: CachePolicy | None = None,
+        cache: Any = None,
+        budgets: Mapping[str, Budget] | None = None,
+        time_limit: float | timedelta | None = None,
     ) -> None:
         if callable(checkpointer) and not isinstance(checkpointer, BaseCheckpointSaver):
             raise GraphValidationError("entrypoint is called: @entrypoint(), or @entrypoint(checkpointer=saver)")
@@ -94,6 +106,16 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         self._blocking = blocking
         self._debug = debug
         self._world = world
+        self._policies = node_policies(
+            "the entrypoint",
+            retry_policy=retry_policy,
+            timeout=timeout,
+            cache_policy=cache_policy,
+            on_timeout=on_timeout,
+        )
+        self._cache = cache
+        self._budgets = budgets
+        self._time_limit = time_limit
 
     @overload
     def __call__(self, call: Callable[..., Awaitable[final[R, Any]]]) -> CompiledEntrypoint[Any, R]: ...
@@ -115,14 +137,21 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         returned = hints.get("return", Any)
         returned, saved = get_args(returned) if get_origin(returned) is entrypoint.final else (returned, returned)
         first = next(iter(inspect.signature(call).parameters))
+        policies = self._policies
+        flavour = policies.flavour(call, blocking=self._blocking)
+        policies.check(call, flavour, f"entrypoint {name!r}", injects=injects, abandons=False)
         node = Node(
             name=name,
             triggers=(START,),
             reads=START,
             call=call,
-            flavour=flavour_of(call, blocking=self._blocking),
+            flavour=flavour,
             writes=_writes,
             injects=injects,
+            abandons=abandons(flavour, policies, False),
+            retry=policies.retry,
+            timeout=policies.timeout,
+            cache=policies.cache,
         )
         program = build_program(
             name=name,
@@ -148,6 +177,9 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
             debug=self._debug,
             store=self._store,
             read_context=self._read_context,
+            cache=self._cache,
+            budgets=self._budgets,
+            time_limit=self._time_limit,
         )
 
 

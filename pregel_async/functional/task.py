@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from .._core.program import RETURN, Node, Write
@@ -12,7 +13,8 @@ from .._runtime.calls import TaskFuture, call_task
 from .._runtime.context import current
 from .._runtime.injection import hints_of, injections_of, is_generator
 from ..errors import GraphValidationError
-from ..node import check_abandonable, flavour_of
+from ..node import NodePolicies, RetryPolicies, Timeout, abandons, check_abandonable, node_policies
+from ..policies import CachePolicy, OnTimeout
 
 __all__ = ["TaskFunction", "TaskFuture", "task"]
 
@@ -25,21 +27,32 @@ class TaskFunction(Generic[P, T_co]):
     """A function whose calls are tasks of the node that makes them. Made by `task`."""
 
     def __init__(
-        self, call: Callable[P, Awaitable[T_co] | T_co], name: str, *, abandon_on_cancel: bool = False
+        self,
+        call: Callable[P, Awaitable[T_co] | T_co],
+        name: str,
+        policies: NodePolicies,
+        *,
+        abandon_on_cancel: bool = False,
     ) -> None:
         functools.update_wrapper(self, call)  # first: a callable object has attributes of its own
         self.name = name
         self.func = call
         self._hints = tuple(hints_of(call).values())
+        injects = injections_of(call, after=0)
+        flavour = policies.flavour(call, blocking=True)
+        policies.check(call, flavour, f"task {name!r}", injects=injects, abandons=abandon_on_cancel)
         self._node = Node(
             name=name,
             triggers=(),
             reads=(),
-            call=_with_arguments(call),
-            flavour=flavour_of(call, blocking=True),
+            call=partial(_apply, call) if flavour == "process" else _with_arguments(call),
+            flavour=flavour,
             writes=_returned,
-            injects=injections_of(call, after=0),
-            abandons=abandon_on_cancel,
+            injects=injects,
+            abandons=abandons(flavour, policies, abandon_on_cancel),
+            retry=policies.retry,
+            timeout=policies.timeout,
+            cache=policies.cache,
         )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[T_co]:
@@ -67,6 +80,12 @@ def _with_arguments(call: Callable[..., Any]) -> Callable[..., Any]:
     return with_arguments
 
 
+def _apply(call: Callable[..., Any], given: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+    """Call a function; at the top of a module, so that a worker process finds it."""
+    args, kwargs = given
+    return call(*args, **kwargs)
+
+
 def _positional(call: Callable[..., Any], count: int) -> tuple[str, ...]:
     """The names of the parameters that so many positional arguments fill."""
     parameters = inspect.signature(call).parameters.values()
@@ -83,8 +102,26 @@ def task(call: Callable[P, Awaitable[T]], /) -> TaskFunction[P, T]: ...
 @overload
 def task(call: Callable[P, T], /) -> TaskFunction[P, T]: ...
 @overload
-def task(*, name: str | None = None, abandon_on_cancel: bool = False) -> _TaskDecorator: ...
-def task(call: Callable[..., Any] | None = None, /, *, name: str | None = None, abandon_on_cancel: bool = False) -> Any:
+def task(
+    *,
+    name: str | None = None,
+    abandon_on_cancel: bool = False,
+    retry_policy: RetryPolicies | None = None,
+    timeout: Timeout | None = None,
+    on_timeout: OnTimeout | None = None,
+    cache_policy: CachePolicy | None = None,
+) -> _TaskDecorator: ...
+def task(
+    call: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    abandon_on_cancel: bool = False,
+    retry_policy: RetryPolicies | None = None,
+    timeout: Timeout | None = None,
+    on_timeout: OnTimeout | None = None,
+    cache_policy: CachePolicy | None = None,
+) -> Any:
     """Make a function a task: `@task`, or `@task(name=...)`.
 
     Args:
@@ -93,17 +130,23 @@ def task(call: Callable[..., Any] | None = None, /, *, name: str | None = None, 
         name: for messages and streams; the function's own by default.
         abandon_on_cancel: when the task is cancelled, with its caller or by itself, do not wait for the function, which
             must be a plain one. See `StateGraph.add_node`.
+        retry_policy, timeout, on_timeout, cache_policy: as of a node; see there.
 
     Raises:
-        GraphValidationError: it is no function, or a generator; or it is to be abandoned, and is async.
+        GraphValidationError: it is no function, or a generator; or it is to be abandoned, and is async; or a policy is
+            none that it can have.
     """
-    decorate = _TaskDecorator(name, abandon_on_cancel=abandon_on_cancel)
+    policies = node_policies(
+        "the task", retry_policy=retry_policy, timeout=timeout, cache_policy=cache_policy, on_timeout=on_timeout
+    )
+    decorate = _TaskDecorator(name, policies, abandon_on_cancel=abandon_on_cancel)
     return decorate if call is None else decorate(call)
 
 
 class _TaskDecorator:
-    def __init__(self, name: str | None, *, abandon_on_cancel: bool) -> None:
+    def __init__(self, name: str | None, policies: NodePolicies, *, abandon_on_cancel: bool) -> None:
         self._name = name
+        self._policies = policies
         self._abandon_on_cancel = abandon_on_cancel
 
     @overload
@@ -118,4 +161,4 @@ class _TaskDecorator:
             raise GraphValidationError(f"task {name!r} is a generator: return a value instead of yielding")
         if self._abandon_on_cancel:
             check_abandonable(call, f"task {name!r}")
-        return TaskFunction(call, name, abandon_on_cancel=self._abandon_on_cancel)
+        return TaskFunction(call, name, self._policies, abandon_on_cancel=self._abandon_on_cancel)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -13,6 +14,9 @@ from typing import (
     Literal,
     Self,
     TypeAlias,
+    TypedDict,
+    Unpack,
+    cast,
     get_args,
     get_origin,
     overload,
@@ -29,7 +33,8 @@ from ..compiled import Graph
 from ..context_schema import context_reader
 from ..drawing import Drawing, Edge, drawing
 from ..errors import GraphValidationError
-from ..node import check_abandonable
+from ..node import NodePolicies, RetryPolicies, Timeout, check_abandonable, flavour_of, node_policies
+from ..policies import Budget, CachePolicy, OnFailure, OnTimeout
 from ..types import END, RESERVED, START, All, Command, Send
 from .schema import Channel, Managed, Schema, is_schema, merge_channels, read_schema
 
@@ -59,6 +64,45 @@ Path: TypeAlias = Callable[..., Destination | Sequence[Destination] | Awaitable[
 Destinations: TypeAlias = Sequence[str] | Mapping[str, str]
 
 
+HANDLER = "__error_handler__"
+"""What the name of a node's error handler begins with, in streams."""
+
+DEFAULT_HANDLER = "__default_error_handler__"
+"""The name of the default error handler, in streams."""
+
+
+class NodeOptions(TypedDict, total=False):
+    """What every overload of `add_node` takes besides; explained there."""
+
+    defer: bool
+    metadata: Mapping[str, Any] | None
+    destinations: Destinations | None
+    abandon_on_cancel: bool
+    retry_policy: RetryPolicies | None
+    timeout: Timeout | None
+    on_timeout: OnTimeout | None
+    error_handler: Callable[..., object] | None
+    cache_policy: CachePolicy | None
+
+
+class CompileOptions(TypedDict, total=False):
+    """What every overload of `compile` takes besides; explained there."""
+
+    store: Any
+    cache: Any
+    interrupt_before: All | Sequence[str]
+    interrupt_after: All | Sequence[str]
+    name: str | None
+    blocking: bool
+    unknown_keys: UnknownKeys
+    debug: bool
+    world: World | None
+    step_timeout: float | timedelta | None
+    on_failure: OnFailure
+    budgets: Mapping[str, Budget] | None
+    time_limit: float | timedelta | None
+
+
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A node as it was added.
 
@@ -72,6 +116,8 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
         destinations: where its commands may go, for the drawing: (node, label).
         checked: these were given, and name nodes; those of an annotation may be the graph around's.
         abandons: a cancellation does not wait for its function.
+        policies: of failures, time and repetition.
+        handler: its error handler; None for the default.
     """
 
     call: Callable[..., Any]
@@ -83,6 +129,26 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     destinations: tuple[tuple[str, str | None], ...]
     checked: bool
     abandons: bool
+    policies: NodePolicies
+    handler: HandlerSpec | None
+
+
+class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """An error handler as it was given.
+
+    Attributes:
+        name: as streams show it.
+        call: the user's function.
+        input: the schema that its annotation names; None for that of the node that has failed.
+        injects: what else it gets, by keyword.
+        destinations: where its commands may go, for the drawing.
+    """
+
+    name: str
+    call: Callable[..., Any]
+    input: Schema | None
+    injects: tuple[tuple[str, str], ...]
+    destinations: tuple[tuple[str, str | None], ...]
 
 
 class BranchSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,6 +240,8 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         self.edges: set[tuple[str, str]] = set()
         self.waiting_edges: set[tuple[tuple[str, ...], str]] = set()
         self.branches: dict[str, dict[str, BranchSpec]] = {}
+        self.defaults = NodePolicies()
+        self.default_handler: HandlerSpec | None = None
 
     # ---- nodes ---------------------------------------------------------------------------------------------------
 
@@ -183,11 +251,8 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         node: str,
         action: Callable[[StateT], object],
         *,
-        defer: bool = False,
-        metadata: Mapping[str, Any] | None = None,
         input_schema: None = None,
-        destinations: Destinations | None = None,
-        abandon_on_cancel: bool = False,
+        **options: Unpack[NodeOptions],
     ) -> Self: ...
     @overload
     def add_node(
@@ -195,11 +260,8 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         node: str,
         action: Callable[[NodeInputT], object],
         *,
-        defer: bool = False,
-        metadata: Mapping[str, Any] | None = None,
         input_schema: type[NodeInputT],
-        destinations: Destinations | None = None,
-        abandon_on_cancel: bool = False,
+        **options: Unpack[NodeOptions],
     ) -> Self: ...
     @overload
     def add_node(
@@ -207,22 +269,16 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         node: str,
         action: Callable[Concatenate[NodeInputT, ...], object] | Graph[Any, Any],
         *,
-        defer: bool = False,
-        metadata: Mapping[str, Any] | None = None,
         input_schema: type[NodeInputT] | None = None,
-        destinations: Destinations | None = None,
-        abandon_on_cancel: bool = False,
+        **options: Unpack[NodeOptions],
     ) -> Self: ...
     @overload
     def add_node(
         self,
         node: Callable[Concatenate[NodeInputT, ...], object] | Graph[Any, Any],
         *,
-        defer: bool = False,
-        metadata: Mapping[str, Any] | None = None,
         input_schema: type[NodeInputT] | None = None,
-        destinations: Destinations | None = None,
-        abandon_on_cancel: bool = False,
+        **options: Unpack[NodeOptions],
     ) -> Self: ...
     def add_node(
         self,
@@ -234,6 +290,11 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         input_schema: type[Any] | None = None,
         destinations: Destinations | None = None,
         abandon_on_cancel: bool = False,
+        retry_policy: RetryPolicies | None = None,
+        timeout: Timeout | None = None,
+        on_timeout: OnTimeout | None = None,
+        error_handler: Callable[..., object] | None = None,
+        cache_policy: CachePolicy | None = None,
     ) -> Self:
         """Add a node: a function, or a coroutine function, of the state, that returns an update of it; or a graph.
 
@@ -256,6 +317,22 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
                 thread is left behind, and a `ResourceWarning` names it. What it returns is dropped, and its stream
                 writer, `interrupt()`, and the tasks and graphs that it calls raise `OutsideRunError`. Such a function
                 always runs in a thread, `compile(blocking=False)` or not.
+            retry_policy: try it again when it has failed; of several policies the first that is for the failure counts.
+                Each attempt starts afresh, but what it asked is answered, tasks that it called have their results, and
+                graphs that it ran go on where they were. `runtime.execution_info.node_attempt` says which it is.
+            timeout: how long one attempt may take: seconds, a timedelta, or a `TimeoutPolicy`. An attempt whose time is
+                up is cancelled, and nothing of it counts; the failure is a `NodeTimeoutError`.
+            on_timeout: what becomes of a plain function whose time is up, as nothing can stop it in its thread:
+                "abandon" leaves the thread behind, as `abandon_on_cancel` does, and when the run is cancelled too;
+                "process" runs the function in a worker process, which is killed. It must be importable then, takes its
+                input alone, and cannot ask, write or reach the run.
+            error_handler: runs in the node's place, in the same superstep and on the same input, when the node has
+                failed for good. With a parameter annotated `NodeError`, or named `error`, it gets the failure. What
+                it returns is an update or a `Command`, as of any node; the failed node's own edges are not followed.
+                It is durable: after a crash the handler runs again, and the node does not. When it fails itself, the
+                    run fails.
+            cache_policy: keep what the node makes of an input, in the graph's `cache`, and use it again for an equal
+                one.
         """
         if isinstance(node, str):
             name = node
@@ -279,11 +356,24 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             injects = _check_action(name, call)
         if abandon_on_cancel:
             check_abandonable(call, f"node {name!r}")
+        policies = node_policies(
+            f"node {name!r}",
+            retry_policy=retry_policy,
+            timeout=timeout,
+            cache_policy=cache_policy,
+            on_timeout=on_timeout,
+        )
+        if on_timeout is not None and (graph is not None or flavour_of(call, blocking=True) == "async"):
+            raise GraphValidationError(
+                f"node {name!r} is async, and on_timeout is for plain functions: what is async is cancelled "
+                "where it awaits"
+            )
+        handler = None if error_handler is None else self._handler(name, error_handler)
         schema = self.state_schema
         if input_schema is not None:
             schema = read_schema(input_schema, f"input schema of node {name!r}")
         elif graph is None:
-            schema = self._annotated_schema(call, f"input schema of node {name!r}")
+            schema = self._annotated_schema(call, f"input schema of node {name!r}", self.state_schema)
         merge_channels(self.channels, schema, self.managed)
         self.nodes[name] = NodeSpec(
             call=call,
@@ -295,8 +385,43 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             destinations=_destinations(call if graph is None else None, destinations),
             checked=destinations is not None,
             abandons=abandon_on_cancel,
+            policies=policies,
+            handler=handler,
         )
         return self
+
+    def set_node_defaults(
+        self,
+        *,
+        retry_policy: RetryPolicies | None = None,
+        timeout: Timeout | None = None,
+        on_timeout: OnTimeout | None = None,
+        error_handler: Callable[..., object] | None = None,
+        cache_policy: CachePolicy | None = None,
+    ) -> Self:
+        """What holds for every node that does not say otherwise, whenever it was added. See `add_node`.
+
+        Error handlers have the retry policy and the timeout too; graphs inside have defaults of their own.
+        """
+        self.defaults = node_policies(
+            "the default", retry_policy=retry_policy, timeout=timeout, cache_policy=cache_policy, on_timeout=on_timeout
+        )
+        self.default_handler = None if error_handler is None else self._handler("*", error_handler)
+        return self
+
+    def _handler(self, node: str, call: Callable[..., object]) -> HandlerSpec:
+        what = "the default error handler" if node == "*" else f"the error handler of node {node!r}"
+        if isinstance(call, Graph):
+            raise GraphValidationError(f"{what} is a graph: wrap it in a function that runs it")
+        if not callable(cast("object", call)) or is_generator(call):
+            raise GraphValidationError(f"{what} is a function, and {call!r} is not one that returns an update")
+        injects = injections_of(call, after=1, handles=True)
+        check_signature(call, object(), what=f"{what} is called with the node's input", injected=injects)
+        schema = self._annotated_schema(call, f"input schema of {what}", None)
+        if schema is not None:
+            merge_channels(self.channels, schema, self.managed)
+        name = DEFAULT_HANDLER if node == "*" else HANDLER + node
+        return HandlerSpec(name=name, call=call, input=schema, injects=injects, destinations=_destinations(call, None))
 
     def add_sequence(self, nodes: Sequence[Callable[[Any], object] | tuple[str, Callable[[Any], object]]]) -> Self:
         """Add nodes that run one after the other: functions, or pairs of a name and a function."""
@@ -362,7 +487,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         else:
             literal = _literal_return(path)
             ends = None if literal is None else {end: end for end in literal}
-        schema = self._annotated_schema(path, f"input schema of router {name!r}")
+        schema = self._annotated_schema(path, f"input schema of router {name!r}", self.state_schema)
         merge_channels(self.channels, schema, self.managed)
         self.branches.setdefault(source, {})[name] = BranchSpec(path=path, input=schema, ends=ends, injects=injects)
         return self
@@ -387,35 +512,20 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
     def compile(  # type: ignore[overload-overlap]  # a TypedDict is what a run returns; of other schemas, their fields
         self: StateGraph[StateT, InputT, MappingT],
         checkpointer: BaseCheckpointSaver | bool | None = None,
-        *,
-        store: Any = None,
-        interrupt_before: All | Sequence[str] = (),
-        interrupt_after: All | Sequence[str] = (),
-        name: str | None = None,
-        blocking: bool = True,
-        unknown_keys: UnknownKeys = "error",
-        debug: bool = False,
-        world: World | None = None,
+        **options: Unpack[CompileOptions],
     ) -> CompiledStateGraph[StateT, InputT, MappingT]: ...
     @overload
     def compile(
         self,
         checkpointer: BaseCheckpointSaver | bool | None = None,
-        *,
-        store: Any = None,
-        interrupt_before: All | Sequence[str] = (),
-        interrupt_after: All | Sequence[str] = (),
-        name: str | None = None,
-        blocking: bool = True,
-        unknown_keys: UnknownKeys = "error",
-        debug: bool = False,
-        world: World | None = None,
+        **options: Unpack[CompileOptions],
     ) -> CompiledStateGraph[StateT, InputT, dict[str, Any]]: ...
     def compile(
         self,
         checkpointer: BaseCheckpointSaver | bool | None = None,
         *,
         store: Any = None,
+        cache: Any = None,
         interrupt_before: All | Sequence[str] = (),
         interrupt_after: All | Sequence[str] = (),
         name: str | None = None,
@@ -423,6 +533,10 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         unknown_keys: UnknownKeys = "error",
         debug: bool = False,
         world: World | None = None,
+        step_timeout: float | timedelta | None = None,
+        on_failure: OnFailure = "fail_fast",
+        budgets: Mapping[str, Budget] | None = None,
+        time_limit: float | timedelta | None = None,
     ) -> CompiledStateGraph[Any, Any, Any]:
         """Check the graph and make it runnable. The builder is left as it is, and may be changed and compiled again.
 
@@ -439,9 +553,18 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             unknown_keys: "ignore" drops keys of inputs and updates that no schema knows, instead of refusing them.
             debug: warn (`InPlaceChangeWarning`) when a node changes its input in place.
             world: clock, ids and randomness; the system's by default.
+            cache: where results of nodes are kept that have a cache policy.
+            step_timeout: seconds, or a timedelta, that one superstep may take; then what runs is cancelled, and the run
+                fails with a `StepTimeoutError`.
+            on_failure: what the others of a superstep do when a task has failed: "fail_fast" cancels them and waits for
+                their end; "finish" lets them finish first; `Collect(channel)` does too, and makes the failure the
+                task's update, so that the superstep goes on. A call may say otherwise.
+            budgets: by name, how much nodes may `spend` of it.
+            time_limit: seconds, or a timedelta, after which a run stops at its next barrier.
 
         Raises:
-            GraphValidationError: no entry, or an edge from or to a node that does not exist.
+            GraphValidationError: no entry, an edge from or to a node that does not exist, or a policy that something
+                cannot have.
         """
         from .compile import compile_program
 
@@ -456,21 +579,30 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             world=world,
             debug=debug,
             store=store,
+            cache=cache,
             interrupt_before=interrupt_before,
             interrupt_after=interrupt_after,
+            step_timeout=step_timeout,
+            on_failure=on_failure,
+            budgets=budgets,
+            time_limit=time_limit,
         )
 
-    def _annotated_schema(self, call: Callable[..., Any], role: str) -> Schema:
-        """The schema that the first parameter's annotation names; the state's when it names none."""
+    @overload
+    def _annotated_schema(self, call: Callable[..., Any], role: str, default: Schema) -> Schema: ...
+    @overload
+    def _annotated_schema(self, call: Callable[..., Any], role: str, default: None) -> Schema | None: ...
+    def _annotated_schema(self, call: Callable[..., Any], role: str, default: Schema | None) -> Schema | None:
+        """The schema that the first parameter's annotation names; the default when it names none."""
         if self.state_schema.root:
-            return self.state_schema
+            return default
         try:
             first = next(iter(inspect.signature(call).parameters), None)
         except (TypeError, ValueError):
-            return self.state_schema
+            return default
         kind = None if first is None else hints_of(call).get(first)
         if kind is None or not is_schema(kind):
-            return self.state_schema
+            return default
         for known in (self.state_schema, self.input_schema, self.output_schema):
             if class_of(aliased(kind)) is known.type:
                 return known

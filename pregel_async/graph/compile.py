@@ -9,14 +9,17 @@ a conditional edge          a router of the node, whose answer becomes writes to
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from inspect import isawaitable
 from typing import Any
 
+from msgspec import structs
+
 from checkpoint_savers.abc import BaseCheckpointSaver
 
-from .._core.program import PARENT, SENDS, Node, Router, Write, build_program
+from .._core.program import PARENT, SENDS, Flavour, Node, Router, Write, build_program
 from .._runtime.context import current
 from .._runtime.injection import hints_of
 from .._runtime.restore import BRANCH, JOIN
@@ -29,9 +32,10 @@ from ..channels import (
 )
 from ..compiled import Graph
 from ..errors import ErrorCode, GraphValidationError, InvalidRouteError, InvalidUpdateError
-from ..node import flavour_of
+from ..node import NodePolicies, abandons, flavour_of, seconds_of
+from ..policies import Budget, OnFailure
 from ..types import END, INTERRUPT, RESERVED, START, All, Command, Send
-from .builder import BranchSpec, CompiledStateGraph, StateGraph, draw
+from .builder import BranchSpec, CompiledStateGraph, NodeSpec, StateGraph, draw
 from .schema import ROOT, Channel, Schema, as_mapping, coercion, filled_in, input_reader, start_writes
 
 Builder = StateGraph[Any, Any, Any]
@@ -47,8 +51,13 @@ def compile_program(
     world: World | None,
     debug: bool,
     store: Any,
+    cache: Any,
     interrupt_before: All | Sequence[str],
     interrupt_after: All | Sequence[str],
+    step_timeout: float | timedelta | None,
+    on_failure: OnFailure,
+    budgets: Mapping[str, Budget] | None,
+    time_limit: float | timedelta | None,
 ) -> CompiledStateGraph[Any, Any, Any]:
     """The runnable graph. The builder is only read."""
     _validate(builder)
@@ -75,7 +84,12 @@ def compile_program(
     ]
     for target, spec in builder.nodes.items():
         joins = [_join(starts, end) for starts, end in builder.waiting_edges if end == target]
-        blocks = blocking or spec.abandons
+        what = f"node {target!r}"
+        policies = spec.policies.over(builder.defaults)
+        flavour: Flavour = "async"
+        if spec.graph is None:
+            flavour = policies.flavour(spec.call, blocking=blocking or spec.abandons)
+        policies.check(spec.call, flavour, what, injects=spec.injects, abandons=spec.abandons)
         nodes.append(
             Node(
                 name=target,
@@ -85,14 +99,18 @@ def compile_program(
                 metadata=spec.metadata,
                 shape=spec.input.shape if spec.graph is None or spec.input.root else None,
                 call=spec.call if spec.graph is None else _as_node(spec.graph, frozenset(keys)),
-                flavour="async" if spec.graph is not None else flavour_of(spec.call, blocking=blocks),
+                flavour=flavour,
                 injects=spec.injects,
                 managed=filled_in(spec.input.managed) if spec.graph is None else (),
                 writes=_Updates(builder, target, spec.input, ignore_unknown=ignore_unknown),
                 edges=_edges(builder, target),
                 routers=_routers(builder, target),
                 commands=True,
-                abandons=spec.abandons,
+                abandons=abandons(flavour, policies, spec.abandons),
+                retry=policies.retry,
+                timeout=policies.timeout,
+                cache=policies.cache,
+                handler=_handler(builder, spec, blocking=blocking, ignore_unknown=ignore_unknown),
             )
         )
     program = build_program(
@@ -104,12 +122,16 @@ def compile_program(
         outputs=builder.output_schema.shown,
         read_input=input_reader(builder.input_schema, START, ignore_unknown=ignore_unknown),
         read_command=_Updates(builder, START, builder.input_schema, ignore_unknown=ignore_unknown).command,
+        step_timeout=seconds_of("step_timeout", step_timeout),
     )
     schemas = [builder.state_schema, builder.input_schema, builder.output_schema]
     schemas += [spec.input for spec in builder.nodes.values()]
     hints: list[Any] = [schema.type for schema in schemas]
     hints += [hint for schema in schemas for hint in schema.hints.values()]
-    hints += [hint for spec in builder.nodes.values() if spec.graph is None for hint in hints_of(spec.call).values()]
+    handlers = [spec.handler or builder.default_handler for spec in builder.nodes.values()]
+    calls = [spec.call for spec in builder.nodes.values() if spec.graph is None]
+    calls += [handler.call for handler in handlers if handler is not None]
+    hints += [hint for call in calls for hint in hints_of(call).values()]
     hints += [hint for spec in builder.nodes.values() if spec.graph is not None for hint in spec.graph.hints]
     return CompiledStateGraph(
         builder,
@@ -122,8 +144,12 @@ def compile_program(
         world=world,
         debug=debug,
         store=store,
+        cache=cache,
         interrupt_before=interrupt_before,
         interrupt_after=interrupt_after,
+        on_failure=on_failure,
+        budgets=budgets,
+        time_limit=time_limit,
         read_context=builder.read_context,
         coerce_state=coercion(builder.state_schema),
         coerce_output=coercion(builder.output_schema),
@@ -164,6 +190,35 @@ def _validate(builder: Builder) -> None:
                 check(end, f"the conditional edge {name!r} of {source!r}")
                 if end == START:
                     raise GraphValidationError(f"the conditional edge {name!r} of {source!r} cannot lead to START")
+
+
+def _handler(builder: Builder, spec: NodeSpec, *, blocking: bool, ignore_unknown: bool) -> Node | None:
+    """The node's error handler: it reads what the node reads, and follows none of its edges."""
+    handler = spec.handler or builder.default_handler
+    if handler is None:
+        return None
+    schema = handler.input or spec.input
+    policies = NodePolicies(retry=builder.defaults.retry, timeout=builder.defaults.timeout)
+    if flavour_of(handler.call, blocking=True) == "sync":
+        policies = policies.over(builder.defaults)
+    policies = structs.replace(policies, cache=None)
+    flavour = policies.flavour(handler.call, blocking=blocking)
+    policies.check(handler.call, flavour, handler.name, injects=handler.injects, abandons=False)
+    return Node(
+        name=handler.name,
+        triggers=(),
+        reads=schema.keys,
+        shape=schema.shape,
+        call=handler.call,
+        flavour=flavour,
+        injects=handler.injects,
+        managed=filled_in(schema.managed),
+        writes=_Updates(builder, handler.name, schema, ignore_unknown=ignore_unknown),
+        commands=True,
+        abandons=abandons(flavour, policies, False),
+        retry=policies.retry,
+        timeout=policies.timeout,
+    )
 
 
 def _as_node(graph: Graph[Any, Any], keys: frozenset[str]) -> Callable[[Any], Awaitable[Any]]:
@@ -214,7 +269,7 @@ def _routers(builder: Builder, source: str) -> tuple[Router, ...]:
 
 
 def _route(builder: Builder, source: str, name: str, branch: BranchSpec) -> Callable[[Any], list[Write]]:
-    nodes, ends = frozenset(builder.nodes), branch.ends
+    nodes, ends, can_time_out = frozenset(builder.nodes), branch.ends, _Interruptible(builder)
 
     def refuse(said: Any, why: str) -> InvalidRouteError:
         return InvalidRouteError(f"router {name!r} of node {source!r} returned {said!r}: {why}", node=source)
@@ -228,17 +283,28 @@ def _route(builder: Builder, source: str, name: str, branch: BranchSpec) -> Call
                     end = ends[said]
                 except (KeyError, TypeError):
                     raise refuse(said, f"its path_map has {', '.join(map(repr, ends))}") from None
-            _go_to(end, nodes, partial(refuse, said), writes)
+            _go_to(end, nodes, can_time_out, partial(refuse, said), writes)
         return writes
 
     return route
 
 
-def _go_to(end: Any, nodes: frozenset[str], refuse: Callable[[str], InvalidUpdateError], writes: list[Write]) -> None:
+def _go_to(
+    end: Any,
+    nodes: frozenset[str],
+    can_time_out: Callable[[str], bool],
+    refuse: Callable[[str], InvalidUpdateError],
+    writes: list[Write],
+) -> None:
     """Add the write that makes a destination run; none for END."""
     if isinstance(end, Send):
         if end.node not in nodes:
             raise refuse("nothing can be sent to END" if end.node == END else f"there is no node {end.node!r}")
+        if end.timeout is not None and not can_time_out(end.node):
+            raise refuse(
+                f"node {end.node!r} is a plain function, which nothing can stop in its thread, so that a Send to it "
+                "cannot have a timeout: make it async, or give it on_timeout="
+            )
         writes.append((SENDS, end))
     elif not isinstance(end, str):
         raise refuse("return a node's name, END, a Send, or a list of these")
@@ -246,6 +312,23 @@ def _go_to(end: Any, nodes: frozenset[str], refuse: Callable[[str], InvalidUpdat
         if end not in nodes:
             raise refuse(f"there is no node {end!r}; there are {', '.join(sorted(nodes))}")
         writes.append((BRANCH + end, None))
+
+
+class _Interruptible:
+    """Tells whether a timeout can end an attempt at a node, of those that a builder has now."""
+
+    def __init__(self, builder: Builder) -> None:
+        self._nodes = {
+            name
+            for name, spec in builder.nodes.items()
+            if spec.graph is not None
+            or spec.abandons
+            or spec.policies.over(builder.defaults).on_timeout is not None
+            or flavour_of(spec.call, blocking=True) == "async"
+        }
+
+    def __call__(self, node: str) -> bool:
+        return node in self._nodes
 
 
 class _Updates:
@@ -257,6 +340,7 @@ class _Updates:
         self._managed = frozenset(builder.managed)
         self._root = builder.state_schema.root
         self._nodes = frozenset(builder.nodes)
+        self._can_time_out = _Interruptible(builder)
         self._schemas = (schema, builder.state_schema, builder.output_schema)
         self._ignore_unknown = ignore_unknown
 
@@ -276,7 +360,7 @@ class _Updates:
             return [write for each in result for write in self._one_of_several(each)]
         if isinstance(result, Send):
             writes: list[Write] = []
-            _go_to(result, self._nodes, partial(self._refuse, f"returned {result!r}"), writes)
+            _go_to(result, self._nodes, self._can_time_out, partial(self._refuse, f"returned {result!r}"), writes)
             return writes
         return self._update(result)
 
@@ -289,7 +373,7 @@ class _Updates:
             writes.extend(self._update(command.update, pairs=True))
         goto = command.goto
         for end in goto if isinstance(goto, (list, tuple)) else (goto,):
-            _go_to(end, self._nodes, partial(self._refuse, f"has goto={end!r}"), writes)
+            _go_to(end, self._nodes, self._can_time_out, partial(self._refuse, f"has goto={end!r}"), writes)
         return writes
 
     def _is_several(self, result: Sequence[Any]) -> bool:
