@@ -1,7 +1,7 @@
 """An asyncio-native runtime for stateful graphs: supersteps, structured concurrency, durable threads."""
 
 from .compiled import PregelProtocol
-from .errors import GraphDrained, GraphInterrupt
+from .errors import GraphDrained, GraphInterrupt, NodeError
 from .functional import TaskFuture, entrypoint, task
 from .graph import CompiledStateGraph, StateGraph
 from .managed import IsLastStep, ManagedValue, RemainingSteps
@@ -18,27 +18,36 @@ from .runtime import (
     get_store,
     get_stream_writer,
     interrupt,
+    spend,
 )
 from .sync import open_sync
 from .types import (
     END,
     START,
+    Budget,
+    CachePolicy,
+    Collect,
     Command,
     Interrupt,
     Overwrite,
     PregelTask,
+    RetryPolicy,
     RunnableConfig,
     Send,
     StateSnapshot,
     StateUpdate,
     StreamMode,
     StreamWriter,
+    TimeoutPolicy,
 )
 
 __all__ = [
     "END",
     "REMOVE_ALL_MESSAGES",
     "START",
+    "Budget",
+    "CachePolicy",
+    "Collect",
     "Command",
     "CompiledStateGraph",
     "ExecutionInfo",
@@ -50,6 +59,7 @@ __all__ = [
     "ManagedValue",
     "MessagesState",
     "NodeBuilder",
+    "NodeError",
     "Overwrite",
     "Pregel",
     "PregelNode",
@@ -57,6 +67,7 @@ __all__ = [
     "PregelTask",
     "RemainingSteps",
     "RemoveMessage",
+    "RetryPolicy",
     "RunControl",
     "RunnableConfig",
     "Runtime",
@@ -68,6 +79,7 @@ __all__ = [
     "StreamPart",
     "StreamWriter",
     "TaskFuture",
+    "TimeoutPolicy",
     "add_messages",
     "entrypoint",
     "get_config",
@@ -76,5 +88,6 @@ __all__ = [
     "get_stream_writer",
     "interrupt",
     "open_sync",
+    "spend",
     "task",
 ]

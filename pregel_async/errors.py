@@ -77,6 +77,7 @@ __all__ = [
     "TaskCancelledError",
     "ThreadBusyError",
     "TypeRegistrationError",
+    "UnknownBudgetError",
     "UnknownTypeError",
     "UnstorableValueError",
     "UnsupportedFormatError",
@@ -426,6 +427,24 @@ class StepTimeoutError(PregelError, TimeoutError):
             f"superstep {step} took longer than the graph's step_timeout of {timeout:g} s, and "
             f"{', '.join(map(repr, unfinished))} had not finished. What had is kept: call again with input None to run "
             "the rest"
+        )
+
+
+class UnknownBudgetError(PregelError, LookupError):
+    """A node spends of a budget that its graph does not have.
+
+    Attributes:
+        name: the budget.
+        known: the names of those that there are.
+    """
+
+    def __init__(self, name: str, known: tuple[str, ...]) -> None:
+        self.name = name
+        self.known = known
+        there = f"there are {', '.join(map(repr, known))}" if known else "there is none"
+        super().__init__(
+            f"there is no budget {name!r}, and {there}: compile the graph with budgets={{{name!r}: Budget()}}, which "
+            "counts without a limit"
         )
 
 

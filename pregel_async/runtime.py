@@ -9,6 +9,7 @@ from typing import Any
 
 from ._runtime.context import ExecutionInfo, Runtime, current
 from ._runtime.control import RunControl
+from ._runtime.spending import Amount
 from .types import RunnableConfig, StreamWriter
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "get_store",
     "get_stream_writer",
     "interrupt",
+    "spend",
 ]
 
 
@@ -43,6 +45,25 @@ def interrupt(value: Any) -> Any:
         OutsideRunError: called outside of a run.
     """
     return current("interrupt()").ask(value)
+
+
+def spend(name: str, amount: Amount) -> None:
+    """Count what the running node spends: tokens, money, calls of a service.
+
+    It is stored with the task's result, and counted once, however often the thread is resumed. What a failed attempt
+    has spent is spent too, and stored with its failure. Limits are checked at the next barrier:
+    `StateGraph.compile(budgets=)`.
+
+    Args:
+        name: of a budget that the graph was compiled with.
+        amount: an int or a Decimal, not below zero: sums are exact.
+
+    Raises:
+        UnknownBudgetError: there is no such budget.
+        TypeError, ValueError: it is no amount.
+        OutsideRunError: called outside of a run.
+    """
+    current("spend()").spend(name, amount)
 
 
 def get_runtime(context_schema: type[Any] | None = None) -> Runtime[Any]:

@@ -95,7 +95,7 @@ async def run(
     tasks: Sequence[Task] | None = None,
     breakpoints: Breakpoints | None = None,
     resumed: bool = False,
-    drains: Callable[[], bool] | None = None,
+    barrier: Callable[[Board, Sequence[Task]], bool] | None = None,
 ) -> bool:
     """Run supersteps until nothing is left to run.
 
@@ -104,11 +104,11 @@ async def run(
         limit: how many supersteps may run; hidden ones do not count.
         tasks: those of the next superstep, if they have been planned already.
         resumed: the run goes on from where another stopped: it does not stop there again.
-        drains: asked before each superstep whether to stop.
+        barrier: asked before each superstep whether to stop before it. It may raise.
 
     Returns:
         Whether all is done. If not, the run has paused: at questions (`Port.pause` was told), at a breakpoint, or
-        because it drains.
+        because the barrier says so.
 
     Raises:
         GraphRecursionError: work was left after `limit` supersteps. All of them are stored.
@@ -122,7 +122,7 @@ async def run(
     if breakpoints is not None and not resumed and breakpoints.between((), tasks):
         return False
     while tasks:
-        if drains is not None and not tasks[0].node.hidden and drains():
+        if barrier is not None and not tasks[0].node.hidden and barrier(board, tasks):
             return False
         board.remaining = left
         if not tasks[0].node.hidden:

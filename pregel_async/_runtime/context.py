@@ -23,7 +23,17 @@ from .._core.ids import interrupt_id
 from .._core.isolation import isolate, own
 from .._core.program import Program
 from .._core.task import Finished, Outcome, Task
-from ..errors import EmptyChannelError, GraphInterrupt, InvalidUpdateError, NodeError, OutsideRunError
+from ..errors import (
+    BudgetExceededError,
+    EmptyChannelError,
+    GraphDrained,
+    GraphInterrupt,
+    InvalidUpdateError,
+    NodeError,
+    OutsideRunError,
+    UnknownBudgetError,
+)
+from ..policies import Budget
 from ..types import Interrupt, RunnableConfig, StreamWriter
 from .control import RunControl
 from .feed import Feed
@@ -31,6 +41,7 @@ from .hold import Hold
 from .log import Log
 from .loops import loop
 from .places import Place, Places
+from .spending import Amount, Amounts, Spending
 from .stopwatch import AttemptWatch
 from .thread import Thread
 from .tries import Tries
@@ -137,26 +148,30 @@ class Session:
         answers: question id -> answer: all that were given in the open superstep of the root graph.
         given: those among them that this call brought.
         travels: namespace -> checkpoint: where graphs that nodes run are to go on from. Each is used once.
-        drained: why a graph of the run has stopped at a barrier, as it was asked to; None while none has.
+        stopped: why a graph of the run has stopped at a barrier with work left, as it was asked to, or as a budget was
+            spent; None while none has.
+        spending: what the run spends; None while nobody has a budget.
         loop_thread: the thread that the run's event loop is in.
         loop: the event loop's ways.
     """
 
     __slots__ = (
         "answers",
-        "drained",
         "given",
         "hold",
         "loop",
         "loop_thread",
         "run_id",
         "scope",
+        "spending",
+        "stopped",
         "travels",
         "world",
     )
 
     def __init__(self, world: World, run_id: str, scope: str, hold: Hold | None) -> None:
-        self.drained: str | None = None
+        self.stopped: GraphDrained | BudgetExceededError | None = None
+        self.spending: Spending | None = None
         self.world = world
         self.run_id = run_id
         self.scope = scope
@@ -184,6 +199,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
         control: stops the run from outside; None when nobody can.
         call: runs a task that a node calls: gives its recorded result, or what becomes of it.
         debug: warn when a node changes its input in place.
+        budgets: of the graph.
         overhears: makes models that a node calls show what they say, given the node's writer; None when nobody reads
             it.
     """
@@ -201,6 +217,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     control: RunControl | None = None
     call: Callable[[Running, Task], Awaitable[Outcome]]
     debug: bool
+    budgets: Mapping[str, Budget] = {}
     overhears: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
 
     def enclosing(self, name: str) -> bool:
@@ -452,6 +469,23 @@ class Running:
         """Ask what a run of its own has asked that this node has started."""
         self.open[self.next_place()] = questions
         raise GraphInterrupt(questions)
+
+    # ---- budgets -----------------------------------------------------------------------------------------------------
+
+    def spend(self, name: str, amount: Amount) -> None:
+        """Count an amount for the task. See `runtime.spend`."""
+        if self.fence is not None:
+            self.fence.check("spend()")
+        if self.ended:
+            raise OutsideRunError(
+                f"spend() was called for node {self.task.node.name!r}, which has ended: wait in the node for whatever "
+                "it starts"
+            )
+        spending, thread = self.around.session.spending, self.around.thread
+        if spending is None:
+            raise UnknownBudgetError(name, ())
+        into: Amounts = {} if thread is None else thread.spent_by(self.task)
+        spending.spend(into, name, amount, self.around.budgets)
 
     # ---- what it was called with -------------------------------------------------------------------------------------
 

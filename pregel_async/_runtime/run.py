@@ -25,6 +25,7 @@ from .._core.program import Program
 from .._core.superstep import Breakpoints
 from .._core.task import Cancelled, Outcome, Paused, Task
 from ..errors import (
+    BudgetExceededError,
     CheckpointNotFoundError,
     GraphDrained,
     GraphInterrupt,
@@ -45,6 +46,7 @@ from .namespaces import has_child, ids_in, namespace_of
 from .part import END
 from .places import Places
 from .runner import Runner
+from .spending import Spending
 from .thread import Thread
 from .world import World
 
@@ -146,10 +148,11 @@ async def run(
     if saver is None or codec is None or settings.thread_id is None:
         call.require_input(program, settings.thread_id)
         session = Session(world, run_id, settings.thread_id or run_id, None)
+        session.spending = _spending(settings, world)
         if feed is not None:
             feed.introduce(run_id)
         this = _Run(program, settings, session, log, None, "", None, overhears=audience.overhears)
-        return _drained(session, await this.go(call))
+        return _stopped(session, await this.go(call))
     thread_id = settings.thread_id
     if call.writes is None and await saver.read(thread_id, "", settings.at) is None:
         if settings.at is not None:
@@ -163,6 +166,9 @@ async def run(
         travels = bool(settings.travels) and not await _is_where_it_stands(saver, thread_id, settings)
         thread = await Thread.open(hold, codec, program, at=settings.at, fork=travels, metadata=metadata)
         session = Session(world, run_id, thread_id, hold)
+        session.spending = _spending(settings, world)
+        if session.spending is not None:
+            session.spending.know(thread.spent())
         session.travels = dict(settings.travels)
         if feed is not None and feed.keeps and audience.codec is not None:
             feed.keeper = Keeper(thread, audience.codec())
@@ -172,13 +178,28 @@ async def run(
             asks = thread.questions()
             return Ended(Board(program) if thread.board is None else thread.board, not asks, tuple(asks))
         this = _Run(program, settings, session, log, thread, "", None, overhears=audience.overhears)
-        return _drained(session, await hold.beside(lambda: this.go(call)))
+        return _stopped(session, await hold.beside(lambda: this.go(call)))
 
 
-def _drained(session: Session, ended: Ended) -> Ended:
-    if session.drained is not None and not ended.done and not ended.interrupts:
-        raise GraphDrained(session.drained)
+def _spending(settings: Settings, world: World) -> Spending | None:
+    if not settings.budgets and settings.time_limit is None:
+        return None
+    return Spending(world, settings.budgets, settings.time_limit)
+
+
+def _stopped(session: Session, ended: Ended) -> Ended:
+    if session.stopped is not None and not ended.done and not ended.interrupts:
+        raise session.stopped
     return ended
+
+
+def _status(
+    stopped: GraphDrained | BudgetExceededError | None, step: int
+) -> tuple[RunStatus, int, BudgetExceededError | None]:
+    """How a run ends that stops with work left, in which superstep, and its failure, if that is one."""
+    if isinstance(stopped, BudgetExceededError):
+        return "failed", step, stopped
+    return ("stopped" if stopped is None else "drained"), step, None
 
 
 async def _is_where_it_stands(saver: BaseCheckpointSaver, thread_id: str, settings: Settings) -> bool:
@@ -220,6 +241,8 @@ async def run_nested(
     log = log_of(program, audience.shown, audience.feed, around.log, ns=ns, thread_id=thread_id, now=session.world.now)
     place = outer.next_place(number)
     outer.sign()
+    if settings.budgets and session.spending is None:
+        session.spending = Spending(session.world, {}, None)  # it counts; its limits are for when it is called itself
     thread: Thread | None = None
     with _only_one(session.hold, ns, outer) if keeps and session.hold is not None else contextlib.nullcontext():
         if around.thread is not None and keeps is not None:
@@ -315,6 +338,7 @@ class _Run:
             control=self._control,
             call=self._runner.call,
             debug=settings.debug,
+            budgets=settings.budgets,
             overhears=None if log is None or log.spoke is None else overhears,
         )
         self._outcomes: Sequence[Outcome] = ()
@@ -337,7 +361,7 @@ class _Run:
                 tasks=self._upcoming,
                 breakpoints=self._settings.breakpoints,
                 resumed=resumed,
-                drains=None if self._control is None else self._drains,
+                barrier=self._barrier if self._control is not None or self._session.spending is not None else None,
             )
             if self._feed is not None:
                 self._feed.begin()  # if it has not
@@ -352,11 +376,14 @@ class _Run:
             raise
         return Ended(board, done, self._interrupts)
 
-    def _drains(self) -> bool:
-        if self._control is None or self._control.drain_reason is None:
-            return False
-        self._session.drained = self._control.drain_reason
-        return True
+    def _barrier(self, board: Board, tasks: Sequence[Task]) -> bool:
+        """Whether to stop before these tasks: as it was asked to, or as more was spent than may be."""
+        session = self._session
+        if self._control is not None and self._control.drain_reason is not None:
+            session.stopped = GraphDrained(self._control.drain_reason)
+        elif session.spending is not None:
+            session.stopped = session.spending.exceeded(board.step, superstep.names_of(tasks))
+        return session.stopped is not None
 
     async def _begin(self, call: Given) -> Board:
         """The board to run from: the stored one, with the input written on it if there is one.
@@ -420,18 +447,21 @@ class _Run:
             await self._runner.show(self._log.updated(board), at_barrier=True)
 
     async def pause(self, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
-        drained = self._session.drained is not None
+        stopped = self._session.stopped
         asked = [question for outcome in outcomes if isinstance(outcome, Paused) for question in outcome.interrupts]
         told = self._runner.take_rest()
         if self._log is not None and self._log.paused is not None:
             paused = [
                 (task, each)
                 for task, each in zip(tasks, outcomes, strict=True)
-                if isinstance(each, Paused)
-                and (each.interrupts or not drained)  # else a graph inside was asked to stop
+                if isinstance(each, Paused) and (each.interrupts or stopped is None)  # else a graph inside had to stop
             ]
             told += self._log.paused(board, paused)
-        self._rest(told, "interrupted" if asked else "drained" if drained else "stopped", board.step + 1)
+        if asked or stopped is None:
+            self._rest(told, "interrupted" if asked else "stopped", board.step + 1)
+        else:
+            told += self._failure(stopped) if isinstance(stopped, BudgetExceededError) else []
+            self._rest(told, *_status(stopped, board.step + 1))
         if self._thread is not None:
             await self._thread.pause(tasks, outcomes)
         self._interrupts, self._paused = tuple(asked), True
@@ -490,9 +520,13 @@ class _Run:
 
     async def _stopped(self, board: Board) -> None:
         """The run stops between two supersteps: at a breakpoint, or because it drains."""
-        drained, log = self._session.drained is not None, self._log
-        told = [] if drained or log is None or log.stopped is None else log.stopped(board)
-        if self._rest(told, "drained" if drained else "stopped", board.step) and self._thread is not None:
+        stopped, log = self._session.stopped, self._log
+        told: Told = []
+        if stopped is not None:
+            told += self._failure(stopped) if isinstance(stopped, BudgetExceededError) else []
+        elif log is not None and log.stopped is not None:
+            told = log.stopped(board)
+        if self._rest(told, *_status(stopped, board.step)) and self._thread is not None:
             await self._thread.save()
         await self._send(told)
 

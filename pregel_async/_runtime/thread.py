@@ -36,6 +36,7 @@ from .described import described
 from .hold import Hold
 from .namespaces import CALLER, has_child, made_on, parents_of, was_made_on
 from .restore import BRANCH, kind_of, restore
+from .spending import Amounts
 
 SUPERSTEP = TaskId("")
 """The task id under which a failure of the superstep itself is recorded."""
@@ -103,6 +104,7 @@ class Thread:
         self._clears: list[tuple[str, CheckpointId, TaskId]] = []  # and keys of records that are void then
         self._records: dict[TaskId, TaskEntry] = {}  # of the open superstep, as they are stored
         self.events: list[EventRow] = []
+        self._spent: dict[TaskId, Amounts] = {}  # in this run, by tasks of the open superstep; not stored yet
         self._batch: _Batch | None = None
 
     @property
@@ -300,6 +302,16 @@ class Thread:
     def know(self, *hints: Any) -> None:
         """Make the codec take the types that these annotations name."""
         self.codec = self.codec.with_annotations(*hints)
+
+    # ---- what is spent -----------------------------------------------------------------------------------------------
+
+    def spent_by(self, task: Task) -> Amounts:
+        """What a task of the open superstep spends, to be added to."""
+        return self._spent.setdefault(task.id, {})
+
+    def spent(self) -> Amounts:
+        """What was spent before this run."""
+        return {}
 
     # ---- what earlier runs recorded --------------------------------------------------------------------------------
 
