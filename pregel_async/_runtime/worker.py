@@ -92,7 +92,13 @@ async def in_process(call: Callable[[Any], Any], value: Any) -> Any:
     """
     from anyio import to_process  # imported when used: it takes time
 
-    return await to_process.run_sync(call, value, cancellable=True)
+    try:
+        return await to_process.run_sync(call, value, cancellable=True)
+    except anyio.BrokenWorkerProcess as error:
+        error.add_note(
+            "the worker process imports the main module too: what a script does goes under `if __name__ == '__main__':`"
+        )
+        raise
 
 
 # ---- threads that may be left behind ---------------------------------------------------------------------------------
