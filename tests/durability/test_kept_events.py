@@ -215,6 +215,33 @@ async def test_after_a_failure(saver: BaseCheckpointSaver) -> None:
         ]
 
 
+@pytest.mark.parametrize("mode", ["tasks", "debug"])
+async def test_a_failure_that_cannot_be_printed_is_kept(saver: BaseCheckpointSaver, mode: Any) -> None:
+    """P9: keeping events never takes a failure's place. An exception whose text cannot be had was lost: the run failed
+    with what its `__str__` had raised.
+    """
+
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    async def fails(state: State) -> State:
+        raise Mute
+
+    graph = StateGraph(State).add_node(fails).add_edge(START, "fails").compile(saver)
+    ask: Any = {"stream_mode": mode, "version": "v2"}
+    parts: list[Any] = []
+    with pytest.raises(Mute):
+        async for part in graph.astream({"log": []}, "t", keep_events=True, **ask):
+            parts.append(part)
+    rest: list[Any] = []
+    with pytest.raises(RecordedFailureError):
+        async for part in graph.astream(None, "t", after=parts[0]["cursor"], **ask):
+            rest.append(part)
+    shown = [part["data"]["payload"] if mode == "debug" else part["data"] for part in rest if part["type"] == mode]
+    assert [data["error"] for data in shown if data.get("error")] == ["Mute: (its message cannot be had: RuntimeError)"]
+
+
 async def test_after_a_drain(saver: BaseCheckpointSaver) -> None:
     """A drained run goes on when its reader comes back; nothing of it was void."""
     undisturbed = await read(graph_of(InMemorySaver()).astream({"log": []}, "t", keep_events=True, **ASK))
