@@ -335,8 +335,3 @@ def _events(row: EventRow, thread_id: str) -> list[_Event]:
         return _decode(unseal(row.frame, where))
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
         raise CorruptCheckpointError(where, f"its frame cannot be read ({error})") from error
-
-
-def is_end(part: Part) -> bool:
-    """Whether an event says how a run has ended."""
-    return part.mode == END
