@@ -108,6 +108,7 @@ async def rejoin(
                 return
             break  # it came to rest just before its thread was ours
         await anyio.sleep(POLL)
+    sink.begin()  # it had begun, though perhaps nothing is shown but why it has failed
     feed.status = back.ended
     if back.failure is not None:
         feed.failed = True  # it was told when it happened

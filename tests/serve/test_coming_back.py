@@ -186,6 +186,20 @@ async def test_a_failure_is_told_once(caplog: Any) -> None:
         assert "1234" not in "".join(str(each.content) for each in browser.exchanges)
 
 
+async def test_a_failure_that_is_all_there_is(caplog: Any) -> None:
+    """Why a run has failed is told to who comes back, also where nothing came before it: `error` was left out then."""
+
+    async def fails(state: Any) -> None:
+        raise ValueError("the password is 1234")
+
+    async with browsing(serve(chain(("fails", fails)).compile(InMemorySaver()))) as browser:
+        whole = (await browser.ask(json=body("t", ["updates"]))).events
+        assert [event.name for event in whole] == ["metadata", "error", "end"]
+        for last in (None, whole[0].id):
+            again = await browser.ask("/?thread_id=t", last=last)
+            assert of_the_run(again.events) == of_the_run(whole)
+
+
 async def test_from_the_beginning() -> None:
     """Without an id: all that is kept of the thread."""
     async with browsing(serve(talking().compile(InMemorySaver()))) as browser:
