@@ -186,6 +186,36 @@ async def test_a_failure_is_told_once(caplog: Any) -> None:
         assert "1234" not in "".join(str(each.content) for each in browser.exchanges)
 
 
+@pytest.mark.parametrize("name", ["ConfigError", "GraphDrained", "GraphRecursionError"])
+async def test_a_failure_with_the_name_of_ours(name: str, caplog: Any) -> None:
+    """Whose class it is decides what readers are told, live and later: one of the service's own that is only called like
+    one of ours is named, and its words stay in the log.
+    """
+    theirs = type(name, (Exception,), {"__module__": "shop.errors"})
+
+    async def fails(state: Any) -> None:
+        raise theirs("the password is 1234")
+
+    async with browsing(serve(chain(("fails", fails)).compile(InMemorySaver()))) as browser:
+        live = await browser.ask(json=body("t", ["updates"]))
+        for done in (live, await browser.ask("/?thread_id=t")):
+            (error,) = [event.data for event in done.events if event.name == "error"]
+            assert error["error"] == name
+            assert b"1234" not in done.content
+
+
+async def test_a_failure_that_is_ours_is_told_in_its_words_later_too() -> None:
+    """Who comes back hears what a client can act on: that the run has reached its limit."""
+    async with browsing(serve(talking().compile(InMemorySaver()))) as browser:
+        asks = body("t", ["updates"])
+        live = await browser.ask(json={**asks, "config": {**asks["config"], "recursion_limit": 1}})
+        later = await browser.ask("/?thread_id=t")
+        for done in (live, later):
+            (error,) = [event.data for event in done.events if event.name == "error"]
+            assert error["error"] == "GraphRecursionError"
+            assert "raise recursion_limit" in error["message"]
+
+
 async def test_a_failure_that_is_all_there_is(caplog: Any) -> None:
     """Why a run has failed is told to who comes back, also where nothing came before it: `error` was left out then."""
 
