@@ -162,8 +162,8 @@ class _Return:
                 return
             self._recalled = part.cursor.place
             if again:
-                if part.mode in self._feed.modes and self._shows(part):
-                    await self._put(part)
+                if part.mode in (*self._feed.modes, ERROR) and self._shows(part):
+                    await self._put(part)  # after a failure no sum goes on
                 return
             void, self._void = self._void, None
             if (part.cursor.checkpoint_id, part.cursor.epoch) == (self.at.checkpoint_id, self.at.epoch):

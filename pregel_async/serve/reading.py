@@ -176,7 +176,7 @@ class Reading:
         read_along = await self._introduce()
         async for part in stream:
             if part["type"] == "error":
-                self._told_failure = True
+                self._told_failure = part["seq"] > 0  # else it was told before
             elif part["type"] == "values" and not part["ns"]:
                 self.last = part
             events = wire.part(part)
@@ -206,4 +206,4 @@ class Reading:
         read_before = isinstance(failure, RecordedFailureError) and not self._told_failure
         if self.status == "error" and failure is not None and not read_before:
             events.append(wire.failure(told(failure, expose=self._expose)))
-        await self._tell([*events, wire.end(self.run_id, self.status)])
+        await self._tell([*events, *wire.rest(self.status), wire.end(self.run_id, self.status)])

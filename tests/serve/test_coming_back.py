@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 from browser import Event, browsing
-from served import Gate, chain, gated, talking
+from served import CHUNK, Gate, chain, gated, talking
 
 from checkpoint_savers import InMemorySaver, SqliteSaver
 from pregel_async import StreamWriter
@@ -47,7 +47,9 @@ async def undisturbed(modes: list[str]) -> list[Event]:
 
 
 @pytest.mark.parametrize(
-    "modes", [MODES, ["messages-tuple", "updates"], ["updates"], ["custom"], ["values"]], ids=",".join
+    "modes",
+    [MODES, ["messages"], ["messages-tuple", "updates"], ["updates"], ["custom"], ["values"]],
+    ids=",".join,
 )
 async def test_after_every_event_of_a_run_that_has_ended(modes: list[str]) -> None:
     """Coming back from any place gives exactly the rest, and ids increase all the way."""
@@ -121,6 +123,47 @@ async def test_to_a_run_that_was_cut_off(elsewhere: bool, tmp_path: Any) -> None
                 third = await browser.ask("/?thread_id=t", last=seen[-1].id)
                 assert third.events[0].data["attempt"] == 2
                 assert without_what_is_void([*of_the_run(seen), *of_the_run(third.events)]) == of_the_run(whole)
+
+
+async def test_a_message_that_is_complete_is_not_void_with_what_comes_next() -> None:
+    """Three messages that never say that they have ended are complete with their superstep. Who comes back, from any
+    place, to a run that was cut off in the superstep after it, has each of them complete once, and the next anew.
+    """
+
+    def talks(gate: Gate) -> Any:
+        async def first(state: Any, writer: StreamWriter) -> None:
+            for word in ("He", "llo"):
+                for name in ("a", "b", "c"):
+                    await writer.message({**CHUNK, "content": word, "id": name})
+
+        async def last(state: Any, writer: StreamWriter) -> None:
+            await writer.message({**CHUNK, "content": "Good", "id": "d"})
+            await gate()
+            await writer.message({**CHUNK, "content": "bye", "id": "d"})
+
+        return chain(("first", first), ("last", last)).compile(InMemorySaver())
+
+    opened = Gate()
+    opened.opened.set()
+    async with browsing(serve(talks(opened))) as browser:
+        whole = (await browser.ask(json=body("t", ["messages"]))).events
+    assert [event.data[0]["content"] for event in whole if event.name == "messages/complete"] == [
+        *("Hello", "Hello", "Hello", "Goodbye")
+    ]
+    for read in range(1, 1 + next(at for at, event in enumerate(whole) if "Good" in str(event.data))):
+        gate = Gate()
+        async with browsing(serve(talks(gate))) as browser:
+            first = browser.open(json=body("t", ["messages"]))
+            seen = [await first.next() for _ in range(read + 1)]
+            await gate.reached.wait()
+            first.leave()
+            await first.over.wait()
+            gate.opened.set()
+            for _ in range(2):
+                second = await browser.ask("/?thread_id=t", last=seen[-1].id)
+                events = [*of_the_run(seen), *of_the_run(second.events)]
+                assert without_what_is_void(events) == of_the_run(whole)
+                assert [event.id for event in events] == sorted({event.id or "" for event in events})
 
 
 async def test_a_post_that_is_sent_again_comes_back_too() -> None:
