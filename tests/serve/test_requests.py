@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, TypedDict
 from uuid import UUID
 
 import pytest
@@ -491,6 +491,50 @@ async def test_messages_that_are_none() -> None:
         assert not [row async for row in graph.aget_state_history("ada")]
         done = await browser.ask(json={"input": {"messages": ["hi"]}}, headers={"user": "ada"})
         assert done.events[-1].data["status"] == "success"
+
+
+def join(old: list[str], new: Any) -> list[str]:
+    if not isinstance(new, list):
+        raise TypeError("the password is 1234")
+    return [*old, *new]
+
+
+class Joined(TypedDict):
+    log: Annotated[list[str], join]
+
+
+@pytest.mark.parametrize("brings", ["input", "update"])
+@pytest.mark.parametrize("accept", ["text/event-stream", "application/json"])
+async def test_what_a_reducer_refuses(brings: str, accept: str, caplog: Any) -> None:
+    """422, for plain exceptions of a reducer too: nothing has run, and nothing of it is stored. What the reducer says is
+    the service's own, and not told."""
+    ran: list[str] = []
+
+    def node(state: Joined) -> None:
+        ran.append("node")
+
+    saver = InMemorySaver()
+    builder = StateGraph(Joined).add_node(node).add_edge(START, "node")
+    bad = {"input": {"log": 5}} if brings == "input" else {"command": {"update": {"log": 5}, "goto": "node"}}
+    async with browsing(mine(builder.compile(saver))) as browser:
+        done = await browser.ask(json=bad, headers={"user": "ada", "accept": accept})
+        assert (done.status, done.json["error"]) == (422, "TypeError")
+        assert "does not fit" in done.json["message"]
+        assert "1234" not in done.content.decode() + caplog.text
+        assert ran == []
+        assert await saver.scan(None, None) == ()
+        assert await saver.events("ada") == ()
+        done = await browser.ask(json={"input": {"log": ["x"]}}, headers={"user": "ada"})
+        assert done.events[-1].data["status"] == "success"
+
+
+async def test_what_a_node_s_reducer_refuses_is_the_service_s_affair(caplog: Any) -> None:
+    """The same exception, on what a node has written, is a run that has failed."""
+
+    graph = StateGraph(Joined).add_node("node", lambda state: {"log": 5}).add_edge(START, "node").compile()
+    async with browsing(graph_endpoint(graph)) as browser:
+        done = await browser.ask(json={"input": {"log": []}}, headers=DOCUMENT)
+        assert (done.status, done.json["error"], done.json["status"]) == (500, "TypeError", "error")
 
 
 async def test_threads_and_nowhere_to_keep_them(caplog: Any) -> None:
