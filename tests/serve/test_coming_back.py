@@ -213,7 +213,7 @@ async def test_a_failure_is_told_once(caplog: Any) -> None:
     """Who comes back after it hears how the run has ended; who comes back before it hears why."""
 
     async def fails(state: Any) -> None:
-        raise ValueError("the password is 1234")
+        raise ValueError("the password is swordfish")
 
     from served import chain, logs
 
@@ -226,7 +226,7 @@ async def test_a_failure_is_told_once(caplog: Any) -> None:
             again = await browser.ask("/?thread_id=t", last=whole[at].id)
             assert of_the_run(again.events) == of_the_run(whole[at + 1 :])
             assert again.events[-1] == whole[-1]
-        assert "1234" not in "".join(str(each.content) for each in browser.exchanges)
+        assert "swordfish" not in "".join(str(each.content) for each in browser.exchanges)
 
 
 @pytest.mark.parametrize("name", ["ConfigError", "GraphDrained", "GraphRecursionError"])
@@ -237,14 +237,14 @@ async def test_a_failure_with_the_name_of_ours(name: str, caplog: Any) -> None:
     theirs = type(name, (Exception,), {"__module__": "shop.errors"})
 
     async def fails(state: Any) -> None:
-        raise theirs("the password is 1234")
+        raise theirs("the password is swordfish")
 
     async with browsing(serve(chain(("fails", fails)).compile(InMemorySaver()))) as browser:
         live = await browser.ask(json=body("t", ["updates"]))
         for done in (live, await browser.ask("/?thread_id=t")):
             (error,) = [event.data for event in done.events if event.name == "error"]
             assert error["error"] == name
-            assert b"1234" not in done.content
+            assert b"swordfish" not in done.content
 
 
 async def test_a_failure_that_is_ours_is_told_in_its_words_later_too() -> None:
@@ -263,7 +263,7 @@ async def test_a_failure_that_is_all_there_is(caplog: Any) -> None:
     """Why a run has failed is told to who comes back, also where nothing came before it: `error` was left out then."""
 
     async def fails(state: Any) -> None:
-        raise ValueError("the password is 1234")
+        raise ValueError("the password is swordfish")
 
     async with browsing(serve(chain(("fails", fails)).compile(InMemorySaver()))) as browser:
         whole = (await browser.ask(json=body("t", ["updates"]))).events
@@ -344,7 +344,7 @@ async def test_across_a_failure_that_was_tried_again(modes: list[str]) -> None:
     async def speak(state: Any, writer: StreamWriter) -> dict[str, list[str]]:
         for word in ("He", "ll", "o"):
             if word == "o" and fails and fails.pop():
-                raise ConnectionError("the password is 1234")
+                raise ConnectionError("the password is swordfish")
             await writer.message({"role": "assistant", "content": word, "id": "hello"})
         return {"log": ["hello"]}
 
@@ -354,5 +354,5 @@ async def test_across_a_failure_that_was_tried_again(modes: list[str]) -> None:
         for after, missed in ((None, of_the_run(first)), (first[-3].id, [first[-2]]), (first[-2].id, [])):
             again = await browser.ask("/?thread_id=t", last=after)
             assert of_the_run(again.events) == [*missed, *of_the_run(second)]
-            assert "1234" not in again.content.decode()
+            assert "swordfish" not in again.content.decode()
         assert [event.name for event in first[-2:]] == ["error", "end"]

@@ -425,7 +425,7 @@ async def test_failures_in_tasks(expose: bool) -> None:
     """Named in `tasks` and `debug`, and quoted only where the service says so; live and kept alike."""
 
     async def fails(state: Log) -> None:
-        raise ValueError("the password is 1234")
+        raise ValueError("the password is swordfish")
 
     graph = chain(("fails", fails)).compile(InMemorySaver())
     app = graph_endpoint(graph, allow_any_thread=True, expose_errors=expose)
@@ -435,7 +435,7 @@ async def test_failures_in_tasks(expose: bool) -> None:
         kept = await browser.ask("/?thread_id=t", last=live.events[0].id)
         again = await browser.ask(json={"input": None, **body, "config": {"configurable": {"thread_id": "t"}}})
         for done in (live, kept, again):
-            assert (b"1234" in done.content) == expose
+            assert (b"swordfish" in done.content) == expose
             failed = next(event for event in done.events if event.name == "tasks" and event.data.get("error"))
             assert failed.data["error"].startswith("ValueError")
             assert done.events[-2].name == "error"
