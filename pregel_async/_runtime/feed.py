@@ -232,7 +232,6 @@ class Feed:
         """Give a part its number, and its place among the events that are kept."""
         if part.mode == END:
             part.seq = -1
-            self.ended = part.data["status"]
         else:
             self.number += 1
             part.seq = self.number

@@ -22,6 +22,7 @@ from checkpoint_savers.records import CheckpointId, EventRow
 
 from .._core.isolation import own
 from ..errors import InvalidCursorError
+from .described import text
 from .part import END, RESTARTED, Cursor, Part
 from .thread import Thread
 
@@ -204,7 +205,9 @@ def _storable(part: Part) -> Any:
 
 def _told(payload: dict[str, Any]) -> dict[str, Any]:
     error = payload.get("error")
-    return {**payload, "error": f"{type(error).__name__}: {error}"} if isinstance(error, BaseException) else payload
+    if isinstance(error, BaseException):
+        return {**payload, "error": f"{type(error).__name__}: {text(error)}"}
+    return payload
 
 
 def _part(event: _Event, cursor: Cursor, codec: Codec) -> Part:
@@ -332,8 +335,3 @@ def _events(row: EventRow, thread_id: str) -> list[_Event]:
         return _decode(unseal(row.frame, where))
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
         raise CorruptCheckpointError(where, f"its frame cannot be read ({error})") from error
-
-
-def is_end(part: Part) -> bool:
-    """Whether an event says how a run has ended."""
-    return part.mode == END

@@ -15,6 +15,7 @@ from threading import get_ident
 from typing import Protocol
 
 import anyio
+import msgspec
 from msgspec.structs import replace
 
 from checkpoint_savers.abc import BaseCheckpointSaver
@@ -108,47 +109,43 @@ async def rejoin(
                 return
             break  # it came to rest just before its thread was ours
         await anyio.sleep(POLL)
+    sink.begin()  # it had begun, though perhaps nothing is shown but why it has failed
     feed.status = back.ended
     if back.failure is not None:
         feed.failed = True  # it was told when it happened
         raise RecordedFailureError(**back.failure)
 
 
-class _Return:
+class _Return(msgspec.Struct):
     """A reader on the way back.
 
     Attributes:
         at: the place that it has got to.
         ended: how the run has ended, if that was the last event; None else.
         failure: what the run has failed with.
+        void: what says that the attempt is void that `at` is in.
+        recalled: the last of that attempt that was shown again.
     """
 
-    def __init__(
-        self,
-        sink: Pipe,
-        feed: Feed,
-        after: Cursor,
-        saver: BaseCheckpointSaver,
-        thread_id: str,
-        codec: Codec,
-        coerce: Callable[[Part], Coerce | None],
-    ) -> None:
-        self.at = after
-        self._void: Part | None = None  # what says that the attempt is void that `at` is in
-        self._recalled = (after.checkpoint_id, after.epoch, 0)
-        self.ended: RunStatus | None = None
-        self.failure: dict[str, str] | None = None
-        self._sink = sink
-        self._feed = feed
-        self._saver = saver
-        self._thread_id = thread_id
-        self._codec = codec
-        self._coerce = coerce
+    sink: Pipe
+    feed: Feed
+    at: Cursor
+    saver: BaseCheckpointSaver
+    thread_id: str
+    codec: Codec
+    coerce: Callable[[Part], Coerce | None]
+    ended: RunStatus | None = None
+    failure: dict[str, str] | None = None
+    void: Part | None = None
+    recalled: tuple[str, int, int] = ("", 0, 0)
+
+    def __post_init__(self) -> None:
+        self.recalled = self.at.checkpoint_id, self.at.epoch, 0  # what is shown again begins with that attempt
 
     async def catch_up(self, live: Collection[tuple[str, int]] = ()) -> None:
         """Show what is stored."""
-        self._void = None  # an attempt that was open at the last look may be committed by now
-        parts = read_kept(self._saver, self._thread_id, self.at, self._codec, live=live, again=self._sink.recalls)
+        self.void = None  # an attempt that was open at the last look may be committed by now
+        parts = read_kept(self.saver, self.thread_id, self.at, self.codec, live=live, again=self.sink.recalls)
         async with aclosing(parts):
             async for part in parts:
                 await self.show(part)
@@ -157,21 +154,21 @@ class _Return:
         """Show a part, unless it was shown. Its number is this reader's own: it goes on from the place's."""
         if part.cursor is not None:
             again = part.cursor.place <= self.at.place
-            if again and (not self._sink.recalls or part.cursor.place <= self._recalled):
+            if again and (not self.sink.recalls or part.cursor.place <= self.recalled):
                 return
-            self._recalled = part.cursor.place
+            self.recalled = part.cursor.place
             if again:
-                if part.mode in self._feed.modes and self._shows(part):
-                    await self._put(part)
+                if part.mode in (*self.feed.modes, ERROR) and self._shows(part):
+                    await self._put(part)  # after a failure no sum goes on
                 return
-            void, self._void = self._void, None
+            void, self.void = self.void, None
             if (part.cursor.checkpoint_id, part.cursor.epoch) == (self.at.checkpoint_id, self.at.epoch):
-                self._void = void
+                self.void = void
             elif void is not None and part.mode != RESTARTED:
                 await self._show_next(void)
             self.at = part.cursor
         elif part.mode == RESTARTED:
-            self._void = part
+            self.void = part
             return
         if part.mode == END:
             self.ended = part.data["status"]
@@ -180,25 +177,25 @@ class _Return:
             return
         self.ended = self.failure = None
         if part.mode == ERROR:
-            self._feed.failed = True
+            self.feed.failed = True
         if not self._shows(part):
             return
         await self._show_next(part)
 
     async def _show_next(self, part: Part) -> None:
-        part.seq = self._feed.number = self._feed.number + 1
-        part.cursor = self._feed.last = replace(self.at, seq=part.seq)
+        part.seq = self.feed.number = self.feed.number + 1
+        part.cursor = self.feed.last = replace(self.at, seq=part.seq)
         await self._put(part)
 
     def _shows(self, part: Part) -> bool:
-        return (part.mode in self._feed.modes or part.mode not in MODES) and (self._feed.subgraphs or not part.ns)
+        return (part.mode in self.feed.modes or part.mode not in MODES) and (self.feed.subgraphs or not part.ns)
 
     async def _put(self, part: Part) -> None:
         if part.uncoerced:
-            part.coerce = self._coerce(part)
-        while self._sink.blocks(part.mode):
-            await self._sink.room()
-        self._sink.add(part)
+            part.coerce = self.coerce(part)
+        while self.sink.blocks(part.mode):
+            await self.sink.room()
+        self.sink.add(part)
 
     async def follow(self, running: Feed) -> bool:
         """Join a run of this process, and show what it shows until it ends. Whether it has begun at all."""
@@ -210,8 +207,8 @@ class _Return:
                 await beside.filled(or_begun=True)
             if running.keeper is None or not (beside.begun or beside.tells):
                 return False
-            self._sink.introduce(running.run_id, self.at)
-            self._sink.begin()
+            self.sink.introduce(running.run_id, self.at)
+            self.sink.begin()
             attempts, held = running.keeper.attempts(), running.keeper.held(running.last)
             await self.catch_up(attempts)
             for part in held:
@@ -226,8 +223,8 @@ class _Return:
     async def see_answers(self) -> None:
         """A run that asked has been answered since, and whoever answered was cut off: it is to be gone on with."""
         if self.ended == "interrupted":
-            chain = await self._saver.read(self._thread_id)
-            entries = [] if chain is None else [read_record(record, self._thread_id) for record in chain.records]
+            chain = await self.saver.read(self.thread_id)
+            entries = [] if chain is None else [read_record(record, self.thread_id) for record in chain.records]
             if not any(key not in entry.answers for entry in entries for key, _ in entry.interrupts or ()):
                 self.ended = None
 
@@ -238,9 +235,9 @@ class _Return:
         board = thread.board
         if self.at_rest or board is None or not plan(thread.program, board, ("", "")) or thread.questions():
             return False
-        self._feed.committed = board.step
+        self.feed.committed = board.step
         if self.ended != "drained":  # else it stopped, between two supersteps
-            await self._feed.put(restarted(board.step + 1, thread.tip or ""))
+            await self.feed.put(restarted(board.step + 1, thread.tip or ""))
         return True
 
     @property

@@ -85,7 +85,7 @@ class GraphEndpoint:
             if service is not None and service.draining.is_set():
                 raise Refusal(503, "Draining", "the service shuts down: try again soon", {"retry-after": "1"})
             where, asked, context = await in_time(self._limits.read, lambda: self._ask(request))
-            if asked.over:
+            if asked.seen is not None and asked.seen.over:
                 return Response(status_code=204)
             return await self._run(where, asked, context, Service() if service is None else service)
         except Exception as error:
@@ -161,7 +161,7 @@ class GraphEndpoint:
             raise Refusal(422, "Invalid", str(error)) from error
         if asked.after is not None:
             stream.recall()
-        wire = Wire(self._write, tuples=not messages, place=asked.after, half=asked.half, expose=self._expose)
+        wire = Wire(self._write, tuples=not messages, seen=asked.seen, expose=self._expose)
         more = {"thread_id": thread_id} if where.named and stored else {}
         seat = self._audience.seat(thread_id) if stored else None
 

@@ -86,7 +86,8 @@ _OTHER_WORDS: tuple[tuple[type[Exception], int, str], ...] = (
 )
 """Errors whose own words say too much: hosts, processes, paths."""
 
-_BY_NAME = {kind.__name__ for kind, _ in _OWN_WORDS}
+_OURS = {f"{kind.__module__}.{kind.__qualname__}" for kind, _ in _OWN_WORDS}
+"""As a recorded failure names them: where a class comes from counts. A user's may have the name of one of ours."""
 
 HIDDEN = "the run has failed; the service's log says why"
 
@@ -103,9 +104,8 @@ def told(error: BaseException, *, expose: bool = False) -> Told:
         detail: Any = error.detail
         return Told(error.status_code, _phrase(error.status_code), str(detail), dict(error.headers or {}))
     if isinstance(error, RecordedFailureError):
-        name = error.type.rpartition(".")[2]
-        ours = error.type.startswith("pregel_async.errors.") and name in _BY_NAME
-        return Told(500, name, error.message if expose or ours else HIDDEN)
+        words = error.message if expose or error.type in _OURS else HIDDEN
+        return Told(500, error.type.rpartition(".")[2], words)
     name = type(error).__name__
     for kind, status in _OWN_WORDS:
         if isinstance(error, kind):

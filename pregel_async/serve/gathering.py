@@ -2,14 +2,16 @@
 
 A chunk says that it is one: by its type, "AIMessageChunk" (those of `pregel_async.adapters`), or by its class
 (langchain-core's, which are added by their own `+`). What does not is a whole message; unless more comes with its id,
-which is then added to its content. The chunk that says how its message has ended completes it.
+which is then added to its content. The chunk that says how its message has ended completes it; where none says so, the
+end of the superstep does in which it was said.
 """
 
 from __future__ import annotations
 
 import copy
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -17,40 +19,96 @@ from ..messages import id_of
 
 PARTIAL, COMPLETE = "messages/partial", "messages/complete"
 
+Told: TypeAlias = tuple[str, Any]
+"""The name and the data of an event."""
+
 TEXTS = ("content", "reasoning", "refusal")
 """The keys of a chunk in which its message goes on."""
+
+
+class _Said(msgspec.Struct):
+    """A message, as far as it was said.
+
+    Attributes:
+        step: the superstep of its graph.
+        due: the superstep of the called graph with which it is over at the latest; None when that is not known.
+        grows: it was not told as complete.
+    """
+
+    message: Any
+    step: int
+    due: int | None
+    grows: bool = True
 
 
 class Gathering:
     """The messages that are being told, of the superstep that each graph is in."""
 
     def __init__(self) -> None:
-        self._steps: dict[tuple[str, ...], tuple[int, dict[Any, Any]]] = {}
+        self._said: dict[tuple[tuple[str, ...], Any], _Said] = {}
+        self._step: int | None = None  # the newest of the called graph's that something was told of
 
     def forget(self) -> None:
         """What was told of the open superstep is void."""
-        self._steps.clear()
+        self._said.clear()
 
-    def add(self, message: Any, metadata: Any, ns: tuple[str, ...], step: int) -> list[tuple[str, Any]]:
-        """The events that tell a message, or a chunk of one: names and data."""
+    def end(self) -> list[Told]:
+        """The supersteps are over: the events that complete what has grown in them, namespaces and all."""
+        return self._end(lambda ns, said: True)
+
+    def see(self, part: Any) -> list[Told]:
+        """The events that complete messages of supersteps that are over, as a part shows."""
+        ns, step, speaks = part["ns"], part["step"], part["type"] == "messages"
+        # What is read back says how far storage is now, and not how far it was.
+        committed = part["committed"] if part["cursor"] is None else None
+        if not ns:
+            self._step = step
+            for said in self._said.values():
+                said.due = step if said.due is None else said.due
+
+        def is_over(where: tuple[str, ...], said: _Said) -> bool:
+            if where == ns and (step > said.step or (speaks and step != said.step)):
+                return True
+            if said.due is None:
+                return False
+            return (not ns and step > said.due) or (committed is not None and committed >= said.due)
+
+        return self._end(is_over)
+
+    def _end(self, is_over: Callable[[tuple[str, ...], _Said], bool]) -> list[Told]:
+        over = {at: said for at, said in self._said.items() if is_over(at[0], said)}
+        for at in over:
+            del self._said[at]
+        return [
+            (COMPLETE + inside(ns), [_shown(said.message, whole=True)]) for (ns, _), said in over.items() if said.grows
+        ]
+
+    def add(self, part: Any) -> list[Told]:
+        """The events that tell a message, or a chunk of one."""
+        (message, metadata), ns, step, committed = part["data"], part["ns"], part["step"], part["committed"]
         id = id_of(message)
         if id is None:
             return [(COMPLETE, [message])]
-        at = self._steps.get(ns)
-        if at is None or at[0] != step:
-            if not ns:
-                self._steps.clear()  # the graphs inside belonged to the superstep that is over
-            at = self._steps[ns] = step, {}
-        known = at[1]
-        first = id not in known
-        known[id] = message if first else _added(known[id], message)
-        if _field(message, "type") == "AIMessageChunk":
-            ended = _field(message, "finish_reason") or _field(message, "chunk_position") == "last"
+        said = self._said.get((ns, id))
+        first = said is None
+        if said is None:
+            around = self._step if committed is None else committed
+            due = step if not ns else None if around is None else around + 1
+            said = self._said[ns, id] = _Said(message, step, due)
         else:
-            ended = first
-        name = COMPLETE if ended else PARTIAL
-        told = [(name, [_shown(known[id], whole=name == COMPLETE)])]
+            said.message = _added(said.message, message)
+        if _field(message, "type") == "AIMessageChunk":
+            said.grows = not (_field(message, "finish_reason") or _field(message, "chunk_position") == "last")
+        else:
+            said.grows = not first
+        name = PARTIAL if said.grows else COMPLETE
+        told = [(name, [_shown(said.message, whole=not said.grows)])]
         return [("messages/metadata", {str(id): {"metadata": metadata}}), *told] if first else told
+
+
+def inside(ns: tuple[str, ...]) -> str:
+    """What stands behind the name of an event of a graph inside."""
+    return "".join(f"|{name}" for name in ns)
 
 
 def _field(message: Any, name: str) -> Any:

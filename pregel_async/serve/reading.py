@@ -43,6 +43,14 @@ UNREAD = 16
 """Events that wait for the client, beside the parts that wait in the stream's pipe. They go out together."""
 
 
+FOLDING = "raised by the reducer of "
+"""How the note begins that an exception has from the fold in which a reducer raised it."""
+
+
+def _is_folding(error: Exception) -> bool:
+    return any(note.startswith(FOLDING) for note in getattr(error, "__notes__", ()))
+
+
 class Reading:
     """One stream, and what becomes of it.
 
@@ -156,10 +164,10 @@ class Reading:
             self.refused = error
             if isinstance(error, EmptyInputError) and self._wire.place is not None:
                 self.refused = Refusal(404, "NotFound", "this thread has nothing to come back to")
-            elif isinstance(
-                error, (InvalidUpdateError, UnstorableValueError)
-            ):  # nothing has run: it is the client's own
-                self.refused = Refusal(422, type(error).__name__, str(error))
+            elif isinstance(error, (InvalidUpdateError, UnstorableValueError)):
+                self.refused = Refusal(422, type(error).__name__, str(error))  # nothing has run: it is the client's own
+            elif _is_folding(error):  # so it is here; but the words are the service's
+                self.refused = Refusal(422, type(error).__name__, "what was sent does not fit the graph's state")
         elif not isinstance(error, RecordedFailureError) and not told(error).known:
             log.error("run %s has failed", self.run_id, exc_info=error)
 
@@ -176,7 +184,7 @@ class Reading:
         read_along = await self._introduce()
         async for part in stream:
             if part["type"] == "error":
-                self._told_failure = True
+                self._told_failure = part["seq"] > 0  # else it was told before
             elif part["type"] == "values" and not part["ns"]:
                 self.last = part
             events = wire.part(part)
@@ -206,4 +214,4 @@ class Reading:
         read_before = isinstance(failure, RecordedFailureError) and not self._told_failure
         if self.status == "error" and failure is not None and not read_before:
             events.append(wire.failure(told(failure, expose=self._expose)))
-        await self._tell([*events, wire.end(self.run_id, self.status)])
+        await self._tell([*events, *wire.rest(self.status), wire.end(self.run_id, self.status)])

@@ -17,7 +17,7 @@ from ..errors import InvalidCursorError
 from ..types import Command, Send, StreamMode
 from .failures import Refusal
 from .limits import Limits
-from .wire import ids_of
+from .wire import Seen, seen
 
 OnDisconnect: TypeAlias = Literal["cancel", "continue"]
 """What becomes of a run whose reader is gone: it is cancelled, or goes on to its end."""
@@ -82,7 +82,7 @@ class Asked(msgspec.Struct, kw_only=True):
         body: with the defaults of what was left out.
         given: the run's input; None comes back to a run, or goes on.
         after: the place that a reader comes back from; None for a run of its own.
-        half, over: see `wire.ids_of`.
+        seen: what that reader was told there.
         document: the answer is to be one JSON document.
         modes: of the stream; None when it names none.
     """
@@ -90,8 +90,7 @@ class Asked(msgspec.Struct, kw_only=True):
     body: Body
     given: Any
     after: str | None
-    half: bool
-    over: bool
+    seen: Seen | None
     document: bool
     modes: list[str] | None
 
@@ -146,14 +145,14 @@ async def read(request: Request, limits: Limits) -> Asked:
         )
     else:
         body = await _posted(request, limits, empty=last is not None)
-    after, half, over = _place(last)
+    place = _seen(last)
+    after = None if place is None else place.cursor
     accepts = request.headers.get("accept", "")
     return Asked(
         body=body,
         given=None if after is not None else _given(body),
         after=after,
-        half=half,
-        over=over,
+        seen=place,
         document="application/json" in accepts and "text/event-stream" not in accepts,
         modes=_modes(body.stream_mode),
     )
@@ -171,13 +170,13 @@ def _modes(given: str | list[str] | None) -> list[str] | None:
     return modes
 
 
-def _place(last: str | None) -> tuple[str | None, bool, bool]:
+def _seen(last: str | None) -> Seen | None:
     if last is None:
-        return None, False, False
+        return None
     if last == "-1":  # from the beginning
-        return str(Cursor("", 0, 0)), False, False
+        return Seen(str(Cursor("", 0, 0)))
     try:
-        return ids_of(last)
+        return seen(last)
     except (InvalidCursorError, ValueError):
         raise Refusal(400, "Malformed", "Last-Event-ID is no id of an event that was sent") from None
 

@@ -25,7 +25,7 @@ from .plain import Writer
 from .reading import Reading
 from .request import OnDisconnect
 from .service import Service, find_service
-from .wire import Wire, ids_of
+from .wire import Wire, seen
 
 HEARTBEAT = "heartbeat"
 
@@ -242,14 +242,13 @@ def sse_response(
     limits = Limits() if limits is None else limits
     found = find_service(request)
     service = Service() if found is None else found
-    place, half = None, False
     last = _last_event_id(request)
-    if last is not None:
-        place, half, over = ids_of(last)
-        if over:
+    place = None if last is None else seen(last)
+    if place is not None:
+        if place.over:
             return Response(status_code=204)  # an EventSource stops at that
         stream.recall()
-    wire = Wire(Writer(encode), tuples=tuples, place=place, half=half, expose=expose_errors)
+    wire = Wire(Writer(encode), tuples=tuples, seen=place, expose=expose_errors)
     return EventsResponse(
         lambda: Reading(stream, wire, limits, service, expose=expose_errors),
         service,
@@ -282,7 +281,7 @@ def last_event_id(request: Request) -> str | None:
     """
     given = _last_event_id(request)
     try:
-        return None if given is None else ids_of(given)[0]
+        return None if given is None else seen(given).cursor
     except InvalidCursorError as error:
         raise HTTPException(400, str(error)) from error
 

@@ -6,7 +6,8 @@
     messages                          [message or chunk, where it comes from], for who asked for "messages-tuple"
     messages/metadata                 {id: {metadata}}, before the first chunk of each message
     messages/partial                  [the message as far as it is known], for each chunk of it
-    messages/complete                 [the whole message], for its last chunk, or where it comes in one piece
+    messages/complete                 [the whole message], for its last chunk, or where it comes in one piece; where no
+                                      chunk says that it is the last, when its superstep is over
     superstep_restarted               {step, checkpoint_id, after}: void is what was told and not committed, of that
                                       superstep: all events whose ids, as text, are greater than `after`
     error                             {error, message}
@@ -16,27 +17,28 @@ The events of a graph inside have its namespace behind their name: `updates|rese
 
 An event's id is the cursor of its part, the place where its reader goes on (`after=`). Ids increase, as text. Where one
 part makes two events, the id of the first has a "+" in it: its reader goes on before the part, and has read one half.
+Messages that are complete because a superstep is over have the id of the part before, with "-000001" and so on behind.
 The id of the last event ends with "~": there is nothing to come back to.
 """
 
 from __future__ import annotations
 
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 from sse_starlette import ServerSentEvent
 
 from .._runtime.part import Cursor
-from ..errors import RecordedFailureError
+from ..errors import InvalidCursorError, RecordedFailureError
 from .failures import Told, named, told
-from .gathering import Gathering
+from .gathering import Gathering, inside
 from .plain import Writer
 
 METADATA, ERROR, END, RESTARTED = "metadata", "error", "end", "superstep_restarted"
 
-HALF, OVER = "+", "~"
-"""What stands in ids that are no cursors: one sorts before all digits, the other after them."""
+HALF, ENDED, OVER = "+", "-", "~"
+"""What stands in ids that are no cursors: the first sorts before digits, the last after all that follows a place."""
 
 
 def event(name: str, data: bytes, id: str | None = None) -> bytes:
@@ -52,7 +54,7 @@ class Wire:
 
     Args:
         tuples: tell messages as pairs, and not as they grow.
-        half: a reader that comes back was told the first half of the part after its place.
+        seen: what a reader was told that comes back.
         expose: tell the words of every error.
     """
 
@@ -61,15 +63,15 @@ class Wire:
         write: Writer,
         *,
         tuples: bool,
-        place: str | None = None,
-        half: bool = False,
+        seen: Seen | None = None,
         expose: bool = False,
     ) -> None:
-        self.place = place
-        self._solid = None if place is None else _beginning(place)
+        self.place = None if seen is None else seen.cursor
+        self._solid = None if seen is None else _beginning(seen.cursor)
         self._write = write
         self._gathering = None if tuples else Gathering()
-        self._half = half
+        self._half = seen is not None and seen.half
+        self._ended = 0 if seen is None else seen.ended
         self._expose = expose
         self._attempt = ""
         self._failed: list[bytes] = []  # the event of a failure that is not told yet
@@ -80,18 +82,17 @@ class Wire:
     def part(self, part: Any) -> list[bytes]:
         """The events that tell a part."""
         kind, cursor = part["type"], part["cursor"]
-        self._see_attempt(cursor)
+        ended = self._see(part)
         if part["seq"] == 0:  # it was read before; and is committed, or else it would not come again
             if kind == "messages":
                 self._messages(part)
             self._solid = _last(part["cursor"])
             return []
+        ends = self._tell_ended(ended)
         says: list[tuple[str, Any]] = []
         if kind == "messages":
             says = self._messages(part)
         elif kind == RESTARTED:
-            if self._gathering is not None:
-                self._gathering.forget()
             self._half = False
             says = [(kind, {**part["data"], "after": self._solid})]
         elif kind == "values" and part["interrupts"]:
@@ -108,15 +109,22 @@ class Wire:
         if kind == ERROR:  # told with the run's end, when it is known what may be said of it; or when more comes
             failure = RecordedFailureError(part["data"]["error"], part["data"]["message"])
             self._failed = [self.failure(told(failure, expose=self._expose))]
-            return failed
-        inside = "".join(f"|{name}" for name in part["ns"])
+            return [*failed, *ends]
+        behind = inside(part["ns"])
         return [
             *failed,
-            *(event(name + inside, self._write(data), id) for (name, data), id in zip_longest(says, ids[: len(says)])),
+            *ends,
+            *(event(name + behind, self._write(data), id) for (name, data), id in zip_longest(says, ids[: len(says)])),
         ]
 
     def failure(self, what: Told) -> bytes:
         return event(ERROR, self._write({"error": what.error, "message": what.message}), self.place)
+
+    def rest(self, status: str) -> list[bytes]:
+        """The events of what is complete because the run has come to rest."""
+        if self._gathering is None or status not in ("success", "interrupted"):
+            return []
+        return self._tell_ended(self._gathering.end())
 
     def end(self, run_id: str | None, status: str) -> bytes:
         # What was cut off goes on when somebody comes back, or by itself when the service starts again.
@@ -124,18 +132,42 @@ class Wire:
         id = None if self.place is None or goes_on else self.place + OVER
         return event(END, self._write({"run_id": run_id, "status": status}), id)
 
-    def _see_attempt(self, cursor: str | None) -> None:
-        """In another attempt nodes say everything again, perhaps under the same ids."""
-        attempt = "" if cursor is None else _attempt(cursor)
-        if attempt != self._attempt and self._gathering is not None:
-            self._gathering.forget()
-        self._attempt = attempt
+    def _see(self, part: Any) -> list[tuple[str, Any]]:
+        """The messages that are complete by now.
+
+        Another attempt follows one that was committed, or came to rest: of one that is void, that is told first. In it
+        nodes say everything again, perhaps under the same ids.
+        """
+        gathering, kind, before = self._gathering, part["type"], self._attempt
+        self._attempt = "" if part["cursor"] is None else _attempt(part["cursor"])
+        if gathering is None:
+            return []
+        if before in ("", self._attempt):
+            ended = gathering.see(part)
+        elif kind == RESTARTED and _checkpoint(before) == _checkpoint(self._attempt):
+            ended = []  # they are what is void
+        else:
+            ended = gathering.end()
+        if kind in (ERROR, RESTARTED):
+            gathering.forget()
+        return ended
+
+    def _tell_ended(self, ended: list[tuple[str, Any]]) -> list[bytes]:
+        """As far as it was not told before."""
+        before, self._ended = self._ended, 0
+        told: list[bytes] = []
+        for number, (name, data) in enumerate(ended[before:], before + 1):
+            id = None if self.place is None else f"{self.place}{ENDED}{number:06d}"
+            if id is not None and (self._solid is None or id > self._solid):
+                self._solid = id  # it is not void with what comes next
+            told.append(event(name, self._write(data), id))
+        return told
 
     def _messages(self, part: Any) -> list[tuple[str, Any]]:
         message, metadata = part["data"]
         if self._gathering is None:
             return [("messages", (message, metadata))]
-        told = self._gathering.add(message, metadata, part["ns"], part["step"])
+        told = self._gathering.add(part)
         half = self._half and part["seq"] > 0
         self._half = self._half and not half
         return told[1:] if half and len(told) > 1 else told
@@ -160,17 +192,37 @@ def _without_words(task: dict[str, Any]) -> dict[str, Any]:
 # ---- ids -------------------------------------------------------------------------------------------------------------
 
 
-def ids_of(text: str) -> tuple[str, bool, bool]:
-    """What a `Last-Event-ID` says: the cursor, whether the part after it was told by half, whether the end was.
+class Seen(NamedTuple):
+    """How far a reader has got.
+
+    Attributes:
+        cursor: the place.
+        half: the part after it was told by half.
+        ended: so many messages were told as complete after it.
+        over: the end was told.
+    """
+
+    cursor: str
+    half: bool = False
+    ended: int = 0
+    over: bool = False
+
+
+def seen(id: str) -> Seen:
+    """What a `Last-Event-ID` says.
 
     Raises:
         InvalidCursorError: it is none.
     """
-    if HALF not in text:
-        cursor = Cursor.read(text.removesuffix(OVER))
-        return str(cursor), False, text.endswith(OVER)
-    cursor = Cursor.read(text.replace(HALF, "", 1))
-    return str(replace(cursor, position=max(cursor.position - 1, 0), seq=max(cursor.seq - 1, 0))), True, False
+    if HALF in id:
+        cursor = Cursor.read(id.replace(HALF, "", 1))
+        return Seen(str(replace(cursor, position=max(cursor.position - 1, 0), seq=max(cursor.seq - 1, 0))), half=True)
+    place = id.removesuffix(OVER)
+    checkpoint, _, number = place.rpartition(".")
+    number, dash, ended = number.partition(ENDED)
+    if dash and not (ended.isascii() and ended.isdigit() and len(ended) < 16):
+        raise InvalidCursorError(f"{id!r} is no id of an event: pass it as it was")
+    return Seen(str(Cursor.read(f"{checkpoint}.{number}")), ended=int(ended or 0), over=place != id)
 
 
 def _half(cursor: str) -> str:
@@ -181,6 +233,10 @@ def _half(cursor: str) -> str:
 def _attempt(cursor: str) -> str:
     """Names the attempt at a superstep that a place is in."""
     return cursor.rsplit(".", 2)[0]
+
+
+def _checkpoint(attempt: str) -> str:
+    return attempt.rpartition(".")[0]
 
 
 def _last(cursor: str) -> str:

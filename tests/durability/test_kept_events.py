@@ -215,6 +215,33 @@ async def test_after_a_failure(saver: BaseCheckpointSaver) -> None:
         ]
 
 
+@pytest.mark.parametrize("mode", ["tasks", "debug"])
+async def test_a_failure_that_cannot_be_printed_is_kept(saver: BaseCheckpointSaver, mode: Any) -> None:
+    """P9: keeping events never takes a failure's place. An exception whose text cannot be had was lost: the run failed
+    with what its `__str__` had raised.
+    """
+
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    async def fails(state: State) -> State:
+        raise Mute
+
+    graph = StateGraph(State).add_node(fails).add_edge(START, "fails").compile(saver)
+    ask: Any = {"stream_mode": mode, "version": "v2"}
+    parts: list[Any] = []
+    with pytest.raises(Mute):
+        async for part in graph.astream({"log": []}, "t", keep_events=True, **ask):
+            parts.append(part)
+    rest: list[Any] = []
+    with pytest.raises(RecordedFailureError):
+        async for part in graph.astream(None, "t", after=parts[0]["cursor"], **ask):
+            rest.append(part)
+    shown = [part["data"]["payload"] if mode == "debug" else part["data"] for part in rest if part["type"] == mode]
+    assert [data["error"] for data in shown if data.get("error")] == ["Mute: (its message cannot be had: RuntimeError)"]
+
+
 async def test_after_a_drain(saver: BaseCheckpointSaver) -> None:
     """A drained run goes on when its reader comes back; nothing of it was void."""
     undisturbed = await read(graph_of(InMemorySaver()).astream({"log": []}, "t", keep_events=True, **ASK))
@@ -414,6 +441,44 @@ async def test_following_a_run_elsewhere(saver: BaseCheckpointSaver) -> None:
         group.start_soon(free)
         followed = await read(there.astream(None, "t", after=start["cursor"], on_conflict="wait", **ASK))
     assert plain_of(followed) == plain_of(parts[1:])
+
+
+async def test_what_was_open_at_the_first_look_and_is_committed_by_the_next(saver: BaseCheckpointSaver) -> None:
+    """P4: a reader waits for a run elsewhere, from a place in a superstep that is still open. That closes, and so does the
+    next: nothing of it was void, and the reader is not told that it were.
+    """
+    gate = Gate()
+    gate.close("first")
+    looked = anyio.Event()
+
+    class Looks(Through):
+        async def around(self, verb: str, call: Any) -> Any:
+            try:
+                return await call()
+            except ThreadBusyError:
+                looked.set()
+                raise
+
+    stream = graph_of(saver, gate).astream({"log": []}, "t", keep_events=True, **ASK)
+    parts: list[Any] = []
+    followed: list[Any] = []
+    with anyio.fail_after(20):
+        async with stream, anyio.create_task_group() as group:
+            while not parts or parts[-1]["data"] != "first begins":
+                parts.append(await anext(stream))
+
+            at = len(parts)
+            back = graph_of(Looks(saver)).astream(None, "t", after=parts[-1]["cursor"], on_conflict="wait", **ASK)
+
+            async def follow() -> None:
+                followed.extend(await read(back))
+
+            group.start_soon(follow)
+            await looked.wait()
+            gate.events["first"].set()
+            async for part in stream:
+                parts.append(part)
+    assert plain_of(followed) == plain_of(parts[at:])
 
 
 # ---- after a crash -----------------------------------------------------------------------------------------------------
@@ -656,6 +721,14 @@ async def test_what_cannot_be_kept(saver: BaseCheckpointSaver) -> None:
     graph = StateGraph(Tracked).add_node(writes).add_edge(START, "writes").compile(saver)
     with pytest.raises(UnstorableValueError, match="custom"):
         await read(graph.astream({"log": []}, "u", stream_mode="custom", keep_events=True))
+
+    async def speaks(state: Tracked) -> None:
+        await get_stream_writer().message({"role": "assistant", "content": Opaque(), "id": "m"})
+
+    graph = StateGraph(Tracked).add_node(speaks).add_edge(START, "speaks").compile(saver)
+    with pytest.raises(UnstorableValueError, match="messages"):
+        await read(graph.astream({"log": []}, "v", stream_mode="messages", keep_events=True))
+    assert (await graph.aget_state("v")).next == ("speaks",)
 
 
 async def test_only_what_is_asked_for(saver: BaseCheckpointSaver) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 from browser import Event, browsing
-from served import Gate, chain, gated, talking
+from served import CHUNK, Gate, chain, gated, talking
 
 from checkpoint_savers import InMemorySaver, SqliteSaver
 from pregel_async import StreamWriter
@@ -47,7 +47,9 @@ async def undisturbed(modes: list[str]) -> list[Event]:
 
 
 @pytest.mark.parametrize(
-    "modes", [MODES, ["messages-tuple", "updates"], ["updates"], ["custom"], ["values"]], ids=",".join
+    "modes",
+    [MODES, ["messages"], ["messages-tuple", "updates"], ["updates"], ["custom"], ["values"]],
+    ids=",".join,
 )
 async def test_after_every_event_of_a_run_that_has_ended(modes: list[str]) -> None:
     """Coming back from any place gives exactly the rest, and ids increase all the way."""
@@ -123,6 +125,47 @@ async def test_to_a_run_that_was_cut_off(elsewhere: bool, tmp_path: Any) -> None
                 assert without_what_is_void([*of_the_run(seen), *of_the_run(third.events)]) == of_the_run(whole)
 
 
+async def test_a_message_that_is_complete_is_not_void_with_what_comes_next() -> None:
+    """Three messages that never say that they have ended are complete with their superstep. Who comes back, from any
+    place, to a run that was cut off in the superstep after it, has each of them complete once, and the next anew.
+    """
+
+    def talks(gate: Gate) -> Any:
+        async def first(state: Any, writer: StreamWriter) -> None:
+            for word in ("He", "llo"):
+                for name in ("a", "b", "c"):
+                    await writer.message({**CHUNK, "content": word, "id": name})
+
+        async def last(state: Any, writer: StreamWriter) -> None:
+            await writer.message({**CHUNK, "content": "Good", "id": "d"})
+            await gate()
+            await writer.message({**CHUNK, "content": "bye", "id": "d"})
+
+        return chain(("first", first), ("last", last)).compile(InMemorySaver())
+
+    opened = Gate()
+    opened.opened.set()
+    async with browsing(serve(talks(opened))) as browser:
+        whole = (await browser.ask(json=body("t", ["messages"]))).events
+    assert [event.data[0]["content"] for event in whole if event.name == "messages/complete"] == [
+        *("Hello", "Hello", "Hello", "Goodbye")
+    ]
+    for read in range(1, 1 + next(at for at, event in enumerate(whole) if "Good" in str(event.data))):
+        gate = Gate()
+        async with browsing(serve(talks(gate))) as browser:
+            first = browser.open(json=body("t", ["messages"]))
+            seen = [await first.next() for _ in range(read + 1)]
+            await gate.reached.wait()
+            first.leave()
+            await first.over.wait()
+            gate.opened.set()
+            for _ in range(2):
+                second = await browser.ask("/?thread_id=t", last=seen[-1].id)
+                events = [*of_the_run(seen), *of_the_run(second.events)]
+                assert without_what_is_void(events) == of_the_run(whole)
+                assert [event.id for event in events] == sorted({event.id or "" for event in events})
+
+
 async def test_a_post_that_is_sent_again_comes_back_too() -> None:
     """Libraries that post again after a lost connection do not run the graph again."""
     ran: list[str] = []
@@ -170,7 +213,7 @@ async def test_a_failure_is_told_once(caplog: Any) -> None:
     """Who comes back after it hears how the run has ended; who comes back before it hears why."""
 
     async def fails(state: Any) -> None:
-        raise ValueError("the password is 1234")
+        raise ValueError("the password is swordfish")
 
     from served import chain, logs
 
@@ -183,7 +226,51 @@ async def test_a_failure_is_told_once(caplog: Any) -> None:
             again = await browser.ask("/?thread_id=t", last=whole[at].id)
             assert of_the_run(again.events) == of_the_run(whole[at + 1 :])
             assert again.events[-1] == whole[-1]
-        assert "1234" not in "".join(str(each.content) for each in browser.exchanges)
+        assert "swordfish" not in "".join(str(each.content) for each in browser.exchanges)
+
+
+@pytest.mark.parametrize("name", ["ConfigError", "GraphDrained", "GraphRecursionError"])
+async def test_a_failure_with_the_name_of_ours(name: str, caplog: Any) -> None:
+    """Whose class it is decides what readers are told, live and later: one of the service's own that is only called like
+    one of ours is named, and its words stay in the log.
+    """
+    theirs = type(name, (Exception,), {"__module__": "shop.errors"})
+
+    async def fails(state: Any) -> None:
+        raise theirs("the password is swordfish")
+
+    async with browsing(serve(chain(("fails", fails)).compile(InMemorySaver()))) as browser:
+        live = await browser.ask(json=body("t", ["updates"]))
+        for done in (live, await browser.ask("/?thread_id=t")):
+            (error,) = [event.data for event in done.events if event.name == "error"]
+            assert error["error"] == name
+            assert b"swordfish" not in done.content
+
+
+async def test_a_failure_that_is_ours_is_told_in_its_words_later_too() -> None:
+    """Who comes back hears what a client can act on: that the run has reached its limit."""
+    async with browsing(serve(talking().compile(InMemorySaver()))) as browser:
+        asks = body("t", ["updates"])
+        live = await browser.ask(json={**asks, "config": {**asks["config"], "recursion_limit": 1}})
+        later = await browser.ask("/?thread_id=t")
+        for done in (live, later):
+            (error,) = [event.data for event in done.events if event.name == "error"]
+            assert error["error"] == "GraphRecursionError"
+            assert "raise recursion_limit" in error["message"]
+
+
+async def test_a_failure_that_is_all_there_is(caplog: Any) -> None:
+    """Why a run has failed is told to who comes back, also where nothing came before it: `error` was left out then."""
+
+    async def fails(state: Any) -> None:
+        raise ValueError("the password is swordfish")
+
+    async with browsing(serve(chain(("fails", fails)).compile(InMemorySaver()))) as browser:
+        whole = (await browser.ask(json=body("t", ["updates"]))).events
+        assert [event.name for event in whole] == ["metadata", "error", "end"]
+        for last in (None, whole[0].id):
+            again = await browser.ask("/?thread_id=t", last=last)
+            assert of_the_run(again.events) == of_the_run(whole)
 
 
 async def test_from_the_beginning() -> None:
@@ -257,7 +344,7 @@ async def test_across_a_failure_that_was_tried_again(modes: list[str]) -> None:
     async def speak(state: Any, writer: StreamWriter) -> dict[str, list[str]]:
         for word in ("He", "ll", "o"):
             if word == "o" and fails and fails.pop():
-                raise ConnectionError("the password is 1234")
+                raise ConnectionError("the password is swordfish")
             await writer.message({"role": "assistant", "content": word, "id": "hello"})
         return {"log": ["hello"]}
 
@@ -267,5 +354,5 @@ async def test_across_a_failure_that_was_tried_again(modes: list[str]) -> None:
         for after, missed in ((None, of_the_run(first)), (first[-3].id, [first[-2]]), (first[-2].id, [])):
             again = await browser.ask("/?thread_id=t", last=after)
             assert of_the_run(again.events) == [*missed, *of_the_run(second)]
-            assert "1234" not in again.content.decode()
+            assert "swordfish" not in again.content.decode()
         assert [event.name for event in first[-2:]] == ["error", "end"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, TypedDict
 from uuid import UUID
 
 import pytest
@@ -355,7 +355,7 @@ async def test_breakpoints_and_failures_of_a_document() -> None:
     """A run that stops at a breakpoint is interrupted, and is gone on with; one that fails is a 500 without its words."""
 
     async def fails(state: Any) -> None:
-        raise ValueError("the password is 1234")
+        raise ValueError("the password is swordfish")
 
     async with browsing(mine(chain(("a", logs("a")), ("fails", fails)).compile(InMemorySaver()))) as browser:
         ada = {**DOCUMENT, "user": "ada"}
@@ -363,10 +363,10 @@ async def test_breakpoints_and_failures_of_a_document() -> None:
         assert (stopped.json["status"], stopped.json["output"]) == ("interrupted", {"log": ["a"]})
         failed = await browser.ask(json={"input": None}, headers=ada)
         assert (failed.status, failed.json["error"], failed.json["status"]) == (500, "ValueError", "error")
-        assert b"1234" not in failed.content
+        assert b"swordfish" not in failed.content
     async with browsing(mine(chain(("fails", fails)).compile(InMemorySaver()), expose_errors=True)) as browser:
         failed = await browser.ask(json={"input": {"log": []}}, headers={"user": "ada"})
-        assert failed.events[-2].data == {"error": "ValueError", "message": "the password is 1234"}
+        assert failed.events[-2].data == {"error": "ValueError", "message": "the password is swordfish"}
 
 
 # ---- load ------------------------------------------------------------------------------------------------------------
@@ -493,6 +493,50 @@ async def test_messages_that_are_none() -> None:
         assert done.events[-1].data["status"] == "success"
 
 
+def join(old: list[str], new: Any) -> list[str]:
+    if not isinstance(new, list):
+        raise TypeError("the password is swordfish")
+    return [*old, *new]
+
+
+class Joined(TypedDict):
+    log: Annotated[list[str], join]
+
+
+@pytest.mark.parametrize("brings", ["input", "update"])
+@pytest.mark.parametrize("accept", ["text/event-stream", "application/json"])
+async def test_what_a_reducer_refuses(brings: str, accept: str, caplog: Any) -> None:
+    """422, for plain exceptions of a reducer too: nothing has run, and nothing of it is stored. What the reducer says is
+    the service's own, and not told."""
+    ran: list[str] = []
+
+    def node(state: Joined) -> None:
+        ran.append("node")
+
+    saver = InMemorySaver()
+    builder = StateGraph(Joined).add_node(node).add_edge(START, "node")
+    bad = {"input": {"log": 5}} if brings == "input" else {"command": {"update": {"log": 5}, "goto": "node"}}
+    async with browsing(mine(builder.compile(saver))) as browser:
+        done = await browser.ask(json=bad, headers={"user": "ada", "accept": accept})
+        assert (done.status, done.json["error"]) == (422, "TypeError")
+        assert "does not fit" in done.json["message"]
+        assert "swordfish" not in done.content.decode() + caplog.text
+        assert ran == []
+        assert await saver.scan(None, None) == ()
+        assert await saver.events("ada") == ()
+        done = await browser.ask(json={"input": {"log": ["x"]}}, headers={"user": "ada"})
+        assert done.events[-1].data["status"] == "success"
+
+
+async def test_what_a_node_s_reducer_refuses_is_the_service_s_affair(caplog: Any) -> None:
+    """The same exception, on what a node has written, is a run that has failed."""
+
+    graph = StateGraph(Joined).add_node("node", lambda state: {"log": 5}).add_edge(START, "node").compile()
+    async with browsing(graph_endpoint(graph)) as browser:
+        done = await browser.ask(json={"input": {"log": []}}, headers=DOCUMENT)
+        assert (done.status, done.json["error"], done.json["status"]) == (500, "TypeError", "error")
+
+
 async def test_threads_and_nowhere_to_keep_them(caplog: Any) -> None:
     """500, and the log says what is missing: a service that has threads does not run without a saver unseen."""
     async with browsing(mine(asking().compile())) as browser:
@@ -513,7 +557,7 @@ async def test_errors_of_dependencies(caplog: Any) -> None:
     """500, and the words stay in the log; so do those of a context's."""
 
     def broken(request: Request) -> str:
-        raise RuntimeError("postgres://user:1234@db")
+        raise RuntimeError("postgres://user:swordfish@db")
 
     for endpoint in (
         graph_endpoint(asking().compile(InMemorySaver()), thread=broken),
@@ -521,7 +565,7 @@ async def test_errors_of_dependencies(caplog: Any) -> None:
     ):
         async with browsing(endpoint) as browser:
             done = await browser.ask(json={"input": {"log": []}})
-            assert (done.status, done.json["error"], b"1234" in done.content) == (500, "RuntimeError", False)
+            assert (done.status, done.json["error"], b"swordfish" in done.content) == (500, "RuntimeError", False)
     assert "postgres" in caplog.text
 
 

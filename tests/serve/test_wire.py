@@ -13,15 +13,20 @@ from uuid import UUID
 import msgspec
 import pydantic
 import pytest
-from browser import browsing, parsed
+from browser import Event, browsing, parsed
 from served import CHUNK, Log, asking, chain, logs
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from checkpoint_savers import InMemorySaver
-from pregel_async import START, Interrupt, StateGraph, StreamWriter, add_messages
-from pregel_async.serve import graph_endpoint
+from pregel_async import START, Interrupt, StateGraph, StreamWriter, add_messages, interrupt
+from pregel_async.errors import InvalidCursorError
+from pregel_async.serve import graph_endpoint, sse_response
 from pregel_async.serve.failures import log
 from pregel_async.serve.plain import Writer
-from pregel_async.serve.wire import Wire, ids_of
+from pregel_async.serve.wire import Seen, Wire, seen
 
 pytestmark = pytest.mark.anyio
 
@@ -108,19 +113,35 @@ async def test_values_of_ones_own() -> None:
 
 
 async def test_ids() -> None:
-    """Each is text that grows; the halves and the end are told from places."""
+    """Each is text that grows; the halves, what is complete later, and the end are told from places."""
     wire = Wire(Writer(), tuples=False)
-    part = {"type": "messages", "ns": (), "seq": 4, "step": 1, "cursor": "c.000002.00000007.00000004"}
+    part: Any = {
+        "type": "messages",
+        "ns": (),
+        "seq": 4,
+        "step": 1,
+        "committed": 0,
+        "cursor": "c.000002.00000007.00000004",
+    }
     part["data"] = ({"role": "assistant", "content": "x", "id": "m"}, {})
     half, whole = parsed(b"".join(wire.part(part)).decode())
+    part = {**part, "seq": 5, "cursor": "c.000002.00000008.00000005"}
+    parsed(b"".join(wire.part(part)).decode())
+    (complete,) = parsed(b"".join(wire.rest("success")).decode())
     (end,) = parsed(wire.end("r", "success").decode())
     assert half.id is not None
     assert whole.id is not None
+    assert complete.id is not None
     assert end.id is not None
-    assert "c.000002.00000006.00000003" < half.id < whole.id < end.id < "c.000002.00000008.+00000005"
-    assert ids_of(half.id) == ("c.000002.00000006.00000003", True, False)
-    assert ids_of(whole.id) == ("c.000002.00000007.00000004", False, False)
-    assert ids_of(end.id) == ("c.000002.00000007.00000004", False, True)
+    assert "c.000002.00000006.00000003" < half.id < whole.id < "c.000002.00000008.+00000005"
+    assert "c.000002.00000008.00000005" < complete.id < end.id < "c.000002.00000009.+00000006"
+    assert seen(half.id) == Seen("c.000002.00000006.00000003", half=True)
+    assert seen(whole.id) == Seen("c.000002.00000007.00000004")
+    assert seen(complete.id) == Seen("c.000002.00000008.00000005", ended=1)
+    assert seen(end.id) == Seen("c.000002.00000008.00000005", over=True)
+    for bad in ("c.000002.00000008.00000005-", "c.000002.00000008.00000005-x", "c.000002.00000008-1.00000005"):
+        with pytest.raises(InvalidCursorError):
+            seen(bad)
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------
@@ -216,7 +237,7 @@ async def test_messages_that_nodes_return() -> None:
 
 async def test_chunks_of_all_kinds() -> None:
     """Dicts, objects with a content, lists of blocks, and objects that cannot be changed: those that do not say that
-    they are chunks are added up all the same, when more comes with their id."""
+    they are chunks are added up all the same, when more comes with their id; and are complete once more at the end."""
 
     @dataclasses.dataclass
     class Said:
@@ -241,7 +262,132 @@ async def test_chunks_of_all_kinds() -> None:
 
     events = await told(speak, "messages")
     grown = [data[0]["content"] for name, data in events if name != "messages/metadata"]
-    assert grown == ["x", "xy", "x", "xy", ["x"], ["x", "y"], "x", "x", "x", "y"]
+    assert grown == ["x", "xy", "x", "xy", ["x"], ["x", "y"], "x", "x", "x", "y", "xy", "xy", ["x", "y"], "x", "y"]
+    assert [name for name, _ in events[-5:]] == ["messages/complete"] * 5
+
+
+def spoken(*names: str) -> Any:
+    """A node that says messages in turn, as sources do that never say that one has ended."""
+
+    async def speak(state: Log, writer: StreamWriter) -> dict[str, list[str]]:
+        for text in ("He", "llo"):
+            for name in names:
+                await writer.message({**CHUNK, "content": text, "id": name})
+        return {"log": list(names)}
+
+    return speak
+
+
+def completed(events: list[Event]) -> list[tuple[str, Any]]:
+    """The events of messages: how each is called, and its id."""
+    return [
+        (event.name.rpartition("/")[2].partition("|")[0], event.data[0]["id"])
+        for event in events
+        if event.name.startswith(("messages/partial", "messages/complete"))
+    ]
+
+
+@pytest.mark.parametrize("saver", ["kept", "stored", "none"])
+async def test_messages_that_do_not_say_that_they_have_ended(saver: str) -> None:
+    """Each is told as complete when its superstep is over, before anything of the next, or with the run; not while another
+    task of that superstep says more. So it is with events that are kept, with a saver alone, and without one.
+    """
+    builder = StateGraph(Log).add_node("first", spoken("a", "b")).add_node("beside", spoken("c"))
+    builder.add_node("last", spoken("d")).add_edge(START, "first").add_edge(START, "beside")
+    graph = builder.add_edge(["first", "beside"], "last").compile(None if saver == "none" else InMemorySaver())
+    modes: Any = ["messages", "updates", "values"]
+
+    async def route(request: Request) -> Response:
+        return sse_response(graph.astream({"log": []}, "t", stream_mode=modes, version="v2"), request)
+
+    app = Starlette(routes=[Route("/", route, methods=["POST"])]) if saver == "stored" else graph_endpoint(graph)
+    async with browsing(app) as browser:
+        done = await browser.ask(json={"input": {"log": []}, "stream_mode": modes})
+    told = completed(done.events)
+    assert sorted(told[:6]) == [("partial", name) for name in "aabbcc"]
+    assert sorted(told[6:9]) == [("complete", name) for name in "abc"]
+    assert told[9:] == [("partial", "d"), ("partial", "d"), ("complete", "d")]
+    whole = [event.data[0] for event in done.events if event.name == "messages/complete"]
+    assert whole[-1] == {"role": "assistant", "content": "Hello", "id": "d"}
+    assert done.events[-1].name == "end"
+    if saver != "none":  # what is shown with the superstep's commit comes behind them
+        at = [event.name for event in done.events].index("messages/complete")
+        assert [event.name for event in done.events[at + 3 :] if event.name == "values"] == ["values", "values"]
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+async def test_what_is_void_is_never_complete(epoch: int) -> None:
+    """A message of a superstep that starts anew is said anew: what was said of it before is dropped."""
+    wire = Wire(Writer(), tuples=False)
+    part: Any = {
+        "type": "messages",
+        "ns": (),
+        "seq": 1,
+        "step": 1,
+        "committed": 0,
+        "cursor": "c.000001.00000001.00000001",
+    }
+    part["data"] = ({**CHUNK, "content": "He", "id": "m"}, {})
+    wire.part(part)
+    void = {"type": "superstep_restarted", "cursor": f"c.00000{epoch}.00000001.00000002", "data": {"step": 1}}
+    told = [
+        *wire.part({**part, **void, "seq": 2}),
+        *wire.part({**part, "seq": 3, "cursor": "c.000002.00000002.00000003"}),
+        *wire.rest("success"),
+    ]
+    events = parsed(b"".join(told).decode())
+    assert [event.name for event in events] == [
+        *("superstep_restarted", "messages/metadata", "messages/partial", "messages/complete")
+    ]
+    assert events[-1].data[0]["content"] == "He"
+
+
+@pytest.mark.parametrize("stops", ["question", "breakpoint"])
+async def test_messages_are_complete_when_the_run_stops(stops: str) -> None:
+    """To ask, or at a breakpoint: what was said is told as complete, and once to who comes back when it has gone on."""
+
+    async def asks(state: Log) -> dict[str, list[str]]:
+        return {"log": [interrupt("go on?")]}
+
+    builder = StateGraph(Log).add_node("first", spoken("a")).add_node("asks", asks).add_edge(START, "first")
+    builder.add_edge(START if stops == "question" else "first", "asks")
+    app = graph_endpoint(builder.compile(InMemorySaver()), allow_any_thread=True)
+    body: Any = {"stream_mode": "messages", "config": {"configurable": {"thread_id": "t"}}}
+    more = {"interrupt_before": ["asks"]} if stops == "breakpoint" else {}
+    async with browsing(app) as browser:
+        stopped = await browser.ask(json={"input": {"log": []}, **body, **more})
+        assert stopped.events[-1].data["status"] == "interrupted"
+        assert completed(stopped.events) == [("partial", "a"), ("partial", "a"), ("complete", "a")]
+        again = await browser.ask("/?thread_id=t", last=stopped.events[2].id)
+        assert again.events[1:] == stopped.events[3:]
+        if stops == "question":
+            await browser.ask(json={"command": {"resume": "yes"}, **body})
+            later = await browser.ask("/?thread_id=t", last=stopped.events[2].id)
+            assert completed(later.events) == [("partial", "a"), ("complete", "a")]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_messages_of_graphs_inside_are_completed_in_their_superstep(kept: bool) -> None:
+    """The end of a superstep of a graph inside completes what was said in it, with its namespace behind the name; the end
+    of the called graph's the rest."""
+    inner = chain(("one", spoken("a")), ("two", spoken("b"))).compile()
+    graph = chain(("in", inner), ("out", spoken("c")), ("more", spoken("d"))).compile(InMemorySaver() if kept else None)
+    async with browsing(graph_endpoint(graph)) as browser:
+        done = await browser.ask(json={"input": {"log": []}, "stream_mode": "messages", "stream_subgraphs": True})
+    told = completed(done.events)
+    assert told[:5] == [("partial", "a"), ("partial", "a"), ("complete", "a"), ("partial", "b"), ("partial", "b")]
+    later = [
+        ("partial", "c"),
+        ("partial", "c"),
+        ("complete", "c"),
+        ("partial", "d"),
+        ("partial", "d"),
+        ("complete", "d"),
+    ]
+    later.insert(0 if kept else 2, ("complete", "b"))  # without a saver it is told when it is sure to be over
+    assert told[5:] == later
+    inside = [event.name for event in done.events if "|in:" in event.name]
+    assert [name.partition("|")[0] for name in inside].count("messages/complete") == 2
 
 
 # ---- the other events ------------------------------------------------------------------------------------------------
@@ -279,7 +425,7 @@ async def test_failures_in_tasks(expose: bool) -> None:
     """Named in `tasks` and `debug`, and quoted only where the service says so; live and kept alike."""
 
     async def fails(state: Log) -> None:
-        raise ValueError("the password is 1234")
+        raise ValueError("the password is swordfish")
 
     graph = chain(("fails", fails)).compile(InMemorySaver())
     app = graph_endpoint(graph, allow_any_thread=True, expose_errors=expose)
@@ -289,7 +435,7 @@ async def test_failures_in_tasks(expose: bool) -> None:
         kept = await browser.ask("/?thread_id=t", last=live.events[0].id)
         again = await browser.ask(json={"input": None, **body, "config": {"configurable": {"thread_id": "t"}}})
         for done in (live, kept, again):
-            assert (b"1234" in done.content) == expose
+            assert (b"swordfish" in done.content) == expose
             failed = next(event for event in done.events if event.name == "tasks" and event.data.get("error"))
             assert failed.data["error"].startswith("ValueError")
             assert done.events[-2].name == "error"
