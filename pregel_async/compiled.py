@@ -258,6 +258,29 @@ class Graph(Runs[InputT, OutputT]):
                 await edit(thread, updates, run_id, merged, store=self.store, limit=settings.limit)
         return config_of(thread_id, ns, thread.tip, thread.parents)
 
+    # ---- kept results --------------------------------------------------------------------------------------------
+
+    async def aclear_cache(self, nodes: Sequence[str] | None = None) -> None:
+        """Forget the kept results of nodes, so that they run again.
+
+        Args:
+            nodes: their names; None for all nodes of this graph. (Graphs inside have nodes of their own, and tasks that
+                nodes call are no nodes: `cache.aclear()` forgets everything.)
+
+        Raises:
+            ConfigError: the graph was compiled without a cache, or has no such node.
+            StorageError: the cache's.
+        """
+        if self._results is None:
+            raise ConfigError(f"graph {self.name!r} has no cache to clear: compile it with one")
+        if isinstance(nodes, str):
+            raise ConfigError(f"aclear_cache takes a list of nodes' names, not {nodes!r}")
+        known = self._program.nodes
+        for name in nodes or ():
+            if name not in known:
+                raise ConfigError(f"aclear_cache names {name!r}, and graph {self.name!r} has no such node")
+        await self._results.clear([known[name] for name in (known if nodes is None else nodes)])
+
     # ---- graphs inside -------------------------------------------------------------------------------------------
 
     @cached_property

@@ -11,6 +11,7 @@ from checkpoint_savers.records import CheckpointId
 from ._core.program import Program
 from ._core.superstep import Breakpoints
 from ._runtime.control import RunControl
+from ._runtime.results import Results
 from ._runtime.run import Settings
 from .channels import AnyValue, EphemeralValue, LastValue
 from .errors import ConfigError
@@ -132,8 +133,8 @@ def check_on_failure(program: Program, policy: object, error: type[Exception] = 
                 "superstep, so make it a list with a reducer, Annotated[list[NodeError], operator.add]"
             )
         return policy
-    if policy == "fail_fast" or policy == "finish":
-        return policy
+    if policy in ("fail_fast", "finish"):
+        return cast("OnFailure", policy)
     raise error(f"on_failure is 'fail_fast', 'finish' or Collect(channel), not {policy!r}")
 
 
@@ -206,13 +207,14 @@ def settings_of(
     on_failure: OnFailure = "fail_fast",
     budgets: Mapping[str, Budget] | None = None,
     time_limit: float | None = None,
+    results: Results | None = None,
 ) -> Settings:
     """A call's settings.
 
     Args:
         stored: the graph has a checkpointer, so that a thread is needed.
         nested: a node runs the graph: its thread is that of the graph around it.
-        context, store, breakpoints, debug, control, on_failure, budgets, time_limit: as in `Settings`.
+        context, store, breakpoints, debug, control, on_failure, budgets, time_limit, results: as in `Settings`.
     """
     if on_conflict not in ("reject", "wait"):
         raise ConfigError(f"on_conflict is 'reject' or 'wait', not {on_conflict!r}")
@@ -244,4 +246,5 @@ def settings_of(
         on_failure=on_failure,
         budgets=budgets or {},
         time_limit=time_limit,
+        results=results,
     )

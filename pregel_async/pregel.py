@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.caches.abc import BaseCache
 
 from ._core.program import SENDS, Program, Write, build_program
 from ._runtime.modes import MODES
@@ -68,7 +69,7 @@ class Pregel(Graph[Any, Any]):
         timeout: Timeout | None = None,
         on_timeout: OnTimeout | None = None,
         cache_policy: CachePolicy | None = None,
-        cache: Any = None,
+        cache: BaseCache | None = None,
         step_timeout: float | timedelta | None = None,
         on_failure: OnFailure = "fail_fast",
         budgets: Mapping[str, Budget] | None = None,

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import structs
 
 from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.caches.abc import BaseCache
 from checkpoint_savers.codec import Codec
 
 from ._core.isolation import isolate
@@ -28,6 +29,7 @@ from ._runtime.loops import alone
 from ._runtime.part import Cursor, Part, Shape, shape_of
 from ._runtime.pipe import CAPACITY, Pipe
 from ._runtime.rejoin import Live, rejoin
+from ._runtime.results import Results
 from ._runtime.run import Audience, Ended, Settings, run, run_nested
 from ._runtime.stream import GraphStream
 from ._runtime.thread import Thread
@@ -99,7 +101,7 @@ class Runs(SyncFace[InputT, OutputT]):
         world: World | None,
         debug: bool,
         store: Any = None,
-        cache: Any = None,
+        cache: BaseCache | None = None,
         interrupt_before: All | Sequence[str] = (),
         interrupt_after: All | Sequence[str] = (),
         on_failure: OnFailure = "fail_fast",
@@ -112,8 +114,7 @@ class Runs(SyncFace[InputT, OutputT]):
         self.name = program.name
         self.checkpointer = _checked_saver(checkpointer)
         self.store = store
-        self.cache = cache
-        self._on_failure = check_on_failure(program, on_failure, GraphValidationError)
+        self._on_failure: OnFailure = check_on_failure(program, on_failure, GraphValidationError)
         self._budgets = check_budgets(budgets, error=GraphValidationError)
         self._time_limit = seconds_of("time_limit", time_limit)
         self.stream_mode: StreamMode = stream_mode
@@ -121,6 +122,8 @@ class Runs(SyncFace[InputT, OutputT]):
         self._program = program
         self._hints = hints
         self._codec = _own_codec(self.checkpointer, hints)
+        self.cache = _checked_cache(cache)
+        self._results = None if cache is None else Results(cache, self._codec or _types(Codec(), hints))
         self._inner_codec: tuple[Codec, Codec] | None = None
         self._stream_channels = stream_channels
         self._read_context = read_context
@@ -585,6 +588,7 @@ class Runs(SyncFace[InputT, OutputT]):
             time_limit=self._time_limit
             if limits.time_limit is None
             else seconds_of("time_limit", limits.time_limit, ConfigError),
+            results=self._results,
         )
         number = 0
         if outer is not None:
@@ -703,7 +707,11 @@ def _own_codec(saver: BaseCheckpointSaver | bool | None, hints: Sequence[Any]) -
     """The saver's codec, and the types that a graph's annotations name."""
     if not isinstance(saver, BaseCheckpointSaver):
         return None
-    codec = saver.codec
+    return _types(saver.codec, hints)
+
+
+def _types(codec: Codec, hints: Sequence[Any]) -> Codec:
+    """The codec, with the runtime's types, and those that a graph's annotations name."""
     for kind in (Send, Command, Interrupt, Overwrite, TimeoutPolicy, NodeError):
         codec = codec.with_types(kind, tag=f"pregel_async.{kind.__name__}")
     codec = codec.with_type(
@@ -723,6 +731,12 @@ def _with_messages(codec: Codec, hints: Sequence[Any]) -> Codec:
         if names_messages(*hints):
             return with_messages(codec)
     return codec
+
+
+def _checked_cache(cache: BaseCache | None) -> BaseCache | None:
+    if cache is not None and not isinstance(cache, BaseCache):
+        raise GraphValidationError(f"a cache is a BaseCache (InMemoryCache(), SqliteCache(path)), not {cache!r}")
+    return cache
 
 
 def _checked_saver(checkpointer: BaseCheckpointSaver | bool | None) -> BaseCheckpointSaver | bool | None:

@@ -61,6 +61,7 @@ class SyncFace(Generic[InputT, OutputT]):
         def aget_state_history(self, *args: Any, **kwargs: Any) -> AsyncIterator[StateSnapshot]: ...
         async def aupdate_state(self, *args: Any, **kwargs: Any) -> RunnableConfig: ...
         async def abulk_update_state(self, *args: Any, **kwargs: Any) -> RunnableConfig: ...
+        async def aclear_cache(self, *args: Any, **kwargs: Any) -> None: ...
 
     @overload
     def invoke(
@@ -267,6 +268,10 @@ class SyncFace(Generic[InputT, OutputT]):
     ) -> RunnableConfig:
         """Write several supersteps to a thread's state: `abulk_update_state`, waited for."""
         return _wait(self.abulk_update_state, config, supersteps, on_conflict=on_conflict)
+
+    def clear_cache(self, nodes: Sequence[str] | None = None) -> None:
+        """Forget kept results of nodes: `aclear_cache`, waited for."""
+        return _wait(self.aclear_cache, nodes)
 
 
 _ASTREAM = "async with graph.astream(...) as chunks"

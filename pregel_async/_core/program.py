@@ -87,6 +87,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         timeout: how long one attempt may take; None for as long as it likes.
         cache: keep its result for equal inputs; None does not.
         handler: runs in its place when it has failed, on the same input.
+        spread: its input is (arguments, keyword arguments): it is a task that a node calls.
     """
 
     name: str
@@ -110,6 +111,11 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     timeout: TimeoutPolicy | None = None
     cache: CachePolicy | None = None
     handler: Node | None = None
+    spread: bool = False
+
+    def keyed(self, key_func: Callable[..., Any], value: Any) -> Any:
+        """What a cache policy's `key_func` makes of the input."""
+        return key_func(*value[0], **value[1]) if self.spread else key_func(value)
 
     @property
     def interruptible(self) -> bool:

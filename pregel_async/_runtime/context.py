@@ -41,6 +41,7 @@ from .hold import Hold
 from .log import Log
 from .loops import loop
 from .places import Place, Places
+from .results import Results
 from .spending import Amount, Amounts, Spending
 from .stopwatch import AttemptWatch
 from .thread import Thread
@@ -200,6 +201,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
         call: runs a task that a node calls: gives its recorded result, or what becomes of it.
         debug: warn when a node changes its input in place.
         budgets: of the graph.
+        results: of its nodes, kept from run to run; None when none are.
         overhears: makes models that a node calls show what they say, given the node's writer; None when nobody reads
             it.
     """
@@ -218,6 +220,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     call: Callable[[Running, Task], Awaitable[Outcome]]
     debug: bool
     budgets: Mapping[str, Budget] = {}
+    results: Results | None = None
     overhears: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
 
     def enclosing(self, name: str) -> bool:

@@ -1,5 +1,6 @@
 """A task that may fail: tried again, then handled, then collected, as its node and its graph say.
 
+    kept        what an earlier run made of an equal input, if it is kept (`results`)
     attempts    by the node's retry policies (`tries`), each within its timeout (`stopwatch`)
     handler     the node's error handler runs in the task's place, in the same superstep, on the same input
     collected   the failure itself is the task's update
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -20,6 +21,7 @@ from .._core.program import Write
 from .._core.task import Failed, Finished, Paused, Task
 from ..errors import NodeError, RecordedFailureError
 from .described import described
+from .results import Results
 from .tries import Tries, tried
 from .world import World
 
@@ -51,6 +53,10 @@ class Attempts(Protocol):
         """One attempt at a task."""
         ...
 
+    def input_of(self, task: Task) -> Any:
+        """What the node gets."""
+        ...
+
     async def failed(self, task: Task, failed: Failed, number: int) -> None:
         """A failure is told that is tried again."""
         ...
@@ -66,6 +72,7 @@ async def guarded(
     given: list[Write] | None,
     world: World,
     records: Records | None,
+    results: Results | None,
     final: Callable[[BaseException], bool],
 ) -> Settled:
     """Run a task by its node's policies.
@@ -73,6 +80,7 @@ async def guarded(
     Args:
         given: the node's own writes, when only its routers are to run.
         records: None where nothing is stored.
+        results: of earlier runs of the node; None where none are kept.
         final: whether a failure is one that nothing can be done about.
     """
     handler = task.node.handler
@@ -80,7 +88,14 @@ async def guarded(
     if handler is not None and records is not None:
         error = records.failure_of(task)
     if error is None:
-        outcome = await _tried(attempts, task, given, world, final)
+
+        def compute(given: list[Write] | None) -> Awaitable[Settled]:
+            return _tried(attempts, task, given, world, final)
+
+        if results is None or task.node.cache is None or given is not None:
+            outcome = await compute(given)
+        else:
+            outcome = await results.share(task, lambda: attempts.input_of(task), compute)
         if handler is None or not isinstance(outcome, Failed) or not can_be_handled(outcome, final):
             return outcome
         assert isinstance(outcome.error, Exception)

@@ -45,6 +45,7 @@ from .log import Log, Shown, Told, log_of
 from .namespaces import has_child, ids_in, namespace_of
 from .part import END
 from .places import Places
+from .results import Results
 from .runner import Runner
 from .spending import Spending
 from .thread import Thread
@@ -71,6 +72,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         on_failure: what the others of a superstep do when a task has failed.
         budgets: by name, how much may be spent; of the called graph.
         time_limit: seconds after which the run stops at a barrier; None for no limit.
+        results: of the graph's nodes, kept from run to run; None for those of the run around it.
     """
 
     thread_id: str | None
@@ -90,6 +92,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     on_failure: OnFailure = "fail_fast"
     budgets: Mapping[str, Budget] = {}
     time_limit: float | None = None
+    results: Results | None = None
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -339,6 +342,7 @@ class _Run:
             call=self._runner.call,
             debug=settings.debug,
             budgets=settings.budgets,
+            results=outer.around.results if settings.results is None and outer is not None else settings.results,
             overhears=None if log is None or log.spoke is None else overhears,
         )
         self._outcomes: Sequence[Outcome] = ()

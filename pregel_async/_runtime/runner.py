@@ -9,12 +9,13 @@ Several tasks run in a task group. A single one is awaited in place, which is a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 import anyio.lowlevel
 
 from .._core.board import Board
+from .._core.isolation import isolate
 from .._core.program import Write
 from .._core.task import Cancelled, Failed, Finished, Outcome, Paused, Task
 from ..errors import NodeError, RecordedFailureError, StepTimeoutError, UnstorableValueError
@@ -193,12 +194,12 @@ class Runner:
     ) -> Finished | Failed | Paused:
         """Run one task by its node's policies."""
         around, node = self.around, task.node
-        if not node.retry and node.handler is None:
+        if not node.retry and node.handler is None and node.cache is None:
             return await attempt(
                 around, board, task, given, record, natively_cancelled=natively_cancelled, contained=contained
             )
         attempts = _Attempts(self, board, record, natively_cancelled, contained=contained)
-        return await guarded(attempts, task, given, around.session.world, self.storage, self._is_final)
+        return await guarded(attempts, task, given, around.session.world, self.storage, around.results, self._is_final)
 
     def _is_final(self, error: BaseException) -> bool:
         """Whether nothing can be done about a failure: storage has failed in this run."""
@@ -304,6 +305,9 @@ class _Attempts:
             tries=tries,
             failure=failure,
         )
+
+    def input_of(self, task: Task) -> Any:
+        return self._board.input_of(task.node) if task.send < 0 else isolate(task.arg)
 
     async def failed(self, task: Task, failed: Failed, number: int) -> None:
         pass

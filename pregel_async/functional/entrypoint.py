@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar, get_args, get_origin, overload
 import msgspec
 
 from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.caches.abc import BaseCache
 
 from .._core.program import Node, Write, build_program
 from .._runtime.context import PREVIOUS
@@ -93,7 +94,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         timeout: Timeout | None = None,
         on_timeout: OnTimeout | None = None,
         cache_policy: CachePolicy | None = None,
-        cache: Any = None,
+        cache: BaseCache | None = None,
         budgets: Mapping[str, Budget] | None = None,
         time_limit: float | timedelta | None = None,
     ) -> None:

@@ -53,6 +53,7 @@ class TaskFunction(Generic[P, T_co]):
             retry=policies.retry,
             timeout=policies.timeout,
             cache=policies.cache,
+            spread=True,
         )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[T_co]:
@@ -71,6 +72,7 @@ class TaskFunction(Generic[P, T_co]):
 
 
 def _with_arguments(call: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(call)
     def with_arguments(given: tuple[tuple[Any, ...], dict[str, Any]], **injected: Any) -> Any:
         args, kwargs = given
         names = _positional(call, len(args)) if injected else ()

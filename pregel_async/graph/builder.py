@@ -25,6 +25,7 @@ from typing import (
 import msgspec
 
 from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.caches.abc import BaseCache
 
 from .._runtime.injection import check_signature, hints_of, injections_of, is_generator
 from .._runtime.world import World
@@ -89,7 +90,7 @@ class CompileOptions(TypedDict, total=False):
     """What every overload of `compile` takes besides; explained there."""
 
     store: Any
-    cache: Any
+    cache: BaseCache | None
     interrupt_before: All | Sequence[str]
     interrupt_after: All | Sequence[str]
     name: str | None
@@ -525,7 +526,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         checkpointer: BaseCheckpointSaver | bool | None = None,
         *,
         store: Any = None,
-        cache: Any = None,
+        cache: BaseCache | None = None,
         interrupt_before: All | Sequence[str] = (),
         interrupt_after: All | Sequence[str] = (),
         name: str | None = None,
@@ -647,8 +648,20 @@ def draw(builder: StateGraph[Any, Any, Any]) -> Drawing:
             for end, label in node.destinations
             if end in builder.nodes or end == END
         ]
+    handlers: dict[str, HandlerSpec] = {}
+    for source, node in builder.nodes.items():
+        handler = node.handler or builder.default_handler
+        if handler is not None:
+            handlers[handler.name] = handler
+            edges.append(Edge(source=source, target=handler.name, conditional=True, label="error"))
+    for handler in handlers.values():
+        edges += [
+            Edge(source=handler.name, target=end, conditional=True, label=label)
+            for end, label in handler.destinations
+            if end in builder.nodes or end == END
+        ]
     deferred = frozenset(name for name, node in builder.nodes.items() if node.defer)
-    return drawing(list(builder.nodes), edges, deferred)
+    return drawing([*builder.nodes, *handlers], edges, deferred)
 
 
 def _name_of(call: Any) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 from msgspec import structs
 
 from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.caches.abc import BaseCache
 
 from .._core.program import PARENT, SENDS, Flavour, Node, Router, Write, build_program
 from .._runtime.context import current
@@ -51,7 +52,7 @@ def compile_program(
     world: World | None,
     debug: bool,
     store: Any,
-    cache: Any,
+    cache: BaseCache | None,
     interrupt_before: All | Sequence[str],
     interrupt_after: All | Sequence[str],
     step_timeout: float | timedelta | None,
@@ -233,6 +234,7 @@ def _as_node(graph: Graph[Any, Any], keys: frozenset[str]) -> Callable[[Any], Aw
             return {key: value for key, value in result.items() if key in keys}
         return result
 
+    run_graph.__qualname__ = f"graph {graph.name}"  # what kept results are known by
     return run_graph
 
 

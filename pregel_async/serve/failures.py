@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from ..errors import (
+    BudgetExceededError,
     CheckpointNotFoundError,
     ConfigError,
     EmptyInputError,
@@ -81,6 +82,7 @@ _OTHER_WORDS: tuple[tuple[type[Exception], int, str], ...] = (
     (ThreadBusyError, 409, "the thread is in use by another run: wait for its end, or come back to it"),
     (GraphChangedError, 409, "the thread was stored by another version of this service: start a new one"),
     (RunCancelledError, 409, "the run was cancelled"),
+    (BudgetExceededError, 500, "the run has spent what it may, and has stopped; it is stored"),
     (StorageError, 503, "what keeps the threads does not answer: try again soon"),
     (PermissionError, 403, "this is not for you"),
 )

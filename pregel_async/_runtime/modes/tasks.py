@@ -39,7 +39,7 @@ class Tasks(Mode):
                 yield self.part(task.step, {**planned, "metadata": told} if told else planned)
 
     def finished(self, task: Task, outcome: Finished) -> Iterable[Part]:
-        if not (task.node.hidden or outcome.replayed):
+        if not (task.node.hidden or outcome.replayed or outcome.cached):
             yield self.part(task.step, self._ended(task, outcome.writes, None))
 
     def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[Part]:

@@ -23,7 +23,7 @@ class Updates(Mode):
         if task.node.hidden or outcome.leaves:  # commands for another graph update nothing here
             return
         chunk: dict[str, Any] = {task.node.name: as_update(outcome.writes, self.view.shown)}
-        if outcome.replayed:
+        if outcome.replayed or outcome.cached:
             chunk["__metadata__"] = {"cached": True}
         yield self.part(task.step, chunk)
 

@@ -1,0 +1,450 @@
+"""Results that are kept: `CachePolicy`, `compile(cache=...)`, and `aclear_cache`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypedDict
+
+import anyio
+import pytest
+
+from checkpoint_savers import InMemorySaver
+from checkpoint_savers.caches import InMemoryCache, SqliteCache
+from checkpoint_savers.errors import StorageError, UnstorableValueError
+from pregel_async import (
+    END,
+    START,
+    CachePolicy,
+    Command,
+    NodeBuilder,
+    Pregel,
+    RetryPolicy,
+    Send,
+    StateGraph,
+    entrypoint,
+    interrupt,
+    task,
+)
+from pregel_async.channels import LastValue
+from pregel_async.errors import ConfigError, GraphValidationError
+
+pytestmark = pytest.mark.anyio
+
+
+class State(TypedDict, total=False):
+    x: int
+    log: Annotated[list[Any], operator.add]
+
+
+def of_x(state: State) -> int:
+    return state["x"]
+
+
+class Counted:
+    """A node that says how often it ran."""
+
+    def __init__(self, then: Callable[[State], Awaitable[Any]] | None = None) -> None:
+        self.runs = 0
+        self._then = then
+
+    async def __call__(self, state: State) -> Any:
+        self.runs += 1
+        return {"log": [f"x is {state['x']}"]} if self._then is None else await self._then(state)
+
+
+def graph_of(node: Any, *, policy: CachePolicy | None = None, saver: Any = None, **options: Any) -> Any:
+    builder = StateGraph(State)
+    builder.add_node("node", node, cache_policy=policy or CachePolicy(key_func=of_x), **options)
+    return builder.add_edge(START, "node").compile(saver, cache=InMemoryCache())
+
+
+async def test_an_equal_input_does_not_run_the_node_again() -> None:
+    """What a node made of an input is used for an equal one, in whatever thread and run; another input runs it."""
+    node = Counted()
+    graph = graph_of(node, saver=InMemorySaver())
+    assert await graph.ainvoke({"x": 1}, "a") == {"x": 1, "log": ["x is 1"]}
+    assert await graph.ainvoke({"x": 1}, "b") == {"x": 1, "log": ["x is 1"]}
+    assert node.runs == 1
+    assert await graph.ainvoke({"x": 2}, "c") == {"x": 2, "log": ["x is 2"]}
+    assert node.runs == 2
+
+
+async def test_the_whole_input_counts_where_no_key_func_says_otherwise() -> None:
+    """The order of keys does not; types do."""
+    node = Counted()
+    graph = graph_of(node, policy=CachePolicy())
+    await graph.ainvoke({"x": 1, "log": ["a"]})
+    await graph.ainvoke({"log": ["a"], "x": 1})
+    assert node.runs == 1
+    await graph.ainvoke({"x": 1, "log": ["b"]})
+    await graph.ainvoke({"x": True, "log": ["a"]})
+    assert node.runs == 3
+
+
+async def test_ten_equal_tasks_at_the_same_time_compute_once() -> None:
+    """Single flight: in one superstep, and in ten runs."""
+    gate, begun = anyio.Event(), anyio.Event()
+
+    async def slow(state: Any) -> dict[str, list[str]]:
+        begun.set()
+        await gate.wait()
+        return {"log": ["slow"]}
+
+    node = Counted(slow)
+    builder = StateGraph(State).add_node("node", node, cache_policy=CachePolicy(key_func=lambda given: 0))
+    builder.add_conditional_edges(START, lambda state: [Send("node", state) for _ in range(10)])
+    graph = builder.compile(InMemorySaver(), cache=InMemoryCache())
+    results: list[Any] = []
+
+    async def run(thread: str) -> None:
+        results.append(await graph.ainvoke({"x": 1}, thread))
+
+    async with anyio.create_task_group() as group:
+        for number in range(10):
+            group.start_soon(run, f"t{number}")
+        await begun.wait()
+        await anyio.wait_all_tasks_blocked()
+        gate.set()
+    assert node.runs == 1
+    assert results == [{"x": 1, "log": ["slow"] * 10}] * 10
+
+
+async def test_a_failure_is_nobodys_result() -> None:
+    """Who waits for a task that fails computes itself; and nothing is kept of it (Q-14)."""
+    fails = [True]
+
+    async def once(state: State) -> dict[str, list[str]]:
+        await anyio.wait_all_tasks_blocked()
+        if fails:
+            fails.pop()
+            raise LookupError("not yet")
+        return {"log": ["there"]}
+
+    node = Counted(once)
+    graph = graph_of(node)
+    outcomes: list[Any] = []
+
+    async def run() -> None:
+        try:
+            outcomes.append(await graph.ainvoke({"x": 1}))
+        except LookupError as error:
+            outcomes.append(str(error))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(run)
+    assert sorted(outcomes, key=str) == ["not yet", {"x": 1, "log": ["there"]}, {"x": 1, "log": ["there"]}]
+    assert node.runs == 2
+
+
+async def test_a_cancelled_leader_leaves_the_others_a_result() -> None:
+    """P7: whoever waits for a task of another run does not end with that run."""
+    begun, gate = anyio.Event(), anyio.Event()
+
+    async def slow(state: State) -> dict[str, list[str]]:
+        begun.set()
+        await gate.wait()
+        return {"log": ["done"]}
+
+    node = Counted(slow)
+    graph = graph_of(node)
+    results: list[Any] = []
+
+    async def wait() -> None:
+        results.append(await graph.ainvoke({"x": 1}))
+
+    async with anyio.create_task_group() as group:
+        leader = anyio.CancelScope()
+
+        async def lead() -> None:
+            with leader:
+                await graph.ainvoke({"x": 1})
+
+        group.start_soon(lead)
+        await begun.wait()
+        group.start_soon(wait)
+        await anyio.wait_all_tasks_blocked()
+        leader.cancel()
+        await anyio.wait_all_tasks_blocked()
+        gate.set()
+    assert results == [{"x": 1, "log": ["done"]}]
+    assert node.runs == 2
+
+
+async def test_conditional_edges_are_asked_each_time() -> None:
+    """They look at the state, of which the node's input may be a part only."""
+    node, asked = Counted(), list[list[str]]()
+
+    def where(state: State) -> str:
+        asked.append(state["log"])
+        return "other" if len(state["log"]) > 1 else END
+
+    builder = StateGraph(State).add_node("node", node, cache_policy=CachePolicy(key_func=of_x))
+    builder.add_node("other", lambda state: {"log": ["other"]})
+    builder.add_edge(START, "node").add_conditional_edges("node", where)
+    graph = builder.compile(cache=InMemoryCache())
+    assert (await graph.ainvoke({"x": 1}))["log"] == ["x is 1"]
+    assert (await graph.ainvoke({"x": 1, "log": ["before"]}))["log"] == ["before", "x is 1", "other"]
+    assert node.runs == 1
+    assert asked == [["x is 1"], ["before", "x is 1"]]
+
+
+async def test_streams_say_that_a_result_was_kept() -> None:
+    """`updates` marks it; the `tasks` stream has no result of a task that did not run."""
+    graph = graph_of(Counted())
+    await graph.ainvoke({"x": 1})
+    chunks = [chunk async for chunk in graph.astream({"x": 1}, stream_mode=["updates", "tasks"])]
+    assert [mode for mode, _ in chunks] == ["tasks", "updates"]
+    assert chunks[1][1] == {"node": {"log": ["x is 1"]}, "__metadata__": {"cached": True}}
+
+
+async def test_commands_and_sends_are_kept_with_the_update() -> None:
+    """All that the node itself wrote."""
+    runs = 0
+
+    async def node(state: State) -> Command[Any]:
+        nonlocal runs
+        runs += 1
+        return Command(update={"log": ["commands"]}, goto=[Send("other", {"x": 7}), "third"])
+
+    builder = StateGraph(State).add_node("node", node, cache_policy=CachePolicy(key_func=of_x))
+    builder.add_node("other", lambda state: {"log": [f"sent {state['x']}"]})
+    builder.add_node("third", lambda state: {"log": ["third"]})
+    graph = builder.add_edge(START, "node").compile(cache=InMemoryCache())
+    first = await graph.ainvoke({"x": 1})
+    assert await graph.ainvoke({"x": 1}) == first == {"x": 1, "log": ["commands", "third", "sent 7"]}
+    assert runs == 1
+
+
+async def test_what_is_kept_belongs_to_nobody() -> None:
+    """P1: a result that somebody changes is not what the next one gets."""
+
+    async def nested(state: State) -> dict[str, Any]:
+        return {"log": ["a"]}
+
+    async def spoil(state: State) -> None:
+        state["log"].append("spoilt")
+
+    builder = StateGraph(State).add_node("nested", nested, cache_policy=CachePolicy(key_func=of_x)).add_node(spoil)
+    graph = builder.add_edge(START, "nested").add_edge("nested", "spoil").compile(cache=InMemoryCache())
+    first = await graph.ainvoke({"x": 1})
+    first["log"].append("mine")
+    assert await graph.ainvoke({"x": 1}) == {"x": 1, "log": ["a"]}
+
+
+async def test_results_expire_and_can_be_forgotten() -> None:
+    """`ttl`, by the cache's clock; `aclear_cache`, for some nodes or all."""
+    now = [1000.0]
+    cache = InMemoryCache(clock=lambda: now[0])
+    node, other = Counted(), Counted()
+    builder = StateGraph(State)
+    builder.add_node("node", node, cache_policy=CachePolicy(key_func=of_x, ttl=10))
+    builder.add_node("other", other, cache_policy=CachePolicy(key_func=of_x))
+    graph = builder.add_edge(START, "node").add_edge(START, "other").compile(cache=cache)
+    await graph.ainvoke({"x": 1})
+    now[0] += 9.9
+    await graph.ainvoke({"x": 1})
+    assert (node.runs, other.runs) == (1, 1)
+    now[0] += 0.2
+    await graph.ainvoke({"x": 1})
+    assert (node.runs, other.runs) == (2, 1)
+    await graph.aclear_cache(["other"])
+    await graph.ainvoke({"x": 1})
+    assert (node.runs, other.runs) == (2, 2)
+    await graph.aclear_cache()
+    await graph.ainvoke({"x": 1})
+    assert (node.runs, other.runs) == (3, 3)
+
+
+async def test_bad_requests_to_forget() -> None:
+    """Nothing is forgotten then."""
+    graph = graph_of(Counted())
+    with pytest.raises(ConfigError, match="no such node"):
+        await graph.aclear_cache(["nobody"])
+    with pytest.raises(ConfigError, match="list of nodes"):
+        await graph.aclear_cache("node")
+    plain = StateGraph(State).add_node("node", Counted()).add_edge(START, "node").compile()
+    with pytest.raises(ConfigError, match="has no cache"):
+        await plain.aclear_cache()
+
+
+async def test_tasks_and_entrypoints_keep_results_too() -> None:
+    """`@task(cache_policy=)`, whose `key_func` gets the task's own arguments; `@entrypoint(cache_policy=)`."""
+    ran: list[str] = []
+
+    @task(cache_policy=CachePolicy(key_func=lambda x, *, noise: x))
+    async def square(x: int, *, noise: str) -> int:
+        ran.append(f"square {x} {noise}")
+        return x * x
+
+    @entrypoint(cache=InMemoryCache(), cache_policy=CachePolicy())
+    async def work(x: int) -> int:
+        ran.append(f"work {x}")
+        return await square(x, noise="a") + await square(x, noise="b")
+
+    assert (await work.ainvoke(3), await work.ainvoke(3)) == (18, 18)
+    assert ran == ["work 3", "square 3 a"]
+
+
+async def test_a_graph_inside_uses_the_cache_around_it() -> None:
+    """Unless it has one of its own."""
+    inner = Counted()
+    sub = StateGraph(State).add_node("inner", inner, cache_policy=CachePolicy(key_func=of_x))
+    outer = StateGraph(State).add_node("sub", sub.add_edge(START, "inner").compile()).add_edge(START, "sub")
+    graph = outer.compile(cache=InMemoryCache())
+    first = await graph.ainvoke({"x": 1})
+    assert await graph.ainvoke({"x": 1}) == first
+    assert inner.runs == 1
+
+
+async def test_a_graph_as_a_node_is_kept_as_a_whole() -> None:
+    """Its result is the node's."""
+    inner = Counted()
+    sub = StateGraph(State).add_node("inner", inner).add_edge(START, "inner").compile()
+    outer = StateGraph(State).add_node("sub", sub, cache_policy=CachePolicy(key_func=of_x)).add_edge(START, "sub")
+    graph = outer.compile(cache=InMemoryCache())
+    first = await graph.ainvoke({"x": 1})
+    assert await graph.ainvoke({"x": 1}) == first
+    assert inner.runs == 1
+
+
+async def test_a_question_is_not_a_result() -> None:
+    """A node that asks is kept when it has been answered, with what it then returned."""
+    runs = 0
+
+    async def ask(state: State) -> dict[str, list[str]]:
+        nonlocal runs
+        runs += 1
+        return {"log": [interrupt("why?")]}
+
+    graph = graph_of(ask, saver=InMemorySaver())
+    assert "__interrupt__" in await graph.ainvoke({"x": 1}, "a")
+    assert "__interrupt__" in await graph.ainvoke({"x": 1}, "b")
+    assert (await graph.ainvoke(Command(resume="so"), "a"))["log"] == ["so"]
+    assert (await graph.ainvoke({"x": 1}, "c"))["log"] == ["so"]
+    assert runs == 3
+
+
+async def test_retries_come_before_keeping_and_handlers_after() -> None:
+    """What the second attempt gave is kept; what an error handler gave is not."""
+    tries: list[int] = []
+
+    async def second(state: State) -> dict[str, list[str]]:
+        tries.append(1)
+        if len(tries) == 1:
+            raise ConnectionError("once")
+        return {"log": ["second"]}
+
+    graph = graph_of(second, retry_policy=RetryPolicy(initial_interval=0, jitter=False))
+    assert (await graph.ainvoke({"x": 1}))["log"] == ["second"]
+    assert (await graph.ainvoke({"x": 1}))["log"] == ["second"]
+    assert len(tries) == 2
+
+    async def never(state: State) -> None:
+        tries.append(1)
+        raise LookupError("never")
+
+    graph = graph_of(never, error_handler=lambda state: {"log": ["handled"]})
+    for _ in range(2):
+        assert (await graph.ainvoke({"x": 1}))["log"] == ["handled"]
+    assert len(tries) == 4
+
+
+async def test_what_cannot_be_known_or_kept_is_refused() -> None:
+    """P11: by name, with what to do about it."""
+
+    class Opaque:
+        pass
+
+    graph = graph_of(Counted(), policy=CachePolicy())
+    with pytest.raises(UnstorableValueError, match="the input of node 'node'") as refused:
+        await graph.ainvoke({"x": 1, "log": [Opaque()]})
+    assert any("key_func" in note for note in refused.value.__notes__)
+
+    async def gives(state: State) -> dict[str, Any]:
+        return {"log": [Opaque()]}
+
+    with pytest.raises(UnstorableValueError) as refused:
+        await graph_of(gives).ainvoke({"x": 1})
+    assert any("cache policy" in note for note in refused.value.__notes__)
+
+    def broken(state: State) -> int:
+        raise ArithmeticError("no key")
+
+    with pytest.raises(ArithmeticError, match="no key"):
+        await graph_of(Counted(), policy=CachePolicy(key_func=broken)).ainvoke({"x": 1})
+
+
+async def test_a_cache_that_fails_fails_the_task() -> None:
+    """P9: nothing is swallowed."""
+
+    class Down(InMemoryCache):
+        async def aget(self, keys: Any) -> Any:
+            raise StorageError("the cache is down")
+
+    builder = StateGraph(State).add_node("node", Counted(), cache_policy=CachePolicy(key_func=of_x))
+    graph = builder.add_edge(START, "node").compile(cache=Down())
+    with pytest.raises(StorageError, match="down"):
+        await graph.ainvoke({"x": 1})
+
+
+async def test_what_another_version_kept_is_computed_again() -> None:
+    """A cache is not data: what cannot be read any more is made anew."""
+    node = Counted()
+
+    class Foreign(InMemoryCache):
+        async def aget(self, keys: Any) -> Any:
+            return dict.fromkeys(await super().aget(keys), b"what this version cannot read")
+
+    builder = StateGraph(State).add_node("node", node, cache_policy=CachePolicy(key_func=of_x))
+    graph = builder.add_edge(START, "node").compile(cache=Foreign())
+    for _ in range(2):
+        assert (await graph.ainvoke({"x": 1}))["log"] == ["x is 1"]
+    assert node.runs == 2
+
+
+async def test_a_file_keeps_results_over_processes(tmp_path: Any) -> None:
+    """`SqliteCache`."""
+    for _ in range(2):
+        node = Counted()
+        builder = StateGraph(State).add_node("node", node, cache_policy=CachePolicy(key_func=of_x))
+        async with SqliteCache.open(tmp_path / "cache.db") as cache:
+            graph = builder.add_edge(START, "node").compile(cache=cache)
+            assert (await graph.ainvoke({"x": 1}))["log"] == ["x is 1"]
+        runs = node.runs
+    assert runs == 0
+
+
+async def test_the_low_level_has_them_too() -> None:
+    """`NodeBuilder.add_cache_policy`, and `Pregel(cache_policy=)` for all nodes."""
+    runs: list[int] = []
+
+    def double(x: int) -> int:
+        runs.append(x)
+        return 2 * x
+
+    node = NodeBuilder().subscribe_only("a").do(double).write_to("b")
+    channels = {"a": LastValue(int), "b": LastValue(int)}
+    for made, options in ((node.add_cache_policy(CachePolicy()), {}), (node, {"cache_policy": CachePolicy()})):
+        graph = Pregel(
+            nodes={"one": made},
+            channels=channels,
+            input_channels="a",
+            output_channels="b",
+            cache=InMemoryCache(),
+            **options,
+        )
+        assert [await graph.ainvoke(2), await graph.ainvoke(2)] == [4, 4]
+    assert runs == [2, 2]
+
+
+def test_bad_policies_are_refused_at_once() -> None:
+    """At declaration, by the node's name."""
+    for bad in ({"ttl": 0}, {"ttl": -1}, {"ttl": float("nan")}, {"key_func": 3}, {"ttl": "soon"}):
+        with pytest.raises((ValueError, TypeError)):
+            CachePolicy(**bad)
+    with pytest.raises(GraphValidationError, match="'node'"):
+        StateGraph(State).add_node("node", Counted(), cache_policy="yes")
+    with pytest.raises(GraphValidationError, match="cache"):
+        StateGraph(State).add_node("node", Counted()).add_edge(START, "node").compile(cache="memory")
