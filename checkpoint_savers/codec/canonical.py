@@ -1,0 +1,117 @@
+"""The canonical form: bytes that are equal exactly when two values are, whatever order their parts were put in.
+
+`encode` keeps the order of a dict, since reading has to give it back. Here nothing is read back: the bytes are what a
+value is known by. So what has no order of its own (dicts, Counters, sets, the attributes of an object) is sorted, and
+all else is as `encode` has it, types included: 1, 1.0 and True are three values.
+
+Where Python calls two values equal that code can still tell apart, the bytes differ: 0.0 and -0.0, Decimal("1.0") and
+Decimal("1.00"), one moment in two time zones, a pydantic model with a field given and one that took the same value by
+default. Somebody who looks a result up by these bytes then computes once more, and never gets the result of another
+value. NaN is the one exception the other way: it is one value here, although Python says that it equals nothing; else
+what contains one could never be found again. Decimals have several NaNs, told apart by their text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from . import codes, containers, scalars
+from .containers import array_header, plain_keys
+from .writing import SCALARS, Refused, Write, Writer, enter, ext, pack, shown
+
+_NAMES: Final = frozenset({str})
+
+
+class CanonicalWriter(Writer):
+    """Prepares values so that equal ones are packed into equal bytes."""
+
+    __slots__ = ()
+
+    def prepare(self, value: object, inside: set[int]) -> object:
+        if type(value) not in self._table:
+            value = _by_its_own_word(value)
+        return super().prepare(value, inside)
+
+    def fields(self, values: Mapping[str, object], inside: set[int]) -> dict[str, object]:
+        return super().fields({name: values[name] for name in sorted(values)}, inside)
+
+
+def _by_its_own_word(value: Any) -> object:
+    """The plain list or dict that an object says it is when it is copied; else the object.
+
+    Nodes are given such objects in the place of plain containers, to change them as they like. This package does not
+    know their classes; that a copy of one is a plain container is what makes them out.
+    """
+    kind = dict if isinstance(value, dict) else list if isinstance(value, list) else None
+    if kind is None or cast("object", type(value).__reduce_ex__) is object.__reduce_ex__:
+        return value
+    try:
+        said = value.__reduce_ex__(2)
+    except Exception:  # it does not want to be copied; what is wrong with it here is that it is not registered
+        return value
+    match said:
+        case (made, (content,)) if made is kind:
+            return kind(content)
+        case _:
+            return value
+
+
+def _write_float(value: float, writer: Writer, inside: set[int]) -> object:
+    return math.nan if value != value else value
+
+
+def _write_complex(value: complex, writer: Writer, inside: set[int]) -> object:
+    parts = [cast("float", _write_float(part, writer, inside)) for part in (value.real, value.imag)]
+    return scalars.WRITERS[complex](complex(*parts), writer, inside)
+
+
+def _write_dict(value: dict[object, object], writer: Writer, inside: set[int]) -> object:
+    if _NAMES.issuperset(map(type, value)) and plain_keys(value, writer, inside):
+        out = cast("dict[str, object]", containers.WRITERS[dict](value, writer, inside))
+        return {key: out[key] for key in sorted(out)}
+    return ext(codes.DICT, _pairs(value, writer, inside))
+
+
+def _write_counter(value: Counter[object], writer: Writer, inside: set[int]) -> object:
+    return ext(codes.COUNTER, _pairs(cast("dict[object, object]", value), writer, inside))
+
+
+def _pairs(value: dict[object, object], writer: Writer, inside: set[int]) -> bytes:
+    """The payload: key, value, key, value, in the order of their bytes."""
+    enter(value, inside)
+    out = list[bytes]()
+    for key, item in value.items():
+        try:
+            name = pack(writer.prepare(key, inside))
+        except Refused as refused:
+            refused.parts.append(f"<key {shown(key)}>")
+            raise
+        try:
+            out.append(name + pack(writer.prepare(item, inside)))
+        except Refused as refused:
+            refused.parts.append(f"[{shown(key)}]")
+            raise
+    inside.discard(id(value))
+    out.sort()
+    return array_header(2 * len(out)) + b"".join(out)
+
+
+WRITERS: Final[dict[type, Write]] = {
+    **scalars.WRITERS,
+    **containers.WRITERS,
+    float: _write_float,
+    complex: _write_complex,
+    dict: _write_dict,
+    Counter: _write_counter,
+}
+
+SAFE: Final = SCALARS - {float}
+"""Types whose values are what they are."""
+
+
+def is_canonical(value: object) -> bool:
+    """Whether a value can be encoded as it is."""
+    return type(value) in SAFE
