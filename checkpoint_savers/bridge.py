@@ -50,6 +50,16 @@ def _call_all(functions: list[Callable[[], object]]) -> None:
         function()
 
 
+def here() -> Callable[..., object]:
+    """What calls a function on the running event loop, from any thread. It raises RuntimeError when the loop has
+    ended."""
+    if _on_trio():
+        import trio
+
+        return trio.lowlevel.current_trio_token().run_sync_soon
+    return asyncio.get_running_loop().call_soon_threadsafe
+
+
 async def until(start: Callable[[Waiter], None]) -> None:
     """Call `start(waiter)`, and return when `tell` has been called with the waiter.
 

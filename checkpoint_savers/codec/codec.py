@@ -8,8 +8,9 @@ from pathlib import PurePath
 from typing import Any, Final, TypeVar
 
 from ..errors import CorruptCheckpointError, TypeRegistrationError, UnknownTypeError, UnstorableValueError
-from . import containers, scalars
+from . import canonical, containers, scalars
 from .annotations import classes, fields, is_typed_dict
+from .canonical import CanonicalWriter, is_canonical
 from .reading import Loader, UnknownTag
 from .registered import CustomShape, Registered, explain, full_name, shape_of
 from .shape import Shape
@@ -21,6 +22,8 @@ _READERS: Final = {**scalars.READERS, **containers.READERS}
 _QUICK: Final = {**scalars.WRITERS, **containers.WRITERS}
 _CAREFUL: Final = {**_QUICK, **scalars.CAREFUL}
 _LOOKED_AT: Final = SCALARS - scalars.CAREFUL.keys()
+_CANONICAL: Final = canonical.WRITERS
+_CAREFUL_CANONICAL: Final = {**_CANONICAL, **scalars.CAREFUL}
 
 
 class Codec:
@@ -39,7 +42,7 @@ class Codec:
     An object that a value holds twice comes back as two.
     """
 
-    __slots__ = ("_careful", "_kinds", "_loader", "_quick", "_tags")
+    __slots__ = ("_canonical", "_careful", "_careful_canonical", "_kinds", "_loader", "_quick", "_tags")
 
     def __init__(self) -> None:
         self._become({}, {})
@@ -50,6 +53,10 @@ class Codec:
         self._tags = tags
         self._quick = Writer(_QUICK | writers, SCALARS, explain)
         self._careful = Writer(_CAREFUL | writers, _LOOKED_AT, explain)
+        self._canonical = CanonicalWriter(_CANONICAL | writers, canonical.SAFE, explain)
+        self._careful_canonical = CanonicalWriter(
+            _CAREFUL_CANONICAL | writers, canonical.SAFE - scalars.CAREFUL.keys(), explain
+        )
         self._loader = Loader(_READERS, tags)
 
     def with_types(self, *types: type, tag: str | None = None, aliases: Iterable[str] = ()) -> Codec:
@@ -151,20 +158,19 @@ class Codec:
         Raises:
             UnstorableValueError: the value, or something in it, cannot be stored.
         """
-        try:
-            try:
-                return pack(value if is_plain(value) else self._quick.prepare(value, set()))
-            except (OverflowError, ValueError):
-                # An int, str or bytes that MessagePack has no room for. It is rare: looking for it takes a second
-                # pass, so that all others take none.
-                return pack(self._careful.prepare(value, set()))
-        except Refused as refused:
-            raise UnstorableValueError(channel, refused.path, refused.reason) from refused.__cause__
-        except RecursionError as error:
-            raise UnstorableValueError(channel, "", "too little of Python's stack is left to look into it") from error
-        except Exception as error:  # from a function given to with_type, or a property
-            error.add_note(f"While storing a value of channel {channel!r}.")
-            raise
+        return _packed(value, is_plain, self._quick, self._careful, channel)
+
+    def canonical(self, value: object, *, channel: str) -> bytes:
+        """What a value is known by: bytes that are equal exactly for equal values of equal types, in every process.
+
+        The order of dict keys, of sets and of an object's attributes does not count. See `canonical.py` for what else
+        counts as equal. They cannot be decoded, and are no part of the stored format: another version of this package
+        may make others.
+
+        Raises:
+            UnstorableValueError: the value, or something in it, cannot be stored.
+        """
+        return _packed(value, is_canonical, self._canonical, self._careful_canonical, channel)
 
     def decode(self, data: bytes | memoryview, *, channel: str) -> object:
         """The value of bytes that `encode` returned.
@@ -190,6 +196,23 @@ class Codec:
 
     def __repr__(self) -> str:
         return f"<Codec with {', '.join(self._tags) or 'no registered types'}>"
+
+
+def _packed(value: object, is_ready: Callable[[object], bool], quick: Writer, careful: Writer, channel: str) -> bytes:
+    try:
+        try:
+            return pack(value if is_ready(value) else quick.prepare(value, set()))
+        except (OverflowError, ValueError):
+            # An int, str or bytes that MessagePack has no room for. It is rare: looking for it takes a second pass, so
+            # that all others take none.
+            return pack(careful.prepare(value, set()))
+    except Refused as refused:
+        raise UnstorableValueError(channel, refused.path, refused.reason) from refused.__cause__
+    except RecursionError as error:
+        raise UnstorableValueError(channel, "", "too little of Python's stack is left to look into it") from error
+    except Exception as error:  # from a function given to with_type, or a property
+        error.add_note(f"While storing a value of channel {channel!r}.")
+        raise
 
 
 class _Draft:

@@ -22,7 +22,7 @@ def _write_list(value: list[object], writer: Writer, inside: set[int]) -> object
 
 
 def _write_dict(value: dict[object, object], writer: Writer, inside: set[int]) -> object:
-    if not _plain_keys(value, writer, inside):
+    if not plain_keys(value, writer, inside):
         return ext(codes.DICT, _pairs(value, writer, inside))
     enter(value, inside)
     safe, out, key = writer.safe, dict[object, object](), object()
@@ -36,7 +36,7 @@ def _write_dict(value: dict[object, object], writer: Writer, inside: set[int]) -
     return out
 
 
-def _plain_keys(value: dict[object, object], writer: Writer, inside: set[int]) -> bool:
+def plain_keys(value: dict[object, object], writer: Writer, inside: set[int]) -> bool:
     if writer.safe.issuperset(map(type, value)):
         return True
     # The careful writer leaves no int and no str without a look; one that is as it was, is plain.
@@ -115,10 +115,10 @@ def _members(value: Iterable[object], writer: Writer, inside: set[int]) -> bytes
             raise
     inside.discard(id(value))
     out.sort()
-    return _array_header(len(out)) + b"".join(out)
+    return array_header(len(out)) + b"".join(out)
 
 
-def _array_header(length: int) -> bytes:
+def array_header(length: int) -> bytes:
     if length < 16:
         return bytes((0x90 | length,))
     if length < 2**16:

@@ -1,4 +1,4 @@
-"""The suite that every saver passes, one module per promise. Run it on a saver of your own:
+"""The suite that every saver passes, one module per promise, and that of every cache. Run it on one of your own:
 
     import pytest
     from checkpoint_savers.conformance import SaverConformance
@@ -7,6 +7,13 @@
         @pytest.fixture
         def open_saver(self, tmp_path):
             return lambda: MySaver(tmp_path / "store")     # an async context manager that gives the saver
+
+    from checkpoint_savers.conformance import CacheConformance
+
+    class TestMyCache(CacheConformance):
+        @pytest.fixture
+        def open_cache(self, tmp_path):
+            return lambda clock: MyCache(tmp_path / "cache", clock=clock)    # an async context manager, as above
 
 It needs pytest, and anyio, which brings the plugin that runs the checks: on asyncio and on trio if that is
 installed, or on what a fixture `anyio_backend` of yours says.
@@ -23,6 +30,7 @@ pytest.register_assert_rewrite(
     *(
         f"{__name__}.{module}"
         for module in (
+            "caches",
             "deleting",
             "listing",
             "moving",
@@ -40,6 +48,7 @@ pytest.register_assert_rewrite(
     )
 )
 
+from .caches import CacheConformance
 from .deleting import Deleting
 from .listing import Listing
 from .moving import Moving
@@ -53,7 +62,7 @@ from .p11_bytes import Bytes
 from .p13_both_loops import BothLoops
 from .reading import Reading
 
-__all__ = ["SaverConformance"]
+__all__ = ["CacheConformance", "SaverConformance"]
 
 
 class SaverConformance(

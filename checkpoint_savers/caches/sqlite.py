@@ -1,0 +1,338 @@
+"""`SqliteCache`: entries in one SQLite file, for any number of processes on one machine.
+
+A row's columns are for finding it. What is believed is its frame, which is sealed, and holds expiry, namespace and key
+beside the value: a row of which any part is damaged is a miss, and is removed. Damage that SQLite itself finds is an
+error, as in a saver; the advice is another one, since a cache can be deleted.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sqlite3
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from struct import Struct
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+import anyio
+
+from ..codec import seal, unseal
+from ..errors import CorruptCheckpointError, SaverClosedError, StorageReadOnlyError, UnsupportedFormatError
+from ..sqlite.failures import is_read_only
+from ..sqlite.schema import _end, _patiently
+from ..sqlite.worker import Job, Worker
+from .abc import BaseCache, Entry, FullKey, Namespace, checked_entries, checked_keys, checked_namespaces
+
+T = TypeVar("T")
+
+APPLICATION_ID: Final = 0x50524743
+"""`PRGC`, in the file's header: this is a cache of ours."""
+
+VERSION: Final = 1
+"""The number of this layout, in the file's header (`user_version`). A greater one is refused, not touched."""
+
+MANY: Final = 1000
+"""Expired rows that one write removes at most: it adds fewer, and nobody has to wait long for it."""
+
+# The namespace stands first, so that one range of the table is a namespace with all that are inside it.
+_TABLES: Final = (
+    """
+    CREATE TABLE entries (
+        namespace BLOB NOT NULL,
+        key BLOB NOT NULL,
+        expires_at REAL,
+        frame BLOB NOT NULL,
+        PRIMARY KEY (namespace, key)
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX entries_by_expiry ON entries (expires_at) WHERE expires_at IS NOT NULL",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {VERSION}",
+)
+
+_GET: Final = "SELECT frame FROM entries WHERE namespace = ? AND key = ?"
+_PUT: Final = "INSERT OR REPLACE INTO entries (namespace, key, expires_at, frame) VALUES (?, ?, ?, ?)"
+_FORGET: Final = "DELETE FROM entries WHERE namespace = ? AND key = ? AND frame IS ?"
+_FORGET_EXPIRED: Final = (
+    "DELETE FROM entries WHERE (namespace, key) IN "
+    "(SELECT namespace, key FROM entries WHERE expires_at <= ? ORDER BY expires_at LIMIT ?)"
+)
+_CLEAR: Final = "DELETE FROM entries WHERE namespace >= ? AND namespace < ?"
+
+_ANOTHER_FILE: Final = "Choose another file"
+
+_EXPIRY: Final = Struct(">d")
+
+
+class SqliteCache(BaseCache):
+    """Keeps entries in one SQLite file, which any number of processes on one machine may use at once.
+
+        async with SqliteCache("cache.db") as cache:
+            ...
+
+    An entry that does not expire stays until it is cleared. A power loss may take the last entries, never part of one.
+    SQLite's WAL mode is used, which needs a local disk. A cache has a file of its own: a saver's is refused.
+
+    Args:
+        path: a file, which is made if it is missing; `":memory:"`; or an SQLite URI (`file:cache.db?mode=ro`).
+        busy_timeout: seconds to wait for another process's lock, before `StorageLockedError`.
+        clock: as for every cache.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        busy_timeout: float = 5.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(clock=clock)
+        if not busy_timeout >= 0:
+            raise ValueError(f"busy_timeout is seconds, 0 or more, not {busy_timeout!r}")
+        self.path = os.fspath(path)
+        self._is_uri = isinstance(path, str) and path.startswith("file:")
+        self.busy_timeout = busy_timeout
+        self._worker: Worker | None = None
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        busy_timeout: float = 5.0,
+        clock: Callable[[], float] = time.time,
+    ) -> Self:
+        """A cache to be opened with `async with`. Arguments as for the class."""
+        return cls(path, busy_timeout=busy_timeout, clock=clock)
+
+    # ---- opening and closing ---------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Open the database, checking first whose it is.
+
+        Raises:
+            CorruptCheckpointError: it is damaged, or no cache.
+            UnsupportedFormatError: it is of a later version of this package.
+            StorageError: it cannot be opened; `StorageReadOnlyError`: it is new, and cannot be written.
+        """
+        if self._worker is not None:
+            raise SaverClosedError(f"the cache of {self.path} is open already: one 'async with' at a time")
+        worker = self._worker = Worker(
+            self.path,
+            name=self.path,
+            uri=self._is_uri,
+            prepare=partial(_prepare, name=self.path, busy_timeout=self.busy_timeout),
+            busy_timeout=self.busy_timeout,
+        )
+        try:
+            await worker.open()
+        except CorruptCheckpointError as error:
+            self._worker = None
+            raise _in_own_words(error) from error.__cause__
+        except BaseException:
+            self._worker = None
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Finish what was begun, and close: on any thread and event loop, not just those it was opened on."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            with anyio.CancelScope(shield=True):  # else a cancelled scope would not even begin to close
+                await worker.close()
+
+    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+        worker: Worker | None = getattr(self, "_worker", None)
+        if worker is not None and worker.is_open:
+            worker.stop()
+            warn(f"{self!r} of {self.path} was never closed: use it in 'async with'", ResourceWarning, source=self)
+
+    async def _run(self, work: Callable[[sqlite3.Cursor], T], *, writes: bool) -> T:
+        worker = self._worker  # read once: another thread may close the cache meanwhile
+        if worker is None:
+            raise _closed(self.path)
+        try:
+            return await worker.run(Job(work, writes=writes))
+        except SaverClosedError:  # said of a saver
+            raise _closed(self.path) from None
+        except CorruptCheckpointError as error:
+            raise _in_own_words(error) from error.__cause__
+
+    # ---- the port --------------------------------------------------------------------------------------------
+
+    async def aget(self, keys: Iterable[FullKey]) -> dict[FullKey, bytes]:
+        wanted = checked_keys(keys)
+        if not wanted:
+            return {}
+        rows = await self._run(partial(_get, keys=wanted), writes=False)
+        now, found = self.clock(), dict[FullKey, bytes]()
+        damaged = list[tuple[bytes, bytes, object]]()
+        for key, frame in rows:
+            try:
+                entry = _read(key, frame)
+            except CorruptCheckpointError:
+                damaged.append((*_columns(key), frame))
+            except UnsupportedFormatError:
+                continue  # a later version's, which may want to read it again
+            else:
+                if now < entry.expires_at:
+                    found[key] = entry.value
+        if damaged:
+            await self._forget(damaged)
+        return found
+
+    async def _forget(self, damaged: list[tuple[bytes, bytes, object]]) -> None:
+        """Remove rows, unless they have been written again meanwhile."""
+
+        def forget(db: sqlite3.Cursor) -> None:
+            db.executemany(_FORGET, damaged)
+
+        try:
+            await self._run(forget, writes=True)
+        except StorageReadOnlyError:
+            return  # where nothing can be written, they stay misses
+
+    async def aset(self, pairs: Mapping[FullKey, tuple[bytes, float | None]]) -> None:
+        now = self.clock()
+        rows = [
+            (*_columns(key), None if entry.expires_at == math.inf else entry.expires_at, _frame(key, entry))
+            for key, entry in checked_entries(pairs, now).items()
+        ]
+
+        def put(db: sqlite3.Cursor) -> None:
+            db.execute(_FORGET_EXPIRED, (now, MANY + len(rows)))
+            db.executemany(_PUT, rows)
+
+        if rows:
+            await self._run(put, writes=True)
+
+    async def aclear(self, namespaces: Iterable[Namespace] | None = None) -> None:
+        ranges = [_range(one) for one in checked_namespaces(namespaces)]
+
+        def clear(db: sqlite3.Cursor) -> None:
+            db.executemany(_CLEAR, ranges)
+
+        if ranges:
+            await self._run(clear, writes=True)
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
+def _get(db: sqlite3.Cursor, *, keys: list[FullKey]) -> list[tuple[FullKey, object]]:
+    rows = [(key, db.execute(_GET, _columns(key)).fetchone()) for key in keys]
+    return [(key, row[0]) for key, row in rows if row is not None]
+
+
+def _columns(key: FullKey) -> tuple[bytes, bytes]:
+    namespace, name = key
+    return _namespace(namespace), name.encode("utf-8", "surrogatepass")
+
+
+def _namespace(namespace: Namespace) -> bytes:
+    """Each part, and a zero after it. So a namespace's bytes are how those of all inside it begin.
+
+    A zero in a part is followed by 0xff, which no text has in UTF-8: no other part can look like its end.
+    """
+    return b"".join(part.encode("utf-8", "surrogatepass").replace(b"\0", b"\0\xff") + b"\0" for part in namespace)
+
+
+def _range(namespace: Namespace) -> tuple[bytes, bytes]:
+    """The namespace and all inside it: those that begin with its bytes, and go on with what a part can begin with."""
+    start = _namespace(namespace)
+    return start, start + b"\xff"
+
+
+def _frame(key: FullKey, entry: Entry) -> bytes:
+    return seal(b"".join((_EXPIRY.pack(entry.expires_at), *_columns(key), entry.value)))
+
+
+def _read(key: FullKey, frame: object) -> Entry:
+    """The entry of a stored frame.
+
+    Raises:
+        CorruptCheckpointError: it is damaged, or another key's.
+        UnsupportedFormatError: a later version has written it.
+    """
+    where = f"the cached value of {key!r}"
+    if not isinstance(frame, bytes):
+        raise CorruptCheckpointError(where, f"not bytes but {type(frame).__name__}")
+    body, known = unseal(frame, where), b"".join(_columns(key))
+    end = _EXPIRY.size + len(known)
+    if body[_EXPIRY.size : end] != known:
+        raise CorruptCheckpointError(where, "it is another key's")
+    return Entry(bytes(body[end:]), *_EXPIRY.unpack_from(body))
+
+
+# ---- the file --------------------------------------------------------------------------------------------------------
+
+
+def _prepare(connection: sqlite3.Connection, name: str, *, busy_timeout: float) -> None:
+    """Make a fresh connection ready: check whose file it is before anything is changed; then set an empty one up."""
+    deadline = time.monotonic() + busy_timeout
+    _patiently(connection, "BEGIN", deadline)
+    try:
+        is_ready = _is_ready(connection, name)
+    finally:
+        _end(connection)
+    if not is_ready:
+        _set_up(connection, name, deadline)
+    try:
+        _patiently(connection, "PRAGMA journal_mode = WAL", deadline)
+    except sqlite3.OperationalError as error:
+        if not is_read_only(error):
+            raise
+    _patiently(connection, "PRAGMA synchronous = NORMAL", deadline)
+
+
+def _set_up(connection: sqlite3.Connection, name: str, deadline: float) -> None:
+    """Of several processes that try, the first to get the lock does; the others see under it that it is done."""
+    try:
+        _patiently(connection, "BEGIN IMMEDIATE", deadline)
+        if not _is_ready(connection, name):
+            for statement in _TABLES:
+                connection.execute(statement)
+        _patiently(connection, "COMMIT", deadline)
+    except sqlite3.OperationalError as error:
+        if not is_read_only(error):
+            raise
+        raise StorageReadOnlyError(f"{name}: the database is empty, and cannot be written") from error
+    finally:
+        _end(connection)
+
+
+def _is_ready(connection: sqlite3.Connection, name: str) -> bool:
+    """Whether the file is a cache; False when nothing is there yet. Raises when what is there is not for us."""
+    application_id: int = connection.execute("PRAGMA application_id").fetchone()[0]
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    names = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema")}
+    if application_id == APPLICATION_ID:
+        if version > VERSION:
+            raise UnsupportedFormatError(name, version, VERSION)
+        missing = sorted({"entries", "entries_by_expiry"} - names)
+        if version < 1 or missing:
+            raise CorruptCheckpointError(name, f"its version is {version}, and these parts are missing: {missing}")
+        return True
+    if application_id or version or names:
+        raise CorruptCheckpointError(name, "it is a database, and no cache", _ANOTHER_FILE)
+    return False
+
+
+# ---- errors ----------------------------------------------------------------------------------------------------------
+
+
+def _in_own_words(error: CorruptCheckpointError) -> CorruptCheckpointError:
+    """What is wrong with the file, with advice for a cache. A file of another program is not to be deleted."""
+    if error.advice == _ANOTHER_FILE:
+        return error
+    return CorruptCheckpointError(error.where, error.reason, "Delete it: what a cache holds can be computed again")
+
+
+def _closed(name: str) -> SaverClosedError:
+    return SaverClosedError(f"the cache of {name} is not open in this process: use it in 'async with SqliteCache(...)'")

@@ -1,0 +1,142 @@
+"""Both caches keep every promise of the port, on every event loop; and what is the one's in memory alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import anyio
+import pytest
+from sqlite_tools import ENV
+
+from checkpoint_savers import caches
+from checkpoint_savers.caches import BaseCache, FullKey, InMemoryCache, SqliteCache
+from checkpoint_savers.conformance import CacheConformance
+from checkpoint_savers.conformance.caches import Clock, OpenCache, keeps, kept, key
+from checkpoint_savers.conformance.suite import NOW
+
+
+class TestInMemoryCache(CacheConformance):
+    @pytest.fixture
+    def open_cache(self) -> OpenCache:
+        caches: list[BaseCache] = []
+
+        def open_cache(clock: Clock) -> nullcontext[BaseCache]:
+            if not caches:
+                caches.append(InMemoryCache(clock=clock))
+            return nullcontext(caches[0])
+
+        return open_cache
+
+
+class TestSqliteCache(CacheConformance):
+    @pytest.fixture
+    def open_cache(self, tmp_path: Path) -> OpenCache:
+        return lambda clock: SqliteCache.open(tmp_path / "cache.db", busy_timeout=60, clock=clock)
+
+
+class TestSqliteCacheInMemory(CacheConformance):
+    @pytest.fixture
+    def open_cache(self) -> OpenCache:
+        return lambda clock: SqliteCache(":memory:", clock=clock)
+
+
+def numbered(*numbers: int) -> list[FullKey]:
+    return [key(str(number)) for number in numbers]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def run(work: object) -> None:
+    anyio.run(work)  # type: ignore[arg-type]  # InMemoryCache asks nothing of the loop; one is enough here
+
+
+def test_the_entry_that_was_not_used_for_longest_makes_room() -> None:
+    """A cache in memory never holds more than it may; what is read or written again stays."""
+
+    async def main() -> None:
+        async with InMemoryCache(max_entries=3) as cache:
+            await keeps(cache, *numbered(1, 2, 3))
+            assert await kept(cache, numbered(1)) == numbered(1)
+            await keeps(cache, *numbered(2))
+            await keeps(cache, *numbered(4))
+            assert len(cache) == 3
+            assert await kept(cache, numbered(1, 2, 3, 4)) == numbered(1, 2, 4)
+            await keeps(cache, *numbered(*range(10)))
+            assert len(cache) == 3
+            assert await kept(cache, numbered(*range(10))) == numbered(7, 8, 9)
+
+    run(main)
+
+
+def test_expired_entries_make_room_first(clock: Clock) -> None:
+    """What has expired goes by itself when something is written, before anything that has not."""
+
+    async def main() -> None:
+        cache = InMemoryCache(max_entries=3, clock=clock)
+        await keeps(cache, *numbered(1))
+        await keeps(cache, *numbered(2, 3), ttl=10)
+        clock.now = NOW + 10
+        assert len(cache) == 3
+        await keeps(cache, *numbered(4))
+        assert len(cache) == 2
+        await keeps(cache, *numbered(5))
+        assert await kept(cache, numbered(1, 4, 5)) == numbered(1, 4, 5)
+
+    run(main)
+
+
+def test_reading_removes_what_has_expired(clock: Clock) -> None:
+    """An entry that was found to have expired is not held any longer."""
+
+    async def main() -> None:
+        cache = InMemoryCache(clock=clock)
+        await keeps(cache, *numbered(1, 2), ttl=10)
+        clock.now = NOW + 10
+        assert await kept(cache, numbered(1)) == []
+        assert len(cache) == 1
+
+    run(main)
+
+
+def test_a_cache_does_not_grow_by_being_used(clock: Clock) -> None:
+    """An entry written ten thousand times, and ten thousand entries that are cleared, leave nothing behind."""
+
+    async def main() -> None:
+        cache = InMemoryCache(clock=clock, max_entries=100)
+        for number in range(10_000):
+            await keeps(cache, *numbered(0), ttl=1000 + number)
+        assert len(cache._expiries) < 20
+        for number in range(10_000):
+            await keeps(cache, *numbered(number), ttl=1000)
+        assert len(cache._expiries) < 3 * 100
+        await cache.aclear()
+        await keeps(cache, *numbered(1))
+        assert len(cache) == 1 and not cache._expiries
+
+    run(main)
+
+
+def test_room_for_nothing_is_a_mistake() -> None:
+    """A cache holds at least one entry."""
+    with pytest.raises(ValueError, match="max_entries"):
+        InMemoryCache(max_entries=0)
+
+
+def test_importing_the_caches_loads_no_driver() -> None:
+    """SQLite is loaded by who asks for SqliteCache, and the names of the package are real and sorted."""
+    code = "import sys, json, checkpoint_savers.caches; print(json.dumps(sorted(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ENV)
+    loaded = json.loads(ran.stdout)
+    assert not [name for name in loaded if name.split(".")[0] in ("sqlite3", "aiosqlite", "trio")]
+    assert not [name for name in loaded if "sqlite" in name]
+    assert caches.__all__ == sorted(caches.__all__)
+    assert all(getattr(caches, name) is not None for name in caches.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'RedisCache'"):
+        caches.RedisCache  # noqa: B018  # what is not there
