@@ -70,8 +70,9 @@ OverflowPolicy: TypeAlias = Literal["block", "drop_oldest", "coalesce"]
 """What becomes of a chunk whose reader is slow: the run waits for the reader; the oldest unread chunk of that mode is
 dropped; or only the newest of that mode is kept."""
 
-Durability: TypeAlias = Literal["sync"]
-"""When a superstep is stored: "sync" before the next one starts."""
+Durability: TypeAlias = Literal["sync", "async", "exit"]
+"""When a superstep is stored: "sync" before the next one starts, "async" while the next one runs, "exit" when the run
+ends, all of them as one."""
 
 All: TypeAlias = Literal["*"]
 """Every node."""
