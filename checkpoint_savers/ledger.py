@@ -50,6 +50,8 @@ class Entry(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
             Only of tasks that have no record of their own.
         tips: namespace -> the checkpoint at which the state of a subgraph stands, for those that keep it from call to
             call and that this superstep moved. So a branch of the root has its own branch of each.
+        spent: name of a budget -> the total as text, of those that changed: the digits of an int, or those of a Decimal
+            and a "d".
     """
 
     full: bool
@@ -63,6 +65,62 @@ class Entry(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     ran: tuple[str, ...]
     results: dict[str, tuple[tuple[str, bytes | None], ...]]
     tips: dict[str, str] = {}
+    spent: dict[str, str] = {}
+
+
+def merge(first: Entry, second: Entry) -> Entry:
+    """The one entry that does what two do, one after the other.
+
+    It shows the results of the first: those of the tasks that were planned on the checkpoint before both. The tasks
+    of the second were planned on one that is never stored.
+    """
+    results = _spelled_out(first, second)
+    if second.full:
+        return msgspec.structs.replace(second, results=results)
+    gone = set(second.emptied)
+    values = {channel: data for channel, data in first.values.items() if channel not in gone} | second.values
+    kinds = {channel: kind for channel, kind in first.kinds.items() if channel not in gone} | second.kinds
+    versions = {channel: first.versions.get(channel, first.clock) for channel in first.values} | first.versions
+    versions = {
+        channel: version
+        for channel, version in versions.items()
+        if channel not in gone and channel not in second.values
+    } | second.versions
+    seen = {channel: nodes for channel, nodes in first.seen.items() if channel not in gone}
+    for channel, nodes in second.seen.items():
+        seen[channel] = {**seen.get(channel, {}), **nodes}
+    return Entry(
+        full=first.full,
+        ts=second.ts,
+        clock=second.clock,
+        values=values,
+        emptied=() if first.full else tuple(dict.fromkeys((*first.emptied, *second.emptied))),
+        kinds=kinds,
+        versions=versions,
+        seen=seen,
+        ran=second.ran,
+        results=results,
+        tips={**first.tips, **second.tips},
+        spent={**first.spent, **second.spent},
+    )
+
+
+def _spelled_out(first: Entry, second: Entry) -> dict[str, tuple[tuple[str, bytes | None], ...]]:
+    """The first entry's results, where "the value that the channel has now" is not what it has after the second."""
+
+    def lasts(channel: str) -> bool:
+        return not (second.full or channel in second.values or channel in second.emptied)
+
+    return {
+        task: tuple(
+            [
+                (channel, data if data is not None or lasts(channel) else first.values[channel])
+                for channel, data in written
+                if data is not None or lasts(channel) or channel in first.values
+            ]
+        )
+        for task, written in first.results.items()
+    }
 
 
 class TaskEntry(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
@@ -76,6 +134,7 @@ class TaskEntry(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
         interrupts: the questions that it stopped to ask, as (id, encoded value), in order; None when it did not.
         answers: question id -> encoded answer: all that it, or what it called, was ever given.
         handled: it has failed, and its error handler has begun: a resume goes on with that.
+        spent: as in `Entry`: what it has spent, in all its attempts.
     """
 
     name: str
@@ -85,6 +144,7 @@ class TaskEntry(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     interrupts: tuple[tuple[str, bytes], ...] | None = None
     answers: dict[str, bytes] = {}
     handled: bool = False
+    spent: dict[str, str] = {}
 
     @property
     def finished(self) -> bool:
@@ -113,10 +173,11 @@ class State(msgspec.Struct):
     seen: dict[str, dict[str, int]]
     ran: tuple[str, ...]
     tips: dict[str, str]
+    spent: dict[str, str]
 
     @classmethod
     def empty(cls) -> Self:
-        return cls(0.0, 0, {}, {}, {}, {}, (), {})
+        return cls(0.0, 0, {}, {}, {}, {}, (), {}, {})
 
     def copy(self) -> State:
         """A copy that `apply` may change; encoded values are shared, as they are never changed in place."""
@@ -129,12 +190,13 @@ class State(msgspec.Struct):
             self.seen.copy(),
             self.ran,
             self.tips.copy(),
+            self.spent.copy(),
         )
 
     def apply(self, entry: Entry) -> None:
         """Go on to the next state, in place."""
         if entry.full:
-            self.values, self.kinds, self.versions, self.seen, self.tips = {}, {}, {}, {}, {}
+            self.values, self.kinds, self.versions, self.seen, self.tips, self.spent = {}, {}, {}, {}, {}, {}
         for channel in entry.emptied:
             self.values.pop(channel, None)
             self.kinds.pop(channel, None)
@@ -149,6 +211,7 @@ class State(msgspec.Struct):
         for channel, nodes in entry.seen.items():
             self.seen[channel] = {**self.seen.get(channel, {}), **nodes}
         self.tips.update(entry.tips)
+        self.spent.update(entry.spent)
         self.ts, self.clock, self.ran = entry.ts, clock, entry.ran
 
     def whole(self, results: dict[str, tuple[tuple[str, bytes | None], ...]]) -> Entry:
@@ -165,6 +228,7 @@ class State(msgspec.Struct):
             ran=self.ran,
             results=results,
             tips=self.tips,
+            spent=self.spent,
         )
 
     def versions_seen(self) -> dict[str, dict[str, int]]:
@@ -258,12 +322,37 @@ class Reader:
         return f"thread {self.thread_id!r}{ns}, checkpoint {checkpoint_id}"
 
 
+class PutOff(msgspec.Struct, frozen=True):
+    """Checkpoints that are not stored one by one: what they changed together, and the last of them.
+
+    Attributes:
+        entry: merged.
+        checkpoint_id, step, metadata: of the last.
+    """
+
+    entry: Entry
+    checkpoint_id: CheckpointId
+    step: int
+    metadata: dict[str, Any]
+
+    @property
+    def root(self) -> str | None:
+        """The root graph's checkpoint that the last was made on; None for the root graph's own."""
+        made_on: str | None = self.metadata.get("parents", {}).get("")
+        return made_on
+
+    def then(self, later: PutOff) -> PutOff:
+        """These and those that came later."""
+        return PutOff(merge(self.entry, later.entry), later.checkpoint_id, later.step, later.metadata)
+
+
 class Ledger:
     """Appends checkpoints to one branch of a namespace.
 
     Attributes:
         state: the branch's state, encoded.
         tip: the branch's last checkpoint; None before the first.
+        put: what was put off, oldest first: at most two, of which the last is of the newest checkpoint of the root.
     """
 
     def __init__(self, ns: str, state: State, tip: CheckpointRow | None, base_bytes: int, chain_bytes: int) -> None:
@@ -274,6 +363,9 @@ class Ledger:
         self._base = None if tip is None else tip.base_id
         self._base_bytes = base_bytes
         self._chain_bytes = chain_bytes
+        self.put: list[PutOff] = []
+        self._above: CheckpointId | None = None  # the checkpoint that what was put off comes after,
+        self._held: set[str] = set()  # and the channels that it knows
 
     @classmethod
     def start(cls, ns: str) -> Ledger:
@@ -315,6 +407,78 @@ class Ledger:
         )
         self._parent, self.tip = self.tip, checkpoint_id
         return row
+
+    # ---- checkpoints that are not stored one by one ------------------------------------------------------------------
+
+    def put_off(self, entry: Entry, *, checkpoint_id: CheckpointId, step: int, metadata: dict[str, Any]) -> None:
+        """Go on to the next checkpoint, and store it later, as one with others: what is held of them does not grow
+        with their number.
+
+        Those that were made on one checkpoint of the root become one row, and all that are older another: the root's
+        state may say where those had got to.
+        """
+        made = PutOff(entry, checkpoint_id, step, metadata)
+        if not self.put:
+            self._above = self.tip
+            self._held = {*self.state.values, *self.state.seen}
+            self.put = [made]
+        elif self.put[-1].root == made.root:
+            self.put[-1] = self.put[-1].then(made)
+        else:
+            self.put = [_together(self.put), made]
+        self.state.apply(entry)
+        self._parent, self.tip = self.tip, checkpoint_id
+
+    def take_put_off(self, *, all_closed: bool = True) -> tuple[CheckpointRow, ...]:
+        """The rows of what was put off. They are stored when a commit with them returns.
+
+        Args:
+            all_closed: all were made on checkpoints that the root has left behind: they become one row.
+        """
+        if not self.put:
+            return ()
+        rows: list[CheckpointRow] = []
+        for put in [_together(self.put)] if all_closed else self.put:
+            last = put.checkpoint_id == self.tip
+            entry = msgspec.structs.replace(
+                put.entry, emptied=tuple([name for name in put.entry.emptied if name in self._held])
+            )
+            self._held.update(entry.values, entry.seen)
+            frame = seal(_encode(entry if self._base is not None else msgspec.structs.replace(entry, full=True)))
+            if self._base is None:  # the first of all: nothing was before it
+                self._base, self._base_bytes, self._chain_bytes = put.checkpoint_id, len(frame), 0
+            elif last and self._chain_bytes + len(frame) > max(self._base_bytes, SMALL):
+                frame = seal(_encode(self.state.whole(entry.results)))
+                self._base, self._base_bytes, self._chain_bytes = put.checkpoint_id, len(frame), 0
+            else:
+                self._chain_bytes += len(frame)
+            rows.append(
+                CheckpointRow(
+                    ns=self.ns,
+                    checkpoint_id=put.checkpoint_id,
+                    parent_id=self._above,
+                    base_id=self._base,
+                    step=put.step,
+                    metadata=put.metadata,
+                    frame=frame,
+                )
+            )
+            self._parent, self._above = self._above, put.checkpoint_id
+        self.put, self._held = [], set()
+        return tuple(rows)
+
+    @property
+    def stands(self) -> frozenset[CheckpointId | None]:
+        """The checkpoints that are stored, or will be: what is recorded on others is of no use to anybody."""
+        above = self._above if self.put else self.tip
+        return frozenset((above, *[put.checkpoint_id for put in self.put]))
+
+
+def _together(put: Sequence[PutOff]) -> PutOff:
+    made = put[0]
+    for later in put[1:]:
+        made = made.then(later)
+    return made
 
 
 def write_record(entry: TaskEntry) -> bytes:

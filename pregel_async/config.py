@@ -158,14 +158,30 @@ def check_budgets(
     return {**(known or {}), **given}
 
 
-def check_durability(durability: str, *, stored: bool) -> None:
-    """Raises `ConfigError` for a durability that is not known, or that nothing could have."""
+def check_durability(durability: str | None, *, stored: bool, around: Durability | None) -> Durability:
+    """How durable a run is.
+
+    Args:
+        durability: what was asked for; None for the default.
+        around: how durable the run is that the call is a part of; None when it is none.
+
+    Raises:
+        ConfigError: a durability that is not known, that nothing could have, or that the run around has not.
+    """
+    if durability is None:
+        return "sync" if around is None else around
     if durability not in get_args(Durability):
         raise ConfigError(f"durability {durability!r} is not known; known are {', '.join(get_args(Durability))}")
     if not stored:
         raise ConfigError(
             f"durability={durability!r} was asked for, and the graph has no checkpointer: compile it with one"
         )
+    if around is not None and durability != around:
+        raise ConfigError(
+            f"durability={durability!r} was asked for, and the graph runs as part of a run with durability={around!r}, "
+            "which it shares: leave it out, or name a thread of its own in config"
+        )
+    return cast("Durability", durability)
 
 
 def _journey(
@@ -199,6 +215,7 @@ def settings_of(
     stored: bool,
     nested: bool,
     on_conflict: OnConflict,
+    durability: Durability = "sync",
     context: Any,
     store: Any,
     breakpoints: Breakpoints | None,
@@ -214,6 +231,7 @@ def settings_of(
     Args:
         stored: the graph has a checkpointer, so that a thread is needed.
         nested: a node runs the graph: its thread is that of the graph around it.
+        durability: as `check_durability` gives it.
         context, store, breakpoints, debug, control, on_failure, budgets, time_limit, results: as in `Settings`.
     """
     if on_conflict not in ("reject", "wait"):
@@ -236,6 +254,7 @@ def settings_of(
         limit=_count(config, "recursion_limit") or DEFAULT_RECURSION_LIMIT,
         max_concurrency=_count(config, "max_concurrency"),
         on_conflict=on_conflict,
+        durability=durability,
         metadata=metadata,
         config=config,
         context=context,

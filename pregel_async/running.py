@@ -213,7 +213,8 @@ class Runs(SyncFace[InputT, OutputT]):
             context: what nodes get as `Runtime.context`, as the context schema says.
             interrupt_before, interrupt_after: nodes before or after which to stop, "*" for all, instead of those that
                 the graph was compiled with. Call with input None to go on.
-            durability: "sync" stores each superstep before the next starts.
+            durability: "sync", the default, stores each superstep before the next starts; "async" while the next runs;
+                "exit" stores all of them as one when the run ends. See docs/durability.md.
             stream_mode: other than "values": return the list of all chunks that `astream` would give.
             output_keys: the channels to return, instead of the output schema's.
             on_conflict: "reject" raises when another run owns the thread; "wait" waits for it.
@@ -564,8 +565,12 @@ class Runs(SyncFace[InputT, OutputT]):
                 "keeps its state with the graph around it. Give it a saver to run it by itself"
             )
         stored = isinstance(self.checkpointer, BaseCheckpointSaver) if outer is None else False
-        if durability is not None:
-            check_durability(durability, stored=stored or (outer is not None and outer.around.thread is not None))
+        hold = None if outer is None else outer.around.session.hold
+        durable = check_durability(
+            durability,
+            stored=stored or (outer is not None and outer.around.thread is not None),
+            around=None if hold is None else hold.durability,
+        )
         if context is not None:
             context = context if self._read_context is None else self._read_context(context)
         elif around is not None:
@@ -576,6 +581,7 @@ class Runs(SyncFace[InputT, OutputT]):
             stored=stored,
             nested=outer is not None,
             on_conflict=on_conflict,
+            durability=durable,
             context=context,
             store=store,
             breakpoints=stops if stops.before or stops.after else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Protocol, TypeAlias, TypedDict
 
 import msgspec
@@ -89,8 +90,9 @@ OverflowPolicy: TypeAlias = Literal["block", "drop_oldest", "coalesce"]
 """What becomes of a chunk whose reader is slow: the run waits for the reader; the oldest unread chunk of that mode is
 dropped; or only the newest of that mode is kept."""
 
-Durability: TypeAlias = Literal["sync"]
-"""When a superstep is stored: "sync" before the next one starts."""
+Durability: TypeAlias = Literal["sync", "async", "exit"]
+"""When a superstep is stored: "sync" before the next one starts, "async" while the next one runs, "exit" when the run
+ends, all of them as one."""
 
 All: TypeAlias = Literal["*"]
 """Every node."""
@@ -283,6 +285,7 @@ class StateSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         tasks: sends by index, then the triggered nodes by name.
         interrupts: all open questions of the tasks.
         error: why the superstep after this checkpoint could not be folded, if it could not.
+        spent: by budget, what the thread has spent until here, the failed attempts of pending tasks included.
     """
 
     values: Any
@@ -294,6 +297,7 @@ class StateSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[PregelTask, ...] = ()
     interrupts: tuple[Interrupt, ...] = ()
     error: TaskFailure | None = None
+    spent: Mapping[str, int | Decimal] = {}
 
 
 Config: TypeAlias = RunnableConfig | Mapping[str, Any] | str

@@ -6,19 +6,21 @@ All graphs of one run share it: the root graph's, and those that its nodes run.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
 import anyio
+from anyio.abc import TaskGroup
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import CheckpointError, StorageError, ThreadBusyError
 from checkpoint_savers.owner import this_process
-from checkpoint_savers.records import CheckpointId, Claim, Owner
+from checkpoint_savers.records import CheckpointId, Claim, Commit, Owner, TaskRecord
 
-from ..types import OnConflict
-from .loops import alone
+from ..types import Durability, OnConflict
+from .loops import alone, wait_out
+from .spending import Amounts
 from .world import World, checkpoint_id
 
 T = TypeVar("T")
@@ -27,37 +29,86 @@ CLAIM_SECONDS = 30.0
 """How long a claim lasts after the last commit or heartbeat, when its process cannot be seen to be gone."""
 
 
+class Apart:
+    """Work that goes on in a task of the run's own, which nothing cancels."""
+
+    def __init__(self) -> None:
+        self._over = anyio.Event()
+        self._error: BaseException | None = None
+
+    async def do(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do it, and keep what it raises for those who wait."""
+        try:
+            with anyio.CancelScope(shield=True):
+                await work()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._over.set()
+
+    async def wait(self) -> None:
+        """Wait until it has ended. Raises what it raised."""
+        await self._over.wait()
+        self.tell()
+
+    async def wait_out(self) -> None:
+        """The same, however often the waiter is cancelled."""
+        try:
+            await wait_out(self._over)
+        finally:
+            self.tell()
+
+    def tell(self) -> None:
+        """Raise what it raised."""
+        if self._error is not None:
+            raise self._error
+
+
 class Hold:
     """A claimed thread. Use it in `async with`, which gives it up.
 
     Attributes:
         claim: what every write shows to the saver.
+        durability: when supersteps are stored.
+        broken: what the first transaction raised that failed; None while none has. Nothing is written after it, and
+            no node is to start.
         fresh: the thread held nothing when it was claimed.
         released: the claim was given up, with the last commit.
         tips: namespace -> the checkpoint at which the state of a subgraph stands that keeps it from call to call, on
             the branch that this run is on.
         moved: those of them that changed since the root graph's last commit.
         visited: the namespaces that this run has written.
-        broken: what storage has failed with in this run; None while it has not. Nothing further is begun then.
+        spent_inside: namespace of a graph that a node runs -> what it has spent since it was called, until the graph
+            around it counts that as the node's.
         kept: by namespace of a subgraph that keeps its state from call to call: the checkpoint and the task that ran it
             last, and whether it is running.
     """
 
-    def __init__(self, saver: BaseCheckpointSaver, world: World, claim: Claim) -> None:
+    def __init__(self, saver: BaseCheckpointSaver, world: World, claim: Claim, durability: Durability = "sync") -> None:
         self.saver = saver
         self.world = world
         self.claim = claim
+        self.durability = durability
+        self.broken: BaseException | None = None
         self.fresh = claim.newest is None
         self.released = False
-        self.broken: BaseException | None = None
         self.tips: dict[str, CheckpointId] = {}
         self.moved: dict[str, CheckpointId] = {}
         self.visited: set[str] = set()
+        self.spent_inside: dict[str, Amounts] = {}
         self.kept: dict[str, tuple[tuple[str | None, str], bool]] = {}
         self._newest = claim.newest
+        self._group: TaskGroup | None = None
 
     @classmethod
-    async def take(cls, saver: BaseCheckpointSaver, world: World, thread_id: str, on_conflict: OnConflict) -> Hold:
+    async def take(
+        cls,
+        saver: BaseCheckpointSaver,
+        world: World,
+        thread_id: str,
+        on_conflict: OnConflict,
+        durability: Durability = "sync",
+    ) -> Hold:
         """Claim a thread for one run.
 
         Raises:
@@ -65,7 +116,7 @@ class Hold:
             StorageError
         """
         # The caller may have chosen the run's id, and may choose it twice: what tells owners apart is made here.
-        return cls(saver, world, await _claim(saver, world, thread_id, world.new_id(), on_conflict))
+        return cls(saver, world, await _claim(saver, world, thread_id, world.new_id(), on_conflict), durability)
 
     @property
     def thread_id(self) -> str:
@@ -97,6 +148,7 @@ class Hold:
         failure: BaseException | None = None
         try:
             async with anyio.create_task_group() as group:
+                self._group = group
                 group.start_soon(self.keep)
                 try:
                     done.append(await work())
@@ -125,6 +177,37 @@ class Hold:
                 return  # lost: the next commit is refused, and says so
             except StorageError:
                 continue  # the next commit meets it too, if it lasts
+
+    def start(self, work: Callable[[], Awaitable[None]]) -> Apart:
+        """Begin work that ends before the run does, whatever becomes of the run. For use in what `beside` does."""
+        assert self._group is not None
+        apart = Apart()
+        self._group.start_soon(apart.do, work)
+        return apart
+
+    async def commit(self, commit: Commit) -> None:
+        """Store a transaction, unless one of the run's has failed: then raise what that raised."""
+        if self.broken is not None:
+            raise self.broken
+        try:
+            await self.saver.commit(self.claim, commit)
+        except BaseException as error:
+            self._break(error)
+            raise
+
+    async def record(self, records: Sequence[TaskRecord]) -> None:
+        """Store records of tasks. As `commit`."""
+        if self.broken is not None:
+            raise self.broken
+        try:
+            await self.saver.record(self.claim, records, expires_at=self.expiry())
+        except BaseException as error:
+            self._break(error)
+            raise
+
+    def _break(self, error: BaseException) -> None:
+        if not isinstance(error, anyio.get_cancelled_exc_class()):  # else it was stored, or the run ends anyhow
+            self.broken = error
 
     def expiry(self) -> float:
         """When a claim that is renewed now lapses, in unix seconds."""

@@ -162,8 +162,7 @@ class Keeper:
             if self.is_heavy:
                 self._thread.events.append(self._row("part", self._events))
                 self._events, self._size, self._spilled = [], 0, True
-                with anyio.CancelScope(shield=True):
-                    await self._thread.save()
+                await self._thread.spill()
 
     def held(self, last: Cursor | None) -> list[Part]:
         """The events that are in nobody's hands but this process's: those of a transaction under way too.

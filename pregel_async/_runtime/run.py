@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Literal
 
 import anyio
@@ -33,7 +34,7 @@ from ..errors import (
     InvalidUpdateError,
 )
 from ..policies import Budget, OnFailure
-from ..types import Interrupt, OnConflict, RunnableConfig, RunStatus, StreamWriter
+from ..types import Durability, Interrupt, OnConflict, RunnableConfig, RunStatus, StreamWriter
 from .context import Around, Running, Session
 from .control import RunControl
 from .described import described
@@ -63,6 +64,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         limit: how many supersteps the run may take.
         max_concurrency: how many tasks run at once; None for all.
         on_conflict: what to do when another run owns the thread.
+        durability: when supersteps are stored; a graph that a node runs has that of the run around it.
         metadata: stored with each checkpoint.
         config: all of the call's settings, as nodes see them.
         context, store: what nodes get besides.
@@ -82,6 +84,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
     max_concurrency: int | None
     on_conflict: OnConflict
+    durability: Durability
     metadata: dict[str, Any]
     config: RunnableConfig
     context: Any
@@ -164,7 +167,7 @@ async def run(
     for ns, at in settings.travels.items():
         if await saver.read(thread_id, ns, at) is None:
             raise CheckpointNotFoundError(thread_id, at)
-    async with await Hold.take(saver, world, thread_id, settings.on_conflict) as hold:
+    async with await Hold.take(saver, world, thread_id, settings.on_conflict, settings.durability) as hold:
         metadata = {**settings.metadata, "run_id": run_id}
         travels = bool(settings.travels) and not await _is_where_it_stands(saver, thread_id, settings)
         thread = await Thread.open(hold, codec, program, at=settings.at, fork=travels, metadata=metadata)
@@ -254,11 +257,15 @@ async def run_nested(
                 codec(around.thread.codec),
                 program,
                 ns=ns,
+                task=outer.task.id,
                 caller=outer.task.id if keeps else None,
                 at=session.travels.pop(ns, None),
             )
             if thread.continues:
                 call = Given(None, None, [], False)
+                thread.tell_spent()
+                if session.spending is not None:
+                    session.spending.know(thread.spent())
         if thread is None or thread.board is None:
             call.require_input(program, thread_id)
         caller = outer.task.id if keeps else None
@@ -351,6 +358,8 @@ class _Run:
         self._board: Board | None = None
         self._upcoming: list[Task] | None = None  # after an input
         self._told: Told = []  # what is shown when the checkpoints that wait are stored
+        if thread is not None and self._feed is not None:
+            thread.acknowledge(partial(setattr, self._feed, "committed"))
 
     async def go(self, call: Given) -> Ended:
         resumed = call.writes is None and self._thread is not None and self._thread.board is not None
@@ -372,11 +381,18 @@ class _Run:
                 self._feed.status = "done" if done else self._feed.status
             if not done and not self._paused:
                 await self._stopped(board)
+            if self._thread is not None:
+                await self._thread.finish()
         except Exception as error:
             await self._failed(error)
             raise
         except anyio.get_cancelled_exc_class():
             await self._dismissed()
+            raise
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # what ends a process, or the graph around
+            await self._finish_beside(error)
             raise
         return Ended(board, done, self._interrupts)
 
@@ -437,6 +453,9 @@ class _Run:
     # ---- superstep.Port ----------------------------------------------------------------------------------------------
 
     async def execute(self, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
+        hold = self._session.hold
+        if hold is not None and hold.broken is not None:  # "async": the last superstep could not be stored
+            raise hold.broken
         if self._feed is not None and not tasks[0].node.hidden:
             self._feed.begin()
         if self._log is not None and self._log.planned is not None:
@@ -511,14 +530,12 @@ class _Run:
                 told += log.stored(board, row, upcoming)
             self._told += told
             keeper = None if self._feed is None else self._feed.keeper
-            if keeper is not None:
+            if keeper is not None and not (upcoming and thread.hold.durability == "exit"):
                 keeper.close(row.checkpoint_id)
                 self._label(told, None if upcoming else "done", board.step)
                 keeper.stage_head()
 
         if await thread.commit(board, ran, outcomes, upcoming, source=source, made=made):
-            if self._feed is not None:
-                self._feed.committed = board.step
             told, self._told = self._told, []
             await self._runner.show(told, at_barrier=True)
 
@@ -530,8 +547,9 @@ class _Run:
             told += self._failure(stopped) if isinstance(stopped, BudgetExceededError) else []
         elif log is not None and log.stopped is not None:
             told = log.stopped(board)
-        if self._rest(told, *_status(stopped, board.step)) and self._thread is not None:
-            await self._thread.save()
+        self._rest(told, *_status(stopped, board.step))
+        if self._thread is not None:
+            await self._thread.rest()
         await self._send(told)
 
     async def _failed(self, error: Exception) -> None:
@@ -541,9 +559,8 @@ class _Run:
             feed.keeper = None  # it has not begun: this is not how the run ended that the thread's events tell of
         told = self._failure(error)
         step = told[0][1].step if told else 0
-        if self._rest(told, "failed", step, error) and self._thread is not None:
-            with contextlib.suppress(CheckpointError):  # what `error` is about, or as hopeless
-                await self._thread.save()
+        self._rest(told, "failed", step, error)
+        await self._finish_beside(error)
         if feed is not None:
             feed.status = "failed"  # it may have come to rest before, and that could not be stored
         await self._send(told)
@@ -551,14 +568,30 @@ class _Run:
     async def _dismissed(self) -> None:
         """Keep that the run was cancelled for good, if it was: nobody is to pick it up."""
         feed, thread = self._feed, self._thread
-        if feed is None or not feed.dismissed or feed.keeper is None or thread is None or feed.status is not None:
+        if thread is None:
             return
-        feed.status = "cancelled"
-        feed.keeper.drop()
-        self._label([], "cancelled", 0 if self._board is None else self._board.step + 1)
-        feed.keeper.stage_head()  # beside what is void
-        with anyio.CancelScope(shield=True), contextlib.suppress(CheckpointError):
-            await thread.save()
+        if feed is not None and feed.dismissed and feed.keeper is not None and feed.status is None:
+            feed.status = "cancelled"
+            feed.keeper.drop()
+            self._label([], "cancelled", 0 if self._board is None else self._board.step + 1)
+            feed.keeper.stage_head()  # beside what is void
+            with anyio.CancelScope(shield=True), contextlib.suppress(CheckpointError):
+                await thread.rest()
+        await thread.finish()
+
+    async def _finish_beside(self, error: BaseException) -> None:
+        """Store what waits, as an error ends the run. What fails in that becomes the error's note."""
+        if self._thread is None:
+            return
+        try:
+            await self._thread.rest()
+        except CheckpointError as second:
+            hold = self._thread.hold
+            if second is error or hold.durability == "sync":  # what `error` is about, or as hopeless
+                return
+            with contextlib.suppress(Exception):  # an exception that refuses attributes
+                told = ". ".join([str(second), *getattr(second, "__notes__", ())])
+                error.add_note(f"and what waited could not be stored: {type(second).__name__}: {told}")
 
     def _failure(self, error: BaseException) -> Told:
         """The part that tells of a failure; once."""

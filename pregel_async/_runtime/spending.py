@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import TypeAlias
 
+from checkpoint_savers.errors import CorruptCheckpointError
+
 from ..errors import BudgetExceededError, UnknownBudgetError
 from ..policies import Budget, check_amount
 from .world import World
@@ -32,6 +34,19 @@ def total_of(several: Iterable[Mapping[str, Amount]]) -> Amounts:
         for name, amount in amounts.items():
             total[name] = plus(total[name], amount) if name in total else amount
     return total
+
+
+def as_text(amounts: Mapping[str, Amount]) -> dict[str, str]:
+    """As they are stored: an int by its digits, a Decimal with a "d" behind them."""
+    return {name: str(amount) if isinstance(amount, int) else f"{amount}d" for name, amount in amounts.items()}
+
+
+def of_text(stored: Mapping[str, str]) -> Amounts:
+    """As they were stored. Raises `CorruptCheckpointError`."""
+    try:
+        return {name: Decimal(text[:-1]) if text.endswith("d") else int(text) for name, text in stored.items()}
+    except (ValueError, ArithmeticError) as error:
+        raise CorruptCheckpointError("what was spent", f"it is no amount ({error})") from error
 
 
 class Spending:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import anyio
@@ -23,7 +24,7 @@ from checkpoint_savers.abc import PAGE
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.errors import CheckpointError, UnstorableValueError
 from checkpoint_savers.ledger import Entry, Ledger, Reader, TaskEntry, read_record, write_record
-from checkpoint_savers.records import Chain, CheckpointId, CheckpointRow, Commit, EventRow, TaskId, TaskRecord
+from checkpoint_savers.records import Chain, CheckpointId, CheckpointRow, EventRow, TaskId, TaskRecord
 
 from .._core.amending import amend
 from .._core.board import Board
@@ -35,8 +36,9 @@ from ..types import Interrupt
 from .described import described
 from .hold import Hold
 from .namespaces import CALLER, has_child, made_on, parents_of, was_made_on
+from .outbox import Late, Outbox, outbox
 from .restore import BRANCH, kind_of, restore
-from .spending import Amounts
+from .spending import Amounts, as_text, of_text, plus, total_of
 
 SUPERSTEP = TaskId("")
 """The task id under which a failure of the superstep itself is recorded."""
@@ -69,7 +71,6 @@ class Thread:
         board: what was loaded; None when it held nothing.
         caller: the task that runs the graph, when its state is kept from call to call; else None.
         continues: an earlier attempt at the same call has got this far: its input is on the board already.
-        events: rows of events that are to go with the next transaction.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Thread:
         metadata: dict[str, Any],
         parents: dict[str, str],
         outer: Thread | None = None,
+        task: TaskId | None = None,
         caller: TaskId | None = None,
     ) -> None:
         self.hold = hold
@@ -94,22 +96,30 @@ class Thread:
         self.continues = False
         self._outer = outer
         self.caller = caller
-        self._head: CheckpointId | None = None
-        self._ledger = Ledger.start(ns)
         self._loaded: CheckpointId | None = None
         self._branches = False  # a resume starts a branch here
-        self._moves = False  # a tip that is not the head: the head moves here with the next transaction
-        self._waiting: list[CheckpointRow] = []  # what goes with the next transaction: rows,
-        self._staged: list[TaskRecord] = []  # records,
-        self._clears: list[tuple[str, CheckpointId, TaskId]] = []  # and keys of records that are void then
-        self._records: dict[TaskId, TaskEntry] = {}  # of the open superstep, as they are stored
-        self.events: list[EventRow] = []
+        self._records: dict[TaskId, TaskEntry] = {}  # of the open superstep, as they are or will be stored
         self._spent: dict[TaskId, Amounts] = {}  # in this run, by tasks of the open superstep; not stored yet
-        self._batch: _Batch | None = None
+        self._task = task
+        told = self._stands_at if outer is not None and caller is not None else None
+        self._out: Outbox = outbox(hold, ns, None if outer is None else outer._out, told)
+        self._step = -1
+        self._inside: dict[str, Thread] = {} if outer is None else outer._inside  # with "exit": the graphs inside
+        if outer is None and isinstance(self._out, Late):
+            self._out.end = self._store_all
 
     @property
     def thread_id(self) -> str:
         return self.hold.thread_id
+
+    @property
+    def _ledger(self) -> Ledger:
+        return self._out.ledger
+
+    @property
+    def events(self) -> list[EventRow]:
+        """Rows of events that are to go with the next transaction, or do with the one that is under way."""
+        return self._out.events
 
     @property
     def tip(self) -> CheckpointId | None:
@@ -156,12 +166,14 @@ class Thread:
         program: Program,
         *,
         ns: str,
+        task: TaskId,
         caller: TaskId | None,
         at: CheckpointId | None = None,
     ) -> Thread:
         """Load the namespace of a graph that a node of another graph runs.
 
         Args:
+            task: that runs it.
             caller: the task that runs the graph, when its state is kept from call to call; else None.
             at: travel in time: go on from this checkpoint; on a branch of its own, when the graph around is on one.
 
@@ -170,7 +182,15 @@ class Thread:
         hold = outer.hold
         assert outer.tip is not None  # a superstep always follows a checkpoint
         parents = {**outer.parents, outer.ns: outer.tip}
-        thread = cls(hold, codec, program, ns=ns, metadata=outer.metadata, parents=parents, outer=outer, caller=caller)
+        thread = cls(
+            hold, codec, program, ns=ns, metadata=outer.metadata, parents=parents, outer=outer, task=task, caller=caller
+        )
+        if isinstance(thread._out, Late):
+            before = thread._inside.get(ns)
+            thread._inside[ns] = thread
+            if before is not None and before.tip is not None and at is None:
+                thread._go_on_from(before, before.tip)
+                return thread
         if hold.fresh and ns not in hold.visited:
             return thread  # nothing of this thread is older than this run, which has not been here
         chain = await hold.saver.read(hold.thread_id, ns, at)
@@ -183,7 +203,7 @@ class Thread:
             return thread
         if chain is None:
             return thread
-        thread._head = chain.head
+        thread._out.head = chain.head
         found = await thread._made_here(chain)
         if found is not None:
             await thread._load(found)
@@ -193,6 +213,19 @@ class Thread:
             if tip is not None:
                 await thread._load(await hold.saver.read(hold.thread_id, ns, tip))
         return thread
+
+    def _go_on_from(self, before: Thread, tip: CheckpointId) -> None:
+        """Take over what this run has left here, of which nothing is stored: an earlier attempt at this call, or an
+        earlier call of a graph that keeps its state."""
+        self._out, self._loaded, self._step = before._out, before._loaded, before._step
+        self._branches, self._records = before._branches, before._records
+        self.board = restore(self.program, self._ledger.state, self._step, self.codec, thread_id=self.thread_id)
+        amended = self._records.get(AMENDED)
+        if amended is not None:
+            amend_again(self.program, self.board, amended, self.codec)
+        made = [put.metadata for put in self._ledger.put if put.checkpoint_id == tip]
+        mine = any(each["parents"] == self.parents and each.get(CALLER) == self.caller for each in made)
+        self.continues = mine or (before.continues and (before.parents, before.caller) == (self.parents, self.caller))
 
     async def _made_here(self, chain: Chain) -> Chain | None:
         """The newest state that was made by an earlier attempt at this very call, if there is one."""
@@ -208,18 +241,19 @@ class Thread:
     async def _load(self, chain: Chain | None, *, fork: bool = False) -> None:
         if chain is None:
             return
-        self._head = chain.head
+        self._out.head = chain.head
         row = chain.rows[-1]
         at = self._loaded = row.checkpoint_id
+        self._step = row.step
         reader = Reader(self.thread_id, self.ns, chain.rows)
         if self._outer is None:
             self.parents = parents_of(row)
             self.caller = row.metadata.get(CALLER)
         self.board = restore(self.program, reader.state(at), row.step, self.codec, thread_id=self.thread_id)
-        self._ledger = Ledger.resume(reader, at)
+        self._out.ledger, self._out.standing = Ledger.resume(reader, at), row.step
         if at != chain.head and not fork:
             fork = await has_child(self.hold.saver, self.thread_id, self.ns, at)
-            self._moves = not fork
+            self._out.moves = not fork
         self._branches = fork
         # An older checkpoint is deliberately run again from there: what was recorded after it stays with its branch.
         # But an update that a call made to the state is part of the state.
@@ -289,7 +323,7 @@ class Thread:
             self._append(entry, board.step, "fork")
             amended = self._records.get(AMENDED)
             if amended is not None:
-                self._staged.append(self._task_record(AMENDED, -1, amended))
+                self._out.stage(self._task_record(AMENDED, -1, amended))
 
     def fingerprint(self, values: Sequence[Any]) -> bytes:
         """What tells values apart, in any process: as they would be stored, or else their types."""
@@ -310,8 +344,41 @@ class Thread:
         return self._spent.setdefault(task.id, {})
 
     def spent(self) -> Amounts:
-        """What was spent before this run."""
-        return {}
+        """What was spent, as far as it is recorded: in the thread, or of a graph inside, since it was called."""
+        recorded = [of_text(entry.spent) for entry in self._records.values() if entry.spent]
+        return total_of([of_text(self._ledger.state.spent), *recorded])
+
+    def _with_spent(self, task_id: TaskId, entry: TaskEntry) -> TaskEntry:
+        """The record of a task, with what it has spent since its last record, and in all."""
+        now, before = self._spent.pop(task_id, None), self._records.get(task_id)
+        if not now and (before is None or not before.spent):
+            return entry
+        spent = total_of([now or {}, {} if before is None else of_text(before.spent)])
+        return msgspec.structs.replace(entry, spent=as_text(spent))
+
+    def tell_spent(self) -> None:
+        """Let the graph around know what was spent here: a node fails, is asked, or goes on with what there was."""
+        if self._outer is not None and (spent := self.spent()):
+            self.hold.spent_inside[self.ns] = spent
+
+    def _count(self, source: Source) -> dict[str, str]:
+        """The new totals, at the end of a superstep: what its tasks have spent is counted now, and no more."""
+        stored = self._ledger.state.spent
+        if not (self._spent or stored or self.hold.spent_inside or any(e.spent for e in self._records.values())):
+            return {}  # nobody spends
+        if source == "input" and self._outer is not None:
+            stored = dict.fromkeys(stored, "0")  # it is called anew, and what it has spent is counted around it
+        inside = self.hold.spent_inside
+        prefix = f"{self.ns}|" if self.ns else ""
+        below = [inside.pop(ns) for ns in list(inside) if ns != self.ns and ns.startswith(prefix)]
+        recorded = [of_text(entry.spent) for entry in self._records.values() if entry.spent]
+        changed = total_of([*self._spent.values(), *recorded, *below])
+        self._spent.clear()
+        before = of_text(stored)
+        total = {name: plus(before[name], amount) if name in before else amount for name, amount in changed.items()}
+        if self._outer is not None and (changed or stored):
+            inside[self.ns] = {**before, **total}
+        return as_text(total) if source != "input" or self._outer is None else {**stored, **as_text(total)}
 
     # ---- what earlier runs recorded --------------------------------------------------------------------------------
 
@@ -340,8 +407,7 @@ class Thread:
     async def record_failure(self, task: Task, error: Exception) -> None:
         """Store that a task has failed, and that its error handler is to run; return when that is durable."""
         failed = self._failure(task.node.name, error, (), routed=True)
-        entry = msgspec.structs.replace(failed, handled=True, answers=self._answers_of(task.id))
-        await self._share((task, entry))
+        await self._record(task, msgspec.structs.replace(failed, handled=True, answers=self._answers_of(task.id)))
 
     def writes_of(self, task: Task) -> list[Write] | None:
         """The recorded writes of a task of which only the routers are left to run."""
@@ -415,7 +481,7 @@ class Thread:
     async def _keep(self, entries: dict[TaskId, tuple[int, TaskEntry]]) -> None:
         records = [self._task_record(task_id, index, entry) for task_id, (index, entry) in entries.items()]
         with anyio.CancelScope(shield=True):
-            await self._write_records(records)
+            await self._out.answer(records)
         self._records.update({task_id: entry for task_id, (_, entry) in entries.items()})
 
     # ---- writing -----------------------------------------------------------------------------------------------------
@@ -452,7 +518,7 @@ class Thread:
             StorageError: it was rolled back whole.
         """
         try:
-            entry = self._entry(board, ran, outcomes)
+            entry = self._entry(board, ran, outcomes, source)
         except UnstorableValueError as error:
             if source == "input":  # nothing is stored of it
                 self._locate(board)
@@ -470,30 +536,67 @@ class Thread:
             and task_id not in handled
         ]
         self._records = {}
+        if self._inside:
+            self._drop_inside()
+        self._out.clear(clears)
         row = self._append(entry, board.step, source)
         self._branches = False
-        self._clears += clears
         if made is not None:
             made(row)
         if waits or (upcoming and all(task.node.hidden for task in upcoming)):
             return False
-        await self._transact(releases=not upcoming and self._outer is None)
+        await self._out.commit(ends=not upcoming)
         return True
 
     def _append(self, entry: Entry, step: int, source: Source) -> CheckpointRow:
         metadata = {**self.metadata, "source": source, "step": step, "parents": self.parents}
         if self.caller is not None:
             metadata[CALLER] = self.caller
-        row = self._ledger.append(entry, checkpoint_id=self.hold.next_id(), step=step, metadata=metadata)
-        self._waiting.append(row)
-        return row
+        self._step = step
+        return self._out.add(entry, step, metadata)
+
+    # ---- graphs inside, with "exit" ----------------------------------------------------------------------------------
+
+    def _drop_inside(self) -> None:
+        """The superstep is over: so are the graphs that its nodes ran, but for those that keep their state."""
+        over = [self]
+        for ns, thread in sorted(self._inside.items(), key=lambda item: len(item[1].parents)):
+            if thread._outer in over and thread.caller is None:
+                over.append(thread)
+                del self._inside[ns]
+
+    async def _store_all(self, releases: bool) -> None:
+        """Store all that the run has made and is of use, in the order in which one refers to another."""
+        inside = sorted(self._inside.values(), key=lambda thread: len(thread.parents))
+        at = None if releases else self.tip
+        late = [(thread, thread._out) for thread in inside if isinstance(thread._out, Late)]
+        for thread, out in late:
+            if thread.caller is not None:
+                await out.store_closed(at)
+        left = [(thread, out) for thread, out in late if thread._is_needed and not releases]
+        for _, out in reversed(left):
+            if out.waits and isinstance(out.outer, Late):
+                out.outer.due = True  # it is stored first, be it no more than the fork that this was made on
+        assert isinstance(self._out, Late)
+        await self._out.store(releases=releases)
+        for _, out in left:
+            await out.store()
+
+    @property
+    def _is_needed(self) -> bool:
+        """Whether a resume would come here: the task that runs this graph has no result."""
+        outer = self._outer
+        if outer is None or self.caller is not None:
+            return True
+        here = self._task is not None and not outer._has_result(self._task) and outer.tip == self.parents[outer.ns]
+        return here and outer._is_needed
 
     def _stands_at(self, tip: CheckpointId) -> None:
         """Where the state stands now that is kept from call to call: at a checkpoint that is stored."""
         if self._outer is not None and self.caller is not None:
             self.hold.tips[self.ns] = self.hold.moved[self.ns] = tip
 
-    def _entry(self, board: Board, ran: Sequence[Task], outcomes: Sequence[Outcome]) -> Entry:
+    def _entry(self, board: Board, ran: Sequence[Task], outcomes: Sequence[Outcome], source: Source) -> Entry:
         """What the superstep changed, encoded."""
         before, encode = self._ledger.state, self.codec.encode
         values: dict[str, bytes] = {}
@@ -536,6 +639,7 @@ class Thread:
             ran=board.ran,
             results=results,
             tips=self._moved_tips(),
+            spent=self._count(source),
         )
 
     def _moved_tips(self) -> dict[str, str]:
@@ -583,21 +687,32 @@ class Thread:
             error.add_note(f"written by node {task.node.name!r}, superstep {task.step}, task {task.id}")
             raise
         answers = {} if routed else self._answers_of(task.id)
-        await self._share((task, TaskEntry(name=task.node.name, writes=data, routed=routed, answers=answers)))
+        await self._record(task, TaskEntry(name=task.node.name, writes=data, routed=routed, answers=answers))
 
-    async def flush(self) -> None:
-        """Store what waits for the next transaction."""
-        if self._waiting:
-            await self._share(None)
+    async def _record(self, task: Task, entry: TaskEntry) -> None:
+        entry = self._with_spent(task.id, entry)
+        noted = partial(self._records.__setitem__, task.id, entry)
+        await self._out.record(self._task_record(task.id, task.index, entry), noted)
 
     def forget(self) -> None:
         """Drop what waits for the next transaction: the thread is as it was found, and this run writes nothing more."""
-        self._waiting, self._staged, self._clears, self.events = [], [], [], []
-        self._moves = False
+        self._out.forget()
 
-    async def save(self) -> None:
-        """Store the events that wait for the next transaction, and whatever else does."""
-        await self._share(None)
+    async def spill(self) -> None:
+        """Store the events that wait, as there are too many of them."""
+        await self._out.spill()
+
+    async def rest(self) -> None:
+        """The run ends here, or is cut off: store what is to be kept of it."""
+        await self._out.rest()
+
+    async def finish(self) -> None:
+        """The run of this graph is over, however it ended: what was taken over is stored when this returns."""
+        await self._out.finish()
+
+    def acknowledge(self, told: Callable[[int], None]) -> None:
+        """Tell, from now on, which superstep is stored with all before it."""
+        self._out.acknowledged = told
 
     # ---- editing -----------------------------------------------------------------------------------------------------
 
@@ -608,9 +723,9 @@ class Thread:
             UnstorableValueError
         """
         data = tuple([(name, self.codec.encode(value, channel=name)) for name, value in self._tracked(writes)])
-        entry = TaskEntry(name=task.node.name, writes=data)
+        entry = self._with_spent(task.id, TaskEntry(name=task.node.name, writes=data))
         self._records[task.id] = entry
-        self._staged.append(self._task_record(task.id, task.index, entry))
+        self._out.stage(self._task_record(task.id, task.index, entry))
 
     def copy_beside(self, board: Board) -> None:
         """Go on from a copy of the loaded checkpoint, with the same parent; what is recorded stays with the other.
@@ -618,19 +733,17 @@ class Thread:
         But an update that a call made to the state is part of the state: it is recorded of the copy too.
         """
         amended = self._records.get(AMENDED)
-        self._ledger = self._ledger.beside()
+        self._out.ledger = self._ledger.beside()
         self._records = {}
         self._branches = True
         self.branch_off(board)
         if amended is not None:
             self._records[AMENDED] = amended
-            self._staged.append(self._task_record(AMENDED, -1, amended))
+            self._out.stage(self._task_record(AMENDED, -1, amended))
 
     async def settle(self) -> None:
         """Store all that waits, in one transaction, and give the thread up."""
-        if self._waiting or self._staged or self._moves:
-            with anyio.CancelScope(shield=True):
-                await self._transact(releases=self.ns == "")
+        await self._out.settle()
 
     @property
     def fold_failed(self) -> bool:
@@ -641,42 +754,6 @@ class Thread:
     def has_records(self) -> bool:
         """Whether something is recorded of the open superstep."""
         return bool(self._records)
-
-    async def _share(self, stored: tuple[Task, TaskEntry] | None) -> None:
-        """Store a record, or only what waits, with whatever else is being recorded at the time."""
-        batch = self._batch
-        if batch is not None:
-            batch.add(stored)
-            await batch.wait()
-            return
-        batch = self._batch = _Batch()
-        batch.add(stored)
-        with anyio.CancelScope(shield=True):
-            while batch.used:
-                # Those that come while this one is being stored gather in the next; this task stores it for them.
-                self._batch = following = _Batch()
-                try:
-                    await self._store(batch.entries)
-                except BaseException as error:
-                    self._batch = None
-                    batch.done(error)
-                    following.done(error)
-                    raise
-                batch.done(None)
-                batch = following
-            self._batch = None
-
-    async def _store(self, entries: Sequence[tuple[Task, TaskEntry]]) -> None:
-        await self._write_records([self._task_record(task.id, task.index, entry) for task, entry in entries])
-        for task, entry in entries:
-            self._records[task.id] = entry
-
-    async def _write_records(self, records: Sequence[TaskRecord]) -> None:
-        if self._waiting or self._moves or self.events:
-            await self._transact(records=tuple(records))
-        elif records:
-            await self._saved_first()
-            await self.hold.saver.record(self.hold.claim, records, expires_at=self.hold.expiry())
 
     async def pause(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
         """Record a superstep that stays open: what finished and is not recorded yet, and what was asked.
@@ -689,17 +766,19 @@ class Thread:
         for task, outcome in zip(tasks, outcomes, strict=True):
             if isinstance(outcome, (Paused, Finished)):
                 entries += self._recorded(outcome.by or task, outcome)
-        with anyio.CancelScope(shield=True):
-            await self._store(entries)
+        records = [self._task_record(task.id, task.index, entry) for task, entry in entries]
+        self._records.update({task.id: entry for task, entry in entries})  # before it is asked who has a result
+        self.tell_spent()
+        await self._out.put(records)
 
     def _recorded(self, task: Task, outcome: Paused | Finished) -> Iterator[tuple[Task, TaskEntry]]:
         """The record of a task that has none as yet: of its questions, or of its result."""
         if isinstance(outcome, Paused):
-            yield task, self._paused(task, outcome)
+            yield task, self._with_spent(task.id, self._paused(task, outcome))
         elif not self._has_result(task.id):
             written = self._encoded(outcome.writes)
             if written is not None:
-                yield task, TaskEntry(name=task.node.name, writes=written)
+                yield task, self._with_spent(task.id, TaskEntry(name=task.node.name, writes=written))
 
     def check(self, task: Task, asked: Paused) -> None:
         """Refuse questions that cannot be stored, or a node's own writes beside those of its router.
@@ -743,7 +822,8 @@ class Thread:
             if isinstance(outcome, Failed):
                 writes = () if outcome.writes is None else self._encoded(outcome.writes)
                 failed = self._failure(task.node.name, outcome.error, writes, routed=outcome.writes is None)
-                entries.append((task, msgspec.structs.replace(failed, answers=self._answers_of(task.id))))
+                failed = msgspec.structs.replace(failed, answers=self._answers_of(task.id))
+                entries.append((task, self._with_spent(task.id, failed)))
             elif isinstance(outcome, (Paused, Finished)):
                 entries += self._recorded(outcome.by or task, outcome)
         records = [self._task_record(task.id, task.index, entry) for task, entry in entries]
@@ -751,11 +831,13 @@ class Thread:
             folding = self._failure("", error, (), routed=True)
             records.append(self._task_record(SUPERSTEP, -1, folding))
         try:
-            with anyio.CancelScope(shield=True):
-                await self._write_records(records)
+            self._records.update({task.id: entry for task, entry in entries})
+            self.tell_spent()
+            await self._out.put(records)
         except CheckpointError as second:
-            with contextlib.suppress(Exception):  # as above
-                error.add_note(f"and the failure could not be recorded: {type(second).__name__}: {second}")
+            with contextlib.suppress(Exception):  # an exception that refuses attributes
+                told = ". ".join([str(second), *getattr(second, "__notes__", ())])
+                error.add_note(f"and the failure could not be recorded: {type(second).__name__}: {told}")
             return False
         return True
 
@@ -795,42 +877,6 @@ class Thread:
             else "interrupt",
             frame=write_record(entry),
         )
-
-    async def _transact(
-        self,
-        *,
-        records: tuple[TaskRecord, ...] = (),
-        releases: bool = False,
-    ) -> None:
-        await self._saved_first()
-        rows, events, tip, hold = tuple(self._waiting), tuple(self.events), self._ledger.tip, self.hold
-        assert tip is not None
-        commit = Commit(
-            rows=rows,
-            expected_head=self._head,
-            records=(*self._staged, *records),
-            clears=tuple(self._clears),
-            expires_at=hold.expiry(),
-            releases=releases,
-            head=None if rows else (self.ns, tip),
-            events=events,
-        )
-        await hold.saver.commit(hold.claim, commit)
-        del self.events[: len(events)]
-        self._waiting.clear()
-        self._staged.clear()
-        self._clears.clear()
-        self._moves = False
-        self._head = tip
-        self._stands_at(tip)
-        hold.visited.add(self.ns)
-        if releases:
-            hold.released = True
-
-    async def _saved_first(self) -> None:
-        """A graph's state is stored after the checkpoint of the graph around it that it was made on."""
-        if self._outer is not None:
-            await self._outer.flush()
 
 
 def amend_again(program: Program, board: Board, entry: TaskEntry, codec: Codec) -> None:
@@ -883,7 +929,7 @@ async def withdraw(inside: Thread, ids: Collection[str]) -> None:
                 frame = write_record(msgspec.structs.replace(entry, interrupts=left))
                 changed.append(msgspec.structs.replace(record, frame=frame))
         if changed:
-            await hold.saver.record(hold.claim, changed, expires_at=hold.expiry())
+            await hold.record(changed)
 
 
 def handler_of(task: Task, entry: TaskEntry) -> Task | None:
@@ -899,31 +945,3 @@ def _by(outcome: Outcome) -> Task | None:
 def _is_result(entry: TaskEntry) -> bool:
     """Whether a record is what history shows of a task of the plan."""
     return entry.finished and not (entry.writes and entry.writes[0][0] == RETURN)
-
-
-class _Batch:
-    """Records that are stored in one transaction, and the tasks that wait for it."""
-
-    def __init__(self) -> None:
-        self.entries: list[tuple[Task, TaskEntry]] = []
-        self.used = False
-        self._event: anyio.Event | None = None
-        self._error: BaseException | None = None
-
-    def add(self, stored: tuple[Task, TaskEntry] | None) -> None:
-        self.used = True
-        if stored is not None:
-            self.entries.append(stored)
-
-    async def wait(self) -> None:
-        """Wait until it is durable. Raises what storing it raised."""
-        if self._event is None:
-            self._event = anyio.Event()
-        await self._event.wait()
-        if self._error is not None:
-            raise self._error
-
-    def done(self, error: BaseException | None) -> None:
-        self._error = error
-        if self._event is not None:
-            self._event.set()

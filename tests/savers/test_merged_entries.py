@@ -1,0 +1,133 @@
+"""Checkpoints that are stored as one: the merged entry is worth all of them, and does not grow with their number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpoint_savers.ledger import Entry, Ledger, Reader, State, merge
+from checkpoint_savers.records import CheckpointId, CheckpointRow
+
+CHANNELS = st.sampled_from(["a", "b", "c", "d"])
+NODES = st.sampled_from(["n", "m"])
+NUMBERS = st.integers(0, 5)
+DATA = st.binary(max_size=2)
+WRITES = st.lists(st.tuples(CHANNELS, st.none() | DATA), max_size=3).map(tuple)
+ENTRIES = st.builds(
+    Entry,
+    full=st.booleans(),
+    ts=st.floats(0, 9),
+    clock=NUMBERS,
+    values=st.dictionaries(CHANNELS, DATA, max_size=3),
+    emptied=st.lists(CHANNELS, max_size=3, unique=True).map(tuple),
+    kinds=st.dictionaries(CHANNELS, st.sampled_from(["k", "l"]), max_size=3),
+    versions=st.dictionaries(CHANNELS, NUMBERS, max_size=3),
+    seen=st.dictionaries(CHANNELS, st.dictionaries(NODES, NUMBERS, max_size=2), max_size=2),
+    ran=st.lists(NODES, max_size=2).map(tuple),
+    results=st.dictionaries(st.sampled_from(["t", "u"]), WRITES, max_size=2),
+    tips=st.dictionaries(st.sampled_from(["x", "y"]), st.sampled_from(["1", "2"]), max_size=2),
+)
+SPARSE = ENTRIES.map(lambda entry: msgspec.structs.replace(entry, full=False))
+
+
+def _as_runs_make_them(entry: Entry) -> Entry:
+    """Only what holds something has a kind and a version."""
+    return msgspec.structs.replace(
+        entry,
+        full=False,
+        kinds=dict.fromkeys(entry.values, "k"),
+        versions={name: version for name, version in entry.versions.items() if name in entry.values},
+    )
+
+
+MADE = ENTRIES.map(_as_runs_make_them)
+
+
+def after(*entries: Entry) -> State:
+    state = State.empty()
+    for entry in entries:
+        state.apply(entry)
+    return state
+
+
+@given(ENTRIES, ENTRIES, ENTRIES)
+def test_it_does_what_both_do(before: Entry, first: Entry, second: Entry) -> None:
+    """The merged entry leads from any state to where the two lead, one after the other."""
+    assert after(before, merge(first, second)) == after(before, first, second)
+
+
+@given(ENTRIES, ENTRIES, ENTRIES, ENTRIES)
+def test_the_order_of_merging_does_not_matter(before: Entry, one: Entry, two: Entry, three: Entry) -> None:
+    """Three are worth the same whether the first or the last two are merged first."""
+    left, right = merge(merge(one, two), three), merge(one, merge(two, three))
+    assert after(before, left) == after(before, right) == after(before, one, two, three)
+
+
+@given(SPARSE, ENTRIES)
+def test_results_are_what_they_were(first: Entry, second: Entry) -> None:
+    """History shows the results of the first entry's tasks as it would have without the second."""
+
+    def shown(entry: Entry, values: dict[str, bytes]) -> Any:
+        return {
+            task: [(name, values.get(name) if data is None else data) for name, data in writes]
+            for task, writes in entry.results.items()
+        }
+
+    written = {name for writes in first.results.values() for name, data in writes if data is None}
+    first = msgspec.structs.replace(first, values={**dict.fromkeys(written, b"now"), **first.values})
+    merged = merge(first, second)
+    assert shown(merged, after(first, second).values) == shown(first, first.values)
+
+
+@given(st.lists(MADE, max_size=3), st.lists(MADE, min_size=1, max_size=6))
+def test_what_was_put_off_is_read_back(before: list[Entry], late: list[Entry]) -> None:
+    """A thread whose last checkpoints are stored as one is read back as if each had been stored; so is the one made of
+    those that the root had left behind."""
+    ledger, rows = Ledger.start(""), list[CheckpointRow]()
+    number = 0
+
+    def name() -> CheckpointId:
+        nonlocal number
+        number += 1
+        return CheckpointId(f"{number:03}")
+
+    for entry in before:
+        rows.append(ledger.append(entry, checkpoint_id=name(), step=number, metadata={}))
+    above, roots = ledger.tip, ["r1", "r2", "r3"]
+    for at, entry in enumerate(late):
+        root = roots[at * len(roots) // len(late)]
+        ledger.put_off(entry, checkpoint_id=name(), step=number, metadata={"parents": {"": root}})
+        assert len(ledger.put) <= 2 and ledger.tip in ledger.stands and above in ledger.stands
+    made = ledger.take_put_off(all_closed=False)
+    assert [row.parent_id for row in made] == [above, *[row.checkpoint_id for row in made[:-1]]]
+    assert made[-1].checkpoint_id == ledger.tip and not ledger.put
+    reader = Reader("t", "", [*rows, *made])
+    assert reader.state(made[-1].checkpoint_id) == ledger.state
+    assert Ledger.resume(reader, made[-1].checkpoint_id).tip == ledger.tip
+
+
+def test_it_does_not_grow() -> None:
+    """A thousand supersteps that change one channel take the bytes of one."""
+    ledger = Ledger.start("")
+    sizes: list[int] = []
+    for number in range(1000):
+        entry = Entry(
+            full=False,
+            ts=1.0,
+            clock=number,
+            values={"a": b"x"},
+            emptied=("b",),
+            kinds={"a": "k"} if number == 0 else {},
+            versions={},
+            seen={"a": {"n": number}},
+            ran=("n",),
+            results={f"task {number}": (("a", None),)},
+        )
+        ledger.put_off(entry, checkpoint_id=CheckpointId(f"{number:04}"), step=number, metadata={})
+        sizes.append(len(msgspec.msgpack.encode(ledger.put[0].entry)))
+    assert max(sizes[2:]) <= sizes[1] + 16
+    [row] = ledger.take_put_off()
+    assert row.parent_id is None and row.base_id == row.checkpoint_id and len(row.frame) < 200
