@@ -528,16 +528,24 @@ class _Run:
                 told += log.updated(board)
             if log.stored is not None:
                 told += log.stored(board, row, upcoming)
+            feed = self._feed
+            if feed is not None and feed.keeper is not None and not (upcoming and thread.hold.durability == "exit"):
+                stops = source == "loop" and self._stops_between(ran, upcoming)
+                if stops:  # told with the superstep: who comes back must not run past a breakpoint
+                    told += [] if log.stopped is None else log.stopped(board)
+                    feed.status = "stopped"
+                feed.keeper.close(row.checkpoint_id)
+                self._label(told, feed.status if upcoming else "done", board.step)
+                feed.keeper.stage_head()
             self._told += told
-            keeper = None if self._feed is None else self._feed.keeper
-            if keeper is not None and not (upcoming and thread.hold.durability == "exit"):
-                keeper.close(row.checkpoint_id)
-                self._label(told, None if upcoming else "done", board.step)
-                keeper.stage_head()
 
         if await thread.commit(board, ran, outcomes, upcoming, source=source, made=made):
             told, self._told = self._told, []
             await self._runner.show(told, at_barrier=True)
+
+    def _stops_between(self, ran: Sequence[Task], upcoming: Sequence[Task]) -> bool:
+        breakpoints = self._settings.breakpoints
+        return bool(upcoming) and breakpoints is not None and breakpoints.between(ran, upcoming)
 
     async def _stopped(self, board: Board) -> None:
         """The run stops between two supersteps: at a breakpoint, or because it drains."""
@@ -545,6 +553,8 @@ class _Run:
         told: Told = []
         if stopped is not None:
             told += self._failure(stopped) if isinstance(stopped, BudgetExceededError) else []
+        elif self._feed is not None and self._feed.status == "stopped":
+            pass  # it was told with the superstep
         elif log is not None and log.stopped is not None:
             told = log.stopped(board)
         self._rest(told, *_status(stopped, board.step))
