@@ -239,6 +239,18 @@ async def test_a_file_that_is_no_cache(path: Path, make: Callable[[Path], None],
     assert not saver_threads()
 
 
+async def test_a_cache_may_be_opened_again_after_an_error(path: Path) -> None:
+    """Once the damaged file is gone, the same object makes another."""
+    no_database(path)
+    cache = SqliteCache(path)
+    for _ in range(2):
+        with pytest.raises(CorruptCheckpointError):
+            await cache.__aenter__()
+    path.unlink()
+    async with cache:
+        await keeps(cache, *KEYS)
+
+
 async def test_a_savers_file_is_no_cache_and_the_other_way_round(path: Path, tmp_path: Path) -> None:
     """Each has a file of its own: neither deletes what is the other's."""
     async with SqliteSaver.from_conn_string(path):
@@ -281,7 +293,7 @@ async def test_a_cache_that_cannot_be_written(path: Path, clock: Clock) -> None:
             with pytest.raises(StorageReadOnlyError):
                 await write()
     path.with_name("empty.db").touch()
-    with pytest.raises(StorageReadOnlyError, match="empty"):
+    with pytest.raises(StorageReadOnlyError, match="the database is empty"):
         await SqliteCache(f"file:{path.with_name('empty.db')}?mode=ro").__aenter__()
 
 
