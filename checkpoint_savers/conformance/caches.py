@@ -102,7 +102,9 @@ class CacheConformance:
     async def test_every_text_is_a_name(self, cache: BaseCache) -> None:
         """P11: namespaces and keys are any texts, and are told apart exactly."""
         texts = [*HOSTILE, "\ud800", "a\x00\x00", "\x00", "A", "a"]
-        keys = [(namespace, text) for text in texts for namespace in ((text,), (text, text), ("ns",), ())]
+        keys: list[FullKey] = [
+            (namespace, text) for text in texts for namespace in ((text,), (text, text), ("ns",), ())
+        ]
         keys += [(("a", "b"), "c"), (("a",), "bc"), (("ab",), "c"), (("", ""), ""), (("", "", ""), "")]
         for one in set(keys):
             await keeps(cache, one)
@@ -245,8 +247,8 @@ class CacheConformance:
                 assert await kept(cache, [mine, key("shared")]) == [mine, key("shared")]
                 if step == 10:
                     await cache.aclear([("thread", str(number))])
-            mine = [key(str(step), "thread", str(number)) for step in range(20)]
-            assert await kept(cache, mine) == mine[11:]
+            all_of_them = [key(str(step), "thread", str(number)) for step in range(20)]
+            assert await kept(cache, all_of_them) == all_of_them[11:]
 
         await in_threads(*repeated(run, THREADS))
 

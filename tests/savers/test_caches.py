@@ -16,7 +16,7 @@ from checkpoint_savers import caches
 from checkpoint_savers.caches import BaseCache, FullKey, InMemoryCache, SqliteCache
 from checkpoint_savers.conformance import CacheConformance
 from checkpoint_savers.conformance.caches import Clock, OpenCache, keeps, kept, key
-from checkpoint_savers.conformance.suite import NOW
+from checkpoint_savers.conformance.suite import NOW, in_threads, repeated
 
 
 class TestInMemoryCache(CacheConformance):
@@ -54,7 +54,7 @@ def clock() -> Clock:
 
 
 def run(work: object) -> None:
-    anyio.run(work)  # type: ignore[arg-type]  # InMemoryCache asks nothing of the loop; one is enough here
+    anyio.run(work)
 
 
 def test_the_entry_that_was_not_used_for_longest_makes_room() -> None:
@@ -121,6 +121,42 @@ def test_a_cache_does_not_grow_by_being_used(clock: Clock) -> None:
         assert len(cache) == 1 and not cache._expiries
 
     run(main)
+
+
+def test_entries_written_again_and_again_expire_in_time(clock: Clock) -> None:
+    """However often each was written, and in whatever order they expire, those whose time is up go."""
+
+    async def main() -> None:
+        cache = InMemoryCache(clock=clock)
+        written = 0
+        while written < 20 or len(cache._expiries) > 10:  # until the times that are out of date have been cleaned up
+            await keeps(cache, *numbered(written % 10), ttl=91 + written % 10)
+            written += 1
+        clock.now = NOW + 95
+        await keeps(cache, key("new"))
+        assert len(cache) == 5 + 1
+
+    run(main)
+
+
+@pytest.mark.parametrize("room", [2, 200])
+@pytest.mark.anyio
+async def test_threads_that_take_one_anothers_room(clock: Clock, room: int) -> None:
+    """P13: threads whose entries drive one another's out, expire and are cleared at the same time, do no harm."""
+    cache = InMemoryCache(max_entries=room, clock=clock)
+
+    async def use(number: int) -> None:
+        for step in range(400):
+            mine = key(str(step % (2 * room)), str(number % 2))
+            await keeps(cache, mine, ttl=1 + step % room)
+            await kept(cache, [mine, key("0", "0")])
+            await cache.aclear([("nothing",)])
+            if step % 7 == 0:
+                clock.now += 0.5
+                await cache.aclear([(str(number % 2), mine[1])])
+            assert len(cache) <= room
+
+    await in_threads(*repeated(use, 6))
 
 
 def test_room_for_nothing_is_a_mistake() -> None:

@@ -314,7 +314,7 @@ class TestOnOneLoop:
             got.append(await flights.share("first", Caller(flights, "never").compute))
             return got[-1][0]
 
-        first.compute, second.compute = impatient, asks  # type: ignore[method-assign]  # what they do instead
+        first.compute, second.compute = impatient, asks
         async with anyio.create_task_group() as group:
             group.start_soon(second)
             await second.leads.wait()

@@ -1,0 +1,352 @@
+"""SqliteCache: its file, other processes, and damage."""
+
+from __future__ import annotations
+
+import gc
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlite_tools import ENV, locked, saver_threads
+
+from checkpoint_savers import (
+    CorruptCheckpointError,
+    SaverClosedError,
+    SqliteSaver,
+    StorageError,
+    StorageLockedError,
+    StorageReadOnlyError,
+    UnsupportedFormatError,
+)
+from checkpoint_savers.caches import SqliteCache
+from checkpoint_savers.caches import sqlite as module
+from checkpoint_savers.codec import frame as frames
+from checkpoint_savers.conformance.caches import Clock, keeps, kept, key
+from checkpoint_savers.conformance.suite import NOW
+
+pytestmark = pytest.mark.anyio
+
+KEYS = [key("a"), key("b"), key("a", "other")]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "cache.db"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def cache(path: Path, clock: Clock) -> AsyncIterator[SqliteCache]:
+    async with SqliteCache.open(path, clock=clock) as cache:
+        yield cache
+
+
+def sql(path: Path, statement: str, *values: object) -> list[Any]:
+    """What another program does with the file."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        return connection.execute(statement, values).fetchall()
+    finally:
+        connection.close()
+
+
+def count(path: Path) -> int:
+    found: int = sql(path, "SELECT count(*) FROM entries")[0][0]
+    return found
+
+
+# ---- the file, and processes -----------------------------------------------------------------------------------------
+
+
+async def test_entries_outlive_the_cache(path: Path, clock: Clock) -> None:
+    """What was kept is there when the file is opened again, and expires when it was to."""
+    async with SqliteCache.open(path, clock=clock) as cache:
+        await keeps(cache, *KEYS[:2], ttl=10)
+        await keeps(cache, KEYS[2])
+    assert not saver_threads()
+    async with SqliteCache(str(path), clock=clock) as cache:
+        assert await kept(cache, KEYS) == KEYS
+        clock.now = NOW + 10
+        assert await kept(cache, KEYS) == KEYS[2:]
+
+
+WRITES = """if True:
+    import anyio, sys
+    from checkpoint_savers.caches import SqliteCache
+
+    async def main():
+        name = sys.argv[2]
+        print("ready", flush=True)
+        sys.stdin.readline()
+        async with SqliteCache.open(sys.argv[1], busy_timeout=60) as cache:
+            shared = (("shared",), "k")
+            for number in range(20):
+                key = ((name,), str(number))
+                await cache.aset({key: (repr(key).encode(), None), shared: (b"value", None)})
+                assert await cache.aget([shared]) == {shared: b"value"}
+                if number == 9:
+                    await cache.aclear([(name,)])
+
+    anyio.run(main, backend=sys.argv[3])
+"""
+
+
+async def test_processes_share_a_file(path: Path) -> None:
+    """Processes that make the file, write, read and clear at the same time do not get in one another's way."""
+    ran = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITES, str(path), str(number), ("asyncio", "trio")[number % 2]],
+            env=ENV,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for number in range(3)
+    ]
+    for process in ran:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+    for process in ran:
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+    for process in ran:
+        process.communicate(timeout=120)
+        assert process.returncode == 0
+    keys = [key(str(number), str(name)) for name in range(3) for number in range(20)]
+    async with SqliteCache.open(path) as cache:
+        assert await kept(cache, keys) == [one for one in keys if int(one[1]) > 9]
+
+
+async def test_expired_rows_go_when_others_are_written(path: Path, cache: SqliteCache, clock: Clock) -> None:
+    """A file does not grow by what nobody can read any more. One write removes many, and not without end."""
+    await keeps(cache, *(key(str(number)) for number in range(3)), ttl=1000)
+    await keeps(cache, *(key(str(number), "old") for number in range(module.MANY + 500)), ttl=10)
+    await keeps(cache, key("ever"))
+    clock.now = NOW + 10
+    assert count(path) == module.MANY + 504
+    await keeps(cache, key("new"))
+    assert count(path) == 504 + 1 - 1
+    await keeps(cache, key("new"))
+    assert count(path) == 5
+    assert len(await kept(cache, [key(name) for name in ("0", "1", "2", "ever", "new")])) == 5
+
+
+async def test_wal_and_no_fsync_for_each_write(path: Path, cache: SqliteCache) -> None:
+    """A cache may be lost: it does not wait for the disk."""
+
+    def ask(db: sqlite3.Cursor) -> list[Any]:
+        return [db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
+
+    assert await cache._run(ask, writes=False) == ["wal", 1]
+
+
+async def test_another_process_holds_the_lock(path: Path) -> None:
+    """Readers do not mind; a writer is told after the busy timeout."""
+    async with SqliteCache.open(path, busy_timeout=0.05) as cache:
+        await keeps(cache, *KEYS)
+        with locked(path):
+            assert await kept(cache, KEYS) == KEYS
+            with pytest.raises(StorageLockedError):
+                await keeps(cache, key("more"))
+        await keeps(cache, key("more"))
+        assert await kept(cache, [key("more")]) == [key("more")]
+
+
+# ---- damage ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_damaged_entry_is_a_miss(path: Path, cache: SqliteCache) -> None:
+    """Whichever byte is wrong or missing, no wrong value is given back; the row is removed, and no other."""
+    await keeps(cache, KEYS[1], KEYS[2])
+    for ttl in (None, 10.0):
+        await keeps(cache, KEYS[0], ttl=ttl)
+        where = "namespace = ? AND key = ?"
+        columns = module._columns(KEYS[0])
+        (frame,) = sql(path, f"SELECT frame FROM entries WHERE {where}", *columns)[0]
+        damaged = [frame[:at] + bytes((frame[at] ^ 1 << at % 8,)) + frame[at + 1 :] for at in range(len(frame))]
+        for one in [*damaged, frame[:-1], frame + b"x", b""]:
+            await keeps(cache, KEYS[0], ttl=ttl)
+            sql(path, f"UPDATE entries SET frame = ? WHERE {where}", one, *columns)
+            assert await kept(cache, KEYS) == KEYS[1:]
+            assert count(path) == 2
+    await keeps(cache, KEYS[0])
+    assert await kept(cache, KEYS) == KEYS
+
+
+async def test_a_row_under_another_key_is_a_miss(path: Path, cache: SqliteCache) -> None:
+    """A whole frame that stands where it was not written is nobody's."""
+    await keeps(cache, key("a", "ns"))
+    sql(path, "UPDATE entries SET key = ?", b"b")
+    assert await cache.aget([key("a", "ns"), key("b", "ns")]) == {}
+    assert count(path) == 0
+
+
+async def test_an_entry_written_after_the_damage_was_seen_stays(path: Path, cache: SqliteCache) -> None:
+    """Removing what is damaged does not remove what has taken its place meanwhile."""
+    await keeps(cache, KEYS[0])
+    await cache._forget([(*module._columns(KEYS[0]), b"damaged")])
+    assert await kept(cache, KEYS[:1]) == KEYS[:1]
+
+
+async def test_an_entry_of_a_later_version_is_a_miss_and_stays(
+    path: Path, cache: SqliteCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This version cannot read it, the one that wrote it can."""
+    with monkeypatch.context() as later:
+        later.setattr(frames, "FORMAT", frames.FORMAT + 1)
+        await keeps(cache, KEYS[0])
+    assert await cache.aget(KEYS) == {}
+    assert count(path) == 1
+    await keeps(cache, KEYS[0])
+    assert await kept(cache, KEYS) == KEYS[:1]
+
+
+# ---- files that are none of ours -------------------------------------------------------------------------------------
+
+
+def no_database(path: Path) -> None:
+    path.write_bytes(b"this is no database, but a text of some length" * 100)
+
+
+def somebody_elses(path: Path) -> None:
+    sql(path, "CREATE TABLE entries (namespace, key)")
+
+
+def incomplete(path: Path) -> None:
+    sql(path, f"PRAGMA application_id = {module.APPLICATION_ID}")
+    sql(path, "PRAGMA user_version = 1")
+
+
+@pytest.mark.parametrize(
+    ("make", "advice"),
+    [(no_database, "Delete it"), (incomplete, "Delete it"), (somebody_elses, "Choose another file")],
+)
+async def test_a_file_that_is_no_cache(path: Path, make: Callable[[Path], None], advice: str) -> None:
+    """It is refused when it is opened, with what to do; it is not changed, and no thread is left."""
+    make(path)
+    before = path.read_bytes()
+    with pytest.raises(CorruptCheckpointError, match=advice):
+        async with SqliteCache.open(path):
+            pass
+    assert path.read_bytes() == before
+    assert not saver_threads()
+
+
+async def test_a_cache_may_be_opened_again_after_an_error(path: Path) -> None:
+    """Once the damaged file is gone, the same object makes another."""
+    no_database(path)
+    cache = SqliteCache(path)
+    for _ in range(2):
+        with pytest.raises(CorruptCheckpointError):
+            await cache.__aenter__()
+    path.unlink()
+    async with cache:
+        await keeps(cache, *KEYS)
+
+
+async def test_a_savers_file_is_no_cache_and_the_other_way_round(path: Path, tmp_path: Path) -> None:
+    """Each has a file of its own: neither deletes what is the other's."""
+    async with SqliteSaver.from_conn_string(path):
+        pass
+    with pytest.raises(CorruptCheckpointError, match="no cache.*Choose another file"):
+        await SqliteCache(path).__aenter__()
+    async with SqliteCache.open(tmp_path / "other.db"):
+        pass
+    with pytest.raises(CorruptCheckpointError, match="another program"):
+        await SqliteSaver.from_conn_string(tmp_path / "other.db").__aenter__()
+
+
+async def test_a_file_of_a_later_version(path: Path) -> None:
+    """It is refused, and not touched."""
+    async with SqliteCache.open(path):
+        pass
+    sql(path, "PRAGMA user_version = 2")
+    with pytest.raises(UnsupportedFormatError) as caught:
+        await SqliteCache(path).__aenter__()
+    assert (caught.value.found, caught.value.supported) == (2, 1)
+
+
+async def test_damage_that_sqlite_finds_is_told(path: Path, cache: SqliteCache) -> None:
+    """The file cannot be relied on any more; a cache's is deleted, and not restored."""
+    await keeps(cache, *KEYS)
+    sql(path, "ALTER TABLE entries RENAME TO something_else")
+    with pytest.raises(CorruptCheckpointError, match="Delete it: what a cache holds can be computed again") as caught:
+        await cache.aget(KEYS)
+    assert isinstance(caught.value.__cause__, sqlite3.OperationalError)
+
+
+async def test_a_cache_that_cannot_be_written(path: Path, clock: Clock) -> None:
+    """It gives what it has; a damaged entry is a miss there too; writing is an error, and so is making one."""
+    async with SqliteCache.open(path, clock=clock) as cache:
+        await keeps(cache, *KEYS)
+    sql(path, "UPDATE entries SET frame = ? WHERE key = ?", b"damaged", b"b")
+    async with SqliteCache.open(f"file:{path}?mode=ro", clock=clock) as cache:
+        assert await kept(cache, KEYS) == [KEYS[0], KEYS[2]]
+        for write in (lambda: keeps(cache, *KEYS), cache.aclear):
+            with pytest.raises(StorageReadOnlyError):
+                await write()
+    path.with_name("empty.db").touch()
+    with pytest.raises(StorageReadOnlyError, match="the database is empty"):
+        await SqliteCache(f"file:{path.with_name('empty.db')}?mode=ro").__aenter__()
+
+
+async def test_no_folder(tmp_path: Path) -> None:
+    """The error says what SQLite could not open."""
+    with pytest.raises(StorageError, match="nowhere"):
+        await SqliteCache(tmp_path / "nowhere" / "cache.db").__aenter__()
+    assert not saver_threads()
+
+
+# ---- opening and closing ---------------------------------------------------------------------------------------------
+
+
+async def test_a_cache_that_is_not_open(path: Path) -> None:
+    """Before, after, and twice: it says how to open it, and that it is a cache."""
+    cache = SqliteCache(path)
+    for _ in range(2):
+        for use in (lambda: cache.aget(KEYS), lambda: keeps(cache, *KEYS), cache.aclear):
+            with pytest.raises(SaverClosedError, match="the cache of .* 'async with SqliteCache"):
+                await use()
+        async with cache:
+            await keeps(cache, *KEYS)
+            with pytest.raises(SaverClosedError, match="open already"):
+                await cache.__aenter__()
+            assert await kept(cache, KEYS) == KEYS
+
+
+async def test_closed_while_somebody_uses_it(path: Path) -> None:
+    """A call that comes too late is told that the cache is closed, and not that a saver is."""
+    async with SqliteCache.open(path) as cache:
+        worker = cache._worker
+        assert worker is not None
+    cache._worker = worker  # as a call saw it that began before the end of the block
+    with pytest.raises(SaverClosedError, match="the cache of"):
+        await cache.aget(KEYS)
+    cache._worker = None
+
+
+async def test_a_cache_that_was_never_closed(path: Path) -> None:
+    """Python's warning names it, and its threads end."""
+    cache = SqliteCache(path)
+    await cache.__aenter__()
+    threads = saver_threads()
+    with pytest.warns(ResourceWarning, match="never closed"):
+        del cache
+        gc.collect()
+    for thread in threads:
+        thread.join(10)
+    assert not saver_threads()
+
+
+async def test_a_timeout_that_is_none(path: Path) -> None:
+    """A mistake is told where it is made."""
+    for mistake in (-1, float("nan")):
+        with pytest.raises(ValueError, match="busy_timeout"):
+            SqliteCache.open(path, busy_timeout=mistake)
