@@ -314,13 +314,13 @@ class Running:
         return call(value)
 
     def _retried(self) -> Tries | None:
-        """Of the nearest node, of those whose code this is, that is tried again when it fails."""
+        """Of the outermost, of the node and the tasks whose code this is, that is tried again when it fails."""
+        found: Tries | None = None
         at: Running | None = self
         while at is not None and at.around is self.around:
-            if at.tries is not None:
-                return at.tries
+            found = at.tries or found
             at = at.within
-        return None
+        return found
 
     def done_before(self, task: Task) -> Finished | None:
         """What a task gave that an earlier attempt has called too; where nothing is stored."""

@@ -201,9 +201,12 @@ class Runner:
         return await guarded(attempts, task, given, around.session.world, self.storage, self._is_final)
 
     def _is_final(self, error: BaseException) -> bool:
-        """Whether nothing can be done about a failure: storage has failed in this run."""
+        """Whether nothing is to be done about a failure: storage has failed in this run, or what runs is being stopped
+        (what a node does of its cancellation is told, and begins nothing)."""
         hold = self.around.session.hold
-        return self._broken is not None or (hold is not None and hold.broken is not None)
+        if self._broken is not None or (hold is not None and hold.broken is not None):
+            return True
+        return anyio.current_effective_deadline() == float("-inf") or self._natively_cancelled()
 
     async def call(self, caller: Running, task: Task) -> Finished | Failed | Paused:
         """Run a task that a node calls, in a task of its own; its result is recorded before anybody has it.
@@ -306,7 +309,10 @@ class _Attempts:
         )
 
     async def failed(self, task: Task, failed: Failed, number: int) -> None:
-        pass
+        """What the node wrote before its routers failed is recorded: the wait may be long, and the process may die."""
+        storage, writes = self._runner.storage, failed.writes
+        if storage is not None and self._record is not None and writes is not None and storage.writes_of(task) is None:
+            await self._record(task, writes)
 
     async def handled(self, task: Task, failed: Failed, handler: Task) -> None:
         log = self._runner.log
