@@ -52,7 +52,14 @@ from .config import (
     settings_of,
     without_address,
 )
-from .errors import ConfigError, GraphValidationError, InvalidCheckpointerError, NodeError, RecordedFailureError
+from .errors import (
+    ConfigError,
+    GraphValidationError,
+    InvalidCheckpointerError,
+    NodeError,
+    OutsideRunError,
+    RecordedFailureError,
+)
 from .node import seconds_of
 from .parts import GraphOutput, StreamPart
 from .policies import Budget, OnFailure, TimeoutPolicy
@@ -588,6 +595,13 @@ class Runs(SyncFace[InputT, OutputT]):
         )
         number = 0
         if outer is not None:
+            if outer.fence is not None:
+                outer.fence.check(f"graph {self.name!r}")
+            if outer.ended:
+                raise OutsideRunError(
+                    f"graph {self.name!r} was run for node {outer.task.node.name!r}, which has ended: wait in the node "
+                    "for whatever it starts"
+                )
             nodes = list(self._program.nodes)  # a graph that was given no name is known by them
             kept = self.checkpointer is True
             number = outer.number("run", self.name, nodes, given, who=self._program, ordered=kept)

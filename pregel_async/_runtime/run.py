@@ -317,6 +317,8 @@ class _Run:
             debug=settings.debug,
             overhears=None if log is None or log.spoke is None else overhears,
         )
+        if log is not None and outer is not None and outer.is_timed:
+            log.waiting = outer.waiting
         self._outcomes: Sequence[Outcome] = ()
         self._interrupts: tuple[Interrupt, ...] = ()
         self._paused = False

@@ -21,6 +21,7 @@ from ..errors import NodeError, RecordedFailureError, StepTimeoutError, Unstorab
 from ..policies import Collect, OnFailure
 from .attempt import Recorder, attempt, start
 from .context import Around, Running, Session
+from .described import described
 from .guarded import can_be_handled, collected, guarded
 from .log import Log, Told
 from .loops import Loop, NativeCancellations, alone
@@ -120,8 +121,8 @@ class Runner:
 
     async def _within(self, timeout: float, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
         """All tasks in a group, however many, which is stopped when the superstep's time is up."""
-        watch = Stopwatch(self.around.session.world, run=timeout)
         group = _Group(self, board, tasks)
+        watch = Stopwatch(self.around.session.world, run=timeout, expire=group.expire)
         outcomes = await watch.over(group.execute)
         return group.timed_out(timeout) if outcomes is None else outcomes
 
@@ -223,10 +224,12 @@ class Runner:
             return done
         log, board = self.log, caller.board
         if log is not None and log.planned is not None:
-            await log.send(log.planned(board, (task,)))
+            with caller.waiting():
+                await log.send(log.planned(board, (task,)))
         outcome = await self._settled(board, task, None, None, None, contained=True)
         if isinstance(outcome, Failed) and log is not None and log.failed is not None:
-            await log.send(log.failed((task,), (outcome,)))
+            with caller.waiting():
+                await log.send(log.failed((task,), (outcome,)))
         if isinstance(outcome, Finished):
             try:
                 if self.storage is None:
@@ -335,6 +338,7 @@ class _Group:
         self._fails_fast = runner.on_failure == "fail_fast"
         self._contained = True  # every task has a task of the group to itself
         self._scope: anyio.CancelScope | None = None
+        self._late: list[Exception] | None = None
 
     async def execute(self) -> Sequence[Outcome]:
         width = self._runner.max_concurrency
@@ -369,6 +373,8 @@ class _Group:
         runner, task = self._runner, self._tasks[place]
         try:
             outcome = await runner.attempt(self._board, task, None, contained=self._contained)
+            if self._late is not None and self._is_late(outcome, self._late):
+                return
             self._outcomes[place] = outcome
             if isinstance(outcome, Failed):
                 if self._fails_fast or not isinstance(outcome.error, Exception):  # what ends a process ends all
@@ -406,12 +412,29 @@ class _Group:
             return False
         return True
 
+    def expire(self) -> None:
+        """The superstep's time is up: whatever becomes of the tasks that go on does not count any more."""
+        self._late = []
+
+    def _is_late(self, outcome: Outcome, failures: list[Exception]) -> bool:
+        """Whether an outcome comes after the time, and does not end the process. A failure is told with the timeout."""
+        if not isinstance(outcome, Failed):
+            return True
+        if isinstance(outcome.error, Exception):
+            failures.append(outcome.error)
+            return True
+        return False
+
     def timed_out(self, timeout: float) -> Sequence[Outcome]:
         """The outcomes, when the superstep's time was up: what had not finished has failed with that."""
         unfinished = [
             task.node.name for task, outcome in zip(self._tasks, self._outcomes, strict=True) if outcome is None
         ]
         error = StepTimeoutError(self._tasks[0].step, timeout, tuple(unfinished))
+        for late in self._late or ():
+            error.__context__ = error.__context__ or late
+            where = next((note for note in getattr(late, "__notes__", ()) if note.startswith("in node ")), "")
+            error.add_note(f"and while it was stopped: {': '.join(described(late))} ({where})")
         return [Failed(error) if outcome is None else outcome for outcome in self._outcomes]
 
     def _stop(self) -> None:
