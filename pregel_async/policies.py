@@ -216,7 +216,8 @@ class TimeoutPolicy(msgspec.Struct, frozen=True, kw_only=True):
         run_timeout: seconds from the attempt's beginning, or a timedelta.
         idle_timeout: seconds without a sign of life, or a timedelta.
         refresh_on: what a sign of life is: "auto": a chunk or message that the node writes to the stream, a task or a
-            graph that it calls, whatever those show in turn, a node that begins in such a graph, and `runtime.heartbeat()`; "heartbeat": that alone.
+            graph that it calls, whatever those show in turn, a node that begins in such a graph, and
+            `runtime.heartbeat()`; "heartbeat": that alone.
 
     Raises:
         ValueError, TypeError: a time that is not positive, or no time; or neither is given.
