@@ -22,6 +22,7 @@ from ._core.program import Program
 from ._core.superstep import Breakpoints
 from ._runtime.context import CURRENT, Running
 from ._runtime.control import RunControl
+from ._runtime.described import described
 from ._runtime.feed import Feed
 from ._runtime.log import Shown
 from ._runtime.loops import alone
@@ -718,8 +719,14 @@ def _own_codec(saver: BaseCheckpointSaver | bool | None, hints: Sequence[Any]) -
     if not isinstance(saver, BaseCheckpointSaver):
         return None
     codec = saver.codec
-    for kind in (Send, Command, Interrupt, Overwrite, TimeoutPolicy, NodeError):
+    for kind in (Send, Command, Interrupt, Overwrite, TimeoutPolicy):
         codec = codec.with_types(kind, tag=f"pregel_async.{kind.__name__}")
+    codec = codec.with_type(
+        NodeError,
+        encode=lambda failure: [failure.node, failure.task_id, _recorded(failure.error)],
+        decode=lambda state: NodeError(*state),
+        tag="pregel_async.NodeError",
+    )
     codec = codec.with_type(
         RecordedFailureError,
         encode=lambda error: [error.type, error.message],
@@ -727,6 +734,11 @@ def _own_codec(saver: BaseCheckpointSaver | bool | None, hints: Sequence[Any]) -
         tag="pregel_async.RecordedFailureError",
     )
     return _with_messages(codec.with_annotations(*hints), hints)
+
+
+def _recorded(error: Exception) -> RecordedFailureError:
+    """What can be stored of an exception: a handler may write the failure that it got."""
+    return error if isinstance(error, RecordedFailureError) else RecordedFailureError(*described(error))
 
 
 def _with_messages(codec: Codec, hints: Sequence[Any]) -> Codec:
