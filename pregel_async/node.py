@@ -26,6 +26,7 @@ __all__ = [
     "Timeout",
     "abandons",
     "check_abandonable",
+    "check_on_timeout",
     "flavour_of",
     "node_policies",
     "seconds_of",
@@ -341,6 +342,7 @@ def compile_node(name: str, node: PregelNode, *, blocking: bool, defaults: NodeP
     what = f"node {name!r}"
     if node.abandon_on_cancel:
         check_abandonable(node.bound, what)
+    check_on_timeout(node.bound, node.on_timeout, what)
     policies = node_policies(
         what,
         retry_policy=node.retry_policy,
@@ -378,6 +380,14 @@ def flavour_of(call: Callable[..., Any], *, blocking: bool) -> Flavour:
     if iscoroutinefunction(call) or iscoroutinefunction(getattr(call, "__call__", None)):  # noqa: B004  # an instance's
         return "async"
     return "sync" if blocking else "inline"
+
+
+def check_on_timeout(call: Callable[..., Any], on_timeout: OnTimeout | None, what: str) -> None:
+    """Refuse `on_timeout` for what runs on the event loop. Raises `GraphValidationError`."""
+    if on_timeout is not None and flavour_of(call, blocking=True) == "async":
+        raise GraphValidationError(
+            f"{what} is async, and on_timeout is for plain functions: what is async is cancelled where it awaits"
+        )
 
 
 def check_abandonable(call: Callable[..., Any], what: str) -> None:

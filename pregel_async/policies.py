@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias, cast
@@ -79,21 +79,32 @@ def _may_pass(error: BaseException) -> bool:
     status = status_of(error)
     if status is not None:
         return status >= 500 or (status == 429 and retry_after_of(error) is not None)
-    if isinstance(error, ConnectionError) or _is_of_a_client(error):
+    if isinstance(error, ConnectionError) or (isinstance(error, OSError) and _got_no_answer(error)):
         return True
     return not isinstance(error, _MISTAKES)
 
 
-def _is_of_a_client(error: Exception) -> bool:
-    """Whether an HTTP client says that it got no answer. (requests' exceptions are OSErrors.)"""
-    return hasattr(error, "request") and getattr(error, "response", None) is None and isinstance(error, OSError)
+def _got_no_answer(error: OSError) -> bool:
+    """Whether it is an HTTP client's, which says that it got no answer. (requests' exceptions are OSErrors.)"""
+    return hasattr(error, "request") and _attribute(error, "response") is None
+
+
+def _attribute(holder: object, name: str) -> Any:
+    """What an object of somebody else's has under a name; None if it has nothing, or says so in its own way.
+
+    (httpx's exceptions without a request raise `RuntimeError` when they are asked for it.)
+    """
+    try:
+        return getattr(holder, name, None)
+    except Exception:
+        return None
 
 
 def status_of(error: BaseException) -> int | None:
     """The HTTP status that an exception carries, of whatever client (httpx, requests, aiohttp, the SDKs on them)."""
-    for holder in (getattr(error, "response", None), error):
+    for holder in (_attribute(error, "response"), error):
         for name in ("status_code", "status"):
-            status = getattr(holder, name, None)  # a requests.Response is false when it is an error's: no `if holder`
+            status = _attribute(holder, name)  # a requests.Response is false when it is an error's: no `if holder`
             if isinstance(status, int) and not isinstance(status, bool):
                 return status
     return None
@@ -101,9 +112,8 @@ def status_of(error: BaseException) -> int | None:
 
 def retry_after_of(error: BaseException) -> str | None:
     """The `Retry-After` header that an exception carries, as it stands there."""
-    for holder in (getattr(error, "response", None), error):
-        headers = getattr(holder, "headers", None)
-        get = getattr(headers, "get", None)
+    for holder in (_attribute(error, "response"), error):
+        get = _attribute(_attribute(holder, "headers"), "get")
         if callable(get):
             found = get("retry-after") or get("Retry-After")  # a plain dict minds the case
             if found is not None:
@@ -147,6 +157,11 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"max_attempts is at least 1 (the first attempt counts), not {self.max_attempts}")
         if not isinstance(self.jitter, bool):
             raise TypeError(f"jitter is True or False, not {self.jitter!r}")
+        given: Any = self.retry_on
+        if not callable(given) and not isinstance(given, (Sequence, Set)):
+            raise TypeError(
+                f"retry_on is an exception class, several of them, or a function of an exception, not {given!r}"
+            )
         for kind in self._kinds() or ():
             if not isinstance(kind, type) or not issubclass(kind, Exception):
                 raise TypeError(
@@ -166,7 +181,10 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         kinds = self._kinds()
         if kinds is None:
             says: Any = self.retry_on
-            return bool(says(error))
+            return bool(says(error)) or (
+                isinstance(error, BaseExceptionGroup)
+                and all(isinstance(leaf, Exception) and bool(says(leaf)) for leaf in leaves_of(error))
+            )
         return isinstance(error, kinds) or (
             isinstance(error, BaseExceptionGroup) and all(isinstance(leaf, kinds) for leaf in leaves_of(error))
         )
@@ -198,7 +216,8 @@ class TimeoutPolicy(msgspec.Struct, frozen=True, kw_only=True):
         run_timeout: seconds from the attempt's beginning, or a timedelta.
         idle_timeout: seconds without a sign of life, or a timedelta.
         refresh_on: what a sign of life is: "auto": a chunk or message that the node writes to the stream, a task or a
-            graph that it calls, whatever those show in turn, and `runtime.heartbeat()`; "heartbeat": that alone.
+            graph that it calls, whatever those show in turn, a node that begins in such a graph, and
+            `runtime.heartbeat()`; "heartbeat": that alone.
 
     Raises:
         ValueError, TypeError: a time that is not positive, or no time; or neither is given.

@@ -23,6 +23,7 @@ from ._core.program import Program
 from ._core.superstep import Breakpoints
 from ._runtime.context import CURRENT, Running
 from ._runtime.control import RunControl
+from ._runtime.described import described
 from ._runtime.feed import Feed
 from ._runtime.log import Shown
 from ._runtime.loops import alone
@@ -54,7 +55,14 @@ from .config import (
     settings_of,
     without_address,
 )
-from .errors import ConfigError, GraphValidationError, InvalidCheckpointerError, NodeError, RecordedFailureError
+from .errors import (
+    ConfigError,
+    GraphValidationError,
+    InvalidCheckpointerError,
+    NodeError,
+    OutsideRunError,
+    RecordedFailureError,
+)
 from .node import seconds_of
 from .parts import GraphOutput, StreamPart
 from .policies import Budget, OnFailure, TimeoutPolicy
@@ -598,6 +606,13 @@ class Runs(SyncFace[InputT, OutputT]):
         )
         number = 0
         if outer is not None:
+            if outer.fence is not None:
+                outer.fence.check(f"graph {self.name!r}")
+            if outer.ended:
+                raise OutsideRunError(
+                    f"graph {self.name!r} was run for node {outer.task.node.name!r}, which has ended: wait in the node "
+                    "for whatever it starts"
+                )
             nodes = list(self._program.nodes)  # a graph that was given no name is known by them
             kept = self.checkpointer is True
             number = outer.number("run", self.name, nodes, given, who=self._program, ordered=kept)
@@ -718,8 +733,14 @@ def _own_codec(saver: BaseCheckpointSaver | bool | None, hints: Sequence[Any]) -
 
 def _types(codec: Codec, hints: Sequence[Any]) -> Codec:
     """The codec, with the runtime's types, and those that a graph's annotations name."""
-    for kind in (Send, Command, Interrupt, Overwrite, TimeoutPolicy, NodeError):
+    for kind in (Send, Command, Interrupt, Overwrite, TimeoutPolicy):
         codec = codec.with_types(kind, tag=f"pregel_async.{kind.__name__}")
+    codec = codec.with_type(
+        NodeError,
+        encode=lambda failure: [failure.node, failure.task_id, _recorded(failure.error)],
+        decode=lambda state: NodeError(*state),
+        tag="pregel_async.NodeError",
+    )
     codec = codec.with_type(
         RecordedFailureError,
         encode=lambda error: [error.type, error.message],
@@ -727,6 +748,11 @@ def _types(codec: Codec, hints: Sequence[Any]) -> Codec:
         tag="pregel_async.RecordedFailureError",
     )
     return _with_messages(codec.with_annotations(*hints), hints)
+
+
+def _recorded(error: Exception) -> RecordedFailureError:
+    """What can be stored of an exception: a handler may write the failure that it got."""
+    return error if isinstance(error, RecordedFailureError) else RecordedFailureError(*described(error))
 
 
 def _with_messages(codec: Codec, hints: Sequence[Any]) -> Codec:

@@ -71,7 +71,10 @@ async def attempt(
     """
     running = Running(around, board, task, CURRENT.get(), tries, failure)
     if running.place is not None:
-        await running.place.take()
+        with running.waiting_for_place():
+            await running.place.take()
+    if running.within is not None and running.within.around is not around:
+        running.within.sign()  # the graph that it runs goes on
     token = CURRENT.set(running)
     progress = _Progress(given, natively_cancelled)
     try:
@@ -81,7 +84,7 @@ async def attempt(
         outcome = await watch.over(lambda: _outcome(running, record, progress, contained=contained))
         return Failed(_placed(watch.error, task), progress.writes) if outcome is None else outcome
     finally:
-        running.ended = True
+        running.end()
         CURRENT.reset(token)
         if running.place is not None:
             running.place.leave()

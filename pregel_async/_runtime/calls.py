@@ -182,7 +182,8 @@ class TaskFuture(Generic[T]):
             raise
         while lent:
             try:
-                await lent.pop().take_back()
+                with self._caller.waiting():
+                    await lent.pop().take_back()
             except BaseException:
                 for place in lent:
                     place.overdraw()

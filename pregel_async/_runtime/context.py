@@ -245,7 +245,6 @@ class Running:
         calls: the tasks that it has called; None before the first.
         host: the event loop's task that its code runs in.
         place: its place among those that run at once; None when all may.
-        ended: the attempt is over; code of it that goes on all the same reaches nothing any more.
         worker: the thread that its plain function runs in; 0 for none.
         debts: the feeds that it has shown more than their readers take.
         fence: around that thread, when a cancellation may leave it behind; None when it is waited for.
@@ -258,11 +257,11 @@ class Running:
     __slots__ = (
         "_beside",
         "_counts",
+        "_ended",
         "around",
         "board",
         "calls",
         "debts",
-        "ended",
         "failure",
         "fence",
         "host",
@@ -293,7 +292,7 @@ class Running:
         self.calls: Calls | None = None
         self.host = around.session.loop.current_task()
         self.place = None if around.places is None else Place(around.places)
-        self.ended = False
+        self._ended = False
         self.within = within
         self.tries = tries
         self.failure = failure
@@ -315,6 +314,20 @@ class Running:
         """The thread that the run's event loop is in."""
         return self.around.session.loop_thread
 
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, or a node in which it runs."""
+        at: Running | None = self
+        while at is not None:
+            if at._ended:
+                return True
+            at = at.within
+        return False
+
+    def end(self) -> None:
+        """Code of it that goes on all the same reaches nothing any more."""
+        self._ended = True
+
     async def settle(self) -> None:
         """Wait until the readers have caught up with what it has shown."""
         owed, self.debts = self.debts, []
@@ -334,13 +347,13 @@ class Running:
         return call(value)
 
     def _retried(self) -> Tries | None:
-        """Of the nearest node, of those whose code this is, that is tried again when it fails."""
+        """Of the outermost, of the node and the tasks whose code this is, that is tried again when it fails."""
+        found: Tries | None = None
         at: Running | None = self
         while at is not None and at.around is self.around:
-            if at.tries is not None:
-                return at.tries
+            found = at.tries or found
             at = at.within
-        return None
+        return found
 
     def done_before(self, task: Task) -> Finished | None:
         """What a task gave that an earlier attempt has called too; where nothing is stored."""
@@ -355,7 +368,7 @@ class Running:
 
     def stop(self) -> None:
         """It is cancelled: end what it has called, and let it call nothing more. For a thread that waits for a task."""
-        self.ended = True
+        self.end()
         if self.calls is not None:
             self.calls.stop()
 
@@ -368,6 +381,11 @@ class Running:
             if at.watch is not None:
                 yield at.watch
             at = at.within
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether this node, or one in which it runs, has a timeout."""
+        return any(True for _ in self._watches())
 
     def sign(self) -> None:
         """It has shown, called or run something: a sign of life, of the nodes that it runs in too."""
@@ -385,6 +403,16 @@ class Running:
         with contextlib.ExitStack() as stack:
             for watch in self._watches():
                 stack.enter_context(watch.paused())
+            yield
+
+    @contextlib.contextmanager
+    def waiting_for_place(self) -> Generator[None]:
+        """It waits until it may begin. That is not its caller's time either, if that has lent its place and waits."""
+        caller = self.within
+        if caller is None or caller.around is not self.around or caller.place is None or caller.place.is_held:
+            yield
+            return
+        with caller.waiting():
             yield
 
     # ---- questions ---------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ superstep's commit is made before and sent after it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
 import msgspec
@@ -48,9 +49,14 @@ class Log:
         resumed, planned, wrote, spoke, finished, paused, stopped, failed, updated, stored: what to call with an event;
             None when no mode shows it, so that it costs nothing.
 
+        waiting: around every wait for a reader, where a node around this graph's run has a timeout: that is not its
+            time; None where none has.
+
     Args:
         views: by feed, what it sees of this graph.
     """
+
+    waiting: Callable[[], AbstractContextManager[None]] | None = None
 
     resumed: Callable[[Board], Told] | None = None
     began: Callable[[Task, Finished], Told] | None = None
@@ -78,6 +84,12 @@ class Log:
         Returns:
             Whether a reader has been waiting for them: the event loop is due its turn.
         """
+        if self.waiting is not None and told:
+            with self.waiting():
+                return await self._send(told)
+        return await self._send(told)
+
+    async def _send(self, told: Told) -> bool:
         awaited = False
         for feed, part in told:
             await feed.put(part)

@@ -61,6 +61,11 @@ class Place:
         self._taking = False
         self._left = False
 
+    @property
+    def is_held(self) -> bool:
+        """Whether the task has it now, and has not lent it."""
+        return self._holds
+
     async def take(self) -> None:
         """Wait for it, before the task runs."""
         await self._places.take()

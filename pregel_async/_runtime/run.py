@@ -352,6 +352,8 @@ class _Run:
             results=outer.around.results if settings.results is None and outer is not None else settings.results,
             overhears=None if log is None or log.spoke is None else overhears,
         )
+        if log is not None and outer is not None and outer.is_timed:
+            log.waiting = outer.waiting
         self._outcomes: Sequence[Outcome] = ()
         self._interrupts: tuple[Interrupt, ...] = ()
         self._paused = False

@@ -22,6 +22,7 @@ from ..errors import NodeError, RecordedFailureError, StepTimeoutError, Unstorab
 from ..policies import Collect, OnFailure
 from .attempt import Recorder, attempt, start
 from .context import Around, Running, Session
+from .described import described
 from .guarded import can_be_handled, collected, guarded
 from .log import Log, Told
 from .loops import Loop, NativeCancellations, alone
@@ -121,8 +122,8 @@ class Runner:
 
     async def _within(self, timeout: float, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
         """All tasks in a group, however many, which is stopped when the superstep's time is up."""
-        watch = Stopwatch(self.around.session.world, run=timeout)
         group = _Group(self, board, tasks)
+        watch = Stopwatch(self.around.session.world, run=timeout, expire=group.expire)
         outcomes = await watch.over(group.execute)
         return group.timed_out(timeout) if outcomes is None else outcomes
 
@@ -202,9 +203,12 @@ class Runner:
         return await guarded(attempts, task, given, around.session.world, self.storage, around.results, self._is_final)
 
     def _is_final(self, error: BaseException) -> bool:
-        """Whether nothing can be done about a failure: storage has failed in this run."""
+        """Whether nothing is to be done about a failure: storage has failed in this run, or what runs is being stopped
+        (what a node does of its cancellation is told, and begins nothing)."""
         hold = self.around.session.hold
-        return self._broken is not None or (hold is not None and hold.broken is not None)
+        if self._broken is not None or (hold is not None and hold.broken is not None):
+            return True
+        return anyio.current_effective_deadline() == float("-inf") or self._natively_cancelled()
 
     async def call(self, caller: Running, task: Task) -> Finished | Failed | Paused:
         """Run a task that a node calls, in a task of its own; its result is recorded before anybody has it.
@@ -221,10 +225,12 @@ class Runner:
             return done
         log, board = self.log, caller.board
         if log is not None and log.planned is not None:
-            await log.send(log.planned(board, (task,)))
+            with caller.waiting():
+                await log.send(log.planned(board, (task,)))
         outcome = await self._settled(board, task, None, None, None, contained=True)
         if isinstance(outcome, Failed) and log is not None and log.failed is not None:
-            await log.send(log.failed((task,), (outcome,)))
+            with caller.waiting():
+                await log.send(log.failed((task,), (outcome,)))
         if isinstance(outcome, Finished):
             try:
                 if self.storage is None:
@@ -310,7 +316,10 @@ class _Attempts:
         return self._board.input_of(task.node) if task.send < 0 else isolate(task.arg)
 
     async def failed(self, task: Task, failed: Failed, number: int) -> None:
-        pass
+        """What the node wrote before its routers failed is recorded: the wait may be long, and the process may die."""
+        storage, writes = self._runner.storage, failed.writes
+        if storage is not None and self._record is not None and writes is not None and storage.writes_of(task) is None:
+            await self._record(task, writes)
 
     async def handled(self, task: Task, failed: Failed, handler: Task) -> None:
         log = self._runner.log
@@ -333,6 +342,7 @@ class _Group:
         self._fails_fast = runner.on_failure == "fail_fast"
         self._contained = True  # every task has a task of the group to itself
         self._scope: anyio.CancelScope | None = None
+        self._late: list[Exception] | None = None
 
     async def execute(self) -> Sequence[Outcome]:
         width = self._runner.max_concurrency
@@ -367,6 +377,8 @@ class _Group:
         runner, task = self._runner, self._tasks[place]
         try:
             outcome = await runner.attempt(self._board, task, None, contained=self._contained)
+            if self._late is not None and self._is_late(outcome, self._late):
+                return
             self._outcomes[place] = outcome
             if isinstance(outcome, Failed):
                 if self._fails_fast or not isinstance(outcome.error, Exception):  # what ends a process ends all
@@ -404,12 +416,29 @@ class _Group:
             return False
         return True
 
+    def expire(self) -> None:
+        """The superstep's time is up: whatever becomes of the tasks that go on does not count any more."""
+        self._late = []
+
+    def _is_late(self, outcome: Outcome, failures: list[Exception]) -> bool:
+        """Whether an outcome comes after the time, and does not end the process. A failure is told with the timeout."""
+        if not isinstance(outcome, Failed):
+            return True
+        if isinstance(outcome.error, Exception):
+            failures.append(outcome.error)
+            return True
+        return False
+
     def timed_out(self, timeout: float) -> Sequence[Outcome]:
         """The outcomes, when the superstep's time was up: what had not finished has failed with that."""
         unfinished = [
             task.node.name for task, outcome in zip(self._tasks, self._outcomes, strict=True) if outcome is None
         ]
         error = StepTimeoutError(self._tasks[0].step, timeout, tuple(unfinished))
+        for late in self._late or ():
+            error.__context__ = error.__context__ or late
+            where = next((note for note in getattr(late, "__notes__", ()) if note.startswith("in node ")), "")
+            error.add_note(f"and while it was stopped: {': '.join(described(late))} ({where})")
         return [Failed(error) if outcome is None else outcome for outcome in self._outcomes]
 
     def _stop(self) -> None:

@@ -63,7 +63,10 @@ async def tried(
         try:
             wait = _wait(task.node.retry, outcome.error, tries.number, world)
         except Exception as error:  # the user's predicate
-            error.add_note(f"raised by retry_on of node {task.node.name!r}")
+            with contextlib.suppress(Exception):  # an exception of the user's may refuse attributes
+                if error.__context__ is None and error is not outcome.error:
+                    error.__context__ = outcome.error
+                error.add_note(f"raised by retry_on of node {task.node.name!r}, superstep {task.step}, task {task.id}")
             return Failed(error, outcome.writes)
         if wait is None:
             if tries.number > 1:

@@ -27,9 +27,11 @@ class Writes(Protocol):
     """
 
     task: Task
-    ended: bool
     debts: list[Feed]
     fence: Fence | None
+
+    @property
+    def ended(self) -> bool: ...
 
     @property
     def log(self) -> Log | None:

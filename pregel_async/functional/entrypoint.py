@@ -26,7 +26,7 @@ from ..compiled import Graph
 from ..context_schema import context_reader
 from ..drawing import Drawing, Edge, drawing
 from ..errors import GraphValidationError, InvalidUpdateError
-from ..node import RetryPolicies, Timeout, abandons, node_policies
+from ..node import RetryPolicies, Timeout, abandons, check_on_timeout, node_policies
 from ..policies import Budget, CachePolicy, OnTimeout
 from ..types import END, START, Command
 
@@ -139,6 +139,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         returned, saved = get_args(returned) if get_origin(returned) is entrypoint.final else (returned, returned)
         first = next(iter(inspect.signature(call).parameters))
         policies = self._policies
+        check_on_timeout(call, policies.on_timeout, f"entrypoint {name!r}")
         flavour = policies.flavour(call, blocking=self._blocking)
         policies.check(call, flavour, f"entrypoint {name!r}", injects=injects, abandons=False)
         node = Node(

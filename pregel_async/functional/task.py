@@ -13,7 +13,7 @@ from .._runtime.calls import TaskFuture, call_task
 from .._runtime.context import current
 from .._runtime.injection import hints_of, injections_of, is_generator
 from ..errors import GraphValidationError
-from ..node import NodePolicies, RetryPolicies, Timeout, abandons, check_abandonable, node_policies
+from ..node import NodePolicies, RetryPolicies, Timeout, abandons, check_abandonable, check_on_timeout, node_policies
 from ..policies import CachePolicy, OnTimeout
 
 __all__ = ["TaskFunction", "TaskFuture", "task"]
@@ -39,6 +39,7 @@ class TaskFunction(Generic[P, T_co]):
         self.func = call
         self._hints = tuple(hints_of(call).values())
         injects = injections_of(call, after=0)
+        check_on_timeout(call, policies.on_timeout, f"task {name!r}")
         flavour = policies.flavour(call, blocking=True)
         policies.check(call, flavour, f"task {name!r}", injects=injects, abandons=abandon_on_cancel)
         self._node = Node(

@@ -34,7 +34,7 @@ from ..compiled import Graph
 from ..context_schema import context_reader
 from ..drawing import Drawing, Edge, drawing
 from ..errors import GraphValidationError
-from ..node import NodePolicies, RetryPolicies, Timeout, check_abandonable, flavour_of, node_policies
+from ..node import NodePolicies, RetryPolicies, Timeout, check_abandonable, check_on_timeout, node_policies
 from ..policies import Budget, CachePolicy, OnFailure, OnTimeout
 from ..types import END, RESERVED, START, All, Command, Send
 from .schema import Channel, Managed, Schema, is_schema, merge_channels, read_schema
@@ -364,11 +364,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             cache_policy=cache_policy,
             on_timeout=on_timeout,
         )
-        if on_timeout is not None and (graph is not None or flavour_of(call, blocking=True) == "async"):
-            raise GraphValidationError(
-                f"node {name!r} is async, and on_timeout is for plain functions: what is async is cancelled "
-                "where it awaits"
-            )
+        check_on_timeout(call, on_timeout, f"node {name!r}")
         handler = None if error_handler is None else self._handler(name, error_handler)
         schema = self.state_schema
         if input_schema is not None:

@@ -1,0 +1,845 @@
+"""Issue 5, retries: how often, after how long, what of a failed attempt stays, and what ends the waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+from collections.abc import Callable
+from email.utils import formatdate
+from typing import Annotated, Any, TypedDict
+
+import anyio
+import anyio.lowlevel
+import httpx
+import pytest
+from living import nothing_left
+from passing import Through
+from virtual import VirtualWorld
+
+from checkpoint_savers import InMemorySaver
+from checkpoint_savers.errors import StorageError
+from pregel_async import (
+    START,
+    Command,
+    NodeBuilder,
+    Pregel,
+    Runtime,
+    Send,
+    StateGraph,
+    StreamWriter,
+    entrypoint,
+    interrupt,
+    task,
+)
+from pregel_async.channels import LastValue
+from pregel_async.errors import InvalidUpdateError, NodeCancelledError
+from pregel_async.types import RetryPolicy
+
+pytestmark = pytest.mark.anyio
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+    bag: dict[str, list[int]]
+
+
+class Flaky(Exception):
+    """May pass."""
+
+
+FEW = RetryPolicy(jitter=False)
+MANY = RetryPolicy(jitter=False, max_attempts=100)
+
+
+@pytest.fixture
+def world() -> VirtualWorld:
+    return VirtualWorld()
+
+
+def failing(times: int, error: Callable[[], BaseException] = Flaky) -> Any:
+    """A node that fails so often, and then says how often it has run."""
+    calls = [0]
+
+    async def node(state: Any) -> dict[str, Any]:
+        calls[0] += 1
+        if calls[0] <= times:
+            raise error()
+        return {"log": [f"run {calls[0]}"]}
+
+    node.calls = calls  # type: ignore[attr-defined]  # for the tests to look at
+    return node
+
+
+def alone(node: Any, world: VirtualWorld, saver: Any = None, **options: Any) -> Any:
+    return StateGraph(State).add_node("node", node, **options).add_edge(START, "node").compile(saver, world=world)
+
+
+def beside(node: Any, world: VirtualWorld, saver: Any = None, **options: Any) -> Any:
+    made = StateGraph(State).add_node("node", node, **options).add_edge(START, "node")
+    made.add_node("other", lambda state: {"log": ["other"]}).add_edge(START, "other")
+    return made.compile(saver, world=world, blocking=False)
+
+
+def inside(node: Any, world: VirtualWorld, saver: Any = None, **options: Any) -> Any:
+    inner = StateGraph(State).add_node("node", node, **options).add_edge(START, "node").compile(name="inner")
+    return StateGraph(State).add_node(inner).add_edge(START, "inner").compile(saver, world=world)
+
+
+each_place = pytest.mark.parametrize("place", [alone, beside, inside])
+
+
+# ---- how often, and after how long -----------------------------------------------------------------------------------
+
+
+@each_place
+async def test_the_defaults(place: Any, world: VirtualWorld) -> None:
+    """1.15: three attempts; 0.5 s and 1 s between them, with a random part of a second on the injected clock."""
+    graph = place(failing(2), world, retry_policy=RetryPolicy())
+    assert "run 3" in (await graph.ainvoke({}))["log"]
+    assert world.slept == [0.75, 1.25]
+    world.slept.clear()
+    graph = place(node := failing(3), world, retry_policy=RetryPolicy())
+    with pytest.raises(Flaky) as caught:
+        await graph.ainvoke({})
+    assert node.calls == [3]
+    assert world.slept == [0.75, 1.25]
+    notes = caught.value.__notes__
+    assert any("in node 'node'" in note for note in notes) and "in attempt 3" in notes
+
+
+async def test_the_wait_grows_to_its_limit(world: VirtualWorld) -> None:
+    """1.15: twice as long each time, and at most 128 s; hours pass in no time on the port's clock."""
+    await alone(failing(11), world, retry_policy=MANY).ainvoke({})
+    assert world.slept == [0.5, 1, 2, 4, 8, 16, 32, 64, 128, 128, 128]
+    assert world.time == sum(world.slept)
+
+
+async def test_one_attempt(world: VirtualWorld) -> None:
+    """1.15: the first attempt counts: with max_attempts=1 nothing is tried again, and the exception has no note of it."""
+    graph = alone(failing(1), world, retry_policy=RetryPolicy(max_attempts=1))
+    with pytest.raises(Flaky) as caught:
+        await graph.ainvoke({})
+    assert world.slept == []
+    assert not any("attempt" in note for note in caught.value.__notes__)
+
+
+async def test_several_policies_share_the_count(world: VirtualWorld) -> None:
+    """1.15: the first policy that is for the failure counts; the attempts are counted for all together."""
+    errors: list[Any] = [KeyError(), Flaky(), KeyError(), Flaky(), KeyError()]
+
+    async def node(state: Any) -> None:
+        raise errors.pop(0)
+
+    policies = [
+        RetryPolicy(retry_on=KeyError, initial_interval=1, jitter=False, max_attempts=5),
+        RetryPolicy(retry_on=Exception, initial_interval=100, backoff_factor=1, jitter=False, max_attempts=4),
+    ]
+    with pytest.raises(Flaky):  # the fourth failure is the second policy's, which has had four attempts
+        await alone(node, world, retry_policy=policies).ainvoke({})
+    assert world.slept == [1, 100, 4]
+
+
+async def test_what_is_not_for_the_policy(world: VirtualWorld) -> None:
+    """1.15: a failure that no policy is for is raised at once."""
+    graph = alone(failing(1, ZeroDivisionError), world, retry_policy=[RetryPolicy(), RetryPolicy(retry_on=KeyError)])
+    with pytest.raises(ZeroDivisionError):
+        await graph.ainvoke({})
+    assert world.slept == []
+
+
+@each_place
+async def test_a_predicate_that_raises(place: Any, world: VirtualWorld) -> None:
+    """P9: what the user's own predicate raises is told, with a note that says where, and the failure as its context."""
+
+    def predicate(error: Exception) -> bool:
+        raise LookupError("mine")
+
+    graph = place(failing(1), world, InMemorySaver(), retry_policy=RetryPolicy(retry_on=predicate))
+    with pytest.raises(LookupError) as caught:
+        await graph.ainvoke({}, "t")
+    assert any("retry_on of node 'node'" in note for note in caught.value.__notes__)
+    assert isinstance(caught.value.__context__, Flaky)
+
+
+async def test_a_group_of_the_nodes_own(world: VirtualWorld) -> None:
+    """Issue 5: a node's own task group raises a group: it is tried again when each in it may pass."""
+    attempts: list[int] = []
+
+    async def child(kind: type[Exception]) -> None:
+        raise kind
+
+    async def node(state: Any, runtime: Runtime[Any]) -> None:
+        attempts.append(runtime.execution_info.node_attempt)
+        async with anyio.create_task_group() as group:
+            group.start_soon(child, Flaky)
+            group.start_soon(child, Flaky if len(attempts) < 2 else ZeroDivisionError)
+
+    with pytest.raises(ExceptionGroup):
+        await alone(node, world, retry_policy=FEW).ainvoke({})
+    assert attempts == [1, 2]
+
+
+# ---- Retry-After -----------------------------------------------------------------------------------------------------
+
+
+def answer(status: int, after: str) -> Exception:
+    request = httpx.Request("GET", "https://service.example/")
+    response = httpx.Response(status, request=request, headers={"Retry-After": after})
+    return httpx.HTTPStatusError("no", request=request, response=response)
+
+
+@pytest.mark.parametrize(
+    ("after", "waits"),
+    [
+        ("7", 7.0),
+        ("0", 0.5),
+        ("-5", 0.5),
+        ("nan", 0.5),
+        ("soon", 0.5),
+        ("", 0.5),
+        (formatdate(4_000_000_030, usegmt=True), 30.0),
+        (formatdate(4_000_000_030), 30.0),
+        (formatdate(3_999_999_000, usegmt=True), 0.5),
+        ("Fri, 31 Dec 99999 23:59:59 GMT", 0.5),
+    ],
+)
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_server_that_says_when(after: str, waits: float, status: int, world: VirtualWorld) -> None:
+    """Issue 5: `Retry-After`, in seconds or as a date on the port's clock, is waited for, but never less than the policy
+    says; what is no time does not count."""
+    await alone(failing(1, lambda: answer(status, after)), world, retry_policy=FEW).ainvoke({})
+    assert world.slept == [waits]
+
+
+async def test_many_that_come_back(world: VirtualWorld) -> None:
+    """1.15: the jitter is added to what the server asks for, too: they are not to come back together."""
+    await alone(failing(1, lambda: answer(429, "7")), world, retry_policy=RetryPolicy()).ainvoke({})
+    assert world.slept == [7.25]
+
+
+async def test_a_server_that_asks_for_too_long(world: VirtualWorld) -> None:
+    """Issue 5: longer than `max_interval` is not waited for: the failure is told, and why."""
+    for after in ("200", "inf", formatdate(4_000_100_000, usegmt=True)):
+        with pytest.raises(httpx.HTTPStatusError) as caught:
+            await alone(failing(1, lambda: answer(429, after)), world, retry_policy=FEW).ainvoke({})  # noqa: B023  # awaited here
+        assert world.slept == []
+        assert any("max_interval is 128 s" in note for note in caught.value.__notes__)
+
+
+async def test_the_longest_of_a_group_counts(world: VirtualWorld) -> None:
+    """Issue 5: of several answers in a group, the latest time."""
+    made = failing(1, lambda: ExceptionGroup("", [answer(503, "3"), answer(429, "9"), Flaky()]))
+    await alone(made, world, retry_policy=FEW).ainvoke({})
+    assert world.slept == [9]
+
+
+# ---- what ends the wait ----------------------------------------------------------------------------------------------
+
+
+async def test_a_failing_sibling_ends_the_wait(world: VirtualWorld) -> None:
+    """P9: a sibling that fails for good ends the backoff at once; only its failure is told."""
+    world.held = lambda: True
+
+    async def broken(state: Any) -> None:
+        while not world.slept:
+            await anyio.lowlevel.checkpoint()
+        raise ZeroDivisionError
+
+    made = StateGraph(State).add_node("node", failing(1), retry_policy=FEW).add_node(broken)
+    graph = made.add_edge(START, "node").add_edge(START, "broken").compile(world=world)
+    with anyio.fail_after(20), pytest.raises(ZeroDivisionError):
+        await graph.ainvoke({})
+    assert world.time == 0
+
+
+@each_place
+@pytest.mark.parametrize("how", ["scope", "native", "aclose"])
+async def test_the_caller_ends_the_wait(place: Any, how: str, world: VirtualWorld, anyio_backend_name: str) -> None:
+    """P7: the caller's cancellation, by a scope, by asyncio's own cancel() or by closing the stream, ends the backoff at
+    once, and nothing is left."""
+    if how == "native" and anyio_backend_name == "trio":
+        pytest.skip("trio has no cancellation of its own besides scopes")
+    world.held = lambda: True
+    node = failing(100)
+    graph = place(node, world, InMemorySaver(), retry_policy=MANY)
+
+    async def waits() -> None:
+        while not world.slept:
+            await anyio.lowlevel.checkpoint()
+
+    async with nothing_left():
+        with anyio.fail_after(20):
+            if how == "scope":
+                async with anyio.create_task_group() as group:
+                    group.start_soon(lambda: graph.ainvoke({}, "t"))
+                    await waits()
+                    group.cancel_scope.cancel()
+            elif how == "native":
+                running = asyncio.ensure_future(graph.ainvoke({}, "t"))
+                await waits()
+                running.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await running
+            else:
+                chunks = graph.astream({}, "t", stream_mode="custom")
+                async with anyio.create_task_group() as group:
+
+                    async def read() -> None:
+                        async for _ in chunks:
+                            pass
+
+                    group.start_soon(read)
+                    await waits()
+                    group.cancel_scope.cancel()
+                await chunks.aclose()
+    assert node.calls == [1]
+    assert world.time == 0
+
+
+@pytest.mark.parametrize("place", [alone, inside])
+async def test_a_failure_while_being_cancelled_is_not_tried_again(place: Any, world: VirtualWorld) -> None:
+    """P7: a node that makes a failure of asyncio's own cancellation is not tried again: the run ends, and says so."""
+
+    async def node(state: Any, runtime: Runtime[Any]) -> None:
+        seen.append(runtime.execution_info.node_attempt)
+        try:
+            await anyio.sleep_forever()
+        except BaseException:
+            raise Flaky from None
+
+    seen: list[int] = []
+    graph = place(node, world, retry_policy=MANY)
+    if anyio.get_cancelled_exc_class() is not asyncio.CancelledError:
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as group:
+
+                async def stop() -> None:
+                    while not seen:
+                        await anyio.lowlevel.checkpoint()
+                    scope.cancel()
+
+                group.start_soon(stop)
+                with pytest.raises(Flaky):
+                    await graph.ainvoke({})
+    else:
+        running = asyncio.ensure_future(graph.ainvoke({}))
+        while not seen:
+            await anyio.lowlevel.checkpoint()
+        running.cancel()
+        with pytest.raises((Flaky, asyncio.CancelledError)):
+            await running
+    assert seen == [1]
+    assert world.slept == []
+
+
+async def test_clean_up_errors_of_retried_siblings_are_told(world: VirtualWorld) -> None:
+    """P9, issue 5: a sibling with a retry policy that fails while it is cancelled is in the group, and is not tried
+    again."""
+
+    async def cleans_up(state: Any) -> None:
+        seen.append("begun")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise Flaky
+
+    async def broken(state: Any) -> None:
+        while not seen:
+            await anyio.lowlevel.checkpoint()
+        raise ZeroDivisionError
+
+    seen: list[str] = []
+    made = StateGraph(State).add_node(cleans_up, retry_policy=MANY).add_node(broken)
+    graph = made.add_edge(START, "cleans_up").add_edge(START, "broken").compile(InMemorySaver(), world=world)
+    with pytest.raises(ExceptionGroup) as caught:
+        await graph.ainvoke({}, "t")
+    assert [type(error) for error in caught.value.exceptions] == [ZeroDivisionError, Flaky]
+    assert seen == ["begun"]
+    assert [task.error is not None for task in (await graph.aget_state("t")).tasks] == [True, True]
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+async def test_what_ends_a_process_is_not_tried_again(kind: type[BaseException], world: VirtualWorld) -> None:
+    """Issue 5: what ends a process is nobody's to try again, in a group neither, and whatever the policy says."""
+    if anyio.get_cancelled_exc_class() is asyncio.CancelledError:
+        pytest.skip("asyncio's loop itself ends with these when a task of it raises them; see the group below")
+    node = failing(1, kind)
+    with pytest.raises(BaseException) as caught:
+        await alone(node, world, retry_policy=RetryPolicy(retry_on=lambda error: True)).ainvoke({})
+    assert isinstance(caught.value, kind)
+    assert node.calls == [1]
+
+
+class Quit(BaseException):
+    """Of the user's own; ends things, too."""
+
+
+async def test_a_base_exception_is_not_tried_again(world: VirtualWorld) -> None:
+    """Issue 5: nor is any other `BaseException`, in a group neither."""
+    for made in (Quit, lambda: BaseExceptionGroup("", [Quit(), Flaky()])):
+        node = failing(1, made)
+        with pytest.raises((Quit, BaseExceptionGroup)):
+            await alone(node, world, retry_policy=RetryPolicy(retry_on=lambda error: True)).ainvoke({})
+        assert node.calls == [1]
+
+
+async def test_a_cancellation_of_its_own_is_not_tried_again(world: VirtualWorld) -> None:
+    """S-85: a node that raises asyncio's cancellation by itself fails with `NodeCancelledError`, which is not tried
+    again."""
+    if anyio.get_cancelled_exc_class() is not asyncio.CancelledError:
+        pytest.skip("trio's cannot be made up")
+    node = failing(1, asyncio.CancelledError)
+    with pytest.raises(NodeCancelledError):
+        await beside(node, world, retry_policy=FEW).ainvoke({})
+    assert node.calls == [1]
+
+
+# ---- what the context says -------------------------------------------------------------------------------------------
+
+
+async def test_attempts_are_visible(world: VirtualWorld) -> None:
+    """Issue 5: `runtime.execution_info` tells which attempt it is, and when the first began; the task's id stays."""
+    seen: list[Any] = []
+
+    async def node(state: Any, runtime: Runtime[Any]) -> None:
+        info = runtime.execution_info
+        seen.append((info.node_attempt, info.node_first_attempt_time, info.task_id))
+        if len(seen) < 3:
+            raise Flaky
+
+    await alone(node, world, retry_policy=FEW).ainvoke({})
+    assert [number for number, _, _ in seen] == [1, 2, 3]
+    assert {began for _, began, _ in seen} == {4_000_000_000.0}
+    assert len({task_id for _, _, task_id in seen}) == 1
+
+
+async def test_attempts_are_counted_per_task(world: VirtualWorld) -> None:
+    """Issue 5: each Send and each superstep counts its own, and a task its own within a node."""
+    seen: list[Any] = []
+
+    @task(retry_policy=FEW)
+    async def step(which: int) -> int:
+        from pregel_async import get_runtime
+
+        seen.append(("task", which, get_runtime().execution_info.node_attempt))
+        if len([each for each in seen if each[:2] == ("task", which)]) < 2:
+            raise Flaky
+        return which
+
+    async def worker(which: int, runtime: Runtime[Any]) -> None:
+        seen.append(("send", which, runtime.execution_info.node_attempt))
+        await step(which)
+        if which == 1 and runtime.execution_info.node_attempt < 3:
+            raise Flaky
+
+    made = StateGraph(State).add_node("worker", worker, retry_policy=FEW)  # type: ignore[type-var]  # a Send's bare input
+    graph = made.add_conditional_edges(START, lambda state: [Send("worker", 0), Send("worker", 1)]).compile(world=world)
+    await graph.ainvoke({})
+    assert [each[2] for each in seen if each[:2] == ("send", 0)] == [1]
+    assert [each[2] for each in seen if each[:2] == ("send", 1)] == [1, 2, 3]
+    assert [each[2] for each in seen if each[:2] == ("task", 1)] == [1, 2]  # it has finished: not run again
+
+
+# ---- what of a failed attempt stays, and what does not -----------------------------------------------------------------
+
+
+async def test_a_retry_does_not_ask_again(world: VirtualWorld) -> None:
+    """Q-22, P8: an attempt after an answered question gets the answer: nobody is asked twice; two questions keep their
+    order."""
+    calls: list[Any] = []
+
+    async def node(state: Any) -> dict[str, Any]:
+        first, second = interrupt("first?"), interrupt("second?")
+        calls.append((first, second))
+        if len(calls) < 3:
+            raise Flaky
+        return {"log": [first, second]}
+
+    graph = alone(node, world, InMemorySaver(), retry_policy=FEW)
+    await graph.ainvoke({}, "t")
+    await graph.ainvoke(Command(resume="one"), "t")
+    assert (await graph.ainvoke(Command(resume="two"), "t"))["log"] == ["one", "two"]
+    assert calls == [("one", "two")] * 3
+
+
+async def test_a_question_after_a_failure(world: VirtualWorld) -> None:
+    """P8: an attempt that asks pauses the run, whatever came before; the count starts afresh with the resume."""
+    seen: list[Any] = []
+
+    async def node(state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
+        seen.append(runtime.execution_info.node_attempt)
+        if len(seen) == 1:
+            raise Flaky
+        return {"log": [interrupt("really?")]}
+
+    graph = alone(node, world, InMemorySaver(), retry_policy=FEW)
+    assert "__interrupt__" in await graph.ainvoke({}, "t")
+    assert (await graph.ainvoke(Command(resume="yes"), "t"))["log"] == ["yes"]
+    assert seen == [1, 2, 1]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("nested", [True, False])
+async def test_finished_tasks_are_not_run_again(stored: bool, nested: bool, world: VirtualWorld) -> None:
+    """Q-8, P5: a task that finished before its caller failed is not run again on the retry, with and without a
+    checkpointer; nor are tasks of tasks; and what it gave is not changed by what the failed attempt did with it."""
+    ran: list[str] = []
+
+    @task
+    async def deep(name: str) -> list[str]:
+        ran.append(f"deep {name}")
+        return [name]
+
+    @task(retry_policy=RetryPolicy(max_attempts=2, jitter=False))
+    async def step(name: str) -> list[str]:
+        ran.append(name)
+        got = await deep(name) if nested else [name]
+        if nested and len([each for each in ran if each == name]) < 4:
+            raise Flaky  # twice in each of the node's first attempt, and once in its second
+        return got
+
+    calls = [0]
+
+    async def node(state: Any) -> dict[str, Any]:
+        calls[0] += 1
+        got = [*(await step("a")), *(await step("b"))]
+        first = await step("c")
+        first.append("changed")
+        if calls[0] < 3 and not nested:
+            raise Flaky
+        return {"log": got}
+
+    graph = alone(node, world, InMemorySaver() if stored else None, retry_policy=MANY)
+    assert (await graph.ainvoke({}, "t" if stored else None))["log"] == ["a", "b"]
+    if nested:
+        assert [each for each in ran if each.startswith("deep")] == ["deep a", "deep b", "deep c"]
+    else:
+        assert ran == ["a", "b", "c"]
+
+
+async def test_a_task_that_failed_is_run_again(world: VirtualWorld) -> None:
+    """Q-8: the failed task itself runs again with its caller's next attempt, and those beside it that had not
+    finished."""
+    ran: list[str] = []
+
+    @task
+    async def step(name: str) -> str:
+        ran.append(name)
+        if name == "b" and ran.count("b") < 2:
+            raise Flaky
+        return name
+
+    async def node(state: Any) -> dict[str, Any]:
+        return {"log": [await step("a"), await step("b"), await step("c")]}
+
+    assert (await alone(node, world, retry_policy=FEW).ainvoke({}))["log"] == ["a", "b", "c"]
+    assert ran == ["a", "b", "b", "c"]
+
+
+async def test_results_without_storage_do_not_outlive_the_task(world: VirtualWorld) -> None:
+    """P2: without a checkpointer, results of tasks are kept for the attempts of one task, and not beyond it."""
+    ran: list[int] = []
+
+    @task
+    async def step() -> int:
+        ran.append(1)
+        return len(ran)
+
+    async def node(state: Any) -> dict[str, Any]:
+        return {"log": [str(await step())]}
+
+    graph = alone(node, world, retry_policy=FEW)
+    assert (await graph.ainvoke({}))["log"] == ["1"]
+    assert (await graph.ainvoke({}))["log"] == ["2"]
+
+
+async def test_a_subgraph_goes_on_where_it_was(world: VirtualWorld) -> None:
+    """S-114, P5: what a graph inside had finished before it failed is not run again on its node's retry."""
+    ran: list[str] = []
+
+    async def first(state: Any) -> dict[str, Any]:
+        ran.append("first")
+        return {"log": ["first"]}
+
+    async def second(state: Any) -> dict[str, Any]:
+        ran.append("second")
+        if ran.count("second") < 3:
+            raise Flaky
+        return {"log": ["second"]}
+
+    inner = StateGraph(State).add_sequence([first, second]).add_edge(START, "first").compile(name="inner")
+    made = StateGraph(State).add_node(inner, retry_policy=FEW).add_edge(START, "inner")
+    graph = made.compile(InMemorySaver(), world=world)
+    assert (await graph.ainvoke({}, "t"))["log"] == ["first", "second"]
+    assert ran == ["first", "second", "second", "second"]
+    assert world.slept == [0.5, 1]
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+async def test_a_failed_router_is_tried_again_alone(asynchronous: bool, world: VirtualWorld) -> None:
+    """P3: a node's routers are tried again without the node, which has done its work."""
+    ran: list[str] = []
+
+    async def node(state: Any) -> dict[str, Any]:
+        ran.append("node")
+        return {"log": ["node"]}
+
+    def decide(state: Any) -> str:
+        ran.append("router")
+        if ran.count("router") < 3:
+            raise Flaky
+        assert state["log"] == ["node"]
+        return "after"
+
+    async def decide_slowly(state: Any) -> str:
+        return decide(state)
+
+    made = StateGraph(State).add_node("node", node, retry_policy=FEW).add_node("after", lambda s: {"log": ["after"]})
+    made.add_edge(START, "node").add_conditional_edges("node", decide_slowly if asynchronous else decide, ["after"])
+    graph = made.compile(InMemorySaver(), world=world)
+    assert (await graph.ainvoke({}, "t"))["log"] == ["node", "after"]
+    assert ran == ["node", "router", "router", "router"]
+
+
+class Looking(Through):
+    """Tells of each record that it is given."""
+
+    def __init__(self) -> None:
+        super().__init__(InMemorySaver())
+        self.verbs: list[str] = []
+
+    async def around(self, verb: str, call: Any) -> Any:
+        self.verbs.append(verb)
+        return await call()
+
+
+async def test_what_a_node_wrote_is_stored_before_the_wait_for_its_router(world: VirtualWorld) -> None:
+    """P3: a node's own writes are recorded before its routers are tried again: who dies in the wait, which may be long,
+    does not run the node again."""
+    ran: list[str] = []
+
+    async def node(state: Any) -> dict[str, Any]:
+        ran.append("node")
+        return {"log": ["node"]}
+
+    def decide(state: Any) -> str:
+        ran.append("router")
+        if ran.count("router") < 2:
+            raise Flaky
+        return "__end__"
+
+    made = StateGraph(State).add_node("node", node, retry_policy=FEW).add_edge(START, "node")
+    made.add_conditional_edges("node", decide)
+    saver = Looking()
+    graph = made.compile(saver, world=world)
+    world.held = lambda: True
+    async with anyio.create_task_group() as group:
+        group.start_soon(lambda: graph.ainvoke({}, "t"))
+        while not world.slept:
+            await anyio.lowlevel.checkpoint()
+        assert "record" in saver.verbs
+        group.cancel_scope.cancel()
+    world.held = lambda: False
+    assert (await graph.ainvoke(None, "t"))["log"] == ["node"]
+    assert ran == ["node", "router", "router"]
+
+
+@each_place
+async def test_a_failed_attempt_leaves_nothing_in_its_input(place: Any, world: VirtualWorld) -> None:
+    """P1: what a failed attempt changed in place is not seen by the next, nor by the caller."""
+    seen: list[Any] = []
+
+    async def node(state: Any) -> None:
+        seen.append(list(state["bag"]["numbers"]))
+        state["bag"]["numbers"].append(99)
+        state["bag"]["more"] = [1]
+        if len(seen) < 3:
+            raise Flaky
+
+    given: Any = {"bag": {"numbers": [1]}}
+    result = await place(node, world, retry_policy=FEW).ainvoke(given)
+    assert seen == [[1]] * 3
+    assert given == {"bag": {"numbers": [1]}}
+    assert result["bag"] == {"numbers": [1]}
+
+
+async def test_a_sends_argument_is_as_it_was_sent(world: VirtualWorld) -> None:
+    """P1: and so of a Send's argument, and of a task's."""
+    seen: list[Any] = []
+
+    @task(retry_policy=FEW)
+    async def step(numbers: list[int]) -> None:
+        seen.append(list(numbers))
+        numbers.append(7)
+        if len(seen) % 2:
+            raise Flaky
+
+    async def worker(numbers: list[int]) -> None:
+        numbers.append(2)
+        await step(numbers)
+        if len(seen) < 4:
+            numbers.append(3)
+            raise Flaky
+
+    made = StateGraph(State).add_node("worker", worker, retry_policy=FEW)  # type: ignore[type-var]  # a Send's bare input
+    graph = made.add_conditional_edges(START, lambda state: Send("worker", [1])).compile(world=world)
+    with pytest.raises(Flaky):  # the task's result is kept: `seen` never grows to 4
+        await graph.ainvoke({})
+    assert seen == [[1, 2], [1, 2]]
+
+
+async def test_chunks_of_each_attempt(world: VirtualWorld) -> None:
+    """1.15: what a failed attempt returned or wrote to the state does not count; what it showed was shown."""
+    attempts = [0]
+
+    async def node(state: Any, writer: StreamWriter) -> dict[str, Any]:
+        attempts[0] += 1
+        writer(f"attempt {attempts[0]}")
+        if attempts[0] < 3:
+            raise Flaky
+        return {"log": ["done"]}
+
+    graph = alone(node, world, InMemorySaver(), retry_policy=FEW)
+    modes = ["custom", "updates", "tasks"]
+    parts = [part async for part in graph.astream({}, "t", stream_mode=modes)]
+    assert [data for mode, data in parts if mode == "custom"] == ["attempt 1", "attempt 2", "attempt 3"]
+    assert [data for mode, data in parts if mode == "updates"] == [{"node": {"log": ["done"]}}]
+    tasks = [data for mode, data in parts if mode == "tasks"]
+    assert len(tasks) == 2  # one task: it begins once, and ends once
+    history = [snapshot async for snapshot in graph.aget_state_history("t")]
+    assert [task.error for snapshot in history for task in snapshot.tasks] == [None, None]
+
+
+# ---- where -----------------------------------------------------------------------------------------------------------
+
+
+async def test_of_a_send_a_task_and_an_entrypoint(world: VirtualWorld) -> None:
+    """Issue 5: nodes that are sent to, tasks and entrypoints have retry policies; plain functions too."""
+    sent, called, entered = failing(1), [0], [0]
+
+    made = StateGraph(State).add_node("node", sent, retry_policy=FEW)
+    graph = made.add_conditional_edges(START, lambda state: Send("node", {})).compile(world=world)
+    assert (await graph.ainvoke({}))["log"] == ["run 2"]
+
+    @task(retry_policy=FEW)
+    def step() -> int:
+        called[0] += 1
+        if called[0] < 3:
+            raise Flaky
+        return called[0]
+
+    @entrypoint(world=world, retry_policy=[RetryPolicy(retry_on=KeyError), FEW])
+    def flow(given: int) -> int:
+        entered[0] += 1
+        if entered[0] < 2:
+            raise Flaky
+        return step().result() + given
+
+    assert await flow.ainvoke(10) == 13
+    assert (entered, called) == ([2], [3])
+
+
+async def test_of_a_graph(world: VirtualWorld) -> None:
+    """Issue 5, 1.15: `set_node_defaults` and `Pregel(retry_policy=)` hold for every node, added before or after; a
+    node's own replaces them; graphs inside have defaults of their own."""
+    own, default, deep = failing(99), failing(99), failing(99)
+    made = StateGraph(State).add_node("own", own, retry_policy=RetryPolicy(max_attempts=2, jitter=False))
+    made.set_node_defaults(retry_policy=RetryPolicy(max_attempts=4, jitter=False)).add_node("default", default)
+    made.add_edge(START, "own").add_edge(START, "default")
+    with pytest.raises(ExceptionGroup):
+        await made.compile(world=world, on_failure="finish").ainvoke({})
+    assert (own.calls, default.calls) == ([2], [4])
+
+    inner = StateGraph(State).add_node("deep", deep).add_edge(START, "deep").compile(name="inner")
+    outer = StateGraph(State).add_node(inner).add_edge(START, "inner")
+    outer.set_node_defaults(retry_policy=RetryPolicy(max_attempts=3, jitter=False))
+    with pytest.raises(Flaky):
+        await outer.compile(world=world).ainvoke({})
+    assert deep.calls == [3]  # the node that runs the graph is tried again, and not also the one inside
+
+    calls: list[str] = []
+
+    def first(value: int) -> int:
+        calls.append("first")
+        raise Flaky
+
+    def second(value: int) -> int:
+        calls.append("second")
+        raise Flaky
+
+    graph = Pregel(
+        nodes={
+            "first": NodeBuilder().subscribe_only("a").do(first).write_to("b"),
+            "second": NodeBuilder().subscribe_only("a").do(second).add_retry_policies(MANY, FEW),
+        },
+        channels={"a": LastValue(int), "b": LastValue(int)},
+        input_channels="a",
+        output_channels="b",
+        retry_policy=RetryPolicy(max_attempts=2, jitter=False),
+        on_failure="finish",
+        world=world,
+    )
+    with pytest.raises(ExceptionGroup):
+        await graph.ainvoke(1)
+    assert (calls.count("first"), calls.count("second")) == (2, 100)
+
+
+# ---- storage ---------------------------------------------------------------------------------------------------------
+
+
+class Down(Through):
+    """Storage that fails at one kind of verb, once or from then on."""
+
+    def __init__(self, verb: str) -> None:
+        super().__init__(InMemorySaver())
+        self.verb = verb
+        self.raised = 0
+
+    async def around(self, verb: str, call: Any) -> Any:
+        if verb == self.verb:
+            self.raised += 1
+            raise StorageError("down")
+        return await call()
+
+
+@pytest.mark.parametrize("where", ["task", "router"])
+async def test_storage_that_fails_is_not_tried_again(where: str, world: VirtualWorld) -> None:
+    """P4, issue 5: a failure of storage is no node's: it is not tried again, whatever the policy says."""
+    ran: list[str] = []
+
+    @task
+    async def step() -> int:
+        ran.append("task")
+        return 1
+
+    async def node(state: Any) -> None:
+        ran.append("node")
+        if where == "task":
+            await step()
+
+    async def decide(state: Any) -> str:
+        ran.append("router")
+        return "__end__"
+
+    policy = RetryPolicy(retry_on=Exception, jitter=False)
+    made = StateGraph(State).add_node("node", node, retry_policy=policy).add_edge(START, "node")
+    if where == "router":
+        made.add_conditional_edges("node", decide)
+    saver = Down("record")
+    with pytest.raises(StorageError):
+        await made.compile(saver, world=world).ainvoke({}, "t")
+    assert ran == ["node", "task"] if where == "task" else ran == ["node"]
+    assert world.slept == []
+
+
+async def test_what_cannot_be_used_is_not_tried_again(world: VirtualWorld) -> None:
+    """Issue 5: what the runtime itself refuses is a mistake of the program's."""
+    made: list[int] = []
+
+    async def node(state: Any) -> Any:
+        made.append(1)
+        return {"nowhere": 1}
+
+    with pytest.raises(InvalidUpdateError):
+        await alone(node, world, retry_policy=FEW).ainvoke({})
+    assert made == [1]

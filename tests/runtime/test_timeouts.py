@@ -1,0 +1,835 @@
+"""Issue 5, timeouts: an attempt whose time is up ends, and nothing of it counts; times of waiting are not its own."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import os
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import anyio
+import anyio.lowlevel
+import processes
+import pytest
+from living import nothing_left
+from virtual import VirtualWorld
+
+from checkpoint_savers import InMemorySaver
+from pregel_async import START, Command, Runtime, Send, StateGraph, StreamWriter, entrypoint, interrupt, task
+from pregel_async.errors import (
+    GraphValidationError,
+    InvalidUpdateError,
+    NodeCancelledError,
+    NodeTimeoutError,
+    OutsideRunError,
+    StepTimeoutError,
+)
+from pregel_async.types import RetryPolicy, TimeoutPolicy
+
+pytestmark = pytest.mark.anyio
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+    bag: dict[str, list[int]]
+    point: processes.Point
+    path: str
+
+
+@pytest.fixture
+def world() -> VirtualWorld:
+    return VirtualWorld()
+
+
+def alone(node: Any, world: VirtualWorld, saver: Any = None, **options: Any) -> Any:
+    return StateGraph(State).add_node("node", node, **options).add_edge(START, "node").compile(saver, world=world)
+
+
+def beside(node: Any, world: VirtualWorld, saver: Any = None, **options: Any) -> Any:
+    made = StateGraph(State).add_node("node", node, **options).add_edge(START, "node")
+    made.add_node("other", lambda state: None).add_edge(START, "other")
+    return made.compile(saver, world=world, blocking=False)
+
+
+def inside(node: Any, world: VirtualWorld, saver: Any = None, **options: Any) -> Any:
+    inner = StateGraph(State).add_node("node", node, **options).add_edge(START, "node").compile(name="inner")
+    return StateGraph(State).add_node(inner).add_edge(START, "inner").compile(saver, world=world)
+
+
+def called(node: Any, world: VirtualWorld, saver: Any = None, **options: Any) -> Any:
+    step = task(name="node", **options)(node)
+
+    async def outer(state: Any) -> Any:
+        return await step(state)
+
+    return StateGraph(State).add_node("outer", outer).add_edge(START, "outer").compile(saver, world=world)
+
+
+each_place = pytest.mark.parametrize("place", [alone, beside, inside, called])
+
+
+async def hangs(state: Any) -> None:
+    await anyio.sleep_forever()
+
+
+# ---- when ------------------------------------------------------------------------------------------------------------
+
+
+@each_place
+@pytest.mark.parametrize("timeout", [5, 5.0, timedelta(seconds=5), TimeoutPolicy(run_timeout=5, idle_timeout=9)])
+async def test_a_node_that_takes_too_long(place: Any, timeout: Any, world: VirtualWorld) -> None:
+    """Issue 5: an attempt that takes longer than its run timeout is stopped: `NodeTimeoutError`, with all that is to be
+    known; it is no builtin `TimeoutError`."""
+    async with nothing_left():
+        with anyio.fail_after(20), pytest.raises(NodeTimeoutError) as caught:
+            await place(hangs, world, timeout=timeout).ainvoke({})
+    error = caught.value
+    assert (error.node, error.kind, error.elapsed, error.timeout, error.run_timeout) == ("node", "run", 5, 5, 5)
+    assert not isinstance(error, TimeoutError)
+    assert any("in node 'node'" in note for note in error.__notes__)
+
+
+@each_place
+async def test_a_node_that_ends_in_time(place: Any, world: VirtualWorld) -> None:
+    """Issue 5: one that takes less is none the wiser; nor is its caller, whose task is as it was."""
+
+    async def node(state: Any) -> dict[str, Any]:
+        await world.sleep(4)
+        return {"log": ["done"]}
+
+    async with nothing_left():
+        assert (await place(node, world, timeout=5).ainvoke({}))["log"] == ["done"]
+    if anyio.get_cancelled_exc_class() is asyncio.CancelledError:
+        this: Any = asyncio.current_task()
+        assert this.cancelling() == 0
+    await anyio.lowlevel.checkpoint()
+
+
+async def test_signs_of_life(world: VirtualWorld) -> None:
+    """1.16: the idle timeout counts from the last sign: a chunk, a message, a task, a graph, a heartbeat; also when
+    nobody reads the stream. The run timeout is never put off."""
+
+    @task
+    async def step() -> None: ...
+
+    graph = StateGraph(State).add_node("n", lambda s: None).add_edge(START, "n").compile(name="g", blocking=False)
+
+    async def node(state: Any, writer: StreamWriter, runtime: Runtime[Any]) -> dict[str, Any]:
+        for _ in range(3):
+            await world.sleep(4)
+            writer("chunk")
+            await world.sleep(4)
+            writer.message("token")
+            await world.sleep(4)
+            await step()
+            await world.sleep(4)
+            await graph.ainvoke({})
+            await world.sleep(4)
+            runtime.heartbeat()
+        await world.sleep(4)
+        return {"log": ["done"]}
+
+    assert (await alone(node, world, timeout=TimeoutPolicy(idle_timeout=5)).ainvoke({}))["log"] == ["done"]
+    assert world.time == 64
+    with pytest.raises(NodeTimeoutError) as caught:
+        await alone(node, world, timeout=TimeoutPolicy(idle_timeout=5, run_timeout=30)).ainvoke({})
+    assert (caught.value.kind, caught.value.elapsed) == ("run", 30)
+
+
+async def test_no_sign_of_life(world: VirtualWorld) -> None:
+    """1.16: without one the attempt is stopped, counted from the last."""
+
+    async def node(state: Any, writer: StreamWriter) -> None:
+        await world.sleep(4)
+        writer("chunk")
+        await anyio.sleep_forever()
+
+    with pytest.raises(NodeTimeoutError) as caught:
+        await alone(node, world, timeout=TimeoutPolicy(idle_timeout=5, run_timeout=60)).ainvoke({})
+    error = caught.value
+    assert (error.kind, error.elapsed, error.timeout, world.time) == ("idle", 5, 5, 9)
+
+
+async def test_only_heartbeats(world: VirtualWorld) -> None:
+    """1.16: with refresh_on="heartbeat" nothing else is a sign of life; any thread may give it."""
+
+    async def writes(state: Any, writer: StreamWriter) -> None:
+        while True:
+            await world.sleep(2)
+            writer("chunk")
+
+    async def beats(state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
+        for _ in range(5):
+            await world.sleep(4)
+            world.held = lambda: True
+            await anyio.to_thread.run_sync(runtime.heartbeat)
+            world.held = lambda: False
+        return {"log": ["done"]}
+
+    policy = TimeoutPolicy(idle_timeout=5, refresh_on="heartbeat")
+    with pytest.raises(NodeTimeoutError):
+        await alone(writes, world, timeout=policy).ainvoke({})
+    assert (await alone(beats, world, timeout=policy).ainvoke({}))["log"] == ["done"]
+
+
+async def test_what_runs_inside_is_a_sign_of_life(world: VirtualWorld) -> None:
+    """1.16: a chunk of a task that the node called, and of a node of a graph that it runs, is one of the node's own; and
+    so is a heartbeat there. A heartbeat without a timeout does nothing."""
+
+    @task
+    async def step(n: int) -> None:
+        from pregel_async import get_runtime
+
+        for _ in range(n):
+            await world.sleep(4)
+            get_runtime().heartbeat()
+            await world.sleep(4)
+            get_runtime().stream_writer("chunk")
+
+    async def deep(state: Any) -> None:
+        await step(2)
+
+    inner = StateGraph(State).add_node("deep", deep).add_edge(START, "deep").compile(name="inner")
+    made = StateGraph(State).add_node(inner, timeout=TimeoutPolicy(idle_timeout=5)).add_edge(START, "inner")
+    await made.compile(world=world).ainvoke({})
+    assert world.time == 16
+    await inner.ainvoke({})
+
+
+async def test_the_steps_of_a_graph_inside_are_signs_of_life(world: VirtualWorld) -> None:
+    """1.16: a graph that goes on to its next node is alive, though it shows nothing."""
+
+    async def takes(state: Any) -> None:
+        await world.sleep(4)
+
+    inner = StateGraph(State).add_sequence([("a", takes), ("b", takes), ("c", takes)]).add_edge(START, "a")
+    policy = TimeoutPolicy(idle_timeout=5)
+    made = StateGraph(State).add_node("in", inner.compile(name="in"), timeout=policy).add_edge(START, "in")
+    await made.compile(world=world).ainvoke({})
+    assert world.time == 12
+
+
+# ---- whose time ------------------------------------------------------------------------------------------------------
+
+
+async def test_waiting_for_a_reader_is_not_the_nodes_time(world: VirtualWorld) -> None:
+    """1.16, P12: a slow reader slows the node, and does not end it."""
+
+    async def node(state: Any, writer: StreamWriter) -> dict[str, Any]:
+        for number in range(4):
+            await writer(number)
+        return {"log": ["done"]}
+
+    for place in (alone, inside):
+        graph = place(node, world, timeout=TimeoutPolicy(run_timeout=5, idle_timeout=5))
+        modes = ["custom", "values"]
+        seen = []
+        async with graph.astream({}, stream_mode=modes, capacity=1, subgraphs=True) as chunks:
+            async for part in chunks:
+                seen.append(part)
+                await world.sleep(50)
+        assert seen[-1][-1] == {"log": ["done"]}
+
+
+async def test_a_graph_inside_that_waits_for_a_reader(world: VirtualWorld) -> None:
+    """1.16: and so of a timed node whose graph's steps are shown to a slow reader."""
+
+    async def node(state: Any) -> dict[str, Any]:
+        return {"log": ["x"]}
+
+    names = [(name, node) for name in "abcdef"]
+    inner = StateGraph(State).add_sequence(names).add_edge(START, "a").compile(name="in")
+    made = StateGraph(State).add_node("in", inner, timeout=5).add_edge(START, "in").compile(world=world)
+    seen = []
+    async with made.astream({}, stream_mode=["updates", "tasks"], capacity=1, subgraphs=True) as chunks:
+        async for part in chunks:
+            seen.append(part)
+            await world.sleep(50)
+    assert len(seen) > 12
+
+
+async def test_waiting_for_a_place_is_not_the_nodes_time(world: VirtualWorld) -> None:
+    """1.16: nor is the time in which it, or a task that it waits for, waits for its place under `max_concurrency`."""
+
+    @task
+    async def step() -> None:
+        await world.sleep(1)
+
+    async def node(state: Any) -> dict[str, Any]:
+        await step()
+        await step()
+        return {"log": ["done"]}
+
+    async def slow(state: Any) -> None:
+        await world.sleep(100)
+
+    made = StateGraph(State).add_node("b", node, timeout=5)
+    for name in ("a", "c", "d", "e"):
+        made.add_node(name, slow).add_edge(START, name)
+    graph = made.add_edge(START, "b").compile(world=world)
+    for width in (1, 2):
+        assert (await graph.ainvoke({}, {"max_concurrency": width}))["log"] == ["done"]
+
+
+# ---- a late attempt publishes nothing --------------------------------------------------------------------------------
+
+
+@each_place
+async def test_a_node_that_swallows_its_cancellation(place: Any, world: VirtualWorld) -> None:
+    """1.16, S-87: what it returns, raises or asks after its time is dropped: the error is the timeout, and alone."""
+
+    def returns() -> Any:
+        return {"log": ["late"]}
+
+    def raises() -> Any:
+        raise ZeroDivisionError
+
+    def asks() -> Any:
+        return interrupt("late?")
+
+    for late in (returns, raises, asks):
+
+        async def node(state: Any, late: Any = late) -> Any:
+            try:
+                await anyio.sleep_forever()
+            except BaseException:
+                return late()
+
+        saver = InMemorySaver()
+        graph = place(node, world, saver, timeout=5)
+        with pytest.raises(NodeTimeoutError) as caught:
+            await graph.ainvoke({}, "t")
+        assert caught.value.elapsed == 5
+        state = await graph.aget_state("t")
+        assert (state.values, state.interrupts) == ({"log": []}, ())
+
+
+@each_place
+async def test_clean_up_after_the_time_publishes_nothing(place: Any, world: VirtualWorld) -> None:
+    """S-87: clean-up code that writes to the stream, calls tasks or runs graphs when the time is up is refused."""
+    refused: list[str] = []
+    ran: list[str] = []
+
+    @task
+    async def step() -> None:
+        ran.append("task")
+
+    async def touch(state: Any) -> None:
+        ran.append("graph")
+
+    graph = StateGraph(State).add_node(touch).add_edge(START, "touch").compile(name="late")
+
+    async def node(state: Any) -> None:
+        from pregel_async import get_stream_writer
+
+        writer = get_stream_writer()
+        writer("early")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                for what in ("writer", "task", "graph"):
+                    try:
+                        if what == "writer":
+                            writer("late")
+                        elif what == "task":
+                            await step()
+                        else:
+                            await graph.ainvoke({})
+                    except OutsideRunError:
+                        refused.append(what)
+
+    made = place(node, world, timeout=5)
+    parts: list[Any] = []
+    with pytest.raises(NodeTimeoutError):
+        async for part in made.astream({}, stream_mode="custom", subgraphs=True):
+            parts.append(part[-1])
+    assert parts == ["early"]
+    assert refused == ["writer", "task", "graph"]
+    assert ran == []
+
+
+@pytest.mark.parametrize("where", ["graph", "task"])
+async def test_clean_up_inside_publishes_nothing(where: str, world: VirtualWorld) -> None:
+    """S-87: and so of what runs inside a node whose time is up: nodes of its graph, and its tasks. All of it has ended
+    when the error is told."""
+    ended: list[str] = []
+
+    async def deep(state: Any) -> None:
+        from pregel_async import get_stream_writer
+
+        writer = get_stream_writer()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                for _ in range(5):
+                    await anyio.lowlevel.checkpoint()
+                with pytest.raises(OutsideRunError):
+                    writer("late")
+                ended.append("deep")
+
+    if where == "graph":
+        inner = StateGraph(State).add_node("deep", deep).add_edge(START, "deep").compile(name="inner")
+        made = StateGraph(State).add_node("node", inner, timeout=5)
+    else:
+        step = task(deep)
+
+        async def node(state: Any) -> None:
+            await step(state)
+
+        made = StateGraph(State).add_node("node", node, timeout=5)
+    graph = made.add_edge(START, "node").compile(InMemorySaver(), world=world)
+    parts: list[Any] = []
+    async with nothing_left():
+        with pytest.raises(NodeTimeoutError):
+            async for part in graph.astream({}, "t", stream_mode="custom", subgraphs=True):
+                parts.append(part)
+    assert parts == []
+    assert ended == ["deep"]
+
+
+# ---- with other policies ---------------------------------------------------------------------------------------------
+
+
+@each_place
+async def test_each_attempt_has_its_own_time(place: Any, world: VirtualWorld) -> None:
+    """1.16: the timeout is per attempt; a timeout is tried again by default, and the wait between is nobody's time."""
+    attempts: list[int] = []
+
+    async def node(state: Any) -> dict[str, Any]:
+        attempts.append(1)
+        await world.sleep(4 if len(attempts) == 3 else 99)
+        return {"log": ["done"]}
+
+    graph = place(node, world, InMemorySaver(), timeout=5, retry_policy=RetryPolicy(jitter=False, initial_interval=60))
+    assert (await graph.ainvoke({}, "t"))["log"] == ["done"]
+    assert world.time == 5 + 60 + 5 + 120 + 4
+
+
+async def test_of_a_send(world: VirtualWorld) -> None:
+    """Issue 5, 1.9: a Send's timeout takes the place of the node's; it is stored with the Send."""
+    seen: list[float] = []
+
+    async def worker(seconds: int) -> None:
+        seen.append(seconds)
+        await world.sleep(seconds)
+
+    def sends(state: Any) -> list[Send]:
+        return [Send("worker", 7, timeout=10), Send("worker", 3), Send("worker", 6, timeout=timedelta(seconds=5))]
+
+    made = StateGraph(State).add_node("worker", worker, timeout=4)  # type: ignore[type-var]  # a Send's bare input
+    graph = made.add_conditional_edges(START, sends).compile(InMemorySaver(), world=world, interrupt_before=["worker"])
+    await graph.ainvoke({}, "t")
+    for _ in range(2):  # from storage, and again on the resume
+        seen.clear()
+        with pytest.raises(NodeTimeoutError) as caught:
+            await graph.ainvoke(None, "t")
+        assert caught.value.timeout == 5
+    assert sorted(seen) == [6, 7]  # what had finished has not run again
+
+
+async def test_a_send_to_a_plain_function(world: VirtualWorld) -> None:
+    """Issue 5: a Send with a timeout to a plain function is refused, from a router, a node and a command, by name."""
+
+    def worker(state: Any) -> None: ...
+
+    async def goes(state: Any) -> Any:
+        return Command(goto=Send("worker", {}, timeout=1))
+
+    made = StateGraph(State).add_node(worker).add_node(goes)
+    with pytest.raises(InvalidUpdateError, match="'worker'"):
+        await made.add_conditional_edges(START, lambda s: Send("worker", {}, timeout=1)).compile().ainvoke({})
+    made = StateGraph(State).add_node(worker).add_node(goes).add_edge(START, "goes")
+    with pytest.raises(InvalidUpdateError, match="'worker'"):
+        await made.compile().ainvoke({})
+    with pytest.raises(InvalidUpdateError, match="'worker'"):
+        await made.compile().ainvoke(Command(goto=Send("worker", {}, timeout=1)))
+
+
+async def test_of_a_task_and_an_entrypoint(world: VirtualWorld) -> None:
+    """Issue 5: tasks and entrypoints have timeouts; a task's is the caller's to catch."""
+
+    @task(timeout=3)
+    async def step() -> None:
+        await anyio.sleep_forever()
+
+    @entrypoint(world=world, timeout=10)
+    async def flow(given: str) -> str:
+        try:
+            await step()
+        except NodeTimeoutError as error:
+            if given == "catches":
+                return f"{error.node} {error.elapsed:g}"
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    assert await flow.ainvoke("catches") == "step 3"
+    with pytest.raises(NodeTimeoutError) as caught:
+        await flow.ainvoke("hangs")
+    assert (caught.value.node, caught.value.elapsed) == ("flow", 10)
+
+
+async def test_defaults(world: VirtualWorld) -> None:
+    """Issue 5: `set_node_defaults(timeout=)` holds for nodes that have none of their own."""
+    made = StateGraph(State).set_node_defaults(timeout=3).add_node("hangs", hangs).add_edge(START, "hangs")
+    with pytest.raises(NodeTimeoutError) as caught:
+        await made.compile(world=world).ainvoke({})
+    assert caught.value.timeout == 3
+
+
+# ---- whose cancellation, whose timeout -------------------------------------------------------------------------------
+
+
+@each_place
+async def test_a_timeout_of_the_nodes_own(place: Any, world: VirtualWorld) -> None:
+    """S-144: a `TimeoutError` of the user's, and `anyio.fail_after`, are what they were; the timeout's own scope does
+    not swallow them."""
+    error = TimeoutError("mine")
+
+    async def raises(state: Any) -> None:
+        raise error
+
+    async def fails_after(state: Any) -> None:
+        with anyio.fail_after(0):
+            await anyio.sleep_forever()
+
+    with pytest.raises(TimeoutError) as caught:
+        await place(raises, world, timeout=5).ainvoke({})
+    assert caught.value is error
+    with pytest.raises(TimeoutError) as caught:
+        await place(fails_after, world, timeout=5).ainvoke({})
+    assert not isinstance(caught.value, NodeTimeoutError)
+
+
+@each_place
+@pytest.mark.parametrize("how", ["scope", "native", "move_on_after", "aclose"])
+@pytest.mark.parametrize("options", [{"timeout": 5}, {"retry_policy": RetryPolicy(), "timeout": 5}], ids=len)
+async def test_cancelled_from_outside(
+    place: Any, how: str, options: Any, world: VirtualWorld, anyio_backend_name: str
+) -> None:
+    """P7: a cancellation of the caller's goes through a timed and a retried node as through any other; nothing is left,
+    and clean-up is waited for."""
+    if how == "native" and anyio_backend_name == "trio":
+        pytest.skip("trio has no cancellation of its own besides scopes")
+    world.held = lambda: True
+    seen: list[str] = []
+
+    async def node(state: Any) -> None:
+        seen.append("begun")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                for _ in range(3):
+                    await anyio.lowlevel.checkpoint()
+            seen.append("ended")
+
+    graph = place(node, world, InMemorySaver(), **options)
+
+    async def begun() -> None:
+        while not seen:
+            await anyio.lowlevel.checkpoint()
+
+    async with nothing_left():
+        if how == "native":
+            running = asyncio.ensure_future(graph.ainvoke({}, "t"))
+            await begun()
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+        elif how == "aclose":
+            async with graph.astream({}, "t", stream_mode="tasks", capacity=8) as chunks:
+                async for _ in chunks:
+                    await begun()
+                    break
+        else:
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as group:
+
+                    async def stop() -> None:
+                        await begun()
+                        scope.cancel()
+
+                    group.start_soon(stop)
+                    await graph.ainvoke({}, "t")
+            assert scope.cancelled_caught
+    assert seen == ["begun", "ended"]
+    await anyio.lowlevel.checkpoint()
+
+
+async def test_a_native_cancellation_that_a_timed_node_swallows(world: VirtualWorld, anyio_backend_name: str) -> None:
+    """P7: a timed node that swallows asyncio's own cancellation does not keep its caller from being cancelled."""
+    if anyio_backend_name == "trio":
+        pytest.skip("trio has no cancellation of its own besides scopes")
+    world.held = lambda: True
+    begun = anyio.Event()
+
+    async def node(state: Any) -> dict[str, Any]:
+        begun.set()
+        try:
+            await anyio.sleep_forever()
+        except asyncio.CancelledError:
+            pass
+        return {"log": ["swallowed"]}
+
+    running = asyncio.ensure_future(alone(node, world, timeout=5).ainvoke({}))
+    await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_a_timed_node_that_raises_a_cancellation(world: VirtualWorld, anyio_backend_name: str) -> None:
+    """S-85: a timed node that raises asyncio's cancellation by itself fails with `NodeCancelledError`."""
+    if anyio_backend_name == "trio":
+        pytest.skip("trio's cannot be made up")
+
+    async def node(state: Any) -> None:
+        raise asyncio.CancelledError
+
+    for place in (alone, beside, inside):
+        with pytest.raises(NodeCancelledError):
+            await place(node, world, timeout=5).ainvoke({})
+
+
+# ---- a superstep's timeout -------------------------------------------------------------------------------------------
+
+
+async def test_step_timeout(world: VirtualWorld) -> None:
+    """1.3, S-144: a superstep that takes too long is stopped: one error, a builtin `TimeoutError`, that names who had
+    not finished, in plan order. What had finished is recorded, and does not run again."""
+    ran: list[str] = []
+
+    def node(name: str, seconds: float) -> Any:
+        async def call(state: Any) -> dict[str, Any]:
+            ran.append(name)
+            await world.sleep(seconds if ran.count(name) == 1 else 1)
+            return {"log": [name]}
+
+        return call
+
+    made = StateGraph(State)
+    for name, seconds in (("c", 99), ("a", 99), ("b", 2)):
+        made.add_node(name, node(name, seconds)).add_edge(START, name)
+    graph = made.compile(InMemorySaver(), world=world, step_timeout=timedelta(seconds=5))
+    with pytest.raises(TimeoutError) as caught:
+        await graph.ainvoke({}, "t")
+    error = caught.value
+    assert isinstance(error, StepTimeoutError)
+    assert (error.step, error.timeout, error.unfinished, world.time) == (1, 5, ("a", "c"), 5)
+    state = await graph.aget_state("t")
+    assert [(task.name, bool(task.error), task.result) for task in state.tasks] == [
+        ("a", True, None),
+        ("b", False, {"log": ["b"]}),
+        ("c", True, None),
+    ]
+    assert (await graph.ainvoke(None, "t"))["log"] == ["a", "b", "c"]
+    assert sorted(ran) == ["a", "a", "b", "c", "c"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_late_node_of_a_superstep(count: int, world: VirtualWorld) -> None:
+    """Issue 5: a node that swallows the superstep's end publishes nothing: its result does not count, and what it raises
+    is told with the timeout, which is still the error."""
+
+    async def returns(state: Any) -> dict[str, Any]:
+        try:
+            await anyio.sleep_forever()
+        except BaseException:
+            return {"log": ["late"]}
+
+    async def raises(state: Any) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise ZeroDivisionError("clean-up")
+
+    for node in (returns, raises):
+        made = StateGraph(State)
+        for number in range(count):
+            made.add_node(f"n{number}", node).add_edge(START, f"n{number}")
+        graph = made.compile(InMemorySaver(), world=world, step_timeout=5)
+        with pytest.raises(StepTimeoutError) as caught:
+            await graph.ainvoke({}, "t")
+        assert caught.value.unfinished == tuple(f"n{number}" for number in range(count))
+        told = [note for note in getattr(caught.value, "__notes__", ()) if "ZeroDivisionError: clean-up" in note]
+        assert len(told) == (0 if node is returns else count)
+        assert all("in node 'n" in note for note in told)
+        assert (await graph.aget_state("t")).values == {"log": []}
+
+
+async def test_step_timeout_of_retries_and_handlers(world: VirtualWorld) -> None:
+    """Issue 5: the superstep's time is for all attempts, the waits between them and the handler; none begins after."""
+    ran: list[str] = []
+
+    async def flaky(state: Any) -> None:
+        ran.append("flaky")
+        raise ConnectionError
+
+    async def handler(state: Any) -> None:
+        ran.append("handler")
+
+    policy = RetryPolicy(jitter=False, initial_interval=3, backoff_factor=1, max_attempts=9)
+    made = StateGraph(State).add_node(flaky, retry_policy=policy, error_handler=handler).add_edge(START, "flaky")
+    with pytest.raises(StepTimeoutError):
+        await made.compile(world=world, step_timeout=5).ainvoke({})
+    assert ran == ["flaky", "flaky"]
+
+
+async def test_each_superstep_has_its_own_time(world: VirtualWorld) -> None:
+    """1.3: the time is per superstep, and costs nothing when there is enough."""
+
+    async def takes(state: Any) -> dict[str, Any]:
+        await world.sleep(4)
+        return {"log": ["x"]}
+
+    made = StateGraph(State).add_sequence([("a", takes), ("b", takes), ("c", takes)]).add_edge(START, "a")
+    assert (await made.compile(world=world, step_timeout=5).ainvoke({}))["log"] == ["x"] * 3
+
+
+# ---- plain functions -------------------------------------------------------------------------------------------------
+
+
+async def test_abandon(world: VirtualWorld) -> None:
+    """Issue 5, P7: on_timeout="abandon" leaves the thread behind, with a warning that names the node; the fence keeps it
+    from publishing anything."""
+    begun, leave, left = threading.Event(), threading.Event(), threading.Event()
+    world.held = lambda: not begun.is_set()
+    refused: list[type[BaseException]] = []
+
+    def node(state: Any, writer: StreamWriter) -> dict[str, Any]:
+        writer("early")
+        begun.set()
+        leave.wait(20)
+        for late in (lambda: writer("late"), lambda: interrupt("late?")):
+            try:
+                late()
+            except BaseException as error:
+                refused.append(type(error))
+        left.set()
+        return {"log": ["late"]}
+
+    graph = alone(node, world, InMemorySaver(), timeout=5, on_timeout="abandon")
+    parts: list[Any] = []
+    with pytest.warns(ResourceWarning, match="node 'node'"), pytest.raises(NodeTimeoutError):
+        async for part in graph.astream({}, "t", stream_mode="custom"):
+            parts.append(part)
+    leave.set()
+    assert await anyio.to_thread.run_sync(left.wait, 20)
+    assert refused == [OutsideRunError, OutsideRunError]
+    assert parts == ["early"]
+    assert (await graph.aget_state("t")).values == {"log": []}
+
+
+async def test_a_process_is_killed(world: VirtualWorld, tmp_path: Path) -> None:
+    """Issue 5: on_timeout="process" runs the function in a process, which is dead when the error is told."""
+    path = tmp_path / "pid"
+    world.held = lambda: not path.exists()
+    graph = alone(processes.tells_its_pid, world, timeout=5, on_timeout="process")
+    with anyio.fail_after(30), pytest.raises(NodeTimeoutError):
+        await graph.ainvoke({"path": str(path)})
+    pid = int(path.read_text())
+    with anyio.fail_after(10):
+        while _is_alive(pid):
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_a_process_is_killed_with_its_run(world: VirtualWorld, tmp_path: Path) -> None:
+    """P7: and so when the run is cancelled."""
+    path = tmp_path / "pid"
+    graph = alone(processes.tells_its_pid, world, on_timeout="process")
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: graph.ainvoke({"path": str(path)}))
+            while not path.exists():
+                await anyio.lowlevel.checkpoint()
+            group.cancel_scope.cancel()
+    pid = int(path.read_text())
+    with anyio.fail_after(10):
+        while _is_alive(pid):
+            await anyio.lowlevel.checkpoint()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text() if Path("/proc").exists() else True
+
+
+async def test_what_goes_to_a_process_and_back(world: VirtualWorld) -> None:
+    """Issue 5, P1: state with nested containers and dataclasses goes there and comes back; what the function changed in
+    place reaches nobody; a task's arguments too."""
+    graph = alone(processes.adds, world, InMemorySaver(), on_timeout="process")
+    given: Any = {"bag": {"numbers": [1, 2]}, "point": processes.Point(1, ["here"])}
+    result = await graph.ainvoke(given, "t")
+    assert result["bag"] == {"numbers": [1, 2, 4]}
+    assert result["point"] == processes.Point(1, ["here", "there"])
+    assert result["log"][0] == "dict"
+    assert result["log"][1] != str(os.getpid())
+    assert given == {"bag": {"numbers": [1, 2]}, "point": processes.Point(1, ["here"])}
+
+    doubles = task(on_timeout="process", timeout=1000)(processes.doubles)
+
+    @entrypoint()
+    async def flow(number: int) -> int:
+        return await doubles(number, plus=1)
+
+    world.held = lambda: True
+    assert await flow.ainvoke(4) == 9
+
+
+async def test_what_a_process_raises(world: VirtualWorld) -> None:
+    """P9: its own exception comes back; and of one that died, or of what cannot be pickled, the error names the node."""
+    with pytest.raises(processes.Odd, match="over there") as caught:
+        await alone(processes.fails, world, on_timeout="process").ainvoke({})
+    assert any("in node 'node'" in note for note in caught.value.__notes__)
+    for node in (
+        processes.returns_what_cannot_be_pickled,
+        processes.raises_what_cannot_be_pickled,
+        processes.dies,
+    ):
+        with anyio.fail_after(30), pytest.raises(Exception) as failed:
+            await alone(node, world, on_timeout="process").ainvoke({})
+        assert any("in node 'node'" in note for note in failed.value.__notes__), node
+
+
+class Opaque:
+    """Cannot be pickled."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("this cannot be pickled")
+
+
+class Bare(TypedDict, total=False):
+    thing: Any
+
+
+async def test_what_cannot_go_to_a_process(world: VirtualWorld) -> None:
+    """Issue 5: an input that cannot be pickled is a failure that names the node, and says why."""
+    made = StateGraph(Bare).add_node("node", processes.fails, on_timeout="process").add_edge(START, "node")
+    with pytest.raises(Exception, match="pickled") as caught:
+        await made.compile(world=world).ainvoke({"thing": Opaque()})
+    assert any("in node 'node'" in note for note in caught.value.__notes__)
+
+
+def test_what_cannot_be_run_in_a_process() -> None:
+    """Issue 5: functions that a process cannot import, or that want more than their input, are refused by name."""
+
+    def local(state: Any) -> None: ...
+
+    for node in (local, lambda state: None, Opaque().__init__):
+        with pytest.raises(GraphValidationError, match=r"'node'.*cannot import|positional"):
+            alone(node, VirtualWorld(), on_timeout="process")
+    with pytest.raises(GraphValidationError, match="'wants_a_writer'"):
+        task(on_timeout="process")(wants_a_writer)
+    with pytest.raises(GraphValidationError, match="say one"):
+        alone(processes.fails, VirtualWorld(), on_timeout="process", abandon_on_cancel=True)
+
+
+def wants_a_writer(state: Any, writer: StreamWriter) -> None: ...
