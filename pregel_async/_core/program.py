@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+from msgspec import structs
 
 from checkpoint_savers.ledger import SENDS
 
@@ -88,6 +89,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         cache: keep its result for equal inputs; None does not.
         handler: runs in its place when it has failed, on the same input.
         spread: its input is (arguments, keyword arguments): it is a task that a node calls.
+        plain: it is attempted once, and nothing of it is kept or handled. Computed.
     """
 
     name: str
@@ -112,6 +114,10 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     cache: CachePolicy | None = None
     handler: Node | None = None
     spread: bool = False
+    plain: bool = True
+
+    def __post_init__(self) -> None:
+        structs.force_setattr(self, "plain", not self.retry and self.handler is None and self.cache is None)
 
     def keyed(self, key_func: Callable[..., Any], value: Any) -> Any:
         """What a cache policy's `key_func` makes of the input."""

@@ -79,7 +79,10 @@ async def attempt(
     progress = _Progress(given, natively_cancelled)
     try:
         if task.timeout is None:
-            return await _outcome(running, record, progress, contained=contained)
+            try:
+                return await _run(running, record, progress, contained=contained)
+            except BaseException as error:
+                return await _unfinished(running, error, progress)
         watch = running.watch = AttemptWatch(task, around.session.world, running.stop)
         outcome = await watch.over(lambda: _outcome(running, record, progress, contained=contained))
         return Failed(_placed(watch.error, task), progress.writes) if outcome is None else outcome
@@ -95,22 +98,27 @@ async def attempt(
 async def _outcome(
     running: Running, record: Recorder | None, progress: _Progress, *, contained: bool
 ) -> Finished | Failed | Paused:
-    """What becomes of the attempt. A cancellation from outside, and a failure of storage, go through."""
-    task = running.task
+    """What becomes of an attempt within its time."""
     try:
         return await _run(running, record, progress, contained=contained)
-    except GeneratorExit:
+    except BaseException as error:
+        return await _unfinished(running, error, progress)
+
+
+async def _unfinished(running: Running, error: BaseException, progress: _Progress) -> Finished | Failed | Paused:
+    """What becomes of an attempt that has raised, in whose `except` this is called. A cancellation from outside, and a
+    failure of storage, go through."""
+    if isinstance(error, GeneratorExit):
         raise
-    except anyio.get_cancelled_exc_class() as error:
+    if isinstance(error, anyio.get_cancelled_exc_class()):
         if _cancelled_from_outside(progress.natively_cancelled):
             raise
-        failure = NodeCancelledError(task.node.name)
+        failure = NodeCancelledError(running.task.node.name)
         failure.__cause__ = error
-        return Failed(_placed(failure, task), progress.writes)
-    except BaseException as error:
-        if progress.recording and not isinstance(error, UnstorableValueError):  # storage's failure, not the node's
-            raise
-        return await _stopped(running, error, progress.writes)
+        return Failed(_placed(failure, running.task), progress.writes)
+    if progress.recording and not isinstance(error, UnstorableValueError):  # storage's failure, not the node's
+        raise
+    return await _stopped(running, error, progress.writes)
 
 
 def start(board: Board, task: Task) -> Finished | Failed:

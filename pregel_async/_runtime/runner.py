@@ -163,7 +163,12 @@ class Runner:
             if around.session.given and (waiting := self.storage.waits_for(task, around.session)) is not None:
                 return waiting
             given = self.storage.writes_of(task)
-        outcome = await self._settled(board, task, given, self._record, natively_cancelled, contained=contained)
+        if task.node.plain:
+            outcome = await attempt(
+                around, board, task, given, self._record, natively_cancelled=natively_cancelled, contained=contained
+            )
+        else:
+            outcome = await self._settled(board, task, given, self._record, natively_cancelled, contained=contained)
         if (
             isinstance(outcome, Failed)
             and isinstance(self.on_failure, Collect)
@@ -193,12 +198,8 @@ class Runner:
         *,
         contained: bool,
     ) -> Finished | Failed | Paused:
-        """Run one task by its node's policies."""
-        around, node = self.around, task.node
-        if not node.retry and node.handler is None and node.cache is None:
-            return await attempt(
-                around, board, task, given, record, natively_cancelled=natively_cancelled, contained=contained
-            )
+        """Run one task by its node's policies. A plain node needs none of it, and gets the same from its attempt."""
+        around = self.around
         attempts = _Attempts(self, board, record, natively_cancelled, contained=contained)
         return await guarded(attempts, task, given, around.session.world, self.storage, around.results, self._is_final)
 
@@ -227,7 +228,10 @@ class Runner:
         if log is not None and log.planned is not None:
             with caller.waiting():
                 await log.send(log.planned(board, (task,)))
-        outcome = await self._settled(board, task, None, None, None, contained=True)
+        if task.node.plain:
+            outcome = await attempt(self.around, board, task, None, None, natively_cancelled=None, contained=True)
+        else:
+            outcome = await self._settled(board, task, None, None, None, contained=True)
         if isinstance(outcome, Failed) and log is not None and log.failed is not None:
             with caller.waiting():
                 await log.send(log.failed((task,), (outcome,)))

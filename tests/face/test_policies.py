@@ -140,7 +140,7 @@ declarations = pytest.mark.parametrize(
         {"on_timeout": "kill", "timeout": 1},
         {"cache_policy": 5},
     ],
-    ids=str,
+    ids="-".join,
 )
 def test_bad_policies_are_refused_where_they_are_declared(
     declare: Declare, names: str, options: dict[str, Any]
@@ -244,7 +244,7 @@ def test_a_handler_that_is_a_generator_or_a_graph() -> None:
         {"budgets": {"x": 3}},
         {"budgets": 3},
     ],
-    ids=str,
+    ids="-".join,
 )
 def test_bad_options_of_compile(options: dict[str, Any]) -> None:
     """Issue 5, bad input: a graph's own policies are refused by `compile`."""
