@@ -11,6 +11,7 @@ from checkpoint_savers.records import CheckpointId
 from ._core.program import Program
 from ._core.superstep import Breakpoints
 from ._runtime.control import RunControl
+from ._runtime.observer import Observer
 from ._runtime.run import Settings
 from .channels import AnyValue, EphemeralValue, LastValue
 from .errors import ConfigError
@@ -206,13 +207,15 @@ def settings_of(
     on_failure: OnFailure = "fail_fast",
     budgets: Mapping[str, Budget] | None = None,
     time_limit: float | None = None,
+    observers: tuple[Observer, ...] = (),
 ) -> Settings:
     """A call's settings.
 
     Args:
         stored: the graph has a checkpointer, so that a thread is needed.
         nested: a node runs the graph: its thread is that of the graph around it.
-        context, store, breakpoints, debug, control, on_failure, budgets, time_limit: as in `Settings`.
+        context, store, breakpoints, debug, control, on_failure, budgets, time_limit, observers: as in
+            `Settings`.
     """
     if on_conflict not in ("reject", "wait"):
         raise ConfigError(f"on_conflict is 'reject' or 'wait', not {on_conflict!r}")
@@ -244,4 +247,5 @@ def settings_of(
         on_failure=on_failure,
         budgets=budgets or {},
         time_limit=time_limit,
+        observers=observers,
     )

@@ -169,6 +169,8 @@ class Runner:
             and isinstance(outcome.error, Exception)
         ):
             given = collected(task, outcome.error, self.on_failure.channel)
+            if around.observed is not None:
+                around.observed.handled(task, outcome.error, None)
             outcome = await attempt(
                 around, board, task, given, None, natively_cancelled=natively_cancelled, contained=contained
             )
@@ -306,10 +308,14 @@ class _Attempts:
         )
 
     async def failed(self, task: Task, failed: Failed, number: int) -> None:
-        pass
+        observed = self._runner.around.observed
+        if observed is not None:
+            observed.retried(task, failed, number)
 
     async def handled(self, task: Task, failed: Failed, handler: Task) -> None:
-        log = self._runner.log
+        log, observed = self._runner.log, self._runner.around.observed
+        if observed is not None:
+            observed.handled(task, failed.error, handler.node.name)
         if log is not None and log.failed is not None:
             await log.send(log.failed((task,), (failed,)))
         if log is not None and log.planned is not None:
