@@ -17,7 +17,7 @@ CODE = ("pregel_async", "checkpoint_savers", "tests", "examples", "noxfile.py")
 def install(session: nox.Session, *groups: str) -> None:
     """The package as users get it, editable, with the tools of some groups."""
     session.install("-q", "--upgrade", "pip")
-    session.install("-q", "-e", ".[cli,trio,serve]", *nox.project.dependency_groups(PYPROJECT, *groups))
+    session.install("-q", "-e", ".[cli,trio,serve,otel]", *nox.project.dependency_groups(PYPROJECT, *groups))
 
 
 def pytest(session: nox.Session, *args: str, **env: str) -> None:

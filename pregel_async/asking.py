@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 
 from ._runtime.control import RunControl
 from ._runtime.modes import MODES
+from ._runtime.observer import Observer
 from .errors import ConfigError
 from .policies import Budget, OnFailure
 from .types import All, Durability, Names, OnConflict, OverflowPolicy, StreamMode
@@ -39,6 +40,7 @@ class CallOptions(TypedDict, total=False):
     budgets: Mapping[str, Budget] | None
     time_limit: float | timedelta | None
     control: RunControl | None
+    observer: Observer | None
 
 
 class StreamOptions(CallOptions, total=False):
@@ -80,6 +82,16 @@ def policies_of(overflow: Overflow, modes: Sequence[str]) -> dict[str, OverflowP
         if mode not in modes:
             raise ConfigError(f"overflow names mode {mode!r}, and stream_mode asks for {', '.join(modes)}")
     return {mode: policy for mode, policy in by_mode.items() if policy != "block"}
+
+
+def check_observer(observer: object, error: type[Exception] = ConfigError) -> tuple[Observer, ...]:
+    """One observer, or none. Raises `error`."""
+    if observer is None:
+        return ()
+    if isinstance(observer, Observer):
+        return (observer,)
+    what = f"the class {observer.__name__}: make one" if isinstance(observer, type) else f"a {type(observer).__name__}"
+    raise error(f"an observer is a subclass's instance of pregel_async.observing.Observer, not {what}")
 
 
 def check_capacity(capacity: int) -> int:

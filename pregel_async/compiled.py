@@ -15,6 +15,8 @@ from checkpoint_savers.codec import Codec
 from ._core.program import SENDS
 from ._runtime.hold import Hold
 from ._runtime.namespaces import config_of
+from ._runtime.observed import ObservedUpdate, Observers, measured
+from ._runtime.observer import UpdateStarted
 from ._runtime.subgraphs import reachable
 from ._runtime.thread import Thread
 from .channels import BaseChannel
@@ -246,17 +248,34 @@ class Graph(Runs[InputT, OutputT]):
         )
         run_id = settings.run_id or self._world.new_id()
         metadata = {**settings.metadata, "run_id": run_id}
-        async with await Hold.take(saver, self._world, thread_id, on_conflict) as hold:
-            thread = await Thread.open(hold, inner_codec, graph._program, ns=ns, at=at, metadata=metadata)
-            if ns:
-                if thread.board is None:
-                    raise InvalidUpdateError(f"nothing is stored in namespace {ns!r} of thread {thread_id!r} to update")
-                root = await Thread.open(hold, codec, self._program, metadata=metadata)
-                store = self.store if graph.store is None else graph.store
-                await edit_inside(thread, root, updates, run_id, merged, store=store, limit=settings.limit)
-            else:
-                await edit(thread, updates, run_id, merged, store=self.store, limit=settings.limit)
-        return config_of(thread_id, ns, thread.tip, thread.parents)
+
+        async def write(saver: BaseCheckpointSaver) -> RunnableConfig:
+            async with await Hold.take(saver, self._world, thread_id, on_conflict) as hold:
+                thread = await Thread.open(hold, inner_codec, graph._program, ns=ns, at=at, metadata=metadata)
+                if ns:
+                    if thread.board is None:
+                        raise InvalidUpdateError(
+                            f"nothing is stored in namespace {ns!r} of thread {thread_id!r} to update"
+                        )
+                    root = await Thread.open(hold, codec, self._program, metadata=metadata)
+                    store = self.store if graph.store is None else graph.store
+                    await edit_inside(thread, root, updates, run_id, merged, store=store, limit=settings.limit)
+                else:
+                    await edit(thread, updates, run_id, merged, store=self.store, limit=settings.limit)
+            return config_of(thread_id, ns, thread.tip, thread.parents)
+
+        if not self._observers:
+            return await write(saver)
+        started = UpdateStarted(
+            run_id=run_id,
+            thread_id=thread_id,
+            namespace=ns,
+            graph=graph.name,
+            supersteps=len(updates),
+            updates=sum(len(superstep) for superstep in updates),
+        )
+        observed = ObservedUpdate(Observers(self._observers, self._world), started)
+        return await observed.over(lambda: write(measured(saver, observed, on_conflict)))
 
     # ---- kept results --------------------------------------------------------------------------------------------
 

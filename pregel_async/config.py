@@ -11,6 +11,7 @@ from checkpoint_savers.records import CheckpointId
 from ._core.program import Program
 from ._core.superstep import Breakpoints
 from ._runtime.control import RunControl
+from ._runtime.observer import Observer
 from ._runtime.results import Results
 from ._runtime.run import Settings
 from .channels import AnyValue, EphemeralValue, LastValue
@@ -225,6 +226,7 @@ def settings_of(
     budgets: Mapping[str, Budget] | None = None,
     time_limit: float | None = None,
     results: Results | None = None,
+    observers: tuple[Observer, ...] = (),
 ) -> Settings:
     """A call's settings.
 
@@ -232,7 +234,8 @@ def settings_of(
         stored: the graph has a checkpointer, so that a thread is needed.
         nested: a node runs the graph: its thread is that of the graph around it.
         durability: as `check_durability` gives it.
-        context, store, breakpoints, debug, control, on_failure, budgets, time_limit, results: as in `Settings`.
+        context, store, breakpoints, debug, control, on_failure, budgets, time_limit, results, observers: as in
+            `Settings`.
     """
     if on_conflict not in ("reject", "wait"):
         raise ConfigError(f"on_conflict is 'reject' or 'wait', not {on_conflict!r}")
@@ -266,4 +269,5 @@ def settings_of(
         budgets=budgets or {},
         time_limit=time_limit,
         results=results,
+        observers=observers,
     )

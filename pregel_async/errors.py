@@ -60,6 +60,7 @@ __all__ = [
     "NodeCancelledError",
     "NodeError",
     "NodeTimeoutError",
+    "ObserverWarning",
     "OutsideRunError",
     "ParentCommand",
     "PregelError",
@@ -94,6 +95,10 @@ class ErrorCode(Enum):
 
 class InPlaceChangeWarning(UserWarning):
     """A node changed its input in place, which nobody sees (debug mode only)."""
+
+
+class ObserverWarning(UserWarning):
+    """An observer of a run has raised. The run was not changed by that; what it raised first is the cause."""
 
 
 # ---- building ----------------------------------------------------------------------------------------------------

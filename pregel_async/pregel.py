@@ -11,6 +11,7 @@ from checkpoint_savers.caches.abc import BaseCache
 
 from ._core.program import SENDS, Program, Write, build_program
 from ._runtime.modes import MODES
+from ._runtime.observer import Observer
 from ._runtime.world import World
 from .channels import BaseChannel
 from .compiled import Graph
@@ -41,7 +42,7 @@ class Pregel(Graph[Any, Any]):
         debug: warn (`InPlaceChangeWarning`) when a node changes its input in place.
         world: clock, ids and randomness.
         retry_policy, timeout, on_timeout, cache_policy: for all nodes that do not say otherwise.
-        cache, step_timeout, on_failure, budgets, time_limit: as in `StateGraph.compile`.
+        cache, step_timeout, on_failure, budgets, time_limit, observer: as in `StateGraph.compile`.
 
     Raises:
         GraphValidationError: an unknown or reserved name, an input that nothing reads.
@@ -74,6 +75,7 @@ class Pregel(Graph[Any, Any]):
         on_failure: OnFailure = "fail_fast",
         budgets: Mapping[str, Budget] | None = None,
         time_limit: float | timedelta | None = None,
+        observer: Observer | None = None,
     ) -> None:
         built = {key: node.build() if isinstance(node, NodeBuilder) else node for key, node in nodes.items()}
         if unknown_keys not in ("error", "ignore"):
@@ -114,6 +116,7 @@ class Pregel(Graph[Any, Any]):
             on_failure=on_failure,
             budgets=budgets,
             time_limit=time_limit,
+            observer=observer,
         )
         self._nodes = built
 

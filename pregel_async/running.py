@@ -27,6 +27,7 @@ from ._runtime.described import described
 from ._runtime.feed import Feed
 from ._runtime.log import Shown
 from ._runtime.loops import alone
+from ._runtime.observer import Observer
 from ._runtime.part import Cursor, Part, Shape, shape_of
 from ._runtime.pipe import CAPACITY, Pipe
 from ._runtime.rejoin import Live, rejoin
@@ -42,6 +43,7 @@ from .asking import (
     Overflow,
     StreamOptions,
     check_capacity,
+    check_observer,
     check_version,
     names_of_modes,
     policies_of,
@@ -115,6 +117,7 @@ class Runs(SyncFace[InputT, OutputT]):
         on_failure: OnFailure = "fail_fast",
         budgets: Mapping[str, Budget] | None = None,
         time_limit: float | timedelta | None = None,
+        observer: Observer | None = None,
         read_context: Callable[[Any], Any] | None = None,
         coerce_state: Callable[[Any], Any] | None = None,
         coerce_output: Callable[[Any], Any] | None = None,
@@ -125,6 +128,7 @@ class Runs(SyncFace[InputT, OutputT]):
         self._on_failure: OnFailure = check_on_failure(program, on_failure, GraphValidationError)
         self._budgets = check_budgets(budgets, error=GraphValidationError)
         self._time_limit = seconds_of("time_limit", time_limit)
+        self._observers = check_observer(observer, GraphValidationError)
         self.stream_mode: StreamMode = stream_mode
         self._debug = debug
         self._program = program
@@ -210,6 +214,7 @@ class Runs(SyncFace[InputT, OutputT]):
         budgets: Mapping[str, Budget] | None = None,
         time_limit: float | timedelta | None = None,
         control: RunControl | None = None,
+        observer: Observer | None = None,
         version: Literal["v1", "v2"] = "v1",
     ) -> Any:
         """Run to the end, or to where the run pauses, and return the output.
@@ -230,6 +235,7 @@ class Runs(SyncFace[InputT, OutputT]):
             budgets: other limits than those that the graph was compiled with, by name.
             time_limit: seconds, or a timedelta, after which the run stops at its next barrier.
             control: lets the run be stopped from outside, at its next barrier.
+            observer: is told what the run does, the graphs inside included; besides the graph's own.
             version: "v2" returns a `GraphOutput`.
 
         Returns:
@@ -244,7 +250,7 @@ class Runs(SyncFace[InputT, OutputT]):
         """
         stops = self._stops(interrupt_before, interrupt_after)
         limits = _Limits(on_failure, budgets, time_limit)
-        call = self._call(input, config, context, stops, durability, on_conflict, limits, control)
+        call = self._call(input, config, context, stops, durability, on_conflict, limits, control, observer)
         shown = self._shown(output_keys, self._program.outputs)
         check_version(version)
         if stream_mode == "values":
@@ -292,6 +298,7 @@ class Runs(SyncFace[InputT, OutputT]):
         budgets: Mapping[str, Budget] | None = None,
         time_limit: float | timedelta | None = None,
         control: RunControl | None = None,
+        observer: Observer | None = None,
         capacity: int = CAPACITY,
         overflow: Overflow = "block",
         keep_events: bool = False,
@@ -336,7 +343,7 @@ class Runs(SyncFace[InputT, OutputT]):
             self._check_keeps()
         stops = self._stops(interrupt_before, interrupt_after)
         limits = _Limits(on_failure, budgets, time_limit)
-        call = self._call(input, config, context, stops, durability, on_conflict, limits, control)
+        call = self._call(input, config, context, stops, durability, on_conflict, limits, control, observer)
         if call.outer is not None and (keep_events or cursor is not None):
             raise ConfigError(
                 f"graph {self.name!r} runs as part of the node that calls it, and the run around it keeps its events: "
@@ -552,7 +559,8 @@ class Runs(SyncFace[InputT, OutputT]):
         durability: Durability | None,
         on_conflict: OnConflict,
         limits: _Limits,
-        control: RunControl | None = None,
+        control: RunControl | None,
+        observer: Observer | None,
     ) -> _Call:
         """A call's settings, checked; and the node that makes it, when the graph runs as part of its run.
 
@@ -584,6 +592,8 @@ class Runs(SyncFace[InputT, OutputT]):
         elif around is not None:
             context = around.context
         store = around.store if around is not None and self.store is None else self.store
+        watching = around.around.observed if around is not None else None
+        inherited_observers = () if watching is None else watching.observers.each
         settings = settings_of(
             mine,
             stored=stored,
@@ -603,6 +613,7 @@ class Runs(SyncFace[InputT, OutputT]):
             if limits.time_limit is None
             else seconds_of("time_limit", limits.time_limit, ConfigError),
             results=self._results,
+            observers=_each_once(*inherited_observers, *self._observers, *check_observer(observer)),
         )
         number = 0
         if outer is not None:
@@ -669,6 +680,12 @@ class _Call(msgspec.Struct, frozen=True):
     number: int
 
 
+def _each_once(*observers: Observer) -> tuple[Observer, ...]:
+    if len(observers) < 2:
+        return observers
+    return tuple({id(observer): observer for observer in observers}.values())
+
+
 def _result(ended: Ended, shown: str | tuple[str, ...]) -> Any:
     """What a call returns: the state, and the open questions beside it."""
     value = ended.board.show(shown)
@@ -695,6 +712,7 @@ class _Kept:
         self._shape = shape
 
     is_awaited = False
+    depth = 0  # nothing waits: there is no reader
 
     def blocks(self, mode: str) -> bool:
         return False

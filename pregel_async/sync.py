@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar
 
 from ._runtime.context import CURRENT, in_order_of
 from ._runtime.control import RunControl
+from ._runtime.observer import Observer
 from ._runtime.pipe import CAPACITY
 from ._runtime.portal import ELSEWHERE, Portal, WorkerLoop, check_no_loop, here
 from ._runtime.stream import GraphStream
@@ -112,6 +113,7 @@ class SyncFace(Generic[InputT, OutputT]):
         budgets: Mapping[str, Budget] | None = None,
         time_limit: float | timedelta | None = None,
         control: RunControl | None = None,
+        observer: Observer | None = None,
         version: Literal["v1", "v2"] = "v1",
     ) -> Any:
         """Run to the end, or to where the run pauses, and return the output: `ainvoke`, waited for."""
@@ -130,6 +132,7 @@ class SyncFace(Generic[InputT, OutputT]):
             budgets=budgets,
             time_limit=time_limit,
             control=control,
+            observer=observer,
             version=version,
         )
 
@@ -170,6 +173,7 @@ class SyncFace(Generic[InputT, OutputT]):
         budgets: Mapping[str, Budget] | None = None,
         time_limit: float | timedelta | None = None,
         control: RunControl | None = None,
+        observer: Observer | None = None,
         capacity: int = CAPACITY,
         overflow: Overflow = "block",
         keep_events: bool = False,
@@ -200,6 +204,7 @@ class SyncFace(Generic[InputT, OutputT]):
             budgets=budgets,
             time_limit=time_limit,
             control=control,
+            observer=observer,
             capacity=capacity,
             overflow=overflow,
             keep_events=keep_events,

@@ -77,22 +77,34 @@ async def attempt(
         running.within.sign()  # the graph that it runs goes on
     token = CURRENT.set(running)
     progress = _Progress(given, natively_cancelled)
+    outcome: Finished | Failed | Paused | None = None
     try:
+        if around.observed is not None and not task.node.hidden and (given is None or task.node.routers):
+            running.observe(around.observed, routes=given is not None)
         if task.timeout is None:
             try:
-                return await _run(running, record, progress, contained=contained)
+                outcome = await _run(running, record, progress, contained=contained)
             except BaseException as error:
-                return await _unfinished(running, error, progress)
+                outcome = await _unfinished(running, error, progress)
+            return outcome
         watch = running.watch = AttemptWatch(task, around.session.world, running.stop)
         outcome = await watch.over(lambda: _outcome(running, record, progress, contained=contained))
-        return Failed(_placed(watch.error, task), progress.writes) if outcome is None else outcome
+        if outcome is None:
+            outcome = Failed(_placed(watch.error, task), progress.writes)
+        return outcome
     finally:
         running.end()
+        if running.attempt is not None:
+            running.attempt.leave(outcome)
         CURRENT.reset(token)
-        if running.place is not None:
-            running.place.leave()
-        if running.calls is not None:
-            await running.calls.end()
+        try:
+            if running.place is not None:
+                running.place.leave()
+            if running.calls is not None:
+                await running.calls.end()
+        finally:
+            if running.attempt is not None:
+                running.attempt.end(outcome)
 
 
 async def _outcome(

@@ -40,6 +40,7 @@ from .feed import Feed
 from .hold import Hold
 from .log import Log
 from .loops import loop
+from .observed import Attempt, Observed
 from .places import Place, Places
 from .results import Results
 from .spending import Amount, Amounts, Spending
@@ -204,6 +205,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
         results: of its nodes, kept from run to run; None when none are.
         overhears: makes models that a node calls show what they say, given the node's writer; None when nobody reads
             it.
+        observed: the run, as it is observed; None when nobody does.
     """
 
     session: Session
@@ -222,6 +224,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     budgets: Mapping[str, Budget] = {}
     results: Results | None = None
     overhears: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
+    observed: Observed | None = None
 
     def enclosing(self, name: str) -> bool:
         """Whether a graph around this one, or the node that it is in one, has this name."""
@@ -252,6 +255,7 @@ class Running:
         tries: the attempts at the task so far; None when there is to be one.
         failure: what it handles, when it is an error handler.
         watch: of its timeout; None when it may take as long as it likes.
+        attempt: as it is observed; None when nobody does.
     """
 
     __slots__ = (
@@ -259,6 +263,7 @@ class Running:
         "_counts",
         "_ended",
         "around",
+        "attempt",
         "board",
         "calls",
         "debts",
@@ -297,6 +302,7 @@ class Running:
         self.tries = tries
         self.failure = failure
         self.watch: AttemptWatch | None = None
+        self.attempt: Attempt | None = None
         self._counts: dict[str, int] = {}
         self._beside: dict[bytes, tuple[object, int]] = {}
         self.worker = 0
@@ -365,6 +371,18 @@ class Running:
         tries = self._retried()
         if tries is not None:
             tries.done[task.id] = outcome
+
+    def observe(self, observed: Observed, *, routes: bool) -> None:
+        """Its code is about to run, in the running context, and somebody observes that."""
+        within, number = self.within, 1 if self.tries is None else self.tries.number
+        called = self.task.caller is not None and within is not None and within.around is self.around
+        self.attempt = observed.attempt(
+            self.task,
+            number=number,
+            caller=within.attempt if called and within is not None else None,
+            handles=self.failure is not None,
+            routes=routes,
+        )
 
     def stop(self) -> None:
         """It is cancelled: end what it has called, and let it call nothing more. For a thread that waits for a task."""

@@ -16,6 +16,7 @@ from ..errors import StreamFullError
 from ..types import RunStatus
 from .described import described
 from .kept import Keeper
+from .observed import Observed
 from .part import END, ERROR, Cursor, Part, weight
 from .pipe import BURST
 
@@ -47,6 +48,11 @@ class Sink(Protocol):
     @property
     def is_awaited(self) -> bool:
         """Whether the reader has been waiting for the one part that is there."""
+        ...
+
+    @property
+    def depth(self) -> int:
+        """How many parts wait to be read."""
         ...
 
     def add(self, part: Part) -> None:
@@ -89,6 +95,7 @@ class Feed:
         run_id: of the run; "" before it has its thread.
         begun: it has its input too.
         said: the ids of the messages that were shown.
+        observed: the run, as it is observed; None when nobody does.
     """
 
     def __init__(
@@ -124,6 +131,7 @@ class Feed:
         self.run_id = ""
         self.begun = False
         self.said: set[object] = set()
+        self.observed: Observed | None = None
 
     def introduce(self, run_id: str) -> None:
         """Tell readers which run this is."""
@@ -227,6 +235,8 @@ class Feed:
         for sink in self.sinks:
             # Each reader has its own: it may change what it gets in place.
             sink.add(part if sink is self.sinks[0] else replace(part, data=isolate(own(part.data))))
+        if self.observed is not None:
+            self.observed.filled(part.mode, max([sink.depth for sink in self.sinks], default=0))
 
     def label(self, part: Part) -> None:
         """Give a part its number, and its place among the events that are kept."""

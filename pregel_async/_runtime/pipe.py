@@ -96,6 +96,11 @@ class Pipe:
             raise
 
     @property
+    def depth(self) -> int:
+        """How many parts wait to be read."""
+        return len(self.parts)
+
+    @property
     def is_awaited(self) -> bool:
         """Whether the reader has been waiting for the one part that is here."""
         return self._filled is not None and len(self.parts) == 1

@@ -35,7 +35,7 @@ from ..errors import (
 )
 from ..policies import Budget, OnFailure
 from ..types import Durability, Interrupt, OnConflict, RunnableConfig, RunStatus, StreamWriter
-from .context import Around, Running, Session
+from .context import CURRENT, Around, Running, Session
 from .control import RunControl
 from .described import described
 from .feed import Feed
@@ -44,6 +44,8 @@ from .hold import Hold
 from .kept import Keeper
 from .log import Log, Shown, Told, log_of
 from .namespaces import has_child, ids_in, namespace_of
+from .observed import Observed, Observers, measured
+from .observer import Observer, RunStarted
 from .part import END
 from .places import Places
 from .results import Results
@@ -75,6 +77,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         budgets: by name, how much may be spent; of the called graph.
         time_limit: seconds after which the run stops at a barrier; None for no limit.
         results: of the graph's nodes, kept from run to run; None for those of the run around it.
+        observers: who is told what the run does; those of the graphs around included.
     """
 
     thread_id: str | None
@@ -96,6 +99,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     budgets: Mapping[str, Budget] = {}
     time_limit: float | None = None
     results: Results | None = None
+    observers: tuple[Observer, ...] = ()
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -147,6 +151,28 @@ async def run(
     Raises:
         GraphDrained: it was asked to stop, and has.
     """
+    if not settings.observers:
+        return await _run(program, given, settings, world, saver, codec, audience, None)
+    run_id, outer = settings.run_id or world.new_id(), CURRENT.get()
+    within = None if outer is None or outer.attempt is None else outer.attempt.started
+    started = RunStarted(run_id=run_id, thread_id=settings.thread_id, namespace="", graph=program.name, within=within)
+    observed = Observed(Observers(settings.observers, world), started)
+    settings = msgspec.structs.replace(settings, run_id=run_id)
+    if saver is not None:
+        saver = measured(saver, observed, settings.on_conflict)
+    return await observed.over(lambda: _run(program, given, settings, world, saver, codec, audience, observed))
+
+
+async def _run(
+    program: Program,
+    given: Any,
+    settings: Settings,
+    world: World,
+    saver: BaseCheckpointSaver | None,
+    codec: Codec | None,
+    audience: Audience,
+    observed: Observed | None,
+) -> Ended:
     call = read_given(program, given)
     run_id = settings.run_id or world.new_id()
     feed = audience.feed
@@ -155,9 +181,11 @@ async def run(
         call.require_input(program, settings.thread_id)
         session = Session(world, run_id, settings.thread_id or run_id, None)
         session.spending = _spending(settings, world)
+        if observed is not None:
+            observed.spending = session.spending
         if feed is not None:
             feed.introduce(run_id)
-        this = _Run(program, settings, session, log, None, "", None, overhears=audience.overhears)
+        this = _Run(program, settings, session, log, None, "", None, overhears=audience.overhears, observed=observed)
         return _stopped(session, await this.go(call))
     thread_id = settings.thread_id
     if call.writes is None and await saver.read(thread_id, "", settings.at) is None:
@@ -175,6 +203,8 @@ async def run(
         session.spending = _spending(settings, world)
         if session.spending is not None:
             session.spending.know(thread.spent())
+        if observed is not None:
+            observed.spending = session.spending
         session.travels = dict(settings.travels)
         if feed is not None and feed.keeps and audience.codec is not None:
             feed.keeper = Keeper(thread, audience.codec())
@@ -183,7 +213,7 @@ async def run(
         if audience.begun is not None and not await audience.begun(thread):
             asks = thread.questions()
             return Ended(Board(program) if thread.board is None else thread.board, not asks, tuple(asks))
-        this = _Run(program, settings, session, log, thread, "", None, overhears=audience.overhears)
+        this = _Run(program, settings, session, log, thread, "", None, overhears=audience.overhears, observed=observed)
         return _stopped(session, await hold.beside(lambda: this.go(call)))
 
 
@@ -269,12 +299,31 @@ async def run_nested(
         if thread is None or thread.board is None:
             call.require_input(program, thread_id)
         caller = outer.task.id if keeps else None
-        this = _Run(program, settings, session, log, thread, ns, outer, caller, overhears=audience.overhears)
-        ended = await this.go(call)
+        observed = _observed_inside(program, settings, outer, ns) if settings.observers else None
+        this = _Run(
+            program, settings, session, log, thread, ns, outer, caller, overhears=audience.overhears, observed=observed
+        )
+        ended = await (this.go(call) if observed is None else observed.over(lambda: this.go(call)))
     if not ended.done:
         outer.open[place] = ended.interrupts
         raise GraphInterrupt(ended.interrupts)
     return ended
+
+
+def _observed_inside(program: Program, settings: Settings, outer: Running, ns: str) -> Observed:
+    """Of a graph that a node runs."""
+    session, around = outer.around.session, outer.around.observed
+    started = RunStarted(
+        run_id=session.run_id,
+        thread_id=None if session.hold is None else session.hold.thread_id,
+        namespace=ns,
+        graph=program.name,
+        within=None if outer.attempt is None else outer.attempt.started,
+        around=None if around is None else around.run,
+    )
+    if around is None:
+        return Observed(Observers(settings.observers, session.world), started)
+    return Observed(around.observers.and_also(settings.observers), started)
 
 
 @contextlib.contextmanager
@@ -322,14 +371,18 @@ class _Run:
         caller: TaskId | None = None,
         *,
         overhears: Callable[[StreamWriter], AbstractContextManager[None]] | None = None,
+        observed: Observed | None = None,
     ) -> None:
         self._program = program
+        self._observed = observed
         self._settings = settings
         self._session = session
         self._scope = (session.scope, ns if caller is None else ids_in(ns, caller))
         self._thread = thread
         self._log = log
         self._feed = None if log is None else log.own
+        if self._feed is not None:
+            self._feed.observed = observed
         width = settings.max_concurrency
         self._control = outer.around.control if settings.control is None and outer is not None else settings.control
         fresh = thread is None and self._feed is not None and self._feed.fresh
@@ -351,6 +404,7 @@ class _Run:
             budgets=settings.budgets,
             results=outer.around.results if settings.results is None and outer is not None else settings.results,
             overhears=None if log is None or log.spoke is None else overhears,
+            observed=observed,
         )
         if log is not None and outer is not None and outer.is_timed:
             log.waiting = outer.waiting
@@ -460,6 +514,8 @@ class _Run:
             raise hold.broken
         if self._feed is not None and not tasks[0].node.hidden:
             self._feed.begin()
+        if self._observed is not None:
+            self._observed.superstep_started(tasks)
         if self._log is not None and self._log.planned is not None:
             await self._log.send(self._log.planned(board, tasks))
         self._outcomes = outcomes = await self._runner.execute(board, tasks)
@@ -470,6 +526,8 @@ class _Run:
             await self._commit(self._thread, board, ran, self._outcomes, upcoming, source="loop")
         elif self._log is not None and self._log.updated is not None:
             await self._runner.show(self._log.updated(board), at_barrier=True)
+        if self._observed is not None:
+            self._observed.superstep_ended("done", self._outcomes)
 
     async def pause(self, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
         stopped = self._session.stopped
@@ -491,6 +549,8 @@ class _Run:
             await self._thread.pause(tasks, outcomes)
         self._interrupts, self._paused = tuple(asked), True
         await self._send(told)
+        if self._observed is not None:
+            self._observed.superstep_ended("interrupted", outcomes)
 
     async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
         if self._thread is not None and tasks[0].node.hidden and not tasks[0].node.routers:
@@ -505,6 +565,8 @@ class _Run:
         if self._thread is not None and await self._thread.give_up(tasks, outcomes, error):
             told = [*rest, *told]
         await self._send([*unshown, *told])
+        if self._observed is not None:
+            self._observed.superstep_ended("failed", outcomes)
 
     # ---- what is shown, and kept -------------------------------------------------------------------------------------
 

@@ -176,6 +176,8 @@ class Runner:
             and isinstance(outcome.error, Exception)
         ):
             given = collected(task, outcome.error, self.on_failure.channel)
+            if around.observed is not None:
+                around.observed.handled(task, outcome.error, None)
             outcome = await attempt(
                 around, board, task, given, None, natively_cancelled=natively_cancelled, contained=contained
             )
@@ -321,12 +323,17 @@ class _Attempts:
 
     async def failed(self, task: Task, failed: Failed, number: int) -> None:
         """What the node wrote before its routers failed is recorded: the wait may be long, and the process may die."""
+        observed = self._runner.around.observed
+        if observed is not None:
+            observed.retried(task, failed, number)
         storage, writes = self._runner.storage, failed.writes
         if storage is not None and self._record is not None and writes is not None and storage.writes_of(task) is None:
             await self._record(task, writes)
 
     async def handled(self, task: Task, failed: Failed, handler: Task) -> None:
-        log = self._runner.log
+        log, observed = self._runner.log, self._runner.around.observed
+        if observed is not None:
+            observed.handled(task, failed.error, handler.node.name)
         if log is not None and log.failed is not None:
             await log.send(log.failed((task,), (failed,)))
         if log is not None and log.planned is not None:

@@ -134,6 +134,10 @@ def run(
     output_json: Annotated[
         bool, typer.Option("--output-json", help="Print the whole output as one line of JSON; nothing else on stdout.")
     ] = False,
+    figures: Annotated[
+        bool,
+        typer.Option("--figures/--no-figures", help="Print at the end what the run took: tasks, retries, storage."),
+    ] = True,
     traceback: TracebackOption = False,
 ) -> None:
     """Run a graph, or go on with a thread.
@@ -160,6 +164,7 @@ def run(
             discard_pending=discard_pending,
             wait=wait,
             output_json=output_json,
+            figures=figures,
             traceback=traceback,
             program=_program(),
         )

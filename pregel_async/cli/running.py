@@ -20,6 +20,7 @@ from checkpoint_savers import SqliteSaver
 
 from ..compiled import Graph
 from ..errors import PregelError, ThreadBusyError
+from ..observing import Figures
 from ..types import START, Command, OnConflict, RunnableConfig, StateSnapshot
 from .progress import MODES, Progress, View, view_of
 from .showing import counted, explain, plural, print_json, print_value, seconds
@@ -43,6 +44,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         discard_pending: a new input may discard unfinished work.
         wait: wait for a run that owns the thread.
         output_json: print the output as JSON.
+        figures: print what the run took.
         traceback: show where errors come from.
         program: how this program was called, for the command that goes on.
     """
@@ -57,6 +59,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     discard_pending: bool
     wait: bool
     output_json: bool
+    figures: bool
     traceback: bool
     program: tuple[str, ...]
 
@@ -87,6 +90,7 @@ class _Run:
         self._request = request
         self._thread = request.thread or secrets.token_hex(6)
         self._stop = _Stop()
+        self._figures = Figures()
 
     async def execute(self) -> int:
         try:
@@ -168,10 +172,12 @@ class _Run:
         if scope.cancelled_caught:
             assert self._stop.received is not None
             _tell(f"stopped by {self._stop.received.name}")
+            self._tell_figures()
             await self._tell_how_to_go_on(graph)
             return 128 + self._stop.received
         if failure is not None:
             code = self._failed(failure)
+            self._tell_figures()
             await self._tell_how_to_go_on(graph)
             return code
         after = await graph.aget_state(self._config)
@@ -179,6 +185,7 @@ class _Run:
             f"{'stopped before ' + counted(after.next) if after.next else 'finished'}: "
             f"{plural(progress.supersteps, 'superstep')}, {plural(progress.tasks, 'task')}, {seconds(progress.elapsed)}"
         )
+        self._tell_figures()
         if after.interrupts:
             self._tell_questions(after)
         elif after.next:
@@ -199,7 +206,10 @@ class _Run:
             group.start_soon(tick)
             try:
                 with quiet:
-                    async with graph.astream(given, self._config, stream_mode=MODES, on_conflict=conflict) as chunks:
+                    stream = graph.astream(
+                        given, self._config, stream_mode=MODES, on_conflict=conflict, observer=self._figures
+                    )
+                    async with stream as chunks:
                         async for mode, chunk in chunks:
                             if progress.take(mode, chunk):
                                 view.changed()
@@ -221,6 +231,12 @@ class _Run:
         if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code:
             return error.code
         return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+    def _tell_figures(self) -> None:
+        """What the run took, if it began; its graphs inside and called tasks included."""
+        if self._request.figures and self._figures.writes:
+            for line in self._figures.lines():
+                _tell(f"  {line}")
 
     async def _tell_how_to_go_on(self, graph: AnyGraph) -> None:
         try:

@@ -20,6 +20,7 @@ from checkpoint_savers.caches.abc import BaseCache
 from .._core.program import Node, Write, build_program
 from .._runtime.context import PREVIOUS
 from .._runtime.injection import check_signature, hints_of, injections_of, is_generator
+from .._runtime.observer import Observer
 from .._runtime.world import World
 from ..channels import EphemeralValue, LastValue
 from ..compiled import Graph
@@ -59,7 +60,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         world: clock, ids and randomness; the system's by default.
         retry_policy, timeout, on_timeout, cache_policy: of the function, as of a node; see `StateGraph.add_node`.
         cache: where results are kept, of it and of its tasks that have a cache policy.
-        budgets, time_limit: as in `StateGraph.compile`.
+        budgets, time_limit, observer: as in `StateGraph.compile`.
 
     The function takes the input, and by keyword what else its signature asks for: `previous` (what the thread's last
     run returned or saved; None on its first), `runtime`, `config`, `writer`, `store`. It returns the result, or
@@ -97,6 +98,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         cache: BaseCache | None = None,
         budgets: Mapping[str, Budget] | None = None,
         time_limit: float | timedelta | None = None,
+        observer: Observer | None = None,
     ) -> None:
         if callable(checkpointer) and not isinstance(checkpointer, BaseCheckpointSaver):
             raise GraphValidationError("entrypoint is called: @entrypoint(), or @entrypoint(checkpointer=saver)")
@@ -117,6 +119,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         self._cache = cache
         self._budgets = budgets
         self._time_limit = time_limit
+        self._observer = observer
 
     @overload
     def __call__(self, call: Callable[..., Awaitable[final[R, Any]]]) -> CompiledEntrypoint[Any, R]: ...
@@ -182,6 +185,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
             cache=self._cache,
             budgets=self._budgets,
             time_limit=self._time_limit,
+            observer=self._observer,
         )
 
 

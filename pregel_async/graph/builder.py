@@ -28,6 +28,7 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.caches.abc import BaseCache
 
 from .._runtime.injection import check_signature, hints_of, injections_of, is_generator
+from .._runtime.observer import Observer
 from .._runtime.world import World
 from ..annotations import aliased, class_of
 from ..compiled import Graph
@@ -102,6 +103,7 @@ class CompileOptions(TypedDict, total=False):
     on_failure: OnFailure
     budgets: Mapping[str, Budget] | None
     time_limit: float | timedelta | None
+    observer: Observer | None
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -534,6 +536,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         on_failure: OnFailure = "fail_fast",
         budgets: Mapping[str, Budget] | None = None,
         time_limit: float | timedelta | None = None,
+        observer: Observer | None = None,
     ) -> CompiledStateGraph[Any, Any, Any]:
         """Check the graph and make it runnable. The builder is left as it is, and may be changed and compiled again.
 
@@ -558,6 +561,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
                 task's update, so that the superstep goes on. A call may say otherwise.
             budgets: by name, how much nodes may `spend` of it.
             time_limit: seconds, or a timedelta, after which a run stops at its next barrier.
+            observer: is told what runs of the graph do; see `pregel_async.observing`.
 
         Raises:
             GraphValidationError: no entry, an edge from or to a node that does not exist, or a policy that something
@@ -583,6 +587,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             on_failure=on_failure,
             budgets=budgets,
             time_limit=time_limit,
+            observer=observer,
         )
 
     @overload

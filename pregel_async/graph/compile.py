@@ -23,6 +23,7 @@ from checkpoint_savers.caches.abc import BaseCache
 from .._core.program import PARENT, SENDS, Flavour, Node, Router, Write, build_program
 from .._runtime.context import current
 from .._runtime.injection import hints_of
+from .._runtime.observer import Observer
 from .._runtime.restore import BRANCH, JOIN
 from .._runtime.world import World
 from ..channels import (
@@ -59,6 +60,7 @@ def compile_program(
     on_failure: OnFailure,
     budgets: Mapping[str, Budget] | None,
     time_limit: float | timedelta | None,
+    observer: Observer | None,
 ) -> CompiledStateGraph[Any, Any, Any]:
     """The runnable graph. The builder is only read."""
     _validate(builder)
@@ -151,6 +153,7 @@ def compile_program(
         on_failure=on_failure,
         budgets=budgets,
         time_limit=time_limit,
+        observer=observer,
         read_context=builder.read_context,
         coerce_state=coercion(builder.state_schema),
         coerce_output=coercion(builder.output_schema),

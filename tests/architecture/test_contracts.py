@@ -42,6 +42,7 @@ HEAVY = (
     "starlette",
     "sse_starlette",
     "fastapi",
+    "opentelemetry",
 )
 
 
@@ -65,7 +66,8 @@ def test_importing_the_runtime_loads_no_driver_and_no_tool() -> None:
     assert {"anyio", "msgspec"} <= loaded
     assert loaded.isdisjoint(HEAVY)
     assert not any(
-        name.startswith(("pregel_async.cli", "pregel_async.serve")) or name.startswith("checkpoint_savers.sqlite")
+        name.startswith(("pregel_async.cli", "pregel_async.serve", "pregel_async.otel", "pregel_async.observing"))
+        or name.startswith("checkpoint_savers.sqlite")
         for name in loaded
     )
 
@@ -83,6 +85,8 @@ def test_the_savers_alone_do_not_load_the_runtime() -> None:
         "pregel_async.serve",
         "pregel_async.channels",
         "pregel_async.errors",
+        "pregel_async.observing",
+        "pregel_async.otel",
         "pregel_async.types",
         "checkpoint_savers",
     ],

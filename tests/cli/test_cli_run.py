@@ -27,13 +27,41 @@ def test_the_output_is_on_standard_output_and_everything_else_beside_it(shell: A
         "times: 1",
         "answer: Answer(text='hello, Ada', letters=['A', 'd', 'a'])",
     ]
-    lines = [re.sub(r"\d+\.\d s", "_ s", line) for line in ended.err.splitlines()]
-    assert lines == [
+    lines = [re.sub(r"\d+\.\d (m?s)", r"_ \1", line) for line in ended.err.splitlines()]
+    assert lines[:3] == [
         "thread t in pregel.db: new",
         "superstep 1: hello, 1 task done, _ s",
         "finished: 1 superstep, 1 task, _ s",
     ]
+    assert [line[:2] for line in lines[3:]] == ["  "] * 3
     assert "\x1b" not in ended.out + ended.err
+
+
+def test_the_figures_of_a_run_follow_its_end(shell: Any, call: Any) -> None:
+    """Tasks, writes to storage with how long they took, and the stream's queue; of a run that failed too."""
+    ended = call("run", "flows:greeting", "--thread", "t", "--input", '{"name": "Ada"}')
+    figures = [re.sub(r"\d+\.\d (m?s)", r"_ \1", line) for line in ended.err.splitlines() if line.startswith("  ")]
+    assert figures[0] == "  1 superstep, 1 task, _ s"
+    assert re.fullmatch(
+        r"  2 writes to storage: 3 checkpoints, 0 records, \d+ B; p50 _ ms, p95 _ ms, max _ ms", figures[1]
+    )
+    assert re.fullmatch(r"  \d parts? waited for the reader at most", figures[2])
+    failed = call("run", "flows:failing", "--thread", "u")
+    assert failed.code == 1
+    assert re.search(r"^  \d superstep.*, 1 failure, \d\.\d s$", failed.err, re.MULTILINE), failed.err
+
+
+def test_the_figures_can_be_left_out(shell: Any, call: Any) -> None:
+    ended = call("run", "flows:greeting", "--thread", "t", "--no-figures")
+    assert ended.err.splitlines()[-1].startswith("finished: 1 superstep, 1 task")
+
+
+def test_a_thread_that_was_not_run_has_no_figures(shell: Any, call: Any) -> None:
+    """A thread that has finished shows its output; nothing was taken."""
+    call("run", "flows:greeting", "--thread", "t")
+    again = call("run", "flows:greeting", "--thread", "t")
+    assert again.code == 0
+    assert not [line for line in again.err.splitlines() if line.startswith("  ")]
 
 
 def test_output_json_is_one_document_and_nothing_else(shell: Any) -> None:

@@ -27,7 +27,7 @@ STEPS = ["first", *(f"work {item}" for item in range(5))]
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_the_run_in_order_and_it_goes_on(shell: Any, call: Any, started: Start, number: int) -> None:
     """Exit code 128 + signal, and the command that goes on. What was recorded does not run again."""
-    process = started("run", "flows:waiting", "--thread", "t")
+    process = started("run", "flows:waiting", "--thread", "t", "--no-figures")
     wait_for(process.stderr, "4 of 5 tasks done")
     process.send_signal(number)
     out, err = process.communicate(timeout=DEADLINE)
@@ -90,7 +90,7 @@ def _as_left(seen: str) -> list[str]:
 
 def test_progress_is_live_on_a_terminal_and_leaves_nothing(shell: Any, terminal: Callable[..., Terminal]) -> None:
     """The superstep, tasks done of planned, the nodes at work, the time; the cursor comes back."""
-    screen = terminal("run", "flows:waiting", "--thread", "t")
+    screen = terminal("run", "flows:waiting", "--thread", "t", "--no-figures")
     screen.read_until("4 of 5 tasks")
     drawn = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.seen)
     assert re.search(r"superstep 2 .* 4 of 5 tasks +work +\d+\.\d s", drawn), drawn

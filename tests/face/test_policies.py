@@ -226,7 +226,7 @@ def test_a_handler_that_is_a_generator_or_a_graph() -> None:
     inner = StateGraph(State).add_node("n", node).add_edge(START, "n").compile()
     for handler in (yields, inner):
         with pytest.raises(GraphValidationError, match="error handler of node 'n'"):
-            StateGraph(State).add_node("n", node, error_handler=handler)  # type: ignore[arg-type]  # that is the test
+            StateGraph(State).add_node("n", node, error_handler=handler)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_a_bad_timeout_of_a_send() -> None:
     """Issue 5, bad input: a Send's timeout is checked when it is made."""
     for timeout, error in ((0, ValueError), (-1, ValueError), ("1", TypeError)):
         with pytest.raises(error):
-            Send("n", {}, timeout=timeout)  # type: ignore[arg-type]  # that is the test
+            Send("n", {}, timeout=timeout)
 
 
 @pytest.mark.parametrize("channel", ["", 3, None])

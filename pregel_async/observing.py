@@ -1,0 +1,216 @@
+"""Watching runs: what an observer is told, and one that adds it up.
+
+    figures = Figures()
+    await graph.ainvoke(input, observer=figures)
+    print(figures)
+
+An observer is given to a graph (`compile(observer=...)`), to a call, or to both; the graphs that nodes run are watched
+too. Where there is none, nothing is made and nothing is called. docs/operations.md says what to watch for, and
+`pregel_async.otel` hands it to OpenTelemetry.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter, deque
+from collections.abc import Iterator
+from decimal import Decimal
+
+from ._runtime.observer import (
+    AttemptEnded,
+    AttemptRetried,
+    AttemptStarted,
+    CheckpointRefused,
+    CheckpointWritten,
+    ConflictMet,
+    Event,
+    FailureHandled,
+    Observer,
+    RunEnded,
+    RunStarted,
+    StreamFilled,
+    SuperstepEnded,
+    SuperstepStarted,
+    UpdateEnded,
+    UpdateStarted,
+)
+from ._runtime.spending import plus
+
+__all__ = [
+    "AttemptEnded",
+    "AttemptRetried",
+    "AttemptStarted",
+    "CheckpointRefused",
+    "CheckpointWritten",
+    "ConflictMet",
+    "Event",
+    "FailureHandled",
+    "Figures",
+    "Observer",
+    "RunEnded",
+    "RunStarted",
+    "StreamFilled",
+    "SuperstepEnded",
+    "SuperstepStarted",
+    "UpdateEnded",
+    "UpdateStarted",
+]
+
+KEPT = 4096
+"""Writes whose latencies are kept for the percentiles: the newest."""
+
+
+class Figures(Observer):
+    """Adds up what is told: of one call, or of all calls that it is given to. Any thread may read it.
+
+    Attributes:
+        runs: calls that have ended, by status; graphs that nodes run are parts of theirs.
+        supersteps: that have ended, those of graphs inside included.
+        tasks: whose code has run; those of graphs inside, called tasks and error handlers are tasks too.
+        replayed: tasks that did not run, as their result was recorded, or cached.
+        attempts: at tasks.
+        retries: attempts that failed and were followed by another.
+        failures: attempts that failed. A failure that goes through a graph inside counts for the node around it too.
+        handled: failures that were given to an error handler, or collected.
+        writes: transactions of storage; `refused` are those that failed.
+        checkpoints, records, bytes: what was in them.
+        conflicts: with other runs on a thread, by kind; see `ConflictMet`.
+        depth: the most parts of a stream that waited for a reader.
+        updates: edits of threads that are stored; `update_seconds` is the longest time that one of their supersteps
+            took, as an average over its call.
+        seconds: of the calls, added up.
+        spent: by budget.
+    """
+
+    def __init__(self) -> None:
+        self.runs: Counter[str] = Counter()
+        self.supersteps = 0
+        self.tasks = 0
+        self.replayed = 0
+        self.attempts = 0
+        self.retries = 0
+        self.failures = 0
+        self.handled = 0
+        self.writes = 0
+        self.refused = 0
+        self.checkpoints = 0
+        self.records = 0
+        self.bytes = 0
+        self.conflicts: Counter[str] = Counter()
+        self.depth = 0
+        self.updates = 0
+        self.update_seconds = 0.0
+        self.seconds = 0.0
+        self.spent: dict[str, int | Decimal] = {}
+        self._latencies: deque[float] = deque(maxlen=KEPT)
+        self._slowest = 0.0
+        self._lock = threading.Lock()
+
+    def observe(self, event: Event, /) -> None:
+        with self._lock:
+            self._add(event)
+
+    def _add(self, event: Event) -> None:
+        match event:
+            case AttemptStarted():
+                self.attempts += 1
+                self.tasks += event.number == 1 and not event.routes
+            case AttemptEnded():
+                self.failures += event.outcome == "failed"
+            case AttemptRetried():
+                self.retries += 1
+            case FailureHandled():
+                self.handled += 1
+            case SuperstepEnded():
+                self.supersteps += 1
+                self.replayed += event.replayed + event.cached
+            case CheckpointWritten():
+                self.writes += 1
+                self.checkpoints += event.checkpoints
+                self.records += event.records
+                self.bytes += event.size
+                self._latencies.append(event.seconds)
+                self._slowest = max(self._slowest, event.seconds)
+            case CheckpointRefused():
+                self.refused += 1
+            case ConflictMet():
+                self.conflicts[event.kind] += 1
+            case StreamFilled():
+                self.depth = max(self.depth, event.depth)
+            case UpdateEnded():
+                if event.error is None:
+                    self.updates += 1
+                    self.update_seconds = max(self.update_seconds, event.seconds / event.run.supersteps)
+            case RunEnded():
+                if event.run.around is None:
+                    self.runs[event.status] += 1
+                    self.seconds += event.seconds
+                    for name, amount in event.spent.items():
+                        self.spent[name] = plus(self.spent.get(name, 0), amount)
+            case RunStarted() | SuperstepStarted() | UpdateStarted():
+                pass
+
+    def latency(self, share: float) -> float:
+        """Seconds within which this share of the newest writes was durable (0.5 for the median); of 1, of all writes.
+        0 when nothing was written.
+
+        Raises:
+            ValueError: it is no share.
+        """
+        if not 0 < share <= 1:
+            raise ValueError(f"a share is more than 0 and at most 1, not {share!r}")
+        with self._lock:
+            if share == 1:
+                return self._slowest
+            ordered = sorted(self._latencies)
+        return ordered[math.ceil(share * len(ordered)) - 1] if ordered else 0.0
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> Iterator[str]:
+        """For people: what was done, and what is worth a look."""
+        more = [
+            _some(self.replayed, "task not run again", "tasks not run again"),
+            _some(self.retries, "retry", "retries"),
+            _some(self.failures, "failure", "failures") + (f" ({self.handled} handled)" if self.handled else ""),
+        ]
+        done = [_many(self.supersteps, "superstep"), _many(self.tasks, "task"), *filter(None, more)]
+        yield f"{', '.join(done)}, {self.seconds:.1f} s"
+        if self.writes or self.refused:
+            refused = f" ({self.refused} refused)" if self.refused else ""
+            yield (
+                f"{_many(self.writes, 'write')} to storage{refused}: {_many(self.checkpoints, 'checkpoint')}, "
+                f"{_many(self.records, 'record')}, {_size(self.bytes)}; p50 {_milliseconds(self.latency(0.5))}, "
+                f"p95 {_milliseconds(self.latency(0.95))}, max {_milliseconds(self.latency(1))}"
+            )
+        if self.depth:
+            yield f"{_many(self.depth, 'part')} waited for the reader at most"
+        if self.conflicts:
+            told = ", ".join(f"{count} {kind}" for kind, count in sorted(self.conflicts.items()))
+            yield f"conflicts with other runs: {told}"
+        if self.updates:
+            longest = _milliseconds(self.update_seconds)
+            yield f"{_many(self.updates, 'edit')} of threads; {longest} for a superstep at most"
+        if self.spent:
+            yield "spent: " + ", ".join(f"{name} {amount}" for name, amount in sorted(self.spent.items()))
+
+
+def _some(count: int, one: str, several: str) -> str:
+    return f"{count} {one if count == 1 else several}" if count else ""
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms"
+
+
+def _size(count: int) -> str:
+    for unit, size in (("MB", 10**6), ("kB", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"

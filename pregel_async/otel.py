@@ -1,0 +1,275 @@
+"""OpenTelemetry: runs, supersteps and nodes as spans, and the figures as metrics. It needs the extra `otel`.
+
+    from pregel_async.otel import OpenTelemetryObserver
+
+    graph = builder.compile(saver, observer=OpenTelemetryObserver())
+
+Spans
+    run GRAPH           one for each graph's run; that of a graph inside is in the span of the node that runs it
+      superstep
+        node NODE       one for each attempt; current in the node's code, its tasks and its worker threads
+          node TASK     of a task that it calls
+    update_state GRAPH  of an edit of a thread
+
+A question is no error, and neither are a breakpoint, a drain, or a cancellation: `pregel.status` says which it was.
+What failed has the status ERROR and `error.type`; the exception is recorded where it was raised, in the node's span,
+and in that of the call.
+
+Names of attributes and metrics are the constants of this module. Metrics carry no ids of runs, threads and tasks: there
+are too many of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final
+
+try:
+    from opentelemetry.context import Context
+    from opentelemetry.metrics import MeterProvider, get_meter_provider
+    from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider, get_tracer_provider, use_span
+    from opentelemetry.trace import set_span_in_context as in_context
+    from opentelemetry.util.types import AttributeValue
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "opentelemetry":
+        raise
+    raise ImportError(
+        f"pregel_async.otel needs {error.name}, which is not installed: pip install 'pregel-async[otel]'",
+        name=error.name,
+    ) from error
+
+from ._runtime.described import described
+from .observing import (
+    AttemptEnded,
+    AttemptRetried,
+    AttemptStarted,
+    CheckpointRefused,
+    CheckpointWritten,
+    ConflictMet,
+    Event,
+    FailureHandled,
+    Observer,
+    RunEnded,
+    RunStarted,
+    StreamFilled,
+    SuperstepEnded,
+    SuperstepStarted,
+    UpdateEnded,
+    UpdateStarted,
+)
+
+__all__ = ["OpenTelemetryObserver"]
+
+SCOPE: Final = "pregel_async"
+"""The name of the tracer and of the meter."""
+
+# Attributes. `error.type` and the exception's event follow OpenTelemetry's semantic conventions; for graphs there are
+# none.
+RUN_ID: Final = "pregel.run.id"
+THREAD_ID: Final = "pregel.thread.id"
+GRAPH: Final = "pregel.graph.name"
+NAMESPACE: Final = "pregel.namespace"
+STEP: Final = "pregel.superstep"
+NODES: Final = "pregel.superstep.nodes"
+NODE: Final = "pregel.node.name"
+TASK_ID: Final = "pregel.task.id"
+ATTEMPT: Final = "pregel.attempt"
+HANDLER: Final = "pregel.error_handler"
+STATUS: Final = "pregel.status"
+SUPERSTEPS: Final = "pregel.supersteps"
+ERROR_TYPE: Final = "error.type"
+WRITE_KIND: Final = "pregel.write.kind"
+CONFLICT_KIND: Final = "pregel.conflict.kind"
+STREAM_MODE: Final = "pregel.stream.mode"
+
+# Metrics.
+STEPS_PER_RUN: Final = "pregel_steps_per_run"
+WRITE_LATENCY: Final = "checkpoint_write_latency_ms"
+QUEUE_DEPTH: Final = "stream_queue_depth"
+UPDATE_DURATION: Final = "bulk_update_superstep_duration_ms"
+RUN_DURATION: Final = "pregel_run_duration_ms"
+RUNS: Final = "pregel_runs"
+TASKS: Final = "pregel_tasks"
+RETRIES: Final = "pregel_retries"
+FAILURES: Final = "pregel_failures"
+HANDLED: Final = "pregel_failures_handled"
+CONFLICTS: Final = "pregel_conflicts"
+BYTES_WRITTEN: Final = "pregel_bytes_written"
+WRITES_REFUSED: Final = "pregel_writes_refused"
+
+_Begun = RunStarted | SuperstepStarted | AttemptStarted | UpdateStarted
+
+
+class OpenTelemetryObserver(Observer):
+    """Hands what it is told to OpenTelemetry. One serves any number of graphs, calls and threads.
+
+    Args:
+        tracer_provider, meter_provider: the global ones by default, as they are when this is made.
+    """
+
+    def __init__(
+        self, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
+    ) -> None:
+        tracers = get_tracer_provider() if tracer_provider is None else tracer_provider
+        meter = (get_meter_provider() if meter_provider is None else meter_provider).get_meter(SCOPE)
+        self._tracer = tracers.get_tracer(SCOPE)
+        self._spans: dict[_Begun, Span] = {}  # of what is under way; a begun event is equal to itself alone
+        self._lock = threading.Lock()  # runs of several event loops may share this
+        self._steps = meter.create_histogram(STEPS_PER_RUN, "{superstep}", "Supersteps that a call took.")
+        self._latency = meter.create_histogram(WRITE_LATENCY, "ms", "How long a transaction of storage took.")
+        self._depth = meter.create_histogram(QUEUE_DEPTH, "{part}", "Parts of a stream that waited for its reader.")
+        self._update = meter.create_histogram(
+            UPDATE_DURATION, "ms", "How long a superstep of an edit took, averaged over its call."
+        )
+        self._duration = meter.create_histogram(RUN_DURATION, "ms", "How long a call took.")
+        self._runs = meter.create_counter(RUNS, "{run}", "Calls that have ended, by status.")
+        self._tasks = meter.create_counter(TASKS, "{task}", "Tasks whose code has run.")
+        self._retries = meter.create_counter(RETRIES, "{attempt}", "Failed attempts that were followed by another.")
+        self._failures = meter.create_counter(FAILURES, "{attempt}", "Attempts that failed.")
+        self._handled = meter.create_counter(HANDLED, "{task}", "Failures that were handled, or collected.")
+        self._conflicts = meter.create_counter(CONFLICTS, "{conflict}", "Runs that met another on their thread.")
+        self._bytes = meter.create_counter(BYTES_WRITTEN, "By", "Bytes that were given to storage, and stored.")
+        self._refused = meter.create_counter(WRITES_REFUSED, "{write}", "Transactions that storage failed to store.")
+
+    @property
+    def open_spans(self) -> int:
+        """How many spans have begun and not ended: those of what is under way."""
+        return len(self._spans)
+
+    def around(self, started: AttemptStarted, /) -> AbstractContextManager[object]:
+        span = self._spans.get(started)
+        if span is None:  # it could not be begun, and that is told
+            return nullcontext()
+        return use_span(span, end_on_exit=False, record_exception=False, set_status_on_exception=False)
+
+    def observe(self, event: Event, /) -> None:
+        match event:
+            case RunStarted():
+                self._begin_run(event)
+            case RunEnded():
+                self._end_run(event)
+            case SuperstepStarted():
+                self._begin(event, "superstep", (event.run,), {STEP: event.step, NODES: event.nodes})
+            case SuperstepEnded():
+                self._end(event.started, event.status, failed=event.status == "failed")
+            case AttemptStarted():
+                self._begin_attempt(event)
+            case AttemptEnded():
+                self._end_attempt(event)
+            case AttemptRetried():
+                self._retries.add(1, {GRAPH: event.graph, NODE: event.node})
+            case FailureHandled():
+                self._handled.add(1, {GRAPH: event.graph, NODE: event.node})
+            case CheckpointWritten():
+                self._latency.record(event.seconds * 1000, {GRAPH: event.graph, WRITE_KIND: event.kind})
+                self._bytes.add(event.size, {GRAPH: event.graph, WRITE_KIND: event.kind})
+            case CheckpointRefused():
+                kind = described(event.error)[0]
+                self._refused.add(1, {GRAPH: event.graph, WRITE_KIND: event.kind, ERROR_TYPE: kind})
+            case ConflictMet():
+                self._conflicts.add(1, {GRAPH: event.graph, CONFLICT_KIND: event.kind})
+            case StreamFilled():
+                self._depth.record(event.depth, {GRAPH: event.graph, STREAM_MODE: event.mode})
+            case UpdateStarted():
+                self._begin_update(event)
+            case UpdateEnded():
+                self._end(event.run, None, event.error, failed=event.error is not None, records=True)
+                if event.error is None:
+                    self._update.record(event.seconds * 1000 / event.run.supersteps, {GRAPH: event.run.graph})
+
+    # ---- spans -------------------------------------------------------------------------------------------------------
+
+    def _begin_run(self, event: RunStarted) -> None:
+        attributes: dict[str, AttributeValue] = {RUN_ID: event.run_id, GRAPH: event.graph, NAMESPACE: event.namespace}
+        if event.thread_id is not None:
+            attributes[THREAD_ID] = event.thread_id
+        self._begin(event, f"run {event.graph}", (event.within, event.around), attributes)
+
+    def _end_run(self, event: RunEnded) -> None:
+        called = event.run.around is None
+        failed = event.status == "failed"
+        self._end(event.run, event.status, event.error, failed=failed, records=called, supersteps=event.supersteps)
+        if called:
+            attributes = {GRAPH: event.graph, STATUS: event.status}
+            self._steps.record(event.supersteps, attributes)
+            self._duration.record(event.seconds * 1000, attributes)
+            self._runs.add(1, attributes)
+
+    def _begin_update(self, event: UpdateStarted) -> None:
+        attributes: dict[str, AttributeValue] = {
+            RUN_ID: event.run_id,
+            THREAD_ID: event.thread_id,
+            GRAPH: event.graph,
+            NAMESPACE: event.namespace,
+            SUPERSTEPS: event.supersteps,
+        }
+        self._begin(event, f"update_state {event.graph}", (), attributes)
+
+    def _begin_attempt(self, event: AttemptStarted) -> None:
+        attributes: dict[str, AttributeValue] = {
+            RUN_ID: event.run_id,
+            GRAPH: event.graph,
+            NODE: event.node,
+            TASK_ID: event.task_id,
+            STEP: event.step,
+            ATTEMPT: event.number,
+            HANDLER: event.handles,
+        }
+        self._begin(event, f"node {event.node}", (event.caller, event.superstep, event.run), attributes)
+        if event.number == 1 and not event.routes:
+            self._tasks.add(1, {GRAPH: event.graph, NODE: event.node})
+
+    def _end_attempt(self, event: AttemptEnded) -> None:
+        failed = event.outcome == "failed"
+        self._end(event.started, event.outcome, event.error, failed=failed, records=True)
+        if failed:
+            kind = "" if event.error is None else described(event.error)[0]
+            self._failures.add(1, {GRAPH: event.graph, NODE: event.node, ERROR_TYPE: kind})
+
+    def _begin(
+        self,
+        event: _Begun,
+        name: str,
+        within: tuple[_Begun | None, ...],
+        attributes: Mapping[str, AttributeValue],
+    ) -> None:
+        """Begin a span, in that of the first of these which has one; else in the current one, the caller's."""
+        parent: Context | None = None
+        for outer in within:
+            if outer is not None and outer in self._spans:
+                parent = in_context(self._spans[outer])
+                break
+        span = self._tracer.start_span(name, parent, SpanKind.INTERNAL, attributes)
+        with self._lock:
+            self._spans[event] = span
+
+    def _end(
+        self,
+        begun: _Begun,
+        status: str | None,
+        error: BaseException | None = None,
+        *,
+        failed: bool,
+        records: bool = False,
+        supersteps: int | None = None,
+    ) -> None:
+        with self._lock:
+            span = self._spans.pop(begun, None)
+        if span is None:
+            return  # it could not be begun, and that is told
+        try:
+            if status is not None:
+                span.set_attribute(STATUS, status)
+            if supersteps is not None:
+                span.set_attribute(SUPERSTEPS, supersteps)
+            if failed:
+                kind, message = ("", "") if error is None else described(error)
+                span.set_status(Status(StatusCode.ERROR, f"{kind}: {message}" if kind else None))
+                if error is not None:
+                    span.set_attribute(ERROR_TYPE, kind)
+                    if records:
+                        span.record_exception(error)
+        finally:  # an exception that cannot be printed, say
+            span.end()
