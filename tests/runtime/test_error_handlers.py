@@ -81,7 +81,7 @@ async def test_the_error_by_annotation_and_by_name() -> None:
     async def by_annotation(state: Any, what: NodeError) -> None:
         seen.append(what)
 
-    async def by_name(state: Any, error) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001  # that is the test
+    async def by_name(state: Any, error) -> None:
         seen.append(error)
 
     async def by_text(state: Any, *, failed: "NodeError") -> None:  # noqa: UP037  # that is the test

@@ -164,7 +164,7 @@ async def test_what_ends_a_process_ends_all() -> None:
     made = StateGraph(State).add_node(quits).add_node(waits).add_edge(START, "quits").add_edge(START, "waits")
     for policy in ("finish", Collect("errors")):
         with anyio.fail_after(20), pytest.raises(BaseException) as caught:
-            await made.compile().ainvoke({}, on_failure=policy)  # type: ignore[arg-type]  # a str, of two
+            await made.compile().ainvoke({}, on_failure=policy)
         assert isinstance(caught.value, Quit)
 
 
@@ -245,7 +245,7 @@ async def test_sends_are_collected() -> None:
             raise Oops(str(number))
         return {"log": [str(number)]}
 
-    made = StateGraph(State).add_node("worker", worker)  # type: ignore[type-var]  # a Send's bare input
+    made = StateGraph(State).add_node("worker", worker)
     graph = made.add_conditional_edges(START, lambda state: [Send("worker", n) for n in range(5)])
     result = await graph.compile(InMemorySaver(), on_failure=Collect("errors")).ainvoke({}, "t")
     assert result["log"] == ["0", "2", "4"]

@@ -66,7 +66,7 @@ def failing(times: int, error: Callable[[], BaseException] = Flaky) -> Any:
             raise error()
         return {"log": [f"run {calls[0]}"]}
 
-    node.calls = calls  # type: ignore[attr-defined]  # for the tests to look at
+    node.calls = calls
     return node
 
 
@@ -432,7 +432,7 @@ async def test_attempts_are_counted_per_task(world: VirtualWorld) -> None:
         if which == 1 and runtime.execution_info.node_attempt < 3:
             raise Flaky
 
-    made = StateGraph(State).add_node("worker", worker, retry_policy=FEW)  # type: ignore[type-var]  # a Send's bare input
+    made = StateGraph(State).add_node("worker", worker, retry_policy=FEW)
     graph = made.add_conditional_edges(START, lambda state: [Send("worker", 0), Send("worker", 1)]).compile(world=world)
     await graph.ainvoke({})
     assert [each[2] for each in seen if each[:2] == ("send", 0)] == [1]
@@ -681,7 +681,7 @@ async def test_a_sends_argument_is_as_it_was_sent(world: VirtualWorld) -> None:
             numbers.append(3)
             raise Flaky
 
-    made = StateGraph(State).add_node("worker", worker, retry_policy=FEW)  # type: ignore[type-var]  # a Send's bare input
+    made = StateGraph(State).add_node("worker", worker, retry_policy=FEW)
     graph = made.add_conditional_edges(START, lambda state: Send("worker", [1])).compile(world=world)
     with pytest.raises(Flaky):  # the task's result is kept: `seen` never grows to 4
         await graph.ainvoke({})

@@ -421,7 +421,7 @@ async def test_of_a_send(world: VirtualWorld) -> None:
     def sends(state: Any) -> list[Send]:
         return [Send("worker", 7, timeout=10), Send("worker", 3), Send("worker", 6, timeout=timedelta(seconds=5))]
 
-    made = StateGraph(State).add_node("worker", worker, timeout=4)  # type: ignore[type-var]  # a Send's bare input
+    made = StateGraph(State).add_node("worker", worker, timeout=4)
     graph = made.add_conditional_edges(START, sends).compile(InMemorySaver(), world=world, interrupt_before=["worker"])
     await graph.ainvoke({}, "t")
     for _ in range(2):  # from storage, and again on the resume
