@@ -1,4 +1,5 @@
-"""Failures that an error handler takes: what is stored of them, and what runs again after a crash."""
+"""What is stored before something else starts, so that a crash in there does not undo it: a failure before its error
+handler, a node's writes before its router."""
 
 from __future__ import annotations
 
@@ -143,3 +144,32 @@ async def test_storage_is_not_tried_again(saver: BaseCheckpointSaver, world: Tes
     with pytest.raises(StorageError, match="the disk is gone"):
         await made.compile(Down(saver), world=world).ainvoke({}, "t")
     assert ran == {"node": 1, "task": 1}
+
+
+async def test_a_crash_in_a_router(saver: BaseCheckpointSaver, world: TestWorld) -> None:
+    """P3, P5: what a node wrote is stored before its async router is asked, which may take long: after a crash in there
+    the router runs again, and the node does not."""
+    ran: Counter[str] = Counter()
+    mortal = Mortal(saver)
+
+    async def node(state: State) -> State:
+        ran["node"] += 1
+        return {"log": ["node"]}
+
+    async def router(state: State) -> str:
+        ran["router"] += 1
+        if ran["router"] == 1:
+            mortal.dead = True
+            raise Died("in the router")
+        return "next"
+
+    async def following(state: State) -> State:
+        return {"log": ["next"]}
+
+    made = StateGraph(State).add_node("node", node).add_node("next", following).add_edge(START, "node")
+    made.add_conditional_edges("node", router)
+    with pytest.raises(Died):
+        await made.compile(mortal, world=world).ainvoke({}, "t")
+    world.time += EXPIRY
+    assert await made.compile(saver, world=world).ainvoke(None, "t") == {"log": ["node", "next"]}
+    assert ran == {"node": 1, "router": 2}
