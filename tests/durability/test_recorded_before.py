@@ -1,5 +1,6 @@
 """What is stored before something else starts, so that a crash in there does not undo it: a failure before its error
-handler, a node's writes before its router."""
+handler, a node's writes before its router, a
+checkpoint before those that are made on it."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from passing import Through
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import StorageError
+from checkpoint_savers.records import CheckpointId, Claim, Commit
 from pregel_async import START, NodeError, RetryPolicy, StateGraph, task
 from pregel_async.errors import RecordedFailureError
 
@@ -173,3 +175,32 @@ async def test_a_crash_in_a_router(saver: BaseCheckpointSaver, world: TestWorld)
     world.time += EXPIRY
     assert await made.compile(saver, world=world).ainvoke(None, "t") == {"log": ["node", "next"]}
     assert ran == {"node": 1, "router": 2}
+
+
+async def test_a_graph_inside_of_a_fork(saver: BaseCheckpointSaver, world: TestWorld) -> None:
+    """P2, P3: a graph's checkpoint is stored after the one of the graph around it that it was made on, also where that
+    is the first of a branch: whoever finds the one finds the other."""
+    missing: list[tuple[str, str]] = []
+    seen: Counter[str] = Counter()
+
+    class Looking(Through):
+        async def commit(self, claim: Claim, commit: Commit) -> None:
+            for row in commit.rows:
+                for ns, at in row.metadata["parents"].items():
+                    seen[ns] += 1
+                    if await self.inner.read(claim.thread_id, ns, CheckpointId(at)) is None:
+                        missing.append((row.ns, at))
+            await super().commit(claim, commit)
+
+    async def node(state: State) -> State:
+        return {"log": ["inside"]}
+
+    inner = StateGraph(State).add_node("node", node).add_edge(START, "node").compile(name="inner")
+    made = StateGraph(State).add_node("first", node).add_node("inner", inner)
+    graph = made.add_edge(START, "first").add_edge("first", "inner").compile(Looking(saver), world=world)
+    await graph.ainvoke({}, "t")
+    for snapshot in [each async for each in graph.aget_state_history("t")]:
+        if snapshot.next:
+            await graph.ainvoke(None, snapshot.config)
+    assert seen[""] >= 6
+    assert missing == []

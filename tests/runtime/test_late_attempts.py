@@ -93,9 +93,10 @@ async def test_what_a_late_attempt_reaches(what: str) -> None:
     made = StateGraph(State).add_node("slow", slow, timeout=TimeoutPolicy(run_timeout=5)).add_edge(START, "slow")
     graph = made.compile(InMemorySaver(), world=clock, budgets={"tokens": Budget(run=100)})
     seen: list[Any] = []
-    with anyio.fail_after(5), pytest.raises(NodeTimeoutError):
+    with anyio.fail_after(5) as deadline, pytest.raises(NodeTimeoutError):
         async for chunk in graph.astream({}, "t", stream_mode="custom"):
             seen.append(chunk)
+    assert not deadline.cancel_called
     assert seen == []
     assert [type(error) for error in told] == [OutsideRunError]
     assert "has ended" in str(told[0])
@@ -116,8 +117,9 @@ async def test_what_a_late_attempt_returns() -> None:
 
     made = StateGraph(State).add_node("slow", slow, timeout=TimeoutPolicy(run_timeout=5)).add_edge(START, "slow")
     graph = made.compile(InMemorySaver(), world=clock)
-    with anyio.fail_after(5), pytest.raises(NodeTimeoutError):
+    with anyio.fail_after(5) as deadline, pytest.raises(NodeTimeoutError):
         await graph.ainvoke({"log": ["given"]}, "t")
+    assert not deadline.cancel_called
     snapshot = await graph.aget_state("t")
     assert snapshot.values == {"log": ["given"]}
     assert snapshot.next == ("slow",)
