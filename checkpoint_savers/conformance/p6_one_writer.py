@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from ..abc import BaseCheckpointSaver
@@ -84,8 +86,8 @@ class OneWriter(Suite):
             await take(saver, run="run-2")
 
     async def test_its_own_run_may_claim_again(self, saver: BaseCheckpointSaver) -> None:
-        """P6: a claim that *another* owner holds is in the way; and the older of the two is void: it writes nothing, and
-        gives nothing up."""
+        """P6: a claim that *another* owner holds is in the way; and the older of the two is void: it writes nothing
+        and gives nothing up."""
         first = await take(saver)
         second = await take(saver)
         assert second.epoch == first.epoch + 1
@@ -212,6 +214,7 @@ class OneWriter(Suite):
         """P6: of runs that claim one thread at the same moment, through one saver or several, one gets it."""
         won: list[int] = []
         refused: list[ThreadBusyError] = []
+        everybody = threading.Barrier(8)
 
         async def claim(number: int) -> None:
             async def one(saver: BaseCheckpointSaver) -> None:
@@ -221,6 +224,8 @@ class OneWriter(Suite):
                     refused.append(error)
                 else:
                     won.append(number)
+                finally:
+                    everybody.wait(60)  # a saver that is closed gives up what it holds: not before all have asked
 
             if number % 2:
                 await one(saver)
