@@ -144,10 +144,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_until_on_trio",
         "return trio.lowlevel.Abort.FAILED",
         "return trio.lowlevel.Abort.SUCCEEDED",
-        (
-            "tests/savers/test_bridge.py::test_a_cancelled_scope_waits",
-            "tests/savers/test_bridge.py::test_ctrl_c_on_trio",
-        ),
+        ("tests/savers/test_bridge.py::test_a_cancelled_scope_waits",),
     ),
     Fault(
         "bridge-on-asyncio",
