@@ -513,7 +513,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_Group._one",
         "stored = await self._record(place, task, outcome)",
         "stored = True",
-        ("tests/durability/test_recorded_beside.py::test_a_result_is_stored_while_a_sibling_runs",),
+        ("tests/durability/test_adversary.py::test_what_is_shown_is_stored",),
     ),
     Fault(
         "recording-of-calls",
@@ -822,10 +822,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Board.show",
         "found[name] = isolate(self.values[name])",
         "found[name] = self.values[name]",
-        (
-            "tests/face/test_isolation_of_runs.py::test_the_result_is_the_callers",
-            "tests/core/test_board.py::test_every_read_is_isolated",
-        ),
+        ("tests/core/test_board.py::test_every_read_is_isolated",),
     ),
     Fault(
         "own-input",
@@ -834,10 +831,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "read_given",
         "[(name, own(value)) for name, value in program.read_input(given)]",
         "[(name, value) for name, value in program.read_input(given)]",
-        (
-            "tests/face/test_isolation_of_runs.py::test_the_callers_input_stays_as_it_is",
-            "tests/face/test_isolation_of_runs.py::test_an_input_that_is_kept_for_later",
-        ),
+        ("tests/face/test_isolation_of_runs.py::test_the_callers_input_stays_as_it_is",),
     ),
     Fault(
         "isolate-arguments",
@@ -855,10 +849,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "TaskFuture._take",
         "isolate(self._outcome.writes[0][1])",
         "self._outcome.writes[0][1]",
-        (
-            "tests/face/test_tasks.py::test_what_a_task_returned_is_its_own",
-            "tests/face/test_tasks.py::test_a_future_is_awaited_as_often_as_one_likes",
-        ),
+        ("tests/face/test_tasks.py::test_a_future_is_awaited_as_often_as_one_likes",),
     ),
     Fault(
         "isolate-answers",
