@@ -1018,7 +1018,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_Run.close",
         "await wait_out(self._over)",
         "pass",
-        ("tests/runtime/test_cancellation.py::test_a_closed_stream",),
+        ("tests/runtime/test_cancellation.py::test_a_closed_stream[asyncio-aclose-False-one]",),
     ),
     Fault(
         "thread-left-running",
