@@ -103,6 +103,13 @@ def kills(session: nox.Session) -> None:
 
 
 @nox.session
+def planted(session: nox.Session) -> None:
+    """Takes away, one at a time, the lines that keep the promises: the suite must notice each (`-- --only NAME`)."""
+    install(session, "test")
+    session.run("python", "tests/planted/run.py", *session.posargs)
+
+
+@nox.session
 def coverage(session: nox.Session) -> None:
     """Branch coverage: all of the algorithm, the channels and the codec; the rest is told."""
     install(session, "test", "types", "coverage")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from ..abc import BaseCheckpointSaver
@@ -84,13 +86,29 @@ class OneWriter(Suite):
             await take(saver, run="run-2")
 
     async def test_its_own_run_may_claim_again(self, saver: BaseCheckpointSaver) -> None:
-        """P6: a claim that *another* owner holds is in the way; and the older of the two is void."""
+        """P6: a claim that *another* owner holds is in the way; and the older of the two is void: it writes nothing
+        and gives nothing up."""
         first = await take(saver)
         second = await take(saver)
         assert second.epoch == first.epoch + 1
         with pytest.raises(ThreadBusyError):
             await saver.commit(first, commit(row(1)))
         await saver.commit(second, commit(row(1)))
+        before = await everything(saver)
+        for attempt in (
+            saver.commit(first, commit(row(2, 1), head=1)),
+            saver.commit(first, commit(records=[record(1, "a")])),
+            saver.record(first, [record(1, "a")], expires_at=LATER + 99),
+            saver.renew(first, expires_at=LATER + 99),
+        ):
+            with pytest.raises(ThreadBusyError) as caught:
+                await attempt
+            assert caught.value.lost
+        await saver.release(first)
+        assert await everything(saver) == before
+        with pytest.raises(ThreadBusyError):
+            await saver.claim("t", here("run-2"), now=LATER - 1, expires_at=LATER + 60)
+        await saver.commit(second, commit(row(2, 1), head=1))
 
     async def test_an_owner_that_was_taken_over(self, saver: BaseCheckpointSaver) -> None:
         """P6: each of its writes fails with lost=True and changes nothing; it can give nothing up."""
@@ -196,6 +214,7 @@ class OneWriter(Suite):
         """P6: of runs that claim one thread at the same moment, through one saver or several, one gets it."""
         won: list[int] = []
         refused: list[ThreadBusyError] = []
+        everybody = threading.Barrier(8)
 
         async def claim(number: int) -> None:
             async def one(saver: BaseCheckpointSaver) -> None:
@@ -205,6 +224,8 @@ class OneWriter(Suite):
                     refused.append(error)
                 else:
                     won.append(number)
+                finally:
+                    everybody.wait(60)  # a saver that is closed gives up what it holds: not before all have asked
 
             if number % 2:
                 await one(saver)

@@ -31,6 +31,7 @@ from pregel_async import (
     entrypoint,
     get_stream_writer,
     interrupt,
+    spend,
     task,
 )
 from pregel_async._runtime.worker import _Abandonable
@@ -350,6 +351,7 @@ LATE: dict[str, Callable[[], Any]] = {
     "interrupt": lambda: interrupt("anybody?"),
     "writer": lambda: get_stream_writer()("too late"),
     "task": lambda: called(1),
+    "spend": lambda: spend("tokens", 1),
     "invoke": lambda: inner.invoke({}),
     "stream": lambda: list(inner.stream({})),
     "batch": lambda: inner.batch([{}]),

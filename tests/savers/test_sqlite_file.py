@@ -68,8 +68,9 @@ async def test_the_settings_that_durability_rests_on(path: Path, synchronous: An
     async with SqliteSaver.from_conn_string(path, synchronous=synchronous) as saver:
         assert await pragma(saver, "synchronous") == level
         assert await pragma(saver, "journal_mode") == "wal"
-    async with SqliteSaver.from_conn_string(path) as saver:
-        assert await pragma(saver, "synchronous") == 2
+    for saver in (SqliteSaver.from_conn_string(path), SqliteSaver(path)):
+        async with saver:
+            assert await pragma(saver, "synchronous") == 2
 
 
 async def test_what_is_asked_for_wrongly(path: Path) -> None:

@@ -1,0 +1,160 @@
+"""What a run has begun to write is written, however it is cancelled meanwhile: by a saver of any kind."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypedDict, TypeVar
+
+import anyio
+import anyio.lowlevel
+import pytest
+from durable_world import TestWorld
+from passing import Through
+
+from checkpoint_savers.abc import BaseCheckpointSaver
+from pregel_async import START, Command, StateGraph, interrupt
+
+pytestmark = pytest.mark.anyio
+
+T = TypeVar("T")
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+
+
+class Slow(Through):
+    """Takes some turns of the event loop for each verb, of which one is when the run is cancelled.
+
+    Attributes:
+        at: the verb at whose first call, from now on, the run is cancelled; "" for none.
+        scope: that the run is in.
+        cut: the verbs that were cut off.
+        done: the verbs that ended.
+    """
+
+    def __init__(self, inner: BaseCheckpointSaver) -> None:
+        super().__init__(inner)
+        self.at = ""
+        self.scope = anyio.CancelScope()
+        self.cut: list[str] = []
+        self.done: list[str] = []
+
+    async def around(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+        if verb == self.at:
+            self.at = ""
+            self.scope.cancel()
+        try:
+            for _ in range(3):
+                await anyio.lowlevel.checkpoint()
+            result = await call()
+            for _ in range(3):
+                await anyio.lowlevel.checkpoint()
+        except anyio.get_cancelled_exc_class():
+            self.cut.append(verb)
+            raise
+        self.done.append(verb)
+        return result
+
+    async def cancelled(self, at: str, call: Callable[[], Awaitable[Any]]) -> None:
+        """Call, and cancel it when the verb begins."""
+        self.scope, self.done, self.at = anyio.CancelScope(), [], at
+        with anyio.fail_after(20), self.scope:
+            await call()
+        assert self.scope.cancel_called
+
+
+def graph(saver: BaseCheckpointSaver, world: TestWorld, **nodes: Any) -> Any:
+    made = StateGraph(State)
+    for name, node in nodes.items():
+        made.add_node(name, node).add_edge(START, name)
+    return made.compile(saver, world=world)
+
+
+async def ends(state: State) -> State:
+    return {"log": ["ends"]}
+
+
+async def waits(state: State) -> None:
+    await anyio.sleep_forever()
+
+
+async def asks(state: State) -> State:
+    return {"log": [interrupt("who?")]}
+
+
+async def fails(state: State) -> None:
+    raise LookupError("nothing there")
+
+
+@pytest.fixture
+def slow(saver: BaseCheckpointSaver) -> Slow:
+    return Slow(saver)
+
+
+async def test_a_result(slow: Slow, world: TestWorld) -> None:
+    """P5, P7: the result of a task that finished beside others."""
+    made = graph(slow, world, ends=ends, waits=waits)
+    await slow.cancelled("record", lambda: made.ainvoke({}, "t"))
+    assert slow.cut == [] and "record" in slow.done
+    snapshot = await made.aget_state("t")
+    assert {each.name: each.result for each in snapshot.tasks} == {"ends": {"log": ["ends"]}, "waits": None}
+
+
+async def test_a_question(slow: Slow, world: TestWorld) -> None:
+    """P7, P8: the question that a run ends with."""
+    made = graph(slow, world, asks=asks)
+    await slow.cancelled("record", lambda: made.ainvoke({}, "t"))
+    assert slow.cut == [] and "record" in slow.done
+    assert [each.value for each in (await made.aget_state("t")).interrupts] == ["who?"]
+
+
+async def test_an_answer(slow: Slow, world: TestWorld) -> None:
+    """P7, P8: the answer that a run begins with: the next one need not be told."""
+    made = graph(slow, world, asks=asks)
+    await made.ainvoke({}, "t")
+    await slow.cancelled("record", lambda: made.ainvoke(Command(resume="me"), "t"))
+    assert slow.cut == [] and "record" in slow.done
+    assert await made.ainvoke(None, "t") == {"log": ["me"]}
+
+
+async def test_a_failure(slow: Slow, world: TestWorld) -> None:
+    """P3, P7: the failure that a run ends with."""
+    made = graph(slow, world, fails=fails)
+    with pytest.raises(LookupError):
+        await slow.cancelled("record", lambda: made.ainvoke({}, "t"))
+    assert slow.cut == [] and "record" in slow.done
+    (task,) = (await made.aget_state("t")).tasks
+    assert task.error is not None and task.error.message == "nothing there"
+
+
+async def test_an_edit(slow: Slow, world: TestWorld) -> None:
+    """P3, P7: an update by hand."""
+    made = graph(slow, world, ends=ends)
+    await made.ainvoke({}, "t")
+    await slow.cancelled("commit", lambda: made.aupdate_state("t", {"log": ["edited"]}, as_node="ends"))
+    assert slow.cut == [] and "commit" in slow.done
+    assert (await made.aget_state("t")).values == {"log": ["ends", "edited"]}
+
+
+async def test_giving_the_thread_up(slow: Slow, world: TestWorld) -> None:
+    """P6, P7: a cancelled run gives its thread up, however long that takes."""
+
+    async def leaves(state: State) -> None:
+        slow.scope.cancel()
+        await anyio.sleep_forever()
+
+    made = graph(slow, world, leaves=leaves)
+    await slow.cancelled("", lambda: made.ainvoke({}, "t"))
+    assert slow.cut == [] and slow.done[-1] == "release"
+    assert await graph(slow, world, leaves=ends).ainvoke(None, "t") == {"log": ["ends"]}
+
+
+async def test_a_claim(slow: Slow, world: TestWorld) -> None:
+    """P6, P7: a run that is cancelled while it claims its thread learns whether it has it, and gives it back."""
+    made = graph(slow, world, ends=ends)
+    await slow.cancelled("claim", lambda: made.ainvoke({}, "t"))
+    assert "claim" not in slow.cut  # a read that follows may be, on trio
+    assert slow.done == ["claim", "release"]
+    assert await made.ainvoke({}, "t") == {"log": ["ends"]}

@@ -1,0 +1,206 @@
+"""What is stored before something else starts, so that a crash in there does not undo it: a failure before its error
+handler, a node's writes before its router, a
+checkpoint before those that are made on it."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Annotated, TypedDict, TypeVar
+
+import anyio
+import pytest
+from durable_world import EXPIRY, Died, TestWorld
+from passing import Through
+
+from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.errors import StorageError
+from checkpoint_savers.records import CheckpointId, Claim, Commit
+from pregel_async import START, NodeError, RetryPolicy, StateGraph, task
+from pregel_async.errors import RecordedFailureError
+
+pytestmark = pytest.mark.anyio
+
+T = TypeVar("T")
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+
+
+class Mortal(Through):
+    """A saver of a process that dies.
+
+    Attributes:
+        dead: nothing is stored any more.
+    """
+
+    def __init__(self, inner: BaseCheckpointSaver) -> None:
+        super().__init__(inner)
+        self.dead = False
+
+    async def around(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+        if self.dead:
+            raise Died(verb)
+        return await call()
+
+
+class Story:
+    """A node that fails, its error handler, and a sibling; and how often each ran."""
+
+    def __init__(self) -> None:
+        self.ran: Counter[str] = Counter()
+        self.kills: Mortal | None = None  # while the handler runs
+        self.broken = False  # the sibling
+        self.errors: list[Exception] = []
+        self.handled = anyio.Event()
+
+    async def node(self, state: State) -> State:
+        self.ran["node"] += 1
+        raise LookupError("nothing there")
+
+    async def handler(self, state: State, error: NodeError) -> State:
+        self.ran["handler"] += 1
+        self.errors.append(error.error)
+        if self.kills is not None:
+            self.kills.dead = True
+            raise Died("in the handler")
+        return {"log": ["handled"]}
+
+    async def sibling(self, state: State) -> State:
+        self.ran["sibling"] += 1
+        if self.broken:
+            raise ConnectionError("later")
+        return {"log": ["sibling"]}
+
+    def builder(self) -> StateGraph[State]:
+        made = StateGraph(State).add_node("node", self.node, error_handler=self.handler)
+        return made.add_edge(START, "node")
+
+
+async def test_a_crash_in_the_handler(saver: BaseCheckpointSaver, world: TestWorld) -> None:
+    """P5: that a node has failed is stored before its handler starts: after a crash in there the handler runs again,
+    and the node does not."""
+    story = Story()
+    story.kills = mortal = Mortal(saver)
+    with pytest.raises(Died):
+        await story.builder().compile(mortal, world=world).ainvoke({}, "t")
+    world.time += EXPIRY
+    story.kills = None
+    assert await story.builder().compile(saver, world=world).ainvoke(None, "t") == {"log": ["handled"]}
+    assert story.ran == {"node": 1, "handler": 2}
+    first, second = story.errors
+    assert isinstance(first, LookupError) and isinstance(second, RecordedFailureError)
+    assert str(second) == "LookupError: nothing there"
+
+
+async def test_a_handler_that_has_its_result(saver: BaseCheckpointSaver, world: TestWorld) -> None:
+    """P5: what a handler gave is the task's result: when a sibling has failed, a resume runs the sibling alone."""
+    story = Story()
+    story.broken = True
+    graph = story.builder().add_node("sibling", story.sibling).add_edge(START, "sibling")
+    compiled = graph.compile(saver, world=world, on_failure="finish")
+    with pytest.raises(ConnectionError):
+        await compiled.ainvoke({}, "t")
+    story.broken = False
+    assert await compiled.ainvoke(None, "t") == {"log": ["handled", "sibling"]}
+    assert story.ran == {"node": 1, "handler": 1, "sibling": 2}
+
+
+async def test_a_handled_failure_stays_in_history(saver: BaseCheckpointSaver, world: TestWorld) -> None:
+    """P3: a failure that was handled is part of what happened: the superstep that it was handled in shows it."""
+    story = Story()
+    graph = story.builder().compile(saver, world=world)
+    await graph.ainvoke({}, "t")
+    history = [snapshot async for snapshot in graph.aget_state_history("t")]
+    failures = [each.error for snapshot in history for each in snapshot.tasks if each.error is not None]
+    assert [(error.type, error.message) for error in failures] == [("LookupError", "nothing there")]
+
+
+async def test_storage_is_not_tried_again(saver: BaseCheckpointSaver, world: TestWorld) -> None:
+    """P4: when storage fails to keep what a called task did, the run stops with that error, whatever the node's retry
+    policy and its handler are for."""
+    ran: Counter[str] = Counter()
+
+    class Down(Through):
+        async def around(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+            if verb == "record":
+                raise StorageError("the disk is gone")
+            return await call()
+
+    @task
+    async def work() -> int:
+        ran["task"] += 1
+        return 1
+
+    async def node(state: State) -> None:
+        ran["node"] += 1
+        await work()
+
+    async def handler(state: State) -> None:
+        ran["handler"] += 1
+
+    policy = RetryPolicy(initial_interval=0.0, jitter=False, retry_on=Exception)
+    made = StateGraph(State).add_node("node", node, retry_policy=policy, error_handler=handler).add_edge(START, "node")
+    with pytest.raises(StorageError, match="the disk is gone"):
+        await made.compile(Down(saver), world=world).ainvoke({}, "t")
+    assert ran == {"node": 1, "task": 1}
+
+
+async def test_a_crash_in_a_router(saver: BaseCheckpointSaver, world: TestWorld) -> None:
+    """P3, P5: what a node wrote is stored before its async router is asked, which may take long: after a crash in there
+    the router runs again, and the node does not."""
+    ran: Counter[str] = Counter()
+    mortal = Mortal(saver)
+
+    async def node(state: State) -> State:
+        ran["node"] += 1
+        return {"log": ["node"]}
+
+    async def router(state: State) -> str:
+        ran["router"] += 1
+        if ran["router"] == 1:
+            mortal.dead = True
+            raise Died("in the router")
+        return "next"
+
+    async def following(state: State) -> State:
+        return {"log": ["next"]}
+
+    made = StateGraph(State).add_node("node", node).add_node("next", following).add_edge(START, "node")
+    made.add_conditional_edges("node", router)
+    with pytest.raises(Died):
+        await made.compile(mortal, world=world).ainvoke({}, "t")
+    world.time += EXPIRY
+    assert await made.compile(saver, world=world).ainvoke(None, "t") == {"log": ["node", "next"]}
+    assert ran == {"node": 1, "router": 2}
+
+
+async def test_a_graph_inside_of_a_fork(saver: BaseCheckpointSaver, world: TestWorld) -> None:
+    """P2, P3: a graph's checkpoint is stored after the one of the graph around it that it was made on, also where that
+    is the first of a branch: whoever finds the one finds the other."""
+    missing: list[tuple[str, str]] = []
+    seen: Counter[str] = Counter()
+
+    class Looking(Through):
+        async def commit(self, claim: Claim, commit: Commit) -> None:
+            for row in commit.rows:
+                for ns, at in row.metadata["parents"].items():
+                    seen[ns] += 1
+                    if await self.inner.read(claim.thread_id, ns, CheckpointId(at)) is None:
+                        missing.append((row.ns, at))
+            await super().commit(claim, commit)
+
+    async def node(state: State) -> State:
+        return {"log": ["inside"]}
+
+    inner = StateGraph(State).add_node("node", node).add_edge(START, "node").compile(name="inner")
+    made = StateGraph(State).add_node("first", node).add_node("inner", inner)
+    graph = made.add_edge(START, "first").add_edge("first", "inner").compile(Looking(saver), world=world)
+    await graph.ainvoke({}, "t")
+    for snapshot in [each async for each in graph.aget_state_history("t")]:
+        if snapshot.next:
+            await graph.ainvoke(None, snapshot.config)
+    assert seen[""] >= 6
+    assert missing == []

@@ -1,0 +1,204 @@
+"""Removes, one at a time, the lines that keep the promises, and sees whether the suite notices.
+
+    python tests/planted/run.py                 the whole list
+    python tests/planted/run.py --only NAME     one fault, or those whose names begin so; may be given several times
+    python tests/planted/run.py --list          what there is
+
+The repository is copied to a temporary folder, a fault of `faults.py` is put in there, and the tests that must notice it
+are run: each of them has to fail. Before that they all run once on the copy as it is, and have to pass. The exit
+status is 1 when a fault survives, when a named test does not notice it, or when the list does not fit the source.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from faults import FAULTS
+from planting import ROOT, Fault, FaultNotFound, planted
+
+TIMEOUT = 180.0
+"""Seconds for the tests of one fault. A fault that makes a test hang is noticed by that."""
+
+PYTEST = ("-m", "pytest", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", "-o", "addopts=--strict-markers")
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+_HANGING = 60
+"""Seconds after which a hanging test says where it hangs."""
+
+
+class Answer(NamedTuple):
+    """What the tests said.
+
+    Attributes:
+        status: pytest's exit status; None when it was killed at the timeout.
+        failed: ids of the tests that failed, with their parameters and without.
+        output: what it printed.
+        seconds: how long it took.
+    """
+
+    status: int | None
+    failed: frozenset[str]
+    output: str
+    seconds: float
+
+
+class Verdict(NamedTuple):
+    """What became of a fault.
+
+    Attributes:
+        noticed: whether all of the named tests have noticed it.
+        told: what the table says of it.
+        output: the tests' output where something is wrong.
+    """
+
+    fault: Fault
+    noticed: bool
+    told: str
+    output: str
+    seconds: float
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", metavar="NAME", help="only faults whose names begin with this")
+    parser.add_argument("--list", action="store_true", help="say what there is, and run nothing")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="faults that are tried at the same time")
+    parser.add_argument("--timeout", type=float, default=TIMEOUT, help="seconds for the tests of one fault")
+    parser.add_argument("--verbose", action="store_true", help="what the tests print, where something is wrong")
+    options = parser.parse_args(arguments)
+    chosen = _chosen(FAULTS, options.only)
+    if not chosen:
+        parser.error(f"no fault is called {', '.join(options.only)}")
+    if options.list:
+        for fault in chosen:
+            print(f"{fault.name}\n    {fault.promise}\n    {fault.file} {fault.within}")
+            print("".join(f"    {test}\n" for test in fault.tests))
+        return 0
+    try:
+        for fault in chosen:
+            planted((ROOT / fault.file).read_text(encoding="utf-8"), fault)
+    except FaultNotFound as error:
+        print(error, file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory(prefix="planted-") as folder:
+        base = Path(folder)
+        copy_to(base)
+        if not _passes(base, chosen, options.timeout):
+            return 1
+        tell = _telling(base, options.timeout, max(len(fault.name) for fault in chosen))
+        with ThreadPoolExecutor(max(1, options.jobs)) as pool:
+            verdicts = list(pool.map(tell, chosen))
+    missed = [verdict for verdict in verdicts if not verdict.noticed]
+    if options.verbose:
+        for verdict in missed:
+            print(f"\n---- {verdict.fault.name}\n{verdict.output}")
+    print(f"\n{len(verdicts) - len(missed)} of {len(verdicts)} faults are noticed by each test that is named for them")
+    for verdict in missed:
+        print(f"    {verdict.fault.name}: {verdict.told}")
+    return 1 if missed else 0
+
+
+def _chosen(faults: Iterable[Fault], only: Sequence[str] | None) -> list[Fault]:
+    return [fault for fault in faults if only is None or any(fault.name.startswith(name) for name in only)]
+
+
+def _passes(base: Path, faults: Sequence[Fault], timeout: float) -> bool:
+    """Whether the named tests pass without any fault."""
+    tests = sorted({test for fault in faults for test in fault.tests})
+    answer = ask(base, tests, timeout * max(1, len(faults)))
+    if answer.status == 0:
+        print(f"without a fault: {len(tests)} tests pass ({answer.seconds:.0f} s)\n", flush=True)
+        return True
+    print(f"without a fault the tests do not pass ({answer.status}):\n{answer.output}", file=sys.stderr)
+    return False
+
+
+def _telling(base: Path, timeout: float, width: int) -> Callable[[Fault], Verdict]:
+    """Tries a fault, and prints its row."""
+
+    def attempt(fault: Fault) -> Verdict:
+        verdict = judge(base, fault, timeout)
+        mark = "noticed " if verdict.noticed else "SURVIVES"
+        print(f"{mark} {fault.name:{width}} {verdict.seconds:5.1f} s  {verdict.told}", flush=True)
+        return verdict
+
+    return attempt
+
+
+def judge(base: Path, fault: Fault, timeout: float) -> Verdict:
+    """Put a fault into a copy of its own, and ask the tests that are named for it.
+
+    Args:
+        base: a copy without it. Byte code that is there is used, but for the fault's own file: an edit of the same size,
+            in the same second, would not be seen past it.
+    """
+    with tempfile.TemporaryDirectory(prefix="planted-") as folder:
+        root = Path(folder) / "copy"
+        shutil.copytree(base, root)
+        file = root / fault.file
+        for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
+            compiled.unlink()
+        file.write_text(planted(file.read_text(encoding="utf-8"), fault), encoding="utf-8")
+        answer = ask(root, fault.tests, timeout)
+    if answer.status is None:
+        return Verdict(fault, True, f"the tests hang, and were ended after {timeout:.0f} s", "", answer.seconds)
+    if answer.status not in (0, 1):  # not a test that failed: the code does not even load, or a test is not there
+        told = f"pytest ends with status {answer.status}, and no test has said anything"
+        return Verdict(fault, False, told, answer.output, answer.seconds)
+    silent = [test for test in fault.tests if test not in answer.failed]
+    if silent:
+        return Verdict(fault, False, f"not noticed by {', '.join(silent)}", answer.output, answer.seconds)
+    return Verdict(fault, True, ", ".join(test.rpartition("/")[2] for test in fault.tests), "", answer.seconds)
+
+
+def copy_to(folder: Path) -> None:
+    """Copy what git knows, as it stands in the working tree."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, folder / name)
+
+
+def ask(root: Path, tests: Sequence[str], timeout: float) -> Answer:
+    """Run tests of a copy, on the copy's code."""
+    env = {**os.environ, "PYTHONPATH": str(root)}
+    command = [sys.executable, *PYTEST, "-o", f"faulthandler_timeout={_HANGING}", *tests]
+    began = time.monotonic()
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            command, cwd=root, env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            status: int | None = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            status = None
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    failed = _FAILED.findall(text)
+    ids = frozenset(failed) | {each.partition("[")[0] for each in failed}
+    return Answer(status, ids, text, time.monotonic() - began)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the tests, with the processes that they have started."""
+    if sys.platform == "win32":
+        process.kill()
+    else:
+        os.killpg(process.pid, 9)
+    process.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

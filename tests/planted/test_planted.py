@@ -1,0 +1,60 @@
+"""The list of planted faults fits the source and the suite. Whether the faults are noticed, `nox -s planted` says."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from functools import cache
+
+import pytest
+from faults import FAULTS
+from planting import ROOT, Fault, FaultNotFound, planted
+
+by_name = pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
+
+
+@by_name
+def test_a_faults_text_is_there_once(fault: Fault) -> None:
+    """The list cannot rot: each text stands once where it is said to, and the file is still Python with the fault."""
+    source = (ROOT / fault.file).read_text(encoding="utf-8")
+    edited = planted(source, fault)
+    assert ast.dump(ast.parse(edited)) != ast.dump(ast.parse(source))
+    compile(edited, fault.file, "exec")
+
+
+@by_name
+def test_a_faults_tests_exist(fault: Fault) -> None:
+    """Somebody is named for each fault, and is there."""
+    assert fault.tests
+    for test in fault.tests:
+        file, *names = test.partition("[")[0].split("::")
+        assert names, f"{test} names no single test"
+        assert names[-1] in names_in(file) | (shared_tests() if len(names) > 1 else frozenset()), test
+
+
+def test_names_and_promises() -> None:
+    """A fault has a name of its own, and says what it breaks."""
+    assert [name for name, times in Counter(fault.name for fault in FAULTS).items() if times > 1] == []
+    assert all(fault.promise and fault.before != fault.after for fault in FAULTS)
+
+
+def test_a_text_that_is_not_there_once() -> None:
+    """A fault whose text is gone, or stands twice, or whose function is gone, is an error."""
+    fault = Fault("one", "", "a.py", "f", "x = 1", "x = 2", ())
+    assert planted("x = 1\ndef f():\n    x = 1\n", fault) == "x = 1\ndef f():\n    x = 2\n"
+    for source in ("def f():\n    y = 1\n", "def f():\n    x = 1\n    x = 1\n", "x = 1\n"):
+        with pytest.raises(FaultNotFound, match="'one'"):
+            planted(source, fault)
+
+
+@cache
+def names_in(file: str) -> frozenset[str]:
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+
+
+@cache
+def shared_tests() -> frozenset[str]:
+    """Those that classes of tests inherit from the suites that the packages publish."""
+    files = [*ROOT.glob("checkpoint_savers/conformance/*.py"), ROOT / "pregel_async/channels/laws.py"]
+    return frozenset[str]().union(*(names_in(str(file.relative_to(ROOT))) for file in files))
