@@ -186,11 +186,13 @@ class Hold:
         return apart
 
     async def commit(self, commit: Commit) -> None:
-        """Store a transaction, unless one of the run's has failed: then raise what that raised."""
+        """Store a transaction, unless one of the run's has failed: then raise what that raised. What is begun is
+        finished, whatever the saver makes of a cancellation."""
         if self.broken is not None:
             raise self.broken
         try:
-            await self.saver.commit(self.claim, commit)
+            with anyio.CancelScope(shield=True):
+                await self.saver.commit(self.claim, commit)
         except BaseException as error:
             self._break(error)
             raise
@@ -200,7 +202,8 @@ class Hold:
         if self.broken is not None:
             raise self.broken
         try:
-            await self.saver.record(self.claim, records, expires_at=self.expiry())
+            with anyio.CancelScope(shield=True):
+                await self.saver.record(self.claim, records, expires_at=self.expiry())
         except BaseException as error:
             self._break(error)
             raise

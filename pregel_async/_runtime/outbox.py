@@ -110,8 +110,7 @@ class Outbox:
 
     async def put(self, records: Sequence[TaskRecord]) -> None:
         """The open superstep comes to rest: store these records."""
-        with anyio.CancelScope(shield=True):
-            await self._write(records)
+        await self._write(records)
 
     async def answer(self, records: Sequence[TaskRecord]) -> None:
         """The open superstep was told something, before anything runs."""
@@ -124,8 +123,7 @@ class Outbox:
 
     async def spill(self) -> None:
         """Store the events that wait, and whatever else does."""
-        with anyio.CancelScope(shield=True):
-            await self._share(None)
+        await self._share(None)
 
     async def rest(self) -> None:
         """The run ends, or is cut off: store what is to be kept of it."""
@@ -138,8 +136,7 @@ class Outbox:
     async def settle(self) -> None:
         """Store all that waits, in one transaction, and give the root's claim up: for an edit."""
         if self.waits:
-            with anyio.CancelScope(shield=True):
-                await self.transact(releases=self.ns == "")
+            await self.transact(releases=self.ns == "")
 
     async def transact(self, records: Sequence[TaskRecord] = (), *, releases: bool = False) -> None:
         """One transaction with all that waits. It waits still if that fails."""
@@ -211,7 +208,8 @@ class Outbox:
     async def _saved_first(self) -> None:
         """A graph's state is stored after the checkpoint of the graph around it that it was made on."""
         if self.outer is not None:
-            await self.outer.flush()
+            with anyio.CancelScope(shield=True):
+                await self.outer.flush()
 
     async def _write(self, records: Sequence[TaskRecord]) -> None:
         if self.waits or self.events:

@@ -129,6 +129,14 @@ async def test_a_failure(slow: Slow, world: TestWorld) -> None:
     assert task.error is not None and task.error.message == "nothing there"
 
 
+async def test_a_superstep(slow: Slow, world: TestWorld) -> None:
+    """P3, P7: a superstep's own transaction, by a saver that does not protect itself."""
+    made = graph(slow, world, ends=ends)
+    await slow.cancelled("commit", lambda: made.ainvoke({}, "t"))
+    assert slow.cut == [] and "commit" in slow.done
+    assert (await made.aget_state("t")).next == ("ends",)
+
+
 async def test_an_edit(slow: Slow, world: TestWorld) -> None:
     """P3, P7: an update by hand."""
     made = graph(slow, world, ends=ends)

@@ -11,6 +11,7 @@ from typing import Final
 from planting import Fault
 
 THREAD = "pregel_async/_runtime/thread.py"
+OUTBOX = "pregel_async/_runtime/outbox.py"
 HOLD = "pregel_async/_runtime/hold.py"
 RUN = "pregel_async/_runtime/run.py"
 RUNNER = "pregel_async/_runtime/runner.py"
@@ -47,49 +48,29 @@ NO_SHIELD = "anyio.CancelScope()"
 FAULTS: Final[tuple[Fault, ...]] = (
     # ---- the commit's shield ---------------------------------------------------------------------------------------
     Fault(
+        "shield-of-commits",
+        "P3, P7: a superstep, or an update by hand, is on its way to storage, and a cancellation cuts it off",
+        HOLD,
+        "Hold.commit",
+        SHIELD,
+        NO_SHIELD,
+        (
+            "tests/durability/test_begun_is_finished.py::test_a_superstep",
+            "tests/durability/test_begun_is_finished.py::test_an_edit",
+        ),
+    ),
+    Fault(
         "shield-of-records",
-        "P5, P7: what a task left is on its way to storage, and a cancellation cuts it off",
-        THREAD,
-        "Thread._share",
+        "P3, P7, P8: a question, an answer or a failure is on its way to storage, and a cancellation cuts it off",
+        HOLD,
+        "Hold.record",
         SHIELD,
         NO_SHIELD,
-        ("tests/durability/test_begun_is_finished.py::test_a_result",),
-    ),
-    Fault(
-        "shield-of-answers",
-        "P7, P8: an answer is on its way to storage, and a cancellation cuts it off",
-        THREAD,
-        "Thread._keep",
-        SHIELD,
-        NO_SHIELD,
-        ("tests/durability/test_begun_is_finished.py::test_an_answer",),
-    ),
-    Fault(
-        "shield-of-pause",
-        "P7, P8: a question is on its way to storage, and a cancellation cuts it off",
-        THREAD,
-        "Thread.pause",
-        SHIELD,
-        NO_SHIELD,
-        ("tests/durability/test_begun_is_finished.py::test_a_question",),
-    ),
-    Fault(
-        "shield-of-failure",
-        "P3, P7: a node that failed as its run was cancelled is not recorded",
-        THREAD,
-        "Thread.give_up",
-        SHIELD,
-        NO_SHIELD,
-        ("tests/durability/test_begun_is_finished.py::test_a_failure",),
-    ),
-    Fault(
-        "shield-of-edits",
-        "P3, P7: an update by hand is on its way to storage, and a cancellation cuts it off",
-        THREAD,
-        "Thread.settle",
-        SHIELD,
-        NO_SHIELD,
-        ("tests/durability/test_begun_is_finished.py::test_an_edit",),
+        (
+            "tests/durability/test_begun_is_finished.py::test_a_question",
+            "tests/durability/test_begun_is_finished.py::test_an_answer",
+            "tests/durability/test_begun_is_finished.py::test_a_failure",
+        ),
     ),
     Fault(
         "shield-of-release",
@@ -416,12 +397,12 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "two-transactions",
         "P3: rows and records are stored one after the other",
-        THREAD,
-        "Thread._transact",
-        "await hold.saver.commit(hold.claim, commit)",
-        "await hold.saver.commit(hold.claim, msgspec.structs.replace(commit, records=()))\n"
-        "        if commit.records:\n"
-        "            await hold.saver.record(hold.claim, commit.records, expires_at=hold.expiry())",
+        HOLD,
+        "Hold.commit",
+        "await self.saver.commit(self.claim, commit)",
+        "import msgspec; await self.saver.commit(self.claim, msgspec.structs.replace(commit, records=()))\n"
+        "                if commit.records:\n"
+        "                    await self.saver.record(self.claim, commit.records, expires_at=self.expiry())",
         ("tests/face/test_editing.py::test_bulk_is_one_transaction",),
     ),
     Fault(
@@ -436,9 +417,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "inner-before-outer",
         "P3: a graph's state is stored before the checkpoint that it was made on",
-        THREAD,
-        "Thread._saved_first",
-        "await self._outer.flush()",
+        OUTBOX,
+        "Outbox._saved_first",
+        "await self.outer.flush()",
         "pass",
         ("tests/durability/test_recorded_before.py::test_a_graph_inside_of_a_fork",),
     ),
@@ -465,7 +446,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "P3: a failure shows after a resume has closed its superstep",
         THREAD,
         "Thread.commit",
-        "self._clears += clears",
+        "self._out.clear(clears)",
         "pass",
         ("tests/face/test_resume.py::test_a_failure_is_recorded_shown_and_cleared",),
     ),
@@ -695,7 +676,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "a late attempt can publish nothing: its end is not noted",
         ATTEMPT,
         "attempt",
-        "running.ended = True",
+        "running.end()",
         "pass",
         (
             "tests/face/test_interrupts.py::test_after_the_node_has_ended",
@@ -707,7 +688,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "a plain function whose time is up, or whose run is cancelled, goes on to call tasks",
         CONTEXT,
         "Running.stop",
-        "self.ended = True",
+        "self.end()",
         "pass",
         ("tests/runtime/test_late_attempts.py::test_what_a_late_attempt_reaches",),
     ),
