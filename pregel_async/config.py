@@ -132,8 +132,10 @@ def check_on_failure(program: Program, policy: object, error: type[Exception] = 
                 "superstep, so make it a list with a reducer, Annotated[list[NodeError], operator.add]"
             )
         return policy
-    if policy == "fail_fast" or policy == "finish":
-        return policy
+    if policy == "fail_fast":
+        return "fail_fast"
+    if policy == "finish":
+        return "finish"
     raise error(f"on_failure is 'fail_fast', 'finish' or Collect(channel), not {policy!r}")
 
 

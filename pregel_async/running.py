@@ -121,7 +121,7 @@ class Runs(SyncFace[InputT, OutputT]):
         self.checkpointer = _checked_saver(checkpointer)
         self.store = store
         self.cache = cache
-        self._on_failure = check_on_failure(program, on_failure, GraphValidationError)
+        self._on_failure: OnFailure = check_on_failure(program, on_failure, GraphValidationError)
         self._budgets = check_budgets(budgets, error=GraphValidationError)
         self._time_limit = seconds_of("time_limit", time_limit)
         self.stream_mode: StreamMode = stream_mode
