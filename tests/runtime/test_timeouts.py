@@ -274,6 +274,34 @@ async def test_waiting_for_a_place_is_not_the_nodes_time(world: VirtualWorld) ->
         assert (await graph.ainvoke({}, {"max_concurrency": width}))["log"] == ["done"]
 
 
+async def test_a_place_that_another_has_taken_meanwhile(world: VirtualWorld) -> None:
+    """1.16: a node that has lent its place while it waited for a task, and waits until it has it again, is not out of
+    time."""
+    lent = anyio.Event()
+
+    @task
+    async def slow() -> None:
+        lent.set()
+        await world.sleep(100)
+
+    @task
+    async def quick() -> None: ...
+
+    async def first(state: Any) -> None:
+        future = slow()  # takes the place that `timed` lends
+        await lent.wait()
+        slow()  # is before `timed` when the place of `quick` is free
+        await future
+
+    async def timed(state: Any) -> dict[str, Any]:
+        await quick()
+        return {"log": ["done"]}
+
+    made = StateGraph(State).add_node(first).add_node(timed, timeout=5).add_edge(START, "first")
+    graph = made.add_edge(START, "timed").compile(world=world)
+    assert (await graph.ainvoke({}, {"max_concurrency": 2}))["log"] == ["done"]
+
+
 # ---- a late attempt publishes nothing --------------------------------------------------------------------------------
 
 
