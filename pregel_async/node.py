@@ -257,19 +257,27 @@ class NodePolicies(msgspec.Struct, frozen=True, kw_only=True):
         return "process" if found == "sync" and self.on_timeout == "process" else found
 
     def check(
-        self, call: Callable[..., Any], flavour: Flavour, what: str, *, injects: Sequence[object], abandons: bool
+        self,
+        call: Callable[..., Any],
+        flavour: Flavour,
+        what: str,
+        *,
+        injects: Sequence[object],
+        abandons: bool,
+        decorated: bool = False,
     ) -> None:
         """Refuse what a function cannot have.
 
         Args:
             injects: what it gets besides its input.
             abandons: a cancellation may leave its thread behind.
+            decorated: the function is being decorated: its name is yet to be given, to what becomes of it.
 
         Raises:
             GraphValidationError
         """
         if flavour == "process":
-            _check_importable(call, what)
+            _check_importable(call, what, decorated=decorated)
             if injects:
                 raise GraphValidationError(
                     f"{what} has on_timeout='process', and in a process of its own it gets its input alone: no writer, "
@@ -325,12 +333,13 @@ def seconds_of(
     return None if policy is None else policy.run_seconds
 
 
-def _check_importable(call: Callable[..., Any], what: str) -> None:
+def _check_importable(call: Callable[..., Any], what: str, *, decorated: bool) -> None:
     """Refuse what a worker process could not find."""
+    name = getattr(call, "__qualname__", "<nowhere>")
     found: Any = sys.modules.get(getattr(call, "__module__", None) or "")
-    for part in getattr(call, "__qualname__", "<nowhere>").split("."):
+    for part in name.split("."):
         found = getattr(found, part, None)
-    if found is not call:
+    if "<" in name or (found is not call and not decorated):
         raise GraphValidationError(
             f"{what} has on_timeout='process', and a worker process cannot import {call!r}: use a function that is "
             "defined at the top of a module"

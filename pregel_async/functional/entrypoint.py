@@ -30,6 +30,7 @@ from ..errors import GraphValidationError, InvalidUpdateError
 from ..node import RetryPolicies, Timeout, abandons, check_on_timeout, node_policies
 from ..policies import Budget, CachePolicy, OnTimeout
 from ..types import END, START, Command
+from .by_name import elsewhere, with_one
 
 __all__ = ["CompiledEntrypoint", "entrypoint"]
 
@@ -40,7 +41,13 @@ SavedT = TypeVar("SavedT")
 
 
 class CompiledEntrypoint(Graph[InputT, OutputT], Generic[InputT, OutputT]):
-    """A workflow that can be run. Its verbs are `Graph`'s."""
+    """A workflow that can be run. Its verbs are `Graph`'s.
+
+    Attributes:
+        func: the function.
+    """
+
+    func: Callable[..., Any]
 
     def _drawing(self) -> Drawing:
         name = next(iter(self._program.nodes))
@@ -144,12 +151,12 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         policies = self._policies
         check_on_timeout(call, policies.on_timeout, f"entrypoint {name!r}")
         flavour = policies.flavour(call, blocking=self._blocking)
-        policies.check(call, flavour, f"entrypoint {name!r}", injects=injects, abandons=False)
+        policies.check(call, flavour, f"entrypoint {name!r}", injects=injects, abandons=False, decorated=True)
         node = Node(
             name=name,
             triggers=(START,),
             reads=START,
-            call=call,
+            call=elsewhere(with_one, call) if flavour == "process" else call,
             flavour=flavour,
             writes=_writes,
             injects=injects,
@@ -172,7 +179,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
             read_input=_read_input,
             read_command=_read_command,
         )
-        return CompiledEntrypoint(
+        made: CompiledEntrypoint[Any, Any] = CompiledEntrypoint(
             program,
             checkpointer=self._checkpointer,
             hints=list(hints.values()),
@@ -187,6 +194,8 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
             time_limit=self._time_limit,
             observer=self._observer,
         )
+        made.func = call
+        return made
 
 
 def _read_input(given: Any) -> list[Write]:

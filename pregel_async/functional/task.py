@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from .._core.program import RETURN, Node, Write
@@ -15,6 +14,7 @@ from .._runtime.injection import hints_of, injections_of, is_generator
 from ..errors import GraphValidationError
 from ..node import NodePolicies, RetryPolicies, Timeout, abandons, check_abandonable, check_on_timeout, node_policies
 from ..policies import CachePolicy, OnTimeout
+from .by_name import elsewhere, with_several
 
 __all__ = ["TaskFunction", "TaskFuture", "task"]
 
@@ -41,12 +41,12 @@ class TaskFunction(Generic[P, T_co]):
         injects = injections_of(call, after=0)
         check_on_timeout(call, policies.on_timeout, f"task {name!r}")
         flavour = policies.flavour(call, blocking=True)
-        policies.check(call, flavour, f"task {name!r}", injects=injects, abandons=abandon_on_cancel)
+        policies.check(call, flavour, f"task {name!r}", injects=injects, abandons=abandon_on_cancel, decorated=True)
         self._node = Node(
             name=name,
             triggers=(),
             reads=(),
-            call=partial(_apply, call) if flavour == "process" else _with_arguments(call),
+            call=elsewhere(with_several, call) if flavour == "process" else _with_arguments(call),
             flavour=flavour,
             writes=_returned,
             injects=injects,
@@ -81,12 +81,6 @@ def _with_arguments(call: Callable[..., Any]) -> Callable[..., Any]:
         return call(*args, **kwargs, **rest)
 
     return with_arguments
-
-
-def _apply(call: Callable[..., Any], given: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
-    """Call a function; at the top of a module, so that a worker process finds it."""
-    args, kwargs = given
-    return call(*args, **kwargs)
 
 
 def _positional(call: Callable[..., Any], count: int) -> tuple[str, ...]:

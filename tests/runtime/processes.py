@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pregel_async import entrypoint, task
+
 
 @dataclass
 class Point:
@@ -54,3 +56,13 @@ def dies(state: Any) -> None:
 
 def doubles(number: int, *, plus: int = 0) -> int:
     return 2 * number + plus
+
+
+@task(on_timeout="process", timeout=1000)
+def triples(number: int, *, plus: int = 0) -> list[int]:
+    return [3 * number + plus, os.getpid()]
+
+
+@entrypoint(on_timeout="process")
+def squares(number: int) -> list[int]:
+    return [number * number, os.getpid()]

@@ -455,7 +455,10 @@ async def test_two_handlers_that_ask() -> None:
     """P8: two runs of the default handler ask in one superstep: their questions differ, and are answered in any
     order."""
 
+    ran: list[str] = []
+
     async def default(state: Any, error: NodeError) -> dict[str, Any]:
+        ran.append(error.node)
         return {"log": [f"{error.node} {interrupt(error.node)}"]}
 
     made = StateGraph(State).set_node_defaults(error_handler=default)
@@ -465,6 +468,7 @@ async def test_two_handlers_that_ask() -> None:
     asked = {question.value: question.id for question in (await graph.ainvoke({}, "t"))["__interrupt__"]}
     assert "__interrupt__" in await graph.ainvoke(Command(resume={asked["b"]: "two"}), "t")
     assert (await graph.ainvoke(Command(resume={asked["a"]: "one"}), "t"))["log"] == ["a one", "b two"]
+    assert sorted(ran) == ["a", "a", "b", "b"]  # who waits for an answer does not run for another's
 
 
 async def test_a_handler_calls_tasks_and_runs_graphs() -> None:

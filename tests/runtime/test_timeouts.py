@@ -274,6 +274,34 @@ async def test_waiting_for_a_place_is_not_the_nodes_time(world: VirtualWorld) ->
         assert (await graph.ainvoke({}, {"max_concurrency": width}))["log"] == ["done"]
 
 
+async def test_a_place_that_another_has_taken_meanwhile(world: VirtualWorld) -> None:
+    """1.16: a node that has lent its place while it waited for a task, and waits until it has it again, is not out of
+    time."""
+    lent = anyio.Event()
+
+    @task
+    async def slow() -> None:
+        lent.set()
+        await world.sleep(100)
+
+    @task
+    async def quick() -> None: ...
+
+    async def first(state: Any) -> None:
+        future = slow()  # takes the place that `timed` lends
+        await lent.wait()
+        slow()  # is before `timed` when the place of `quick` is free
+        await future
+
+    async def timed(state: Any) -> dict[str, Any]:
+        await quick()
+        return {"log": ["done"]}
+
+    made = StateGraph(State).add_node(first).add_node(timed, timeout=5).add_edge(START, "first")
+    graph = made.add_edge(START, "timed").compile(world=world)
+    assert (await graph.ainvoke({}, {"max_concurrency": 2}))["log"] == ["done"]
+
+
 # ---- a late attempt publishes nothing --------------------------------------------------------------------------------
 
 
@@ -430,6 +458,22 @@ async def test_of_a_send(world: VirtualWorld) -> None:
             await graph.ainvoke(None, "t")
         assert caught.value.timeout == 5
     assert sorted(seen) == [6, 7]  # what had finished has not run again
+
+
+async def test_a_send_that_an_edit_puts_off(world: VirtualWorld) -> None:
+    """Issue 5: a Send keeps its timeout when an edit of the state leaves it pending."""
+
+    async def worker(seconds: int) -> None:
+        await world.sleep(seconds)
+
+    made = StateGraph(State).add_node("worker", worker).add_node("other", lambda state: None)  # type: ignore[type-var]  # a Send's bare input
+    made.add_conditional_edges(START, lambda state: Send("worker", 7, timeout=5))
+    graph = made.compile(InMemorySaver(), world=world, interrupt_before=["worker"])
+    await graph.ainvoke({}, "t")
+    await graph.aupdate_state("t", {"log": ["edited"]}, as_node="other")
+    with pytest.raises(NodeTimeoutError) as caught:
+        await graph.ainvoke(None, "t")
+    assert caught.value.timeout == 5
 
 
 async def test_a_send_to_a_plain_function(world: VirtualWorld) -> None:
@@ -780,8 +824,25 @@ async def test_what_goes_to_a_process_and_back(world: VirtualWorld) -> None:
     async def flow(number: int) -> int:
         return await doubles(number, plus=1)
 
-    world.held = lambda: True
     assert await flow.ainvoke(4) == 9
+
+
+async def test_decorated_functions_in_a_process() -> None:
+    """Issue 5: `@task(on_timeout="process")` and `@entrypoint(on_timeout="process")` above a function do as they say,
+    though its name is no longer the bare function's."""
+
+    @entrypoint()
+    async def flow(number: int) -> list[int]:
+        return await processes.triples(number, plus=1)
+
+    number, pid = await flow.ainvoke(4)
+    assert number == 13 and pid != os.getpid()
+    number, pid = await processes.squares.ainvoke(4)
+    assert number == 16 and pid != os.getpid()
+    with pytest.raises(GraphValidationError, match="'local'"):
+
+        @task(on_timeout="process")
+        def local() -> None: ...
 
 
 async def test_what_a_process_raises(world: VirtualWorld) -> None:
@@ -823,7 +884,7 @@ def test_what_cannot_be_run_in_a_process() -> None:
 
     def local(state: Any) -> None: ...
 
-    for node in (local, lambda state: None, Opaque().__init__):
+    for node in (local, processes.triples.func, lambda state: None, Opaque().__init__):
         with pytest.raises(GraphValidationError, match=r"'node'.*cannot import|positional"):
             alone(node, VirtualWorld(), on_timeout="process")
     with pytest.raises(GraphValidationError, match="'wants_a_writer'"):
