@@ -88,12 +88,10 @@ async def attempt(
         return outcome
     finally:
         running.ended = True
-        if running.attempt is not None:
-            running.attempt.leave(outcome)
         CURRENT.reset(token)
+        if running.place is not None:
+            running.place.leave()
         try:
-            if running.place is not None:
-                running.place.leave()
             if running.calls is not None:
                 await running.calls.end()
         finally:
