@@ -77,34 +77,50 @@ async def attempt(
         running.within.sign()  # the graph that it runs goes on
     token = CURRENT.set(running)
     progress = _Progress(given, natively_cancelled)
-    outcome: Finished | Failed | Paused | None = None
     try:
         if around.observed is not None and not task.node.hidden and (given is None or task.node.routers):
             running.observe(around.observed, routes=given is not None)
+            return await _observed(running, record, progress, contained=contained)
         if task.timeout is None:
             try:
-                outcome = await _run(running, record, progress, contained=contained)
+                return await _run(running, record, progress, contained=contained)
             except BaseException as error:
-                outcome = await _unfinished(running, error, progress)
-            return outcome
-        watch = running.watch = AttemptWatch(task, around.session.world, running.stop)
-        outcome = await watch.over(lambda: _outcome(running, record, progress, contained=contained))
-        if outcome is None:
-            outcome = Failed(_placed(watch.error, task), progress.writes)
+                return await _unfinished(running, error, progress)
+        return await _timed(running, record, progress, contained=contained)
+    finally:
+        running.end()
+        CURRENT.reset(token)
+        if running.place is not None:
+            running.place.leave()
+        if running.calls is not None:
+            await running.calls.end()
+
+
+async def _observed(
+    running: Running, record: Recorder | None, progress: _Progress, *, contained: bool
+) -> Finished | Failed | Paused:
+    """What becomes of an attempt that somebody observes; it is told to have ended when all that it called has."""
+    assert running.attempt is not None
+    outcome: Finished | Failed | Paused | None = None
+    try:
+        inside = _outcome if running.task.timeout is None else _timed
+        outcome = await inside(running, record, progress, contained=contained)
         return outcome
     finally:
         running.end()
-        if running.attempt is not None:
-            running.attempt.leave(outcome)
-        CURRENT.reset(token)
         try:
-            if running.place is not None:
-                running.place.leave()
             if running.calls is not None:
                 await running.calls.end()
         finally:
-            if running.attempt is not None:
-                running.attempt.end(outcome)
+            running.attempt.end(outcome)
+
+
+async def _timed(
+    running: Running, record: Recorder | None, progress: _Progress, *, contained: bool
+) -> Finished | Failed | Paused:
+    watch = running.watch = AttemptWatch(running.task, running.around.session.world, running.stop)
+    outcome = await watch.over(lambda: _outcome(running, record, progress, contained=contained))
+    return Failed(_placed(watch.error, running.task), progress.writes) if outcome is None else outcome
 
 
 async def _outcome(

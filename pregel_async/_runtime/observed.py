@@ -190,15 +190,15 @@ class Attempt:
         observed.observers.tell(started)
         self._entered = observed.observers.around(started)
 
-    def leave(self, outcome: Outcome | None) -> None:
-        """Its code has ended: leave what was entered around it, in the same context."""
+    def end(self, outcome: Outcome | None) -> None:
+        """It has ended, and all that it had started: leave what was entered around it, in the same context, and tell.
+
+        Args:
+            outcome: None when something is being raised instead.
+        """
         error = _raised(outcome)
         while self._entered:
             self._entered.pop().leave(error)
-
-    def end(self, outcome: Outcome | None) -> None:
-        """It has ended, and all that it had started."""
-        error = _raised(outcome)
         how: Literal["finished", "failed", "paused", "cancelled"] = "failed"
         if isinstance(outcome, Finished):
             how = "finished"

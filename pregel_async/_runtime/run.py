@@ -185,7 +185,7 @@ async def _run(
             observed.spending = session.spending
         if feed is not None:
             feed.introduce(run_id)
-        this = _Run(program, settings, session, log, None, "", None, overhears=audience.overhears, observed=observed)
+        this = _run_of(program, settings, session, log, None, "", None, audience=audience, observed=observed)
         return _stopped(session, await this.go(call))
     thread_id = settings.thread_id
     if call.writes is None and await saver.read(thread_id, "", settings.at) is None:
@@ -213,7 +213,7 @@ async def _run(
         if audience.begun is not None and not await audience.begun(thread):
             asks = thread.questions()
             return Ended(Board(program) if thread.board is None else thread.board, not asks, tuple(asks))
-        this = _Run(program, settings, session, log, thread, "", None, overhears=audience.overhears, observed=observed)
+        this = _run_of(program, settings, session, log, thread, "", None, audience=audience, observed=observed)
         return _stopped(session, await hold.beside(lambda: this.go(call)))
 
 
@@ -300,9 +300,7 @@ async def run_nested(
             call.require_input(program, thread_id)
         caller = outer.task.id if keeps else None
         observed = _observed_inside(program, settings, outer, ns) if settings.observers else None
-        this = _Run(
-            program, settings, session, log, thread, ns, outer, caller, overhears=audience.overhears, observed=observed
-        )
+        this = _run_of(program, settings, session, log, thread, ns, outer, caller, audience=audience, observed=observed)
         ended = await (this.go(call) if observed is None else observed.over(lambda: this.go(call)))
     if not ended.done:
         outer.open[place] = ended.interrupts
@@ -374,7 +372,6 @@ class _Run:
         observed: Observed | None = None,
     ) -> None:
         self._program = program
-        self._observed = observed
         self._settings = settings
         self._session = session
         self._scope = (session.scope, ns if caller is None else ids_in(ns, caller))
@@ -514,8 +511,6 @@ class _Run:
             raise hold.broken
         if self._feed is not None and not tasks[0].node.hidden:
             self._feed.begin()
-        if self._observed is not None:
-            self._observed.superstep_started(tasks)
         if self._log is not None and self._log.planned is not None:
             await self._log.send(self._log.planned(board, tasks))
         self._outcomes = outcomes = await self._runner.execute(board, tasks)
@@ -526,8 +521,6 @@ class _Run:
             await self._commit(self._thread, board, ran, self._outcomes, upcoming, source="loop")
         elif self._log is not None and self._log.updated is not None:
             await self._runner.show(self._log.updated(board), at_barrier=True)
-        if self._observed is not None:
-            self._observed.superstep_ended("done", self._outcomes)
 
     async def pause(self, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
         stopped = self._session.stopped
@@ -549,8 +542,6 @@ class _Run:
             await self._thread.pause(tasks, outcomes)
         self._interrupts, self._paused = tuple(asked), True
         await self._send(told)
-        if self._observed is not None:
-            self._observed.superstep_ended("interrupted", outcomes)
 
     async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
         if self._thread is not None and tasks[0].node.hidden and not tasks[0].node.routers:
@@ -565,8 +556,6 @@ class _Run:
         if self._thread is not None and await self._thread.give_up(tasks, outcomes, error):
             told = [*rest, *told]
         await self._send([*unshown, *told])
-        if self._observed is not None:
-            self._observed.superstep_ended("failed", outcomes)
 
     # ---- what is shown, and kept -------------------------------------------------------------------------------------
 
@@ -699,3 +688,50 @@ class _Run:
     async def _send(self, told: Told) -> None:
         if told and self._log is not None:
             await self._log.send(told)
+
+
+class _ObservedRun(_Run):
+    """The port of a run that somebody observes: tells when supersteps start and end.
+
+    What is told stands here, beside the port and not in it: a run that nobody observes does not even ask.
+    """
+
+    observed: Observed
+
+    async def execute(self, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
+        self.observed.superstep_started(tasks)
+        return await super().execute(board, tasks)
+
+    async def checkpoint(self, board: Board, ran: Sequence[Task], upcoming: Sequence[Task]) -> None:
+        await super().checkpoint(board, ran, upcoming)
+        self.observed.superstep_ended("done", self._outcomes)
+
+    async def pause(self, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
+        await super().pause(board, tasks, outcomes)
+        self.observed.superstep_ended("interrupted", outcomes)
+
+    async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
+        await super().give_up(tasks, outcomes, error)
+        self.observed.superstep_ended("failed", outcomes)
+
+
+def _run_of(
+    program: Program,
+    settings: Settings,
+    session: Session,
+    log: Log | None,
+    thread: Thread | None,
+    ns: str,
+    outer: Running | None,
+    caller: TaskId | None = None,
+    *,
+    audience: Audience,
+    observed: Observed | None,
+) -> _Run:
+    kind = _Run if observed is None else _ObservedRun
+    this = kind(
+        program, settings, session, log, thread, ns, outer, caller, overhears=audience.overhears, observed=observed
+    )
+    if isinstance(this, _ObservedRun) and observed is not None:
+        this.observed = observed
+    return this

@@ -341,6 +341,28 @@ async def test_how_runs_stop() -> None:
 
 
 @pytest.mark.parametrize("stored", [False, True])
+async def test_what_was_spent_is_told_with_the_call(stored: bool) -> None:
+    """All of it, by nodes of graphs inside too, and of a failed attempt; once, and not again with the graph inside."""
+    told, figures = Told(), Figures()
+    left = [1]
+
+    async def spends(state: State) -> State:
+        spend("tokens", 5)
+        if left:
+            left.pop()
+            raise ConnectionError
+        return {"log": ["x"]}
+
+    retry = RetryPolicy(initial_interval=0, jitter=False)
+    inner = chain(("x", spends), retry_policy=retry).compile()
+    graph = chain(("a", inner), ("b", spends))
+    graph = graph.compile(InMemorySaver() if stored else None, budgets={"tokens": Budget()}, observer=told)
+    await graph.ainvoke({"log": []}, "t" if stored else None, observer=figures)
+    inside, call = told.of(RunEnded)
+    assert (inside.spent, call.spent, figures.spent) == ({}, {"tokens": 15}, {"tokens": 15})
+
+
+@pytest.mark.parametrize("stored", [False, True])
 async def test_a_cancelled_run_leaves_nothing_open(stored: bool) -> None:
     """Everything that was told to have begun is told to have ended, inside first."""
     told = Told()
@@ -458,8 +480,9 @@ async def test_runs_that_meet_on_a_thread(clock: Clock) -> None:
     graph = chain(("a", waits)).compile(InMemorySaver(), world=clock)
     async with anyio.create_task_group() as group:
         group.start_soon(graph.ainvoke, {"log": []}, "t")
-        while await graph.checkpointer.read("t") is None:
-            await anyio.lowlevel.checkpoint()
+        with anyio.fail_after(30):
+            while await graph.checkpointer.read("t") is None:
+                await anyio.lowlevel.checkpoint()
         with pytest.raises(ThreadBusyError):
             await graph.ainvoke({"log": []}, "t", observer=told)
         met = told.one(ConflictMet)
@@ -475,7 +498,8 @@ async def test_runs_that_meet_on_a_thread(clock: Clock) -> None:
             )
 
         group.start_soon(second)
-        await looked.wait()
+        with anyio.fail_after(30):
+            await looked.wait()
         for _ in range(50):
             await anyio.lowlevel.checkpoint()
         go.set()
@@ -519,8 +543,9 @@ async def test_how_many_parts_wait_for_the_reader() -> None:
     told, figures = Told(), Figures()
     graph = chain(*((name, node(name)) for name in "abcde")).compile(observer=told)
     async with graph.astream({"log": []}, stream_mode="updates", capacity=3, observer=figures) as chunks:
-        while len(told.of(StreamFilled)) < 3:
-            await anyio.lowlevel.checkpoint()
+        with anyio.fail_after(30):
+            while len(told.of(StreamFilled)) < 3:
+                await anyio.lowlevel.checkpoint()
         for _ in range(20):
             await anyio.lowlevel.checkpoint()
         assert [(each.mode, each.depth) for each in told.of(StreamFilled)] == [

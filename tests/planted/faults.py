@@ -61,14 +61,13 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "shield-of-records",
-        "P3, P7, P8: a question, an answer or a failure is on its way to storage, and a cancellation cuts it off",
+        "P3, P7, P8: a question or a failure is on its way to storage, and a cancellation cuts it off",
         HOLD,
         "Hold.record",
         SHIELD,
         NO_SHIELD,
         (
             "tests/durability/test_begun_is_finished.py::test_a_question",
-            "tests/durability/test_begun_is_finished.py::test_an_answer",
             "tests/durability/test_begun_is_finished.py::test_a_failure",
         ),
     ),
