@@ -21,6 +21,7 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.errors import ThreadBusyError
 from checkpoint_savers.ledger import read_record
+from checkpoint_savers.records import CheckpointId
 
 from .._core.superstep import plan
 from ..errors import RecordedFailureError, RunCancelledError
@@ -32,6 +33,9 @@ from .modes.mode import Coerce
 from .part import END, ERROR, RESTARTED, Cursor, Part
 from .pipe import CAPACITY, Pipe
 from .thread import Thread
+
+LAST = 10**8 - 1
+"""Behind every position of an attempt."""
 
 POLL = 0.25
 """Seconds between two looks at what a run elsewhere has stored."""
@@ -148,6 +152,11 @@ class _Return:
     async def catch_up(self, live: Collection[tuple[str, int]] = ()) -> None:
         """Show what is stored."""
         self._void = None  # an attempt that was open at the last look may be committed by now
+        place = CheckpointId(self.at.checkpoint_id)
+        if self.at.since is not None and await self._saver.read(self._thread_id, "", place) is None:
+            if (self.at.checkpoint_id, self.at.epoch) in live:
+                return  # its checkpoint is about to be stored: what comes after it is held
+            self.at = Cursor(self.at.since, self.at.epoch, LAST, self.at.seq)  # it never was
         parts = read_kept(self._saver, self._thread_id, self.at, self._codec, live=live, again=self._sink.recalls)
         async with aclosing(parts):
             async for part in parts:
