@@ -96,10 +96,17 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session
 def kills(session: nox.Session) -> None:
-    """Two thousand kills of real processes (PREGEL_KILLS says another number)."""
+    """Two thousand kills of real processes in each durability mode (PREGEL_KILLS says another number), and how many
+    supersteps they lost."""
     install(session, "test")
-    count = os.environ.get("PREGEL_KILLS", "2000")
-    pytest(session, "-n", "auto", "-q", "tests/durability/test_kills.py", PREGEL_KILLS=count)
+    count, losses = os.environ.get("PREGEL_KILLS", "2000"), os.path.join(session.create_tmp(), "losses")
+    kills = "tests/durability/test_kills.py"
+    try:
+        pytest(session, "-n", "auto", "-q", kills, PREGEL_KILLS=count, PREGEL_LOSSES=losses)
+        session.run("python", kills, losses, env={"PYTHONPATH": f".{os.pathsep}tests"})
+    finally:
+        if os.path.exists(losses):
+            os.remove(losses)
 
 
 @nox.session

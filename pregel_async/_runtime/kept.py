@@ -69,6 +69,7 @@ class Keeper:
         self._size = 0
         self._spilled = False
         self._lock = anyio.Lock()
+        self._ahead = thread.hold.durability != "sync"  # events are shown on checkpoints that are not stored yet
 
     @property
     def is_heavy(self) -> bool:
@@ -104,7 +105,10 @@ class Keeper:
             part.coerce is None,
         )
         self._position += 1
-        part.cursor = msgspec.structs.replace(self.place, seq=part.seq)
+        since: str | None = None
+        if self._ahead and self._at != (stored := self._thread.stored or ""):
+            since = stored
+        part.cursor = Cursor(self._at, self._epoch, self._position, part.seq, since)
         self._events.append(event)
         self._size += len(event.data)
 

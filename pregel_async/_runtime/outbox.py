@@ -38,7 +38,8 @@ class Outbox:
         events: rows of events that are to go with the next transaction, or do with the one that is under way.
         settled: told of the tip when it is stored; None when nobody asks.
         acknowledged: told which superstep is stored with all before it; None when nobody asks.
-        standing: the superstep that is stored; None when there is none.
+        stored: the checkpoint of the branch that is stored; None when there is none,
+        standing: and its superstep.
         forgotten: the thread is to be left as it was found: nothing is written any more.
     """
 
@@ -52,6 +53,7 @@ class Outbox:
         self.events: list[EventRow] = []
         self.settled = settled
         self.acknowledged: Callable[[int], None] | None = None
+        self.stored: CheckpointId | None = None
         self.standing: int | None = None
         self.forgotten = False
         self._rows: list[CheckpointRow] = []
@@ -185,7 +187,7 @@ class Outbox:
         self.moves = False
         hold.visited.add(self.ns)
         if rows:
-            self.head = rows[-1].checkpoint_id
+            self.head = self.stored = rows[-1].checkpoint_id
             self.standing = rows[-1].step
             if self.acknowledged is not None:
                 self.acknowledged(self.standing)

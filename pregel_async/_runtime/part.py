@@ -32,12 +32,15 @@ class Cursor(msgspec.Struct, frozen=True):
         epoch: of the claim of the run that showed it: an attempt that was cut off and the next have their own places.
         position: which of the attempt's events on that checkpoint, from 1; 0 stands before the first.
         seq: the number that the reader's stream gave it.
+        since: the last checkpoint that was stored when the event was shown, if `checkpoint_id` was not; "" for none.
+            None where it was. If it never is, what was shown after that checkpoint is void.
     """
 
     checkpoint_id: str
     epoch: int
     position: int
     seq: int = 0
+    since: str | None = None
 
     @property
     def place(self) -> tuple[str, int, int]:
@@ -46,17 +49,19 @@ class Cursor(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         # Sorted as a string like the places themselves.
-        return f"{self.checkpoint_id}.{self.epoch:06d}.{self.position:08d}.{self.seq:08d}"
+        text = f"{self.checkpoint_id}.{self.epoch:06d}.{self.position:08d}.{self.seq:08d}"
+        return text if self.since is None else f"{text}.~{self.since}"
 
     @classmethod
     def read(cls, text: str) -> Cursor:
         """Raises `InvalidCursorError` for what is none."""
         checkpoint_id, *numbers = text.split(".")
+        since = numbers.pop()[1:] if len(numbers) == 4 and numbers[-1].startswith("~") else None
         plain = all(number.isascii() and number.isdigit() and len(number) < 16 for number in numbers)
-        if len(numbers) != 3 or not plain or not checkpoint_id.isascii():
+        if len(numbers) != 3 or not plain or not checkpoint_id.isascii() or not (since or "").isascii():
             raise InvalidCursorError(f"{text!r} is no cursor: pass the cursor of a part that was read, as it was")
         epoch, position, seq = map(int, numbers)
-        return cls(checkpoint_id, epoch, position, seq)
+        return cls(checkpoint_id, epoch, position, seq, since)
 
 
 class Part(msgspec.Struct, kw_only=True):

@@ -22,6 +22,7 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.errors import ThreadBusyError
 from checkpoint_savers.ledger import read_record
+from checkpoint_savers.records import CheckpointId
 
 from .._core.superstep import plan
 from ..errors import RecordedFailureError, RunCancelledError
@@ -33,6 +34,9 @@ from .modes.mode import Coerce
 from .part import END, ERROR, RESTARTED, Cursor, Part
 from .pipe import CAPACITY, Pipe
 from .thread import Thread
+
+LAST = 10**8 - 1
+"""Behind every position of an attempt."""
 
 POLL = 0.25
 """Seconds between two looks at what a run elsewhere has stored."""
@@ -145,6 +149,11 @@ class _Return(msgspec.Struct):
     async def catch_up(self, live: Collection[tuple[str, int]] = ()) -> None:
         """Show what is stored."""
         self.void = None  # an attempt that was open at the last look may be committed by now
+        place = CheckpointId(self.at.checkpoint_id)
+        if self.at.since is not None and await self.saver.read(self.thread_id, "", place) is None:
+            if (self.at.checkpoint_id, self.at.epoch) in live:
+                return  # its checkpoint is about to be stored: what comes after it is held
+            self.at = Cursor(self.at.since, self.at.epoch, LAST, self.at.seq)  # it never was
         parts = read_kept(self.saver, self.thread_id, self.at, self.codec, live=live, again=self.sink.recalls)
         async with aclosing(parts):
             async for part in parts:

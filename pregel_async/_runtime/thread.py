@@ -126,6 +126,11 @@ class Thread:
         """The checkpoint on which the open superstep was planned; None before the first."""
         return self._ledger.tip
 
+    @property
+    def stored(self) -> CheckpointId | None:
+        """The last checkpoint on the way to the tip that is stored; None when none is."""
+        return self._out.stored
+
     # ---- loading -------------------------------------------------------------------------------------------------
 
     @classmethod
@@ -250,7 +255,7 @@ class Thread:
             self.parents = parents_of(row)
             self.caller = row.metadata.get(CALLER)
         self.board = restore(self.program, reader.state(at), row.step, self.codec, thread_id=self.thread_id)
-        self._out.ledger, self._out.standing = Ledger.resume(reader, at), row.step
+        self._out.ledger, self._out.stored, self._out.standing = Ledger.resume(reader, at), at, row.step
         if at != chain.head and not fork:
             fork = await has_child(self.hold.saver, self.thread_id, self.ns, at)
             self._out.moves = not fork
@@ -559,7 +564,7 @@ class Thread:
 
     def _drop_inside(self) -> None:
         """The superstep is over: so are the graphs that its nodes ran, but for those that keep their state."""
-        over = [self]
+        over: list[Thread] = [self]
         for ns, thread in sorted(self._inside.items(), key=lambda item: len(item[1].parents)):
             if thread._outer in over and thread.caller is None:
                 over.append(thread)

@@ -22,6 +22,7 @@ from passing import Through
 from checkpoint_savers import SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import StateGraph
+from pregel_async.types import Durability
 
 T = TypeVar("T")
 
@@ -31,11 +32,13 @@ class Job(msgspec.Struct):
     threads: thread id -> seed of its graph; or the root and the report of an audit.
     together: run all threads at once, or one after the other.
     trio: on trio.
+    mode: of durability.
     """
 
     threads: dict[str, int | tuple[str, str]]
     together: bool
     trio: bool
+    mode: Durability
 
 
 class Told(Probe):
@@ -95,7 +98,7 @@ async def one(inner: BaseCheckpointSaver, saver: BaseCheckpointSaver, log: int, 
         probe.say("stored", [stored.length, sorted(stored.keys)])
         builder = audit_graph(probe)
         given = {"root": what[0], "report": what[1]}
-    await builder.compile(saver).ainvoke(None if stored.length >= 0 else given, thread)
+    await builder.compile(saver).ainvoke(None if stored.length >= 0 else given, thread, durability=job.mode)
     probe.say("end", None)
 
 

@@ -15,26 +15,45 @@ from durable_world import Graph, TestWorld, Watch, config_of, is_one_chain, left
 from steps import Steps, tasks_now
 
 from checkpoint_savers.abc import BaseCheckpointSaver
+from pregel_async._runtime.stream import GraphStream
+from pregel_async.types import Durability
 
 pytestmark = pytest.mark.anyio
 
 CHOSEN = [s for s in SCENARIOS if s.name in ("chain", "fan-out", "threads", "failing-node", "async-router", "join")]
 
-Way = Callable[[Graph, Any, dict[str, Any], Steps], Awaitable[Any]]
+FEW = [s for s in SCENARIOS if s.name in ("chain", "fan-out", "failing-node", "threads")]
+
+
+class Durable:
+    """A graph that is run in one durability mode."""
+
+    def __init__(self, graph: Graph, mode: Durability) -> None:
+        self._graph = graph
+        self._mode: Durability = mode
+
+    def ainvoke(self, given: Any, config: dict[str, Any]) -> Awaitable[Any]:
+        return self._graph.ainvoke(given, config, durability=self._mode)
+
+    def astream(self, given: Any, config: dict[str, Any], *, stream_mode: Any) -> GraphStream[Any]:
+        return self._graph.astream(given, config, durability=self._mode, stream_mode=stream_mode)
+
+
+Way = Callable[[Durable, Any, dict[str, Any], Steps], Awaitable[Any]]
 
 
 class Cancelled(Exception):
     """What a way of calling raises when its run was cancelled."""
 
 
-async def invoked_by_scope(graph: Graph, given: Any, config: dict[str, Any], steps: Steps) -> Any:
+async def invoked_by_scope(graph: Durable, given: Any, config: dict[str, Any], steps: Steps) -> Any:
     with anyio.CancelScope() as scope:
         steps.act = scope.cancel
         return await graph.ainvoke(given, config)
     raise Cancelled
 
 
-async def invoked_natively(graph: Graph, given: Any, config: dict[str, Any], steps: Steps) -> Any:
+async def invoked_natively(graph: Durable, given: Any, config: dict[str, Any], steps: Steps) -> Any:
     task = asyncio.current_task()
     assert task is not None
     steps.act = task.cancel
@@ -45,7 +64,7 @@ async def invoked_natively(graph: Graph, given: Any, config: dict[str, Any], ste
         raise Cancelled from None
 
 
-async def invoked_again_and_again_natively(graph: Graph, given: Any, config: dict[str, Any], steps: Steps) -> Any:
+async def invoked_again_and_again_natively(graph: Durable, given: Any, config: dict[str, Any], steps: Steps) -> Any:
     """Somebody who has no patience: not even what is shielded from scopes is left alone."""
     task = asyncio.current_task()
     assert task is not None
@@ -60,14 +79,14 @@ async def invoked_again_and_again_natively(graph: Graph, given: Any, config: dic
             pass
 
 
-async def streamed_by_scope(graph: Graph, given: Any, config: dict[str, Any], steps: Steps) -> Any:
+async def streamed_by_scope(graph: Durable, given: Any, config: dict[str, Any], steps: Steps) -> Any:
     with anyio.CancelScope() as scope:
         steps.act = scope.cancel
         return await _read(graph, given, config)
     raise Cancelled
 
 
-async def streamed_natively(graph: Graph, given: Any, config: dict[str, Any], steps: Steps) -> Any:
+async def streamed_natively(graph: Durable, given: Any, config: dict[str, Any], steps: Steps) -> Any:
     task = asyncio.current_task()
     assert task is not None
     steps.act = task.cancel
@@ -78,12 +97,12 @@ async def streamed_natively(graph: Graph, given: Any, config: dict[str, Any], st
         raise Cancelled from None
 
 
-async def _read(graph: Graph, given: Any, config: dict[str, Any]) -> Any:
+async def _read(graph: Durable, given: Any, config: dict[str, Any]) -> Any:
     chunks = [chunk async for chunk in graph.astream(given, config, stream_mode=["values", "updates"])]
     return [chunk for mode, chunk in chunks if mode == "values"][-1]
 
 
-async def streamed_and_closed(graph: Graph, given: Any, config: dict[str, Any], steps: Steps) -> Any:
+async def streamed_and_closed(graph: Durable, given: Any, config: dict[str, Any], steps: Steps) -> Any:
     """Closed by another task, while it is being read."""
     last: Any = None
     failure: Exception | None = None
@@ -137,18 +156,41 @@ async def test_every_step(scenario: Scenario, way: Way, saver: BaseCheckpointSav
     recorded."""
     if sniffio.current_async_library() == "trio" and way.__name__.endswith("natively"):
         pytest.skip("trio knows scopes only")
-    expected = await play(scenario, way, saver, world, Steps(0))
+    await at_every_step(scenario, "sync", way, saver, world)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("mode", ["async", "exit"])
+@pytest.mark.parametrize("scenario", FEW, ids=str)
+async def test_every_step_in_the_other_modes(
+    scenario: Scenario, mode: Durability, way: Way, saver: BaseCheckpointSaver, world: TestWorld
+) -> None:
+    """P4, P5, P7: the same with "async" and "exit". The cancelled caller waits until what has finished is stored."""
+    if sniffio.current_async_library() == "trio" and way.__name__.endswith("natively"):
+        pytest.skip("trio knows scopes only")
+    await at_every_step(scenario, mode, way, saver, world)
+
+
+async def at_every_step(
+    scenario: Scenario, mode: Durability, way: Way, saver: BaseCheckpointSaver, world: TestWorld
+) -> None:
+    expected = await play(scenario, mode, way, saver, world, Steps(0))
     for at in count(1):
         steps = Steps(at)
-        assert await play(scenario, way, saver, world, steps) == expected, f"step {at}"
+        result, trace = await play(scenario, mode, way, saver, world, steps)
+        assert result == expected[0], f"step {at}"
+        # With "exit" a run that was cut off has stored where it stood.
+        assert trace == expected[1] or (mode == "exit" and trace[0] == expected[1][0]), f"step {at}"
         if not steps.acted:
             assert at > 10
             return
 
 
-async def play(scenario: Scenario, way: Way, saver: BaseCheckpointSaver, world: TestWorld, steps: Steps) -> Any:
+async def play(
+    scenario: Scenario, mode: Durability, way: Way, saver: BaseCheckpointSaver, world: TestWorld, steps: Steps
+) -> Any:
     probe = Probe()
-    watch = Watch(saver, probe)
+    watch = Watch(saver, probe, mode=mode)
     graph = scenario.build(probe).compile(saver, world=world)
     result: Any = None
     for number, op in enumerate(scenario.ops):
@@ -156,7 +198,7 @@ async def play(scenario: Scenario, way: Way, saver: BaseCheckpointSaver, world: 
         given = op.given
         cancelled = True
         while cancelled:
-            outcome = await _call(probe, graph, way, given, config_of(scenario, number), steps)
+            outcome = await _call(probe, Durable(graph, mode), way, given, config_of(scenario, number), steps)
             cancelled = isinstance(outcome, Cancelled)
             if cancelled:
                 assert steps.acted
@@ -169,13 +211,13 @@ async def play(scenario: Scenario, way: Way, saver: BaseCheckpointSaver, world: 
                 result = outcome
             planned = len((await graph.aget_state("t")).tasks) if cancelled else None
             await watch.look(open_tasks=planned)
-    await is_one_chain(saver)
+    await is_one_chain(saver, mode=mode)
     trace = await trace_of(graph)
     await saver.adelete_thread("t")  # refused when the thread was not given up
     return result, trace
 
 
-async def _call(probe: Probe, graph: Graph, way: Way, given: Any, config: dict[str, Any], steps: Steps) -> Any:
+async def _call(probe: Probe, graph: Durable, way: Way, given: Any, config: dict[str, Any], steps: Steps) -> Any:
     """Call in a task of its own, and look around as soon as control returns to it, before anybody else has a turn."""
     outcome: Any = None
     running, left = -1, set()

@@ -1,6 +1,8 @@
-"""Real processes, killed with SIGKILL at random moments, and started again at once.
+"""Real processes, killed with SIGKILL at random moments, and started again at once, in each durability mode.
 
-`PREGEL_KILLS` says how many (100 by default), `PREGEL_SEED` which ones.
+`PREGEL_KILLS` says how many in each (50 by default), `PREGEL_SEED` which ones. `PREGEL_LOSSES` names a file to which a
+line is added for every test: the mode, and for each thread of a killed process how many supersteps were lost after which
+another had begun. `python tests/durability/test_kills.py FILE` sums it up.
 """
 
 from __future__ import annotations
@@ -21,15 +23,16 @@ import pytest
 from durable_audit import STAGES, audit_graph, write_sources
 from durable_child import Job
 from durable_graphs import Probe, random_graph
-from durable_world import Graph, Stored, check_what_ran, is_one_chain, trace_of
+from durable_world import MODES, Graph, Stored, check_what_ran, is_one_chain, trace_of
 
 from checkpoint_savers import InMemorySaver, SqliteSaver
 from pregel_async import StateGraph
+from pregel_async.types import Durability
 
 HERE = Path(__file__).parent
-KILLS = int(os.environ.get("PREGEL_KILLS", "100"))
+KILLS = int(os.environ.get("PREGEL_KILLS", "50"))
 SEED = int(os.environ.get("PREGEL_SEED", "0"))
-PARTS = 10
+PARTS = 5
 """Tests that the kills of random graphs are split over, so that they can run side by side."""
 
 
@@ -41,38 +44,43 @@ def kills_of(part: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
-def test_random_graphs(part: int, tmp_path: Path) -> None:
-    """P2 to P6: result, trace and chain are the undisturbed run's; what was recorded never runs again; nobody waits."""
+@pytest.mark.parametrize("mode", MODES)
+def test_random_graphs(mode: Durability, part: int, tmp_path: Path) -> None:
+    """P2 to P6: result, trace and chain are the undisturbed run's; what was recorded never runs again; no more is lost
+    than the mode puts at risk; nobody waits."""
     rng = random.Random(f"{SEED} {part}")
-    left, number = kills_of(part), 0
+    left, number, losses = kills_of(part), 0, list[int]()
     while left > 0:
         number += 1
         seeds = {f"thread {i}": rng.getrandbits(32) for i in range(rng.randint(1, 5))}
-        job = Job(threads={**seeds}, together=rng.random() < 0.3, trio=rng.random() < 0.3)
+        job = Job(threads={**seeds}, together=rng.random() < 0.3, trio=rng.random() < 0.3, mode=mode)
         place = tmp_path / str(number)
         place.mkdir()
         left -= run_with_kills(job, place, rng, left)
-        check_log(place, list(seeds))
-        anyio.run(check_random, place, seeds)
+        losses += check_log(place, list(seeds), mode)
+        anyio.run(check_random, place, seeds, mode)
+    tell_losses(mode, losses)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(2))
-def test_the_main_job(part: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_the_main_job(mode: Durability, part: int, tmp_path: Path) -> None:
     """P2 to P6: the same for the audit of a small tree."""
     rng = random.Random(f"{SEED} audit {part}")
-    left, number = KILLS // 10, 0
+    left, number, losses = KILLS // 10, 0, list[int]()
     while left > 0:
         number += 1
         place = tmp_path / str(number)
         root, report = place / "sources", place / "report.md"
         write_sources(root, number, files=30)
-        job = Job(threads={"audit": (str(root), str(report))}, together=False, trio=rng.random() < 0.3)
+        job = Job(threads={"audit": (str(root), str(report))}, together=False, trio=rng.random() < 0.3, mode=mode)
         left -= run_with_kills(job, place, rng, left)
-        check_log(place, ["audit"])
+        losses += check_log(place, ["audit"], mode)
         written = report.read_text()
-        anyio.run(check_audit, place, root, report)
+        anyio.run(check_audit, place, root, report, mode)
         assert report.read_text() == written
+    tell_losses(mode, losses)
 
 
 def run_with_kills(job: Job, place: Path, rng: random.Random, most: int) -> int:
@@ -117,8 +125,13 @@ def run_with_kills(job: Job, place: Path, rng: random.Random, most: int) -> int:
     return sum(process.returncode == -9 for process in killed)
 
 
-def check_log(place: Path, threads: list[str]) -> None:
-    """P4, P5: what the processes told of each thread."""
+def check_log(place: Path, threads: list[str], mode: Durability) -> list[int]:
+    """P4, P5: what the processes told of each thread.
+
+    Returns:
+        For each thread that a killed process had begun: the supersteps lost after which another had begun.
+    """
+    losses: list[int] = []
     before = {thread: Stored(-1, set()) for thread in threads}
     started: dict[str, list[str]] = {thread: [] for thread in threads}
     ended: set[str] = set()
@@ -126,7 +139,9 @@ def check_log(place: Path, threads: list[str]) -> None:
         what, thread, about = json.loads(line)
         if what == "stored":
             stored = Stored(about[0], set(about[1]))
-            check_what_ran(before[thread], started[thread], stored)
+            lost = check_what_ran(before[thread], started[thread], stored, mode)
+            if started[thread]:
+                losses.append(lost)
             before[thread], started[thread] = stored, []
         elif what == "+":
             started[thread].append(about)
@@ -140,27 +155,50 @@ def check_log(place: Path, threads: list[str]) -> None:
             )
             ended.add(thread)
     assert ended == {*threads}
+    return losses
 
 
-async def check_random(place: Path, seeds: dict[str, int]) -> None:
+def tell_losses(mode: Durability, losses: list[int]) -> None:
+    if path := os.environ.get("PREGEL_LOSSES"):
+        with open(path, "a") as file:
+            file.write(json.dumps([mode, losses]) + "\n")
+
+
+async def check_random(place: Path, seeds: dict[str, int], mode: Durability) -> None:
     async with SqliteSaver.from_conn_string(place / "db") as saver:
         for thread, seed in seeds.items():
-            await check_thread(saver, thread, lambda probe, seed=seed: random_graph(probe, seed), {"log": ["in"]})
+            await check_thread(saver, thread, lambda probe, seed=seed: random_graph(probe, seed), {"log": ["in"]}, mode)
 
 
-async def check_audit(place: Path, root: Path, report: Path) -> None:
+async def check_audit(place: Path, root: Path, report: Path, mode: Durability) -> None:
     async with SqliteSaver.from_conn_string(place / "db") as saver:
-        trace = await check_thread(saver, "audit", audit_graph, {"root": str(root), "report": str(report)})
+        trace = await check_thread(saver, "audit", audit_graph, {"root": str(root), "report": str(report)}, mode)
         assert trace[0][1] == len(STAGES)
 
 
 async def check_thread(
-    saver: SqliteSaver, thread: str, build: Callable[[Probe], StateGraph[Any, Any, Any]], given: Any
+    saver: SqliteSaver, thread: str, build: Callable[[Probe], StateGraph[Any, Any, Any]], given: Any, mode: Durability
 ) -> list[Any]:
     """P2, P3: the thread is the undisturbed run's."""
-    await is_one_chain(saver, thread)
+    await is_one_chain(saver, thread, mode)
     trace = await trace_of(build(Probe()).compile(saver), thread)
     undisturbed: Graph = build(Probe()).compile(InMemorySaver())
-    await undisturbed.ainvoke(given, thread)
+    await undisturbed.ainvoke(given, thread, durability=mode)
     assert trace == await trace_of(undisturbed, thread)
     return trace
+
+
+def sum_up(path: str) -> None:
+    """Print how much was lost, by mode."""
+    told = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    for mode in MODES:
+        losses = [lost for kind, each in told if kind == mode for lost in each]
+        if losses:
+            mean = sum(losses) / len(losses)
+            print(
+                f"{mode}: {len(losses)} threads cut off; supersteps lost: {mean:.3f} on average, {max(losses)} at most"
+            )
+
+
+if __name__ == "__main__":
+    sum_up(sys.argv[1])

@@ -16,7 +16,7 @@ import anyio.lowlevel
 import msgspec
 import pytest
 from durable_graphs import Planned, Probe, State, node, sends, update_of
-from durable_world import EXPIRY, TestWorld, is_one_chain, trace_of
+from durable_world import EXPIRY, MODES, TestWorld, is_one_chain, trace_of
 from durable_writer import Counted, Told, counter
 from passing import Through
 
@@ -33,6 +33,7 @@ from pregel_async.errors import (
     InvalidUpdateError,
     ThreadBusyError,
 )
+from pregel_async.types import Durability
 
 pytestmark = pytest.mark.anyio
 
@@ -463,6 +464,34 @@ async def test_a_heartbeat_that_came_too_late(
             await graph.ainvoke({}, "t")
     assert caught.value.lost
     assert (await other.compile(saver).aget_state("t")).values["log"] == ["new", "short@1"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_taken_over_in_each_mode(mode: Durability, saver: BaseCheckpointSaver, world: TestWorld) -> None:
+    """P6: in every durability mode the old owner's next transaction is refused with `lost=True` and changes nothing,
+    and two live runs never share a thread."""
+    held = Held()
+    graph = in_second_superstep(held).compile(saver, world=world)
+
+    async def run_old() -> None:
+        with pytest.raises(ThreadBusyError) as caught:
+            await graph.ainvoke({"log": ["in"]}, "t", durability=mode)
+        assert caught.value.lost
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(run_old)
+            await held.reached.wait()
+            held.hold = False
+            with pytest.raises(ThreadBusyError) as refused:
+                await graph.ainvoke({"log": ["new"]}, "t", durability=mode)
+            assert not refused.value.lost
+            world.time += EXPIRY
+            await graph.ainvoke({"log": ["new"]}, "t", durability=mode)
+            held.let_go.set()
+    log = (await graph.aget_state("t")).values["log"]
+    assert log[-2:] == [f"a@{len(log) - 2}", "held"] and "the old owner's" not in log
+    await is_one_chain(saver, mode=mode)
 
 
 # ---- the end of a run gives it up ----------------------------------------------------------------------------------
