@@ -231,6 +231,25 @@ async def test_a_failure_that_is_collected_is_told_once() -> None:
     assert (figures.tasks, figures.attempts, figures.failures, figures.handled) == (1, 1, 1, 1)
 
 
+async def test_a_node_whose_router_alone_runs_again() -> None:
+    """P3: the node has run before, and is no task of this call; the attempt says that only routers run."""
+    told, figures, left = Told(), Figures(), [1]
+
+    async def router(state: State) -> str:
+        if left:
+            left.pop()
+            raise ConnectionError("no way")
+        return "b"
+
+    graph = StateGraph(State).add_node("a", node("a")).add_node("b", node("b")).add_edge(START, "a")
+    compiled = graph.add_conditional_edges("a", router, ["b"]).compile(InMemorySaver())
+    with pytest.raises(ConnectionError):
+        await compiled.ainvoke({"log": []}, "t")
+    assert await compiled.ainvoke(None, "t", observer=Both(told, figures)) == {"log": ["a", "b"]}
+    assert [(each.node, each.routes) for each in told.of(AttemptStarted)] == [("a", True), ("b", False)]
+    assert (figures.tasks, figures.attempts) == (1, 2)
+
+
 async def test_how_tasks_of_a_failed_superstep_have_ended() -> None:
     """One fails, one had finished, one is cancelled; and none is left open."""
     told, gate = Told(), anyio.Event()

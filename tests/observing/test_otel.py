@@ -397,6 +397,16 @@ async def test_the_metrics_of_a_run(exported: Exported) -> None:
     assert not {"pregel_conflicts", "pregel_writes_refused", "pregel_failures_handled"} & metrics.keys()
 
 
+async def test_a_graph_inside_is_no_call(exported: Exported) -> None:
+    """Its tasks count, by its name; its supersteps and its time are its node's."""
+    inner = chain(("x", node("x")), ("y", node("y"))).compile(name="inner")
+    await chain(("a", inner)).compile(name="outer", observer=exported.observer).ainvoke({"log": []})
+    metrics = exported.metrics()
+    for name in ("pregel_steps_per_run", "pregel_runs", "pregel_run_duration_ms"):
+        assert [attributes["pregel.graph.name"] for attributes, _ in metrics[name]] == ["outer"]
+    assert [attributes["pregel.graph.name"] for attributes, _ in metrics["pregel_tasks"]] == ["outer", "inner", "inner"]
+
+
 async def test_the_metrics_of_what_goes_wrong(exported: Exported) -> None:
     """Conflicts, refused writes, handled failures."""
     clock = Clock()
