@@ -305,7 +305,7 @@ async def test_what_is_around_is_left_when_the_node_is_cancelled() -> None:
     assert watch.left == [("waits", anyio.get_cancelled_exc_class().__name__)]
 
 
-@pytest.mark.parametrize("how", ["enter", "exit", "suppress", "replace", "call"])
+@pytest.mark.parametrize("how", ["enter", "exit", "suppress", "replace", "same", "call"])
 async def test_what_is_around_cannot_change_the_run(how: str) -> None:
     """Raising on entering or leaving, suppressing the node's error, or raising another."""
 
@@ -317,6 +317,8 @@ async def test_what_is_around_cannot_change_the_run(how: str) -> None:
         def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
             if how == "exit" or (how == "replace" and error is not None):
                 raise ZeroDivisionError
+            if how == "same" and error is not None:
+                raise error
             return True
 
     class Wrong(Observer):
@@ -330,7 +332,7 @@ async def test_what_is_around_cannot_change_the_run(how: str) -> None:
         warnings.simplefilter("always")
         with pytest.raises(ConnectionError, match="b failed"):
             await graph.ainvoke({"log": []})
-    assert len(caught) == (0 if how == "suppress" else 1)
+    assert len(caught) == (0 if how in ("suppress", "same") else 1)
     assert all("ZeroDivisionError" in str(each.message) and "in around()" in str(each.message) for each in caught)
 
 
