@@ -341,12 +341,10 @@ def call_task(
         OutsideRunError: the node has ended, or runs code in a thread that anyio does not know.
     """
 
+    what = f"task {node.name!r}"
+
     def start() -> TaskFuture[Any]:
-        if caller.ended:
-            raise OutsideRunError(
-                f"task {node.name!r} was called for node {caller.task.node.name!r}, which has ended: "
-                "wait in the node for whatever it starts"
-            )
+        caller.check(what)
         if caller.calls is None:
             caller.calls = CalledTasks()
         assert isinstance(caller.calls, CalledTasks)
@@ -355,8 +353,7 @@ def call_task(
         caller.sign()
         return caller.calls.start(caller, node, args, kwargs)
 
-    if caller.fence is not None:
-        caller.fence.check(f"task {node.name!r}")
+    caller.check(what)
     if caller.around.session.loop_thread == threading.get_ident():
         return start()
     try:
@@ -366,5 +363,5 @@ def call_task(
         raise
     except RuntimeError as error:
         raise OutsideRunError(
-            f"task {node.name!r} was called in a thread of the node's own: call it in the node's function"
+            f"{what} was called in a thread of the node's own: call it in the node's function"
         ) from error

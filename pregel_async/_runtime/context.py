@@ -330,6 +330,20 @@ class Running:
             at = at.within
         return False
 
+    def check(self, what: str) -> None:
+        """Refuse what code of it does late.
+
+        Raises:
+            OutsideRunError: it has ended, or has left behind the thread that it ran in.
+        """
+        if self.fence is not None:
+            self.fence.check(what)
+        if self.ended:
+            raise OutsideRunError(
+                f"{what} was called for node {self.task.node.name!r}, which has ended: wait in the node for whatever "
+                "it starts"
+            )
+
     def end(self) -> None:
         """Code of it that goes on all the same reaches nothing any more."""
         self._ended = True
@@ -442,13 +456,7 @@ class Running:
             GraphInterrupt: there is none; with the question.
             OutsideRunError: the node has ended, so that nobody would be asked.
         """
-        if self.fence is not None:
-            self.fence.check("interrupt()")
-        if self.ended:
-            raise OutsideRunError(
-                f"interrupt() was called for node {self.task.node.name!r}, which has ended: "
-                "wait in the node for whatever it starts"
-            )
+        self.check("interrupt()")
         index = self.number("ask", value)
         place = self.next_place(index)
         key = interrupt_id(self.task.id, index)
@@ -523,13 +531,7 @@ class Running:
 
     def spend(self, name: str, amount: Amount) -> None:
         """Count an amount for the task. See `runtime.spend`."""
-        if self.fence is not None:
-            self.fence.check("spend()")
-        if self.ended:
-            raise OutsideRunError(
-                f"spend() was called for node {self.task.node.name!r}, which has ended: wait in the node for whatever "
-                "it starts"
-            )
+        self.check("spend()")
         spending, thread = self.around.session.spending, self.around.thread
         if spending is None:
             raise UnknownBudgetError(name, ())

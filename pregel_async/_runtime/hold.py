@@ -19,7 +19,8 @@ from checkpoint_savers.owner import this_process
 from checkpoint_savers.records import CheckpointId, Claim, Commit, Owner, TaskRecord
 
 from ..types import Durability, OnConflict
-from .loops import alone, wait_out
+from .company import beside
+from .loops import wait_out
 from .spending import Amounts
 from .world import World, checkpoint_id
 
@@ -144,28 +145,11 @@ class Hold:
     async def beside(self, work: Callable[[], Awaitable[T]]) -> T:
         """Work while the claim is kept alive, however long it takes. The work's own error leaves as it is, in no
         group."""
-        done: list[T] = []
-        failure: BaseException | None = None
-        try:
-            async with anyio.create_task_group() as group:
-                self._group = group
-                group.start_soon(self.keep)
-                try:
-                    done.append(await work())
-                except anyio.get_cancelled_exc_class():
-                    raise
-                except BaseException as error:
-                    failure = error
-                finally:
-                    group.cancel_scope.cancel()
-        except BaseExceptionGroup as several:
-            raise alone(several) from None
-        except anyio.get_cancelled_exc_class():
-            if failure is None:
-                raise  # else the work failed while it was being cancelled, and that is told
-        if failure is not None:
-            raise failure
-        return done[0]
+
+        def begun(group: TaskGroup) -> None:
+            self._group = group
+
+        return await beside(self.keep, work, begun)
 
     async def keep(self) -> None:
         """Renew the claim from time to time, until cancelled, so that a long superstep does not lose it."""

@@ -21,7 +21,6 @@ class Writes(Protocol):
     """A node that writes.
 
     Attributes:
-        ended: it has, and writes no more.
         fence: around its worker thread, when a cancellation may leave that behind.
         debts: the feeds that it has shown more than their readers take.
     """
@@ -29,9 +28,6 @@ class Writes(Protocol):
     task: Task
     debts: list[Feed]
     fence: Fence | None
-
-    @property
-    def ended(self) -> bool: ...
 
     @property
     def log(self) -> Log | None:
@@ -45,6 +41,10 @@ class Writes(Protocol):
 
     async def settle(self) -> None:
         """Wait until there are no debts."""
+        ...
+
+    def check(self, what: str) -> None:
+        """Raise `OutsideRunError` when it has ended."""
         ...
 
     def sign(self) -> None:
@@ -79,15 +79,8 @@ class Writer:
         return self._show(log.spoke(self._running.task, message, metadata or {}))
 
     def _check(self) -> None:
-        running = self._running
-        if running.fence is not None:
-            running.fence.check("a stream writer")
-        if running.ended:
-            raise OutsideRunError(
-                f"a stream writer was called for node {running.task.node.name!r}, which has ended: wait in the node "
-                "for whatever it starts"
-            )
-        running.sign()
+        self._running.check("a stream writer")
+        self._running.sign()
 
     def _show(self, told: Told) -> Awaitable[None]:
         running = self._running
