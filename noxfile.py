@@ -117,6 +117,14 @@ def planted(session: nox.Session) -> None:
 
 
 @nox.session
+def simulate(session: nox.Session) -> None:
+    """Fifty thousand random programs under seeded schedules, faults and crashes (PREGEL_SIMULATIONS: how many)."""
+    install(session, "test")
+    count = os.environ.get("PREGEL_SIMULATIONS", "50000")
+    pytest(session, "-n", "auto", "-q", "tests/simulation", PREGEL_SIMULATIONS=count)
+
+
+@nox.session
 def coverage(session: nox.Session) -> None:
     """Branch coverage: all of the algorithm, the channels and the codec; the rest is told."""
     install(session, "test", "types", "coverage")

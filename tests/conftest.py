@@ -1,7 +1,7 @@
 """One fixture for all event loops: `anyio_backend`.
 
-asyncio and trio by default, and all of `ALL_LOOPS` in tests/runtime, whose promises are about the event loop itself;
-`--loops=all` uses all of them everywhere.
+asyncio and trio by default, and all of `ALL_LOOPS` in tests/runtime and tests/kit, whose promises are about the event
+loop itself; `--loops=all` uses all of them everywhere.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give `anyio_backend` its parameters: those of the folder, or all of them with `--loops=all`."""
     if "anyio_backend" in metafunc.fixturenames:
         everywhere = metafunc.config.getoption("--loops") == "all"
-        here = "/tests/runtime/" in metafunc.module.__file__.replace("\\", "/")
+        path = metafunc.module.__file__.replace("\\", "/")
+        here = "/tests/runtime/" in path or "/tests/kit/" in path
         loops = ALL_LOOPS if everywhere or here else FEW_LOOPS
         metafunc.parametrize("anyio_backend", loops, indirect=True, scope="module")
 

@@ -181,7 +181,7 @@ async def _run(running: Running, record: Recorder | None, progress: _Progress, *
     task, board, program = running.task, running.board, running.around.program
     node, writes = task.node, progress.writes
     recorded = writes is not None
-    leaves = False
+    leaves = writes is not None and any(name == PARENT for name, _ in writes)
     if writes is None:
         value = board.input_of(node) if task.send < 0 else isolate(task.arg)
         compare = watch(task, value) if running.around.debug else None
@@ -340,6 +340,8 @@ async def _call(node: Node, value: Any, running: Running, progress: _Progress, *
 
 
 async def _called(node: Node, value: Any, running: Running, progress: _Progress, *, contained: bool) -> Any:
+    if running.around.session.watch is not None:
+        running.around.session.watch(running)
     injected = running.inject(node.injects) if node.injects else {}
     log = running.around.log
     owes = running if log is not None and (log.wrote or log.spoke) is not None else None

@@ -155,6 +155,7 @@ class Session:
         spending: what the run spends; None while nobody has a budget.
         loop_thread: the thread that the run's event loop is in.
         loop: the event loop's ways.
+        watch: see `WATCH`.
     """
 
     __slots__ = (
@@ -168,6 +169,7 @@ class Session:
         "spending",
         "stopped",
         "travels",
+        "watch",
         "world",
     )
 
@@ -183,6 +185,7 @@ class Session:
         self.travels: dict[str, CheckpointId] = {}
         self.loop_thread = threading.get_ident()
         self.loop = loop()
+        self.watch = WATCH.get()
 
 
 class Around(msgspec.Struct, frozen=True, kw_only=True):
@@ -617,6 +620,11 @@ class Running:
 
 CURRENT: ContextVar[Running | None] = ContextVar("pregel_async.current", default=None)
 """The node that the running code belongs to."""
+
+
+WATCH: ContextVar[Callable[[Running], object] | None] = ContextVar("pregel_async.watch", default=None)
+"""Told before the code of a node or of a task is called; what it raises is that code's failure. For a run's session it
+is looked up once, when the run begins: simulations see by it what runs."""
 
 
 _BY_THREAD: ContextVar[Running | None] = ContextVar("pregel_async.by_thread", default=None)

@@ -176,6 +176,10 @@ class Build:
             return self._flow(made, checkpointer, world)
         return self._graph(made, checkpointer, world, **options)
 
+    def options(self, made: Node) -> dict[str, Any]:
+        """What else a node is added with."""
+        return {}
+
     def _graph(self, made: Graph, checkpointer: Any, world: Any, **options: Any) -> Any:
         graph = StateGraph(State)
         names = [node.name for node in made.nodes]
@@ -183,7 +187,8 @@ class Build:
             if isinstance(node, Inner):
                 graph.add_node(node.name, self._graph(node.graph, node.keeps, world), defer=node.deferred)
             else:
-                graph.add_node(node.name, self._node(node, names, world), defer=node.deferred)
+                call = self._node(node, names, world)
+                graph.add_node(node.name, call, defer=node.deferred, **self.options(node))
         for start, end in made.edges:
             graph.add_edge(start, end)
         for starts, end in made.joins:

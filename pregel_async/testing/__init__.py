@@ -1,0 +1,32 @@
+"""A test kit for graphs: a virtual clock, scripted nodes, savers that fail, and simulations that come from a seed."""
+
+from .clock import VirtualClock
+from .faults import Faults, SimulatedFailure
+from .loop import SimulatedLoop, StuckError
+from .saver import WRITES, Crash, Fault, FaultySaver, PassingSaver
+from .script import Played, Script, ScriptEndedError, asks, fails, gives, returns, waits
+from .simulate import Simulation, SimulationError, simulate
+
+__all__ = [
+    "WRITES",
+    "Crash",
+    "Fault",
+    "Faults",
+    "FaultySaver",
+    "PassingSaver",
+    "Played",
+    "Script",
+    "ScriptEndedError",
+    "SimulatedFailure",
+    "SimulatedLoop",
+    "Simulation",
+    "SimulationError",
+    "StuckError",
+    "VirtualClock",
+    "asks",
+    "fails",
+    "gives",
+    "returns",
+    "simulate",
+    "waits",
+]

@@ -1,0 +1,72 @@
+"""`Script`: nodes that do as they are told."""
+
+from __future__ import annotations
+
+import operator
+from typing import Annotated, Any, TypedDict
+
+import pytest
+
+from checkpoint_savers import InMemorySaver
+from pregel_async import START, Command, StateGraph
+from pregel_async.errors import OutsideRunError
+from pregel_async.testing import Script, ScriptEndedError, VirtualClock, asks, fails, gives, returns, waits
+
+pytestmark = pytest.mark.anyio
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+
+
+def graph_of(script: Script, **options: Any) -> Any:
+    return StateGraph(State).add_node("node", script).add_edge(START, "node").compile(InMemorySaver(), **options)
+
+
+async def test_each_run_is_the_next_attempt() -> None:
+    """It fails, and then it does not; what it was given, when and how it ended is kept."""
+    script = Script(fails(ConnectionError("reset")), [waits(2.0), returns({"log": ["done"]})])
+    clock = VirtualClock(start=100.0)
+    graph = graph_of(script, world=clock)
+    with pytest.raises(ConnectionError, match="reset"):
+        await graph.ainvoke({"log": ["in"]}, "t")
+    assert await graph.ainvoke(None, "t") == {"log": ["in", "done"]}
+    assert [(call.node, call.input, call.outcome, call.at) for call in script.calls] == [
+        ("node", {"log": ["in"]}, "raised", 100.0),
+        ("node", {"log": ["in"]}, "returned", 100.0),
+    ]
+    assert len({call.task_id for call in script.calls}) == 1
+    assert clock.now() == 102.0 and script.left == 0
+
+
+async def test_an_attempt_that_asks_is_done_again_with_the_answer() -> None:
+    """As a node's code is: from its start, and it is no new attempt."""
+    script = Script([asks("how many?"), asks("really?"), gives(lambda state, many, sure: {"log": [f"{many} {sure}"]})])
+    graph = graph_of(script)
+    result = await graph.ainvoke({"log": []}, "t")
+    assert [question.value for question in result["__interrupt__"]] == ["how many?"]
+    await graph.ainvoke(Command(resume=3), "t")
+    assert await graph.ainvoke(Command(resume="yes"), "t") == {"log": ["3 yes"]}
+    assert [call.outcome for call in script.calls] == ["asked", "asked", "returned"]
+
+
+async def test_one_run_too_many_is_told() -> None:
+    """Work that is done once more than its script says fails the test that says so."""
+    graph = graph_of(Script(returns({"log": ["once"]})))
+    await graph.ainvoke({"log": []}, "t")
+    with pytest.raises(ScriptEndedError, match=r"runs for the 2\. time.*1 attempts"):
+        await graph.ainvoke({"log": []}, "t")
+
+
+async def test_a_script_that_repeats() -> None:
+    """Its last attempt is done for ever; one without attempts returns nothing."""
+    graph = graph_of(Script(returns({"log": ["again"]}), repeats=True))
+    await graph.ainvoke({"log": []}, "t")
+    assert await graph.ainvoke({"log": []}, "t") == {"log": ["again", "again"]}
+    assert await graph_of(Script()).ainvoke({"log": ["in"]}, "t") == {"log": ["in"]}
+
+
+async def test_outside_of_a_run() -> None:
+    """A scripted node is called by a run."""
+    with pytest.raises(OutsideRunError):
+        await Script()(None)

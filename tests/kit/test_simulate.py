@@ -1,0 +1,239 @@
+"""`simulate`: it finds what is broken, tells how to see it again, and is quiet about what is not."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+from collections import Counter
+from typing import Annotated, Any, TypedDict
+
+import pytest
+
+from checkpoint_savers import InMemorySaver
+from pregel_async import START, Send, StateGraph, interrupt, task
+from pregel_async._runtime import runner
+from pregel_async._runtime.hold import Hold
+from pregel_async.errors import GraphRecursionError
+from pregel_async.testing import Fault, Faults, Script, SimulationError, fails, simulate
+from pregel_async.testing.faults import Plan, Planned, Size, plan
+
+NONE = Faults(crashes=0, cancellations=0, storage=0, stalls=0, rivals=0)
+ANSWERS = {"sure?": "yes"}
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+
+
+@task
+async def fetch(url: str) -> str:
+    return f"page {url}"
+
+
+@task
+def count(text: str) -> int:
+    return len(text)
+
+
+def plain(state: State) -> dict[str, list[str]]:
+    found = fetch("x").result()
+    return {"log": [f"plain {count(found).result()}"]}
+
+
+async def spread(state: State) -> dict[str, list[str]]:
+    return {"log": ["spread"]}
+
+
+async def one(number: int) -> dict[str, list[str]]:
+    return {"log": [f"one {number} {await fetch(str(number))}"]}
+
+
+async def ask(state: State) -> dict[str, list[str]]:
+    return {"log": [f"asked {interrupt('sure?')}"]}
+
+
+def made(*more: Any) -> Any:
+    graph = StateGraph(State).add_node(spread).add_node(one).add_node(plain).add_node(ask)
+    graph.add_edge(START, "spread").add_conditional_edges("spread", lambda state: [Send("one", n) for n in range(3)])
+    graph.add_edge("spread", "plain").add_edge("plain", "ask")
+    return graph.compile()
+
+
+GRAPH = made()
+
+
+def test_a_sound_graph_passes_on_every_seed(simulation_seed: int) -> None:
+    """Fan-out, plain functions, called tasks, and a question: nothing that goes wrong changes its end."""
+    simulation = simulate(GRAPH, {"log": ["in"]}, seed=simulation_seed, answers=ANSWERS, faults=Faults(failures=1))
+    assert simulation.values["log"][-1] == "asked yes" and simulation.failure is None
+    assert len(simulation.values["log"]) == 7
+    assert simulation.ran["spread"] >= 1 and simulation.calls >= 2
+
+
+def test_the_same_seed_is_the_very_same_trace() -> None:
+    """Step for step; also when plain functions run in threads."""
+    for seed in range(10):
+        first, second = (simulate(GRAPH, {"log": []}, seed=seed, answers=ANSWERS) for _ in range(2))
+        assert str(first) == str(second)
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_every_durability(durability: Any) -> None:
+    """What each has stored is never taken back, and the end is the same."""
+    for seed in range(15):
+        simulate(GRAPH, {"log": ["in"]}, seed=seed, answers=ANSWERS, durability=durability)
+
+
+def test_undisturbed() -> None:
+    """Without faults each piece of work runs once, whatever the schedule; a node that asks, once more."""
+    for seed in range(10):
+        simulation = simulate(GRAPH, {"log": []}, seed=seed, answers=ANSWERS, faults=NONE)
+        assert simulation.ran == Counter(spread=1, one=3, fetch=4, count=1, plain=1, ask=2)
+        assert simulation.faults == [] and simulation.calls == 2
+
+
+def test_several_inputs_one_after_the_other() -> None:
+    """The next is given when nothing is left to do for the one before."""
+    simulation = simulate(GRAPH, {"log": ["first"]}, {"log": ["second"]}, seed=4, answers=ANSWERS)
+    said = simulation.values["log"]
+    assert [line for line in said if line in ("first", "second")] == ["first", "second"]
+    assert said.count("asked yes") == 2
+
+
+def test_a_graph_that_does_something_else_each_time_is_found() -> None:
+    """P2: a node that depends on what is not in its input. The failure tells the seed, the plan and the trace."""
+    numbers = iter(range(10_000))
+
+    async def node(state: State) -> dict[str, list[str]]:
+        return {"log": [f"run {next(numbers)}"]}
+
+    graph = StateGraph(State).add_node(node).add_edge(START, "node").compile(InMemorySaver())
+    with pytest.raises(SimulationError) as caught:
+        simulate(graph, {"log": []}, seed=7, faults=NONE)
+    text = str(caught.value)
+    assert "seed 7: P2: what is stored differs" in text and "'run 0'" in text and "'run 1'" in text
+    assert "what was planned to go wrong" in text and "runs: node" in text and "simulate(..., seed=7)" in text
+    assert "--simulation-seed=7" in text and caught.value.simulation.seed == 7
+    simulate(graph, {"log": []}, seed=7, deterministic=False)
+
+
+def test_a_node_that_leaves_something_running_is_found() -> None:
+    """P7: when a call returns, nothing of it goes on."""
+    left: list[Any] = []
+
+    async def linger() -> None:
+        await asyncio.sleep(3600)
+
+    async def node(state: State) -> dict[str, list[str]]:
+        left.append(asyncio.get_running_loop().create_task(linger()))
+        return {"log": ["done"]}
+
+    graph = StateGraph(State).add_node(node).add_edge(START, "node").compile()
+    with pytest.raises(SimulationError, match="P7: control has returned, and there still run"):
+        simulate(graph, {"log": []}, seed=0)
+
+
+def test_a_node_that_never_ends_is_found() -> None:
+    """P7: and nobody has to wait for it."""
+
+    async def node(state: State) -> dict[str, list[str]]:
+        await asyncio.get_running_loop().create_future()
+        return {}
+
+    graph = StateGraph(State).add_node(node).add_edge(START, "node").compile()
+    with pytest.raises((SimulationError), match="P7: "):
+        simulate(graph, {"log": []}, seed=0)
+
+
+def broken_on_some_seed(promise: str) -> None:
+    """Some of the first seeds find it."""
+    found: list[str] = []
+    for seed in range(60):
+        if any(told.startswith(promise) for told in found):
+            return
+        try:
+            simulate(GRAPH, {"log": []}, seed=seed, answers=ANSWERS, faults=Faults(crashes=2, failures=2))
+        except SimulationError as error:
+            found.append(error.promise)
+    raise AssertionError(f"no seed has found it: {found}")
+
+
+def test_results_that_are_not_replayed_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P5: a runtime that runs recorded work again does not pass."""
+    from pregel_async._runtime.thread import Thread
+
+    monkeypatch.setattr(Thread, "result_of", lambda self, task: None)
+    broken_on_some_seed("P5")
+
+
+def test_a_thread_that_is_not_given_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P6: a run that ends keeps its thread no longer."""
+
+    async def leave(self: Hold, *error: object) -> None:
+        return None
+
+    monkeypatch.setattr(Hold, "__aexit__", leave)
+    broken_on_some_seed("P6")
+
+
+def test_chunks_that_come_too_early_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P4: what a stream shows as finished is stored."""
+    tell = runner.Runner.tell
+
+    async def early(self: Any, task: Any, outcome: Any, *, stored: bool, at_barrier: bool = False) -> None:
+        await tell(self, task, outcome, stored=True, at_barrier=at_barrier)
+
+    monkeypatch.setattr(runner.Runner, "tell", early)
+    broken_on_some_seed("P4")
+
+
+def test_a_graph_that_fails_for_good() -> None:
+    """Its end is its failure, disturbed or not."""
+    graph = StateGraph(State).add_node("node", Script(fails(ValueError("never")), repeats=True)).add_edge(START, "node")
+    for seed in range(10):
+        simulation = simulate(graph.compile(), {"log": []}, seed=seed)
+        assert simulation.failure == ("ValueError", "never")
+
+
+def test_a_process_is_started_again() -> None:
+    """What makes a graph is called for each process: memory does not outlive a crash, as in real life."""
+    starts: list[int] = []
+
+    def process() -> Any:
+        starts.append(0)
+        return made()
+
+    crashed = 0
+    for seed in range(12):
+        starts.clear()
+        simulation = simulate(process, {"log": []}, seed=seed, answers=ANSWERS, faults=Faults(crashes=2, rivals=0))
+        again = sum("a new process starts" in line for line in simulation.trace)
+        assert len(starts) == 3 + again  # to be looked at, undisturbed, disturbed
+        crashed += again
+    assert crashed
+
+
+def test_bad_calls() -> None:
+    """A graph that asks needs answers; one without an end is told as such; numbers of faults begin at 0."""
+    with pytest.raises(ValueError, match="answers"):
+        simulate(GRAPH, {"log": []}, seed=0)
+    loop = StateGraph(State).add_node(spread).add_edge(START, "spread").add_edge("spread", "spread").compile()
+    with pytest.raises(GraphRecursionError):
+        simulate(loop, {"log": []}, seed=0, config={"recursion_limit": 5})
+    with pytest.raises(ValueError, match="crashes"):
+        Faults(crashes=-1)
+
+
+def test_plans() -> None:
+    """A plan is drawn from the seed, within the run's size, and can be read."""
+    import random
+
+    size = Size(steps=50, operations=10, bodies=5, calls=2)
+    plans = [plan(Faults(failures=2), size, random.Random(seed)) for seed in range(50)]
+    assert plans == [plan(Faults(failures=2), size, random.Random(seed)) for seed in range(50)]
+    assert plan(NONE, size, random.Random(0)) == Plan()
+    kinds = Counter(each.kind for drawn in plans for each in drawn.planned)
+    assert set(kinds) == {"crash", "cancel", "cancel natively", "rival", "fail"}
+    assert {each.how for drawn in plans for each in drawn.storage} == {"crash", "fail", "lose", "slow"}
+    assert str(Planned("crash", 3)) == "the process dies before step 3"
+    assert str(Fault(how="lose", on="any", at=2, operations=5)) == "any 2 fails 5 times"
