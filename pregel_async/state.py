@@ -143,8 +143,10 @@ class StateReader:
                 else view
                 for task, view, inside in zip(tasks, shown, whole, strict=True)
             ]
-        # A superstep that has been closed shows all its tasks; one that is open, those that have yet to run.
-        left = [task for task, done in zip(tasks, finished, strict=True) if children or not done]
+        # A superstep that has been closed shows all its tasks; one that is open, those that have yet to run; and one
+        # that is to be closed with the results that all of them have, all: the thread has not finished.
+        closed = bool(children) or all(finished)
+        left = [task for task, done in zip(tasks, finished, strict=True) if closed or not done]
         failed = entries.get(SUPERSTEP)
         return StateSnapshot(
             values=board.show(program.outputs),

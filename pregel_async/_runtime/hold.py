@@ -178,7 +178,7 @@ class Hold:
             with anyio.CancelScope(shield=True):
                 await self.saver.commit(self.claim, commit)
         except BaseException as error:
-            self._break(error)
+            self.fail(error)
             raise
 
     async def record(self, records: Sequence[TaskRecord]) -> None:
@@ -189,12 +189,13 @@ class Hold:
             with anyio.CancelScope(shield=True):
                 await self.saver.record(self.claim, records, expires_at=self.expiry())
         except BaseException as error:
-            self._break(error)
+            self.fail(error)
             raise
 
-    def _break(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """Storage has failed: nothing is written any more, no node starts, and nothing is tried again or handled."""
         if not isinstance(error, anyio.get_cancelled_exc_class()):  # else it was stored, or the run ends anyhow
-            self.broken = error
+            self.broken = self.broken or error
 
     def expiry(self) -> float:
         """When a claim that is renewed now lapses, in unix seconds."""

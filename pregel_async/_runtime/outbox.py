@@ -312,7 +312,7 @@ class Overlapping(Outbox):
         try:
             await self.transact(releases=releases)
         except BaseException as error:
-            self.hold.broken = self.hold.broken or error
+            self.hold.fail(error)
             raise
         finally:
             self._under_way = None

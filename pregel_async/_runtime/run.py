@@ -17,7 +17,7 @@ import msgspec
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.errors import CheckpointError
+from checkpoint_savers.errors import CheckpointError, StorageError
 from checkpoint_savers.records import CheckpointId, CheckpointRow, TaskId
 
 from .._core import superstep
@@ -282,15 +282,19 @@ async def run_nested(
     thread: Thread | None = None
     with _only_one(session.hold, ns, outer) if keeps and session.hold is not None else contextlib.nullcontext():
         if around.thread is not None and keeps is not None:
-            thread = await Thread.nested(
-                around.thread,
-                codec(around.thread.codec),
-                program,
-                ns=ns,
-                task=outer.task.id,
-                caller=outer.task.id if keeps else None,
-                at=session.travels.pop(ns, None),
-            )
+            try:
+                thread = await Thread.nested(
+                    around.thread,
+                    codec(around.thread.codec),
+                    program,
+                    ns=ns,
+                    task=outer.task.id,
+                    caller=outer.task.id if keeps else None,
+                    at=session.travels.pop(ns, None),
+                )
+            except StorageError as error:
+                around.thread.hold.fail(error)  # it is the run's, and not the node's
+                raise
             if thread.continues:
                 call = Given(None, None, [], False)
                 thread.tell_spent()

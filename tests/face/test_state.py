@@ -329,3 +329,41 @@ async def test_threads_are_apart(saver: BaseCheckpointSaver) -> None:
     await graph.abatch([{"note": str(n)} for n in range(5)], [f"t{n}" for n in range(5)])
     for number in range(5):
         assert (await graph.aget_state(f"t{number}")).values["log"] == [str(number)] * 3
+
+
+REFUSES: list[bool] = []
+
+
+def fold(left: list[str], right: list[str]) -> list[str]:
+    """Refuses what b writes, while it is told to."""
+    if "b" in right and REFUSES:
+        raise ArithmeticError("not yet")
+    return left + right
+
+
+class Folded(TypedDict, total=False):
+    log: Annotated[list[str], fold]
+
+
+async def test_a_thread_whose_results_are_not_folded_has_not_finished(saver: BaseCheckpointSaver) -> None:
+    """`next` is empty when a thread has finished, and only then: a superstep that could not be folded is still to be
+    closed, though none of its nodes has to run."""
+    REFUSES.append(True)
+    ran: list[str] = []
+
+    def node(name: str) -> Any:
+        async def run(state: Folded) -> Folded:
+            ran.append(name)
+            return {"log": [name]}
+
+        return run
+
+    builder = StateGraph(Folded).add_node("a", node("a")).add_node("b", node("b"))
+    graph = builder.add_edge(START, "a").add_edge(START, "b").compile(saver)
+    with pytest.raises(ArithmeticError):
+        await graph.ainvoke({}, "t")
+    assert (await graph.aget_state("t")).next == ("a", "b")
+    REFUSES.clear()
+    assert await graph.ainvoke(None, "t") == {"log": ["a", "b"]}
+    assert (await graph.aget_state("t")).next == ()
+    assert sorted(ran) == ["a", "b"]

@@ -449,6 +449,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "pass",
         ("tests/face/test_resume.py::test_a_failure_is_recorded_shown_and_cleared",),
     ),
+    Fault(
+        "storage-is-not-broken",
+        "P4: after storage has failed inside a node, the node is tried again and handled",
+        HOLD,
+        "Hold.fail",
+        "self.broken = self.broken or error",
+        "pass",
+        ("tests/durability/test_storage_is_nobodys.py::test_of_a_graph_inside",),
+    ),
     # ---- what is recorded never runs again -------------------------------------------------------------------------
     Fault(
         "replay-of-results",
