@@ -446,9 +446,9 @@ class UnknownBudgetError(PregelError, LookupError):
     def __init__(self, name: str, known: tuple[str, ...]) -> None:
         self.name = name
         self.known = known
-        there = f"there are {', '.join(map(repr, known))}" if known else "there is none"
+        there = f"there are {', '.join(map(repr, known))}" if known else "the graph has none at all"
         super().__init__(
-            f"there is no budget {name!r}, and {there}: compile the graph with budgets={{{name!r}: Budget()}}, which "
+            f"there is no budget {name!r}; {there}: compile the graph with budgets={{{name!r}: Budget()}}, which "
             "counts without a limit"
         )
 

@@ -265,12 +265,14 @@ class NodePolicies(msgspec.Struct, frozen=True, kw_only=True):
         injects: Sequence[object],
         abandons: bool,
         decorated: bool = False,
+        by_default: bool = False,
     ) -> None:
         """Refuse what a function cannot have.
 
         Args:
             injects: what it gets besides its input.
             abandons: a cancellation may leave its thread behind.
+            by_default: its timeout is that of `set_node_defaults`.
             decorated: the function is being decorated: its name is yet to be given, to what becomes of it.
 
         Raises:
@@ -287,10 +289,12 @@ class NodePolicies(msgspec.Struct, frozen=True, kw_only=True):
                 raise GraphValidationError(f"{what} has on_timeout='process' and abandon_on_cancel: say one of them")
         interruptible = flavour in ("async", "process") or abandons or self.on_timeout == "abandon"
         if self.timeout is not None and not interruptible:
+            whose = " (that of set_node_defaults)" if by_default else ""
+            instead = "; or give timeouts to the nodes that are to have them, and none by default" if by_default else ""
             raise GraphValidationError(
-                f"{what} has a timeout and is a plain function, which nothing can stop in its thread: make it async, "
-                "or say on_timeout='abandon' (the thread is left behind) or on_timeout='process' (it runs in a worker "
-                "process, which is killed)"
+                f"{what} has a timeout{whose} and is a plain function, which nothing can stop in its thread: make it "
+                "async, or say on_timeout='abandon' (the thread is left behind) or on_timeout='process' (it runs in a "
+                f"worker process, which is killed){instead}"
             )
 
 

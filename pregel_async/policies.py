@@ -257,8 +257,9 @@ class CachePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Keep what a node makes of an input, and use it again for an equal one. The graph is compiled with a `cache=`.
 
     Attributes:
-        key_func: makes of the input what it is known by: text, bytes, or any value that could be stored; by default the
-            input itself, in a canonical encoding.
+        key_func: makes of the input (of a task: of its arguments) what it is known by: text, bytes, or any value that
+            could be stored; by default the input itself, in a canonical encoding. What the node looks at besides, its
+            context say, is not in the key.
         ttl: seconds for which it is kept; None for ever.
 
     Raises:

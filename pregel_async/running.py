@@ -43,6 +43,7 @@ from .asking import (
     Overflow,
     StreamOptions,
     check_capacity,
+    check_control,
     check_observer,
     check_version,
     names_of_modes,
@@ -232,7 +233,8 @@ class Runs(SyncFace[InputT, OutputT]):
             output_keys: the channels to return, instead of the output schema's.
             on_conflict: "reject" raises when another run owns the thread; "wait" waits for it.
             on_failure: "fail_fast", "finish" or `Collect(channel)`; see `StateGraph.compile`.
-            budgets: other limits than those that the graph was compiled with, by name.
+            budgets: other limits than those that the graph was compiled with, by name. One takes the place of the
+                graph's as a whole: a limit that it leaves out does not hold in this call.
             time_limit: seconds, or a timedelta, after which the run stops at its next barrier.
             control: lets the run be stopped from outside, at its next barrier.
             observer: is told what the run does, the graphs inside included; besides the graph's own.
@@ -604,7 +606,7 @@ class Runs(SyncFace[InputT, OutputT]):
             store=store,
             breakpoints=stops if stops.before or stops.after else None,
             debug=self._debug,
-            control=control,
+            control=check_control(control),
             on_failure=self._on_failure
             if limits.on_failure is None
             else check_on_failure(self._program, limits.on_failure),

@@ -332,10 +332,10 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             error_handler: runs in the node's place, in the same superstep and on the same input, when the node has
                 failed for good. With a parameter annotated `NodeError`, or named `error`, it gets the failure. What
                 it returns is an update or a `Command`, as of any node; the failed node's own edges are not followed.
-                It is durable: after a crash the handler runs again, and the node does not. When it fails itself, the
-                    run fails.
+                It is durable: after a crash the handler runs again, and the node does not. When it fails itself, that
+                is a failure of the superstep, as a node's is.
             cache_policy: keep what the node makes of an input, in the graph's `cache`, and use it again for an equal
-                one.
+                one. Nothing but the input counts: not the context, nor what the function looks at elsewhere.
         """
         if isinstance(node, str):
             name = node
@@ -559,7 +559,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             on_failure: what the others of a superstep do when a task has failed: "fail_fast" cancels them and waits for
                 their end; "finish" lets them finish first; `Collect(channel)` does too, and makes the failure the
                 task's update, so that the superstep goes on. A call may say otherwise.
-            budgets: by name, how much nodes may `spend` of it.
+            budgets: by name, how much nodes may `spend` of it. `Budget()` counts without a limit.
             time_limit: seconds, or a timedelta, after which a run stops at its next barrier.
             observer: is told what runs of the graph do; see `pregel_async.observing`.
 

@@ -92,7 +92,14 @@ def compile_program(
         flavour: Flavour = "async"
         if spec.graph is None:
             flavour = policies.flavour(spec.call, blocking=blocking or spec.abandons)
-        policies.check(spec.call, flavour, what, injects=spec.injects, abandons=spec.abandons)
+        policies.check(
+            spec.call,
+            flavour,
+            what,
+            injects=spec.injects,
+            abandons=spec.abandons,
+            by_default=spec.policies.timeout is None,
+        )
         nodes.append(
             Node(
                 name=target,
@@ -207,7 +214,7 @@ def _handler(builder: Builder, spec: NodeSpec, *, blocking: bool, ignore_unknown
         policies = policies.over(builder.defaults)
     policies = structs.replace(policies, cache=None)
     flavour = policies.flavour(handler.call, blocking=blocking)
-    policies.check(handler.call, flavour, handler.name, injects=handler.injects, abandons=False)
+    policies.check(handler.call, flavour, handler.name, injects=handler.injects, abandons=False, by_default=True)
     return Node(
         name=handler.name,
         triggers=(),

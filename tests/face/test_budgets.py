@@ -284,7 +284,7 @@ async def test_an_unknown_budget_is_an_error_of_the_node() -> None:
     graph = loop_of(1).compile(budgets={"usd": Budget()})
     with pytest.raises(UnknownBudgetError, match="there are 'usd'"):
         await graph.ainvoke({})
-    with pytest.raises(UnknownBudgetError, match="there is none"):
+    with pytest.raises(UnknownBudgetError, match="; the graph has none at all: compile"):
         await loop_of(1).compile().ainvoke({})
 
 
