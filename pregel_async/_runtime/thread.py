@@ -454,6 +454,14 @@ class Thread:
         leaves = any(name == PARENT for name, _ in writes)
         return Finished(writes, replayed=True, own=len(writes), leaves=leaves, by=by)
 
+    def answered(self, task: Task) -> bool:
+        """Whether a question was answered that the task has asked; of a called one, that anybody has asked."""
+        if not self._records:
+            return False
+        if task.caller is not None:  # its questions stand with the task that called it
+            return any(entry.answers for entry in self._records.values())
+        return bool(self._answers_of(task.id))
+
     def failure_of(self, task: Task) -> RecordedFailureError | None:
         """The recorded failure of a task whose error handler is to go on; None when the task itself is to run."""
         entry = self._records.get(task.id) if self._records else None
