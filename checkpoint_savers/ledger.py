@@ -135,6 +135,7 @@ class TaskEntry(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
         answers: question id -> encoded answer: all that it, or what it called, was ever given.
         handled: it has failed, and its error handler has begun: a resume goes on with that.
         spent: as in `Entry`: what it has spent, in all its attempts.
+        inside: what graphs have spent, in all, that tasks run which have no result: task id, namespace and amounts.
     """
 
     name: str
@@ -145,6 +146,7 @@ class TaskEntry(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     answers: dict[str, bytes] = {}
     handled: bool = False
     spent: dict[str, str] = {}
+    inside: tuple[tuple[str, str, dict[str, str]], ...] = ()
 
     @property
     def finished(self) -> bool:

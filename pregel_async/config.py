@@ -237,6 +237,8 @@ def settings_of(
         context, store, breakpoints, debug, control, on_failure, budgets, time_limit, results, observers: as in
             `Settings`.
     """
+    if not (control is None or isinstance(cast("object", control), RunControl)):
+        raise ConfigError(f"control is a RunControl, not {control!r}")
     if on_conflict not in ("reject", "wait"):
         raise ConfigError(f"on_conflict is 'reject' or 'wait', not {on_conflict!r}")
     thread_id, ns, checkpoint_id = address_of(config)

@@ -21,7 +21,7 @@ from ._runtime.modes.updates import as_update
 from ._runtime.namespaces import CALLER, config_of, ids_in, made_on, namespace_of, parents_of
 from ._runtime.restore import restore
 from ._runtime.spending import of_text, total_of
-from ._runtime.thread import AMENDED, SUPERSTEP, amend_again, handler_of, open_questions
+from ._runtime.thread import AMENDED, SUPERSTEP, amend_again, handler_of, inside_of, open_questions
 from .errors import CheckpointNotFoundError
 from .types import PregelTask, RunnableConfig, StateSnapshot, TaskFailure
 
@@ -160,7 +160,13 @@ class StateReader:
             tasks=tuple(_sends_first(shown)),
             interrupts=tuple(question for view in _sends_first(shown) for question in view.interrupts),
             error=None if failed is None or failed.error is None else TaskFailure(*failed.error),
-            spent=total_of([of_text(state.spent), *(of_text(entry.spent) for entry in entries.values())])
+            spent=total_of(
+                [
+                    of_text(state.spent),
+                    *(of_text(entry.spent) for entry in entries.values()),
+                    *(of_text(amounts) for _, _, amounts in inside_of(entries)),
+                ]
+            )
             if not children
             else of_text(state.spent),
         )

@@ -90,6 +90,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         handler: runs in its place when it has failed, on the same input.
         spread: its input is (arguments, keyword arguments): it is a task that a node calls.
         plain: it is attempted once, and nothing of it is kept or handled. Computed.
+        known_by: what tells its function from others of its name; None until its results are looked for.
     """
 
     name: str
@@ -115,6 +116,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     handler: Node | None = None
     spread: bool = False
     plain: bool = True
+    known_by: bytes | None = None
 
     def __post_init__(self) -> None:
         structs.force_setattr(self, "plain", not self.retry and self.handler is None and self.cache is None)

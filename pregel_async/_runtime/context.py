@@ -535,10 +535,13 @@ class Running:
     def spend(self, name: str, amount: Amount) -> None:
         """Count an amount for the task. See `runtime.spend`."""
         self.check("spend()")
-        spending, thread = self.around.session.spending, self.around.thread
+        spending = self.around.session.spending
         if spending is None:
             raise UnknownBudgetError(name, ())
-        into: Amounts = {} if thread is None else thread.spent_by(self.task)
+        by = self
+        while by.around.thread is None and by.around.outer is not None:
+            by = by.around.outer  # nothing is stored of this graph: it is the node's that runs it
+        into: Amounts = {} if by.around.thread is None else by.around.thread.spent_by(by.task)
         spending.spend(into, name, amount, self.around.budgets)
 
     # ---- what it was called with -------------------------------------------------------------------------------------

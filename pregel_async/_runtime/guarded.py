@@ -29,7 +29,11 @@ Settled = Finished | Failed | Paused
 
 
 class Records(Protocol):
-    """What is stored of failures that are handled."""
+    """What is stored of failures that are handled, and of answers."""
+
+    def answered(self, task: Task) -> bool:
+        """Whether a question was answered that the task has asked; of a called one, that anybody has asked."""
+        ...
 
     def failure_of(self, task: Task) -> RecordedFailureError | None:
         """The recorded failure of a task whose handler is to go on; None when the task itself is to run."""
@@ -95,7 +99,9 @@ async def guarded(
         if results is None or task.node.cache is None or given is not None:
             outcome = await compute(given)
         else:
-            outcome = await results.share(task, lambda: attempts.input_of(task), compute)
+            outcome = await results.share(
+                task, lambda: attempts.input_of(task), compute, answered=records is not None and records.answered(task)
+            )
         if handler is None or not isinstance(outcome, Failed) or not can_be_handled(outcome, final):
             return outcome
         assert isinstance(outcome.error, Exception)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeAlias, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import CheckpointError, StorageError, ThreadBusyError
 from checkpoint_savers.owner import this_process
-from checkpoint_savers.records import CheckpointId, Claim, Commit, Owner, TaskRecord
+from checkpoint_savers.records import CheckpointId, Claim, Commit, Owner, TaskId, TaskRecord
 
 from ..types import Durability, OnConflict
 from .company import beside
@@ -25,6 +25,9 @@ from .spending import Amounts
 from .world import World, checkpoint_id
 
 T = TypeVar("T")
+
+SpentBy: TypeAlias = tuple[str, TaskId, str]
+"""Namespace of the graph around, its task, and namespace of the graph that the task runs."""
 
 CLAIM_SECONDS = 30.0
 """How long a claim lasts after the last commit or heartbeat, when its process cannot be seen to be gone."""
@@ -79,8 +82,8 @@ class Hold:
             the branch that this run is on.
         moved: those of them that changed since the root graph's last commit.
         visited: the namespaces that this run has written.
-        spent_inside: namespace of a graph that a node runs -> what it has spent since it was called, until the graph
-            around it counts that as the node's.
+        spent_inside: what graphs that nodes run have spent since they were called, until the graph around counts that
+            as the node's.
         kept: by namespace of a subgraph that keeps its state from call to call: the checkpoint and the task that ran it
             last, and whether it is running.
     """
@@ -96,7 +99,7 @@ class Hold:
         self.tips: dict[str, CheckpointId] = {}
         self.moved: dict[str, CheckpointId] = {}
         self.visited: set[str] = set()
-        self.spent_inside: dict[str, Amounts] = {}
+        self.spent_inside: dict[SpentBy, Amounts] = {}
         self.kept: dict[str, tuple[tuple[str | None, str], bool]] = {}
         self._newest = claim.newest
         self._group: TaskGroup | None = None

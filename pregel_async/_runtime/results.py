@@ -8,6 +8,7 @@ it. A failure is not kept, nor what an error handler gave, nor a command for a g
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -20,6 +21,7 @@ from checkpoint_savers.errors import CorruptCheckpointError, UnstorableValueErro
 
 from .._core.program import Node, Write
 from .._core.task import Failed, Finished, Paused, Task
+from .known_by import known_by
 
 Settled = Finished | Failed | Paused
 
@@ -44,12 +46,15 @@ class Results:
         task: Task,
         value: Callable[[], Any],
         compute: Callable[[list[Write] | None], Awaitable[Settled]],
+        *,
+        answered: bool = False,
     ) -> Settled:
         """What becomes of a task whose node has a cache policy.
 
         Args:
             value: gives the node's input.
             compute: runs the task; given the node's own writes, only what follows them.
+            answered: somebody has answered what it asked: it is not to get what another was answered.
         """
         node = task.node
         policy = node.cache
@@ -64,7 +69,7 @@ class Results:
 
         async def compute_once() -> bytes | None:
             nonlocal computed, kept
-            found = (await self.cache.aget([key])).get(key)
+            found = None if answered else (await self.cache.aget([key])).get(key)
             if found is not None:
                 kept = self._read(found)
             if kept is not None:
@@ -81,6 +86,10 @@ class Results:
             await self.cache.aset({key: (made, policy.ttl)})
             return made
 
+        if answered:
+            await compute_once()
+            assert computed is not None
+            return computed
         shared, _ = await self.cache.flights.share(key, compute_once)
         if computed is not None:
             return computed
@@ -102,7 +111,14 @@ class Results:
         except UnstorableValueError as error:
             error.add_note("give its CachePolicy a key_func, which says what the input is known by")
             raise
-        return namespace_of(node), blake2b(bytes_, digest_size=20).hexdigest()
+        return namespace_of(node), blake2b(self._function(node) + bytes_, digest_size=20).hexdigest()
+
+    def _function(self, node: Node) -> bytes:
+        """What tells the node's function from others of its name: as it is when its first result is looked for."""
+        if node.known_by is None:
+            structs.force_setattr(node, "known_by", known_by(node.call, partial(self._codec.canonical, channel="")))
+        assert node.known_by is not None
+        return node.known_by
 
     def _written(self, writes: list[Write]) -> bytes:
         return _encode([(name, self._codec.encode(value, channel=name)) for name, value in writes])

@@ -297,15 +297,19 @@ async def run_nested(
                 raise
             if thread.continues:
                 call = Given(None, None, [], False)
-                thread.tell_spent()
+                before = thread.go_on_spending()
                 if session.spending is not None:
-                    session.spending.know(thread.spent())
+                    session.spending.know(before)
         if thread is None or thread.board is None:
             call.require_input(program, thread_id)
         caller = outer.task.id if keeps else None
         observed = _observed_inside(program, settings, outer, ns) if settings.observers else None
         this = _run_of(program, settings, session, log, thread, ns, outer, caller, audience=audience, observed=observed)
-        ended = await (this.go(call) if observed is None else observed.over(lambda: this.go(call)))
+        try:
+            ended = await (this.go(call) if observed is None else observed.over(lambda: this.go(call)))
+        finally:
+            if thread is not None:
+                thread.hand_over_spent()
     if not ended.done:
         outer.open[place] = ended.interrupts
         raise GraphInterrupt(ended.interrupts)

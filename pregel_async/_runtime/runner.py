@@ -53,6 +53,10 @@ class Ledger(Protocol):
         """Store what a task wrote; return when it is durable."""
         ...
 
+    def answered(self, task: Task) -> bool:
+        """Whether a question was answered that the task has asked; of a called one, that anybody has asked."""
+        ...
+
     def failure_of(self, task: Task) -> RecordedFailureError | None:
         """The recorded failure of a task whose error handler is to go on; None when the task itself is to run."""
         ...

@@ -27,6 +27,13 @@ def plus(one: Amount, other: Amount) -> Amount:
     return _EXACT.add(Decimal(one), Decimal(other))
 
 
+def minus(one: Amount, other: Amount) -> Amount:
+    """The exact difference."""
+    if isinstance(one, int) and isinstance(other, int):
+        return one - other
+    return _EXACT.subtract(Decimal(one), Decimal(other))
+
+
 def total_of(several: Iterable[Mapping[str, Amount]]) -> Amounts:
     """The sums, by name."""
     total: Amounts = {}

@@ -34,11 +34,11 @@ from ..channels import MISSING
 from ..errors import CheckpointNotFoundError, GraphChangedError, InvalidUpdateError, RecordedFailureError
 from ..types import Interrupt
 from .described import described
-from .hold import Hold
+from .hold import Hold, SpentBy
 from .namespaces import CALLER, has_child, made_on, parents_of, was_made_on
 from .outbox import Late, Outbox, outbox
 from .restore import BRANCH, kind_of, restore
-from .spending import Amounts, as_text, of_text, plus, total_of
+from .spending import Amounts, as_text, minus, of_text, plus, total_of
 
 SUPERSTEP = TaskId("")
 """The task id under which a failure of the superstep itself is recorded."""
@@ -264,6 +264,8 @@ class Thread:
         # But an update that a call made to the state is part of the state.
         kept = [record for record in chain.records if not fork or record.task_id == AMENDED]
         self._records = {record.task_id: self._fitting(record) for record in kept}
+        for task_id, ns, amounts in inside_of(self._records):
+            self.hold.spent_inside.setdefault((self.ns, task_id, ns), of_text(amounts))
         amended = self._records.get(AMENDED)
         if amended is not None:
             amend_again(self.program, self.board, amended, self.codec)
@@ -351,39 +353,95 @@ class Thread:
     def spent(self) -> Amounts:
         """What was spent, as far as it is recorded: in the thread, or of a graph inside, since it was called."""
         recorded = [of_text(entry.spent) for entry in self._records.values() if entry.spent]
-        return total_of([of_text(self._ledger.state.spent), *recorded])
+        inside = [self.hold.spent_inside[key] for key in self._inside_keys()]
+        return total_of([of_text(self._ledger.state.spent), *recorded, *inside])
+
+    def _inside_keys(self) -> list[SpentBy]:
+        """Of what the graphs have spent that tasks of the open superstep run, and that is not those tasks' yet."""
+        inside = self.hold.spent_inside
+        return [key for key in inside if key[0] == self.ns] if inside else []
 
     def _with_spent(self, task_id: TaskId, entry: TaskEntry) -> TaskEntry:
-        """The record of a task, with what it has spent since its last record, and in all."""
+        """The record of a task, with what it has spent since its last record, and in all.
+
+        What a graph that it runs has spent is the task's own when the task has its result. Until then it stands apart,
+        since a graph that goes on tells it anew, in all.
+        """
         now, before = self._spent.pop(task_id, None), self._records.get(task_id)
-        if not now and (before is None or not before.spent):
+        keys = [key for key in self._inside_keys() if key[1] == task_id]
+        if not now and not keys and (before is None or not before.spent):
             return entry
-        spent = total_of([now or {}, {} if before is None else of_text(before.spent)])
-        return msgspec.structs.replace(entry, spent=as_text(spent))
+        spent = [now or {}, {} if before is None else of_text(before.spent)]
+        if entry.finished:
+            spent += [self.hold.spent_inside.pop(key) for key in keys]
+            keys = []
+        return msgspec.structs.replace(entry, spent=as_text(total_of(spent)), inside=self._as_inside(keys))
+
+    def _as_inside(self, keys: Sequence[SpentBy]) -> tuple[tuple[TaskId, str, dict[str, str]], ...]:
+        return tuple([(key[1], key[2], as_text(self.hold.spent_inside[key])) for key in keys])
+
+    def _with_rest(self, entries: list[tuple[Task, TaskEntry]]) -> None:
+        """Add to the record of the first task that has no result what tasks have spent that have no record: they were
+        cancelled beside it, or called."""
+        for place, (task, entry) in enumerate(entries):
+            if not entry.finished:
+                told = {inside[:2] for _, other in entries for inside in other.inside}
+                keys = [key for key in self._inside_keys() if key[1:] not in told]
+                spent = total_of([of_text(entry.spent), *self._spent.values()])
+                self._spent.clear()
+                entry = msgspec.structs.replace(
+                    entry, spent=as_text(spent), inside=(*entry.inside, *self._as_inside(keys))
+                )
+                entries[place] = task, entry
+                return
+
+    @property
+    def _spent_as(self) -> SpentBy:
+        """By what the graph around knows what is spent here."""
+        assert self._outer is not None and self._task is not None
+        return self._outer.ns, self._task, self.ns
+
+    def go_on_spending(self) -> Amounts:
+        """An earlier attempt at this call may have spent something: let the graph around know.
+
+        Returns:
+            What it did not know.
+        """
+        known = self.hold.spent_inside.get(self._spent_as, {})
+        self.tell_spent()
+        spent = self.hold.spent_inside.get(self._spent_as, {})
+        return {name: minus(amount, known.get(name, 0)) for name, amount in spent.items()}
 
     def tell_spent(self) -> None:
         """Let the graph around know what was spent here: a node fails, is asked, or goes on with what there was."""
         if self._outer is not None and (spent := self.spent()):
-            self.hold.spent_inside[self.ns] = spent
+            self.hold.spent_inside[self._spent_as] = spent
+
+    def hand_over_spent(self) -> None:
+        """The run of this graph is over, cut off perhaps: what is not recorded here is spent by the task that ran
+        it."""
+        if self._spent and self._outer is not None and self._task is not None:
+            into = self._outer._spent.setdefault(self._task, {})
+            into.update(total_of([into, *self._spent.values()]))
+            self._spent.clear()
 
     def _count(self, source: Source) -> dict[str, str]:
         """The new totals, at the end of a superstep: what its tasks have spent is counted now, and no more."""
         stored = self._ledger.state.spent
         if not (self._spent or stored or self.hold.spent_inside or any(e.spent for e in self._records.values())):
             return {}  # nobody spends
-        if source == "input" and self._outer is not None:
-            stored = dict.fromkeys(stored, "0")  # it is called anew, and what it has spent is counted around it
-        inside = self.hold.spent_inside
-        prefix = f"{self.ns}|" if self.ns else ""
-        below = [inside.pop(ns) for ns in list(inside) if ns != self.ns and ns.startswith(prefix)]
+        anew = source == "input" and self._outer is not None
         recorded = [of_text(entry.spent) for entry in self._records.values() if entry.spent]
+        if anew:  # what it has spent so far is counted around it
+            stored, recorded = dict.fromkeys(stored, "0"), []
+        below = [self.hold.spent_inside.pop(key) for key in self._inside_keys()]
         changed = total_of([*self._spent.values(), *recorded, *below])
         self._spent.clear()
         before = of_text(stored)
         total = {name: plus(before[name], amount) if name in before else amount for name, amount in changed.items()}
         if self._outer is not None and (changed or stored):
-            inside[self.ns] = {**before, **total}
-        return as_text(total) if source != "input" or self._outer is None else {**stored, **as_text(total)}
+            self.hold.spent_inside[self._spent_as] = {**before, **total}
+        return {**stored, **as_text(total)} if anew else as_text(total)
 
     # ---- what earlier runs recorded --------------------------------------------------------------------------------
 
@@ -400,6 +458,14 @@ class Thread:
         writes = self._decoded(entry)
         leaves = any(name == PARENT for name, _ in writes)
         return Finished(writes, replayed=True, own=len(writes), leaves=leaves, by=by)
+
+    def answered(self, task: Task) -> bool:
+        """Whether a question was answered that the task has asked; of a called one, that anybody has asked."""
+        if not self._records:
+            return False
+        if task.caller is not None:  # its questions stand with the task that called it
+            return any(entry.answers for entry in self._records.values())
+        return bool(self._answers_of(task.id))
 
     def failure_of(self, task: Task) -> RecordedFailureError | None:
         """The recorded failure of a task whose error handler is to go on; None when the task itself is to run."""
@@ -771,6 +837,7 @@ class Thread:
         for task, outcome in zip(tasks, outcomes, strict=True):
             if isinstance(outcome, (Paused, Finished)):
                 entries += self._recorded(outcome.by or task, outcome)
+        self._with_rest(entries)
         records = [self._task_record(task.id, task.index, entry) for task, entry in entries]
         self._records.update({task.id: entry for task, entry in entries})  # before it is asked who has a result
         self.tell_spent()
@@ -831,6 +898,7 @@ class Thread:
                 entries.append((task, self._with_spent(task.id, failed)))
             elif isinstance(outcome, (Paused, Finished)):
                 entries += self._recorded(outcome.by or task, outcome)
+        self._with_rest(entries)
         records = [self._task_record(task.id, task.index, entry) for task, entry in entries]
         if not any(isinstance(outcome, Failed) for outcome in outcomes):
             folding = self._failure("", error, (), routed=True)
@@ -935,6 +1003,17 @@ async def withdraw(inside: Thread, ids: Collection[str]) -> None:
                 changed.append(msgspec.structs.replace(record, frame=frame))
         if changed:
             await hold.record(changed)
+
+
+def inside_of(records: Mapping[TaskId, TaskEntry]) -> Iterator[tuple[TaskId, str, dict[str, str]]]:
+    """What graphs have spent that tasks run which have no result: task, namespace and amounts, each once."""
+    told: set[tuple[str, str]] = set()
+    for entry in records.values():
+        for task_id, ns, amounts in entry.inside:
+            by = records.get(TaskId(task_id))
+            if (task_id, ns) not in told and (by is None or not by.finished):
+                told.add((task_id, ns))
+                yield TaskId(task_id), ns, amounts
 
 
 def handler_of(task: Task, entry: TaskEntry) -> Task | None:

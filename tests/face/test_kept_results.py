@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Any, TypedDict
 
 import anyio
@@ -448,3 +449,70 @@ def test_bad_policies_are_refused_at_once() -> None:
         StateGraph(State).add_node("node", Counted(), cache_policy="yes")
     with pytest.raises(GraphValidationError, match="cache"):
         StateGraph(State).add_node("node", Counted()).add_edge(START, "node").compile(cache="memory")
+
+
+def closure(log: str) -> Any:
+    async def node(state: State) -> Any:
+        return {"log": [log]}
+
+    return node
+
+
+class Says:
+    """Nodes that differ in what their object holds."""
+
+    def __init__(self, log: str) -> None:
+        self.log = log
+        self.client = object()
+
+    async def node(self, state: State) -> Any:
+        return {"log": [self.log]}
+
+    async def __call__(self, state: State) -> Any:
+        return {"log": [self.log]}
+
+
+async def says(log: str, state: State) -> Any:
+    return {"log": [log]}
+
+
+def inside_of(log: str) -> Any:
+    return StateGraph(State).add_node("inside", closure(log)).add_edge(START, "inside").compile(name="inside")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        closure,
+        Says,
+        inside_of,
+        lambda log: Says(log).node,
+        lambda log: partial(says, log),
+        lambda log: eval(f"lambda state: {{'log': [{log!r}]}}"),  # two lambdas: nothing but their code differs
+        lambda log: lambda state, log=log: {"log": [log]},
+    ],
+    ids=["closure", "object", "graph", "method", "partial", "lambda", "default"],
+)
+async def test_functions_that_differ_in_more_than_their_name_have_results_of_their_own(made: Any) -> None:
+    """Two nodes of one name, in graphs that share a cache; made once more, they find what there is."""
+    cache = InMemoryCache()
+
+    async def run(log: str) -> Any:
+        builder = StateGraph(State).add_node("node", made(log), cache_policy=CachePolicy(key_func=of_x))
+        return (await builder.add_edge(START, "node").compile(cache=cache).ainvoke({"x": 1}))["log"]
+
+    assert [await run("a"), await run("b"), await run("a")] == [["a"], ["b"], ["a"]]
+    assert len(cache) == 2
+
+
+async def test_an_answer_is_never_lost_to_somebody_elses() -> None:
+    """P8: who has answered gets a result of that answer, though another's is kept."""
+
+    async def ask(state: State) -> dict[str, list[str]]:
+        return {"log": [interrupt("why?")]}
+
+    graph = graph_of(ask, saver=InMemorySaver())
+    for thread in ("a", "b"):
+        await graph.ainvoke({"x": 1}, thread)
+    assert (await graph.ainvoke(Command(resume="so"), "a"))["log"] == ["so"]
+    assert (await graph.ainvoke(Command(resume="thus"), "b"))["log"] == ["thus"]

@@ -427,3 +427,11 @@ async def test_an_entrypoint_ends_what_it_has_begun() -> None:
         return await step(await step(number))
 
     assert await flow.ainvoke(1, "t", control=control) == 4
+
+
+async def test_what_is_no_control_is_refused_before_anything_runs() -> None:
+    """A class in the place of its instance, say: by name, as other settings of a call are."""
+    wrong: Any = RunControl
+    chain = Chain("a")
+    with pytest.raises(ConfigError, match="control is a RunControl"):
+        await chain.graph.ainvoke({}, control=wrong)

@@ -36,9 +36,9 @@ def one(seed: int) -> Simulation | None:
     made = program(random.Random(seed))
     graph = Disturbing(Turning(seed))(made, InMemorySaver())
     inputs = inputs_of(made)[: 2 if seed % 4 == 0 else 1]
-    # A handler handles whatever its node raises: a failure of the simulation's own, or a database that cannot be read
-    # while a graph inside begins. With those, a program that has one may come to another end.
-    faults = Faults(crashes=2, failures=0, storage=0) if handles(made) else Faults(crashes=2, failures=2)
+    # A handler handles whatever its node raises, a failure of the simulation's own too: a program that has one may come
+    # to another end then. (What storage raises is nobody's to handle.)
+    faults = Faults(crashes=2, failures=0 if handles(made) else 2)
     try:
         return simulate(graph, *inputs, seed=seed, answers=answers, faults=faults, config={"recursion_limit": 30})
     except GraphRecursionError:
