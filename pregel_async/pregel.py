@@ -17,7 +17,8 @@ from .channels import BaseChannel
 from .compiled import Graph
 from .drawing import Drawing, Edge, drawing
 from .errors import GraphValidationError, InvalidInputError, InvalidUpdateError
-from .node import NodeBuilder, PregelNode, RetryPolicies, Timeout, compile_node, node_policies, seconds_of
+from .node import NodeBuilder, PregelNode, compile_node
+from .node_policies import RetryPolicies, Timeout, node_policies, seconds_of
 from .policies import Budget, CachePolicy, OnFailure, OnTimeout
 from .types import END, RESERVED, START, All, Command, Names, StreamMode
 

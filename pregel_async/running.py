@@ -66,7 +66,7 @@ from .errors import (
     OutsideRunError,
     RecordedFailureError,
 )
-from .node import seconds_of
+from .node_policies import seconds_of
 from .parts import GraphOutput, StreamPart
 from .policies import Budget, OnFailure, TimeoutPolicy
 from .sync import SyncFace

@@ -27,7 +27,7 @@ from ..compiled import Graph
 from ..context_schema import context_reader
 from ..drawing import Drawing, Edge, drawing
 from ..errors import GraphValidationError, InvalidUpdateError
-from ..node import RetryPolicies, Timeout, abandons, check_on_timeout, node_policies
+from ..node_policies import RetryPolicies, Timeout, abandons, check_on_timeout, node_policies
 from ..policies import Budget, CachePolicy, OnTimeout
 from ..types import END, START, Command
 from .by_name import elsewhere, with_one

@@ -12,7 +12,15 @@ from .._runtime.calls import TaskFuture, call_task
 from .._runtime.context import current
 from .._runtime.injection import hints_of, injections_of, is_generator
 from ..errors import GraphValidationError
-from ..node import NodePolicies, RetryPolicies, Timeout, abandons, check_abandonable, check_on_timeout, node_policies
+from ..node_policies import (
+    NodePolicies,
+    RetryPolicies,
+    Timeout,
+    abandons,
+    check_abandonable,
+    check_on_timeout,
+    node_policies,
+)
 from ..policies import CachePolicy, OnTimeout
 from .by_name import elsewhere, with_several
 

@@ -35,7 +35,7 @@ from ..compiled import Graph
 from ..context_schema import context_reader
 from ..drawing import Drawing, Edge, drawing
 from ..errors import GraphValidationError
-from ..node import NodePolicies, RetryPolicies, Timeout, check_abandonable, check_on_timeout, node_policies
+from ..node_policies import NodePolicies, RetryPolicies, Timeout, check_abandonable, check_on_timeout, node_policies
 from ..policies import Budget, CachePolicy, OnFailure, OnTimeout
 from ..types import END, RESERVED, START, All, Command, Send
 from .schema import Channel, Managed, Schema, is_schema, merge_channels, read_schema

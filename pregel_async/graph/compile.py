@@ -34,7 +34,7 @@ from ..channels import (
 )
 from ..compiled import Graph
 from ..errors import ErrorCode, GraphValidationError, InvalidRouteError, InvalidUpdateError
-from ..node import NodePolicies, abandons, flavour_of, seconds_of
+from ..node_policies import NodePolicies, abandons, flavour_of, seconds_of
 from ..policies import Budget, OnFailure
 from ..types import END, INTERRUPT, RESERVED, START, All, Command, Send
 from .builder import BranchSpec, CompiledStateGraph, NodeSpec, StateGraph, draw
