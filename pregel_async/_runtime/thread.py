@@ -30,14 +30,14 @@ from .._core.amending import amend
 from .._core.board import Board
 from .._core.program import PARENT, RETURN, Program, Write
 from .._core.task import Failed, Finished, Outcome, Paused, Task
-from ..channels import MISSING
 from ..errors import CheckpointNotFoundError, GraphChangedError, InvalidUpdateError, RecordedFailureError
 from ..types import Interrupt
 from .described import described
+from .encoder import Encoder
 from .hold import Hold, SpentBy
 from .namespaces import CALLER, has_child, made_on, parents_of, was_made_on
 from .outbox import Late, Outbox, outbox
-from .restore import BRANCH, kind_of, restore
+from .restore import BRANCH, restore
 from .spending import Amounts, as_text, minus, of_text, plus, total_of
 
 SUPERSTEP = TaskId("")
@@ -87,7 +87,7 @@ class Thread:
         caller: TaskId | None = None,
     ) -> None:
         self.hold = hold
-        self.codec = codec
+        self._encoder = Encoder(program, codec)
         self.program = program
         self.ns = ns
         self.metadata = metadata
@@ -107,6 +107,11 @@ class Thread:
         self._inside: dict[str, Thread] = {} if outer is None else outer._inside  # with "exit": the graphs inside
         if outer is None and isinstance(self._out, Late):
             self._out.end = self._store_all
+
+    @property
+    def codec(self) -> Codec:
+        """What its values are stored with."""
+        return self._encoder.codec
 
     @property
     def thread_id(self) -> str:
@@ -334,15 +339,11 @@ class Thread:
 
     def fingerprint(self, values: Sequence[Any]) -> bytes:
         """What tells values apart, in any process: as they would be stored, or else their types."""
-        try:
-            return self.codec.encode(list(values), channel="what a node gives")
-        except UnstorableValueError:
-            each = values if len(values) > 1 else ()
-            return b"".join([self.fingerprint((value,)) for value in each]) or type(values[0]).__qualname__.encode()
+        return self._encoder.fingerprint(values)
 
     def know(self, *hints: Any) -> None:
         """Make the codec take the types that these annotations name."""
-        self.codec = self.codec.with_annotations(*hints)
+        self._encoder.codec = self.codec.with_annotations(*hints)
 
     # ---- what is spent -----------------------------------------------------------------------------------------------
 
@@ -529,7 +530,7 @@ class Thread:
         if edits:
             before = self._records.get(AMENDED)
             earlier = () if before is None else (*before.writes, (BETWEEN, b""))
-            data = [(name, self.codec.encode(value, channel=name)) for name, value in self._tracked(edits)]
+            data = self._encoder.writes(edits)
             self.branch_off(board)
             amend(self.program, board, edits)
             entries[AMENDED] = (-1, TaskEntry(name="", writes=(*earlier, *data)))
@@ -592,7 +593,7 @@ class Thread:
             entry = self._entry(board, ran, outcomes, source)
         except UnstorableValueError as error:
             if source == "input":  # nothing is stored of it
-                self._locate(board)
+                self._encoder.locate(board)
             elif source == "loop":
                 await self._refuse(error, ran, outcomes)
             raise
@@ -669,22 +670,7 @@ class Thread:
 
     def _entry(self, board: Board, ran: Sequence[Task], outcomes: Sequence[Outcome], source: Source) -> Entry:
         """What the superstep changed, encoded."""
-        before, encode = self._ledger.state, self.codec.encode
-        values: dict[str, bytes] = {}
-        kinds: dict[str, str] = {}
-        emptied: list[str] = []
-        for name in board.changed:
-            channel = board.channels[name]
-            if not channel.tracked:
-                continue
-            stored = channel.checkpoint()
-            if stored is not MISSING:
-                values[name] = encode(stored, channel=name)
-                kind = kind_of(channel, stored)
-                if before.kinds.get(name) != kind:
-                    kinds[name] = kind
-            elif name in before.values:
-                emptied.append(name)
+        values, kinds, emptied = self._encoder.changed(board, self._ledger.state)
         seen: dict[str, dict[str, int]] = {}
         for task in ran:
             for trigger in task.triggers:
@@ -692,7 +678,7 @@ class Thread:
                 if version is not None and board.channels[trigger].tracked:
                     seen.setdefault(trigger, {})[task.node.name] = version
         results: dict[str, tuple[tuple[str, bytes | None], ...]] = {
-            by.id: tuple(self._shown(board, outcome.writes))
+            by.id: tuple(self._encoder.shown(board, outcome.writes))
             for task, outcome in zip(ran, outcomes, strict=True)
             if isinstance(outcome, Finished)
             and not task.node.hidden
@@ -719,21 +705,6 @@ class Thread:
         moved, self.hold.moved = self.hold.moved, {}
         return dict(moved)
 
-    def _shown(self, board: Board, writes: list[Write]) -> Iterator[tuple[str, bytes | None]]:
-        """A task's update as history shows it: None where the channel's new value is the very same object."""
-        for name, value in self._tracked(writes):
-            if name in self.program.keys:
-                same = board.values.get(name, MISSING) is value
-                yield name, None if same else self.codec.encode(value, channel=name)
-
-    def _locate(self, board: Board) -> None:
-        """Refuse an input by the key that the caller knows, where it is a mapping that one channel holds."""
-        for name in board.changed:
-            given = board.channels[name].checkpoint()
-            if isinstance(given, dict):
-                for key, value in given.items():
-                    self.codec.encode(value, channel=str(key))
-
     async def _refuse(self, error: UnstorableValueError, ran: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
         """Record the tasks that wrote a value which cannot be stored as failed; the others keep their results."""
         refused: list[Outcome] = []
@@ -741,7 +712,7 @@ class Thread:
             if (
                 isinstance(outcome, Finished)
                 and not self._has_result((outcome.by or task).id)
-                and self._encoded(outcome.writes) is None
+                and self._encoder.writes_if_storable(outcome.writes) is None
             ):
                 error.add_note(f"written by node {task.node.name!r}, superstep {task.step}, task {task.id}")
                 refused.append(Failed(error, outcome.writes[: outcome.own]))
@@ -751,9 +722,8 @@ class Thread:
 
     async def record(self, task: Task, writes: list[Write], *, routed: bool) -> None:
         """Store what a task wrote. Tasks that finish while a transaction is under way share the next one."""
-        encode = self.codec.encode
         try:
-            data = tuple([(name, encode(value, channel=name)) for name, value in self._tracked(writes)])
+            data = self._encoder.writes(writes)
         except UnstorableValueError as error:
             error.add_note(f"written by node {task.node.name!r}, superstep {task.step}, task {task.id}")
             raise
@@ -793,7 +763,7 @@ class Thread:
         Raises:
             UnstorableValueError
         """
-        data = tuple([(name, self.codec.encode(value, channel=name)) for name, value in self._tracked(writes)])
+        data = self._encoder.writes(writes)
         entry = self._with_spent(task.id, TaskEntry(name=task.node.name, writes=data))
         self._records[task.id] = entry
         self._out.stage(self._task_record(task.id, task.index, entry))
@@ -848,7 +818,7 @@ class Thread:
         if isinstance(outcome, Paused):
             yield task, self._with_spent(task.id, self._paused(task, outcome))
         elif not self._has_result(task.id):
-            written = self._encoded(outcome.writes)
+            written = self._encoder.writes_if_storable(outcome.writes)
             if written is not None:
                 yield task, self._with_spent(task.id, TaskEntry(name=task.node.name, writes=written))
 
@@ -859,10 +829,8 @@ class Thread:
             UnstorableValueError: with a note that names the task.
         """
         try:
-            for name, value in self._tracked(asked.writes or []):
-                self.codec.encode(value, channel=name)
-            for question in asked.interrupts:
-                self.codec.encode(question.value, channel="interrupt()")
+            self._encoder.writes(asked.writes or [])
+            self._encoder.questions(asked.interrupts)
         except UnstorableValueError as error:
             error.add_note(f"of node {task.node.name!r}, superstep {task.step}, task {task.id}")
             raise
@@ -870,11 +838,9 @@ class Thread:
     def _paused(self, task: Task, outcome: Paused) -> TaskEntry:
         return TaskEntry(
             name=task.node.name,
-            writes=() if outcome.writes is None else self._encoded(outcome.writes) or (),
+            writes=() if outcome.writes is None else self._encoder.writes_if_storable(outcome.writes) or (),
             routed=outcome.writes is None,
-            interrupts=tuple(
-                [(asked.id, self.codec.encode(asked.value, channel="interrupt()")) for asked in outcome.interrupts]
-            ),
+            interrupts=self._encoder.questions(outcome.interrupts),
             answers=self._answers_of(task.id),
         )
 
@@ -892,7 +858,7 @@ class Thread:
         entries: list[tuple[Task, TaskEntry]] = []
         for task, outcome in zip(tasks, outcomes, strict=True):
             if isinstance(outcome, Failed):
-                writes = () if outcome.writes is None else self._encoded(outcome.writes)
+                writes = () if outcome.writes is None else self._encoder.writes_if_storable(outcome.writes)
                 failed = self._failure(task.node.name, outcome.error, writes, routed=outcome.writes is None)
                 failed = msgspec.structs.replace(failed, answers=self._answers_of(task.id))
                 entries.append((task, self._with_spent(task.id, failed)))
@@ -914,20 +880,9 @@ class Thread:
             return False
         return True
 
-    def _tracked(self, writes: list[Write]) -> list[Write]:
-        """Without what goes to channels that are never stored."""
-        channels = self.program.channels
-        return [write for write in writes if write[0] not in channels or channels[write[0]].tracked]
-
     def _has_result(self, task_id: TaskId) -> bool:
         entry = self._records.get(task_id)
         return entry is not None and entry.finished
-
-    def _encoded(self, writes: list[Write]) -> tuple[tuple[str, bytes], ...] | None:
-        try:
-            return tuple([(name, self.codec.encode(value, channel=name)) for name, value in self._tracked(writes)])
-        except UnstorableValueError:
-            return None  # it would be refused by the commit too: the task runs again
 
     def _failure(
         self, name: str, error: BaseException, writes: tuple[tuple[str, bytes], ...] | None, *, routed: bool
