@@ -94,14 +94,6 @@ def check_observer(observer: object, error: type[Exception] = ConfigError) -> tu
     raise error(f"an observer is a subclass's instance of pregel_async.observing.Observer, not {what}")
 
 
-def check_control(control: object) -> RunControl | None:
-    """Raises `ConfigError`."""
-    if control is None or isinstance(control, RunControl):
-        return control
-    what = "the class: make one" if control is RunControl else repr(control)
-    raise ConfigError(f"control is a RunControl, not {what}")
-
-
 def check_capacity(capacity: int) -> int:
     """Raises `ConfigError`."""
     if not isinstance(cast("object", capacity), int) or isinstance(capacity, bool) or capacity < 1:

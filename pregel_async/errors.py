@@ -483,9 +483,13 @@ class BudgetExceededError(PregelError):
         self.step = step
         self.pending = pending
         shown = ", ".join(repr(node) for node in pending[:5]) + (", ..." if len(pending) > 5 else "")
+        if isinstance(limit, float):  # amounts of budgets are exact, so this is time
+            said, limited = f"taken {spent:.6g} s, and its time_limit is {limit:.6g} s", "time_limit"
+        else:
+            said, limited = f"spent {spent} of {name!r}, and its budget is {limit}", "budget"
         super().__init__(
-            f"the {per} has spent {spent} of {name!r}, and its budget is {limit}: it stopped after superstep "
-            f"{step}, and {shown} would run next. Raise the budget and call again with input None to go on"
+            f"the {per} has {said}: it stopped after superstep {step}, and {shown} would run next. Raise the {limited} "
+            "and call again with input None to go on"
         )
 
 

@@ -43,7 +43,6 @@ from .asking import (
     Overflow,
     StreamOptions,
     check_capacity,
-    check_control,
     check_observer,
     check_version,
     names_of_modes,
@@ -606,7 +605,7 @@ class Runs(SyncFace[InputT, OutputT]):
             store=store,
             breakpoints=stops if stops.before or stops.after else None,
             debug=self._debug,
-            control=check_control(control),
+            control=control,
             on_failure=self._on_failure
             if limits.on_failure is None
             else check_on_failure(self._program, limits.on_failure),

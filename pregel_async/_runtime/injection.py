@@ -103,12 +103,19 @@ def _what(
     return parameter.name if parameter.name in NAMES else None
 
 
-def check_signature(call: Callable[..., Any], *given: object, what: str, injected: tuple[tuple[str, str], ...]) -> None:
+def check_signature(
+    call: Callable[..., Any],
+    *given: object,
+    what: str,
+    injected: tuple[tuple[str, str], ...],
+    handles: bool = False,
+) -> None:
     """Refuse a function that cannot be called with what it will get.
 
     Args:
         given: stand-ins for the positional arguments.
         what: the function and what it is called with, as the message says it.
+        handles: it is an error handler, and may have the failure too.
 
     Raises:
         GraphValidationError
@@ -116,9 +123,10 @@ def check_signature(call: Callable[..., Any], *given: object, what: str, injecte
     try:
         inspect.signature(call).bind(*given, **dict.fromkeys((name for name, _ in injected)))
     except TypeError as error:
+        names = ", ".join(("error", *NAMES) if handles else NAMES)
         raise GraphValidationError(
             f"{what}: {error}. Bind what else it needs, with functools.partial; the runtime fills in parameters named "
-            f"{', '.join(NAMES)}"
+            f"{names}{', and one annotated NodeError' if handles else ''}"
         ) from error
     except ValueError:
         return  # a builtin that tells nothing about itself

@@ -415,7 +415,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         if not callable(cast("object", call)) or is_generator(call):
             raise GraphValidationError(f"{what} is a function, and {call!r} is not one that returns an update")
         injects = injections_of(call, after=1, handles=True)
-        check_signature(call, object(), what=f"{what} is called with the node's input", injected=injects)
+        check_signature(call, object(), what=f"{what} is called with the node's input", injected=injects, handles=True)
         schema = self._annotated_schema(call, f"input schema of {what}", None)
         if schema is not None:
             merge_channels(self.channels, schema, self.managed)

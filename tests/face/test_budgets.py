@@ -361,6 +361,10 @@ async def test_a_run_stops_when_its_time_is_over(given: str, saver: BaseCheckpoi
     with pytest.raises(BudgetExceededError) as stopped:
         await graph.ainvoke({}, "t", **(limit if given == "call" else {}))
     assert (stopped.value.name, stopped.value.spent, stopped.value.limit) == ("seconds", 12, 10)
+    assert str(stopped.value).startswith(
+        "the run has taken 12 s, and its time_limit is 10 s: it stopped after superstep 3"
+    )
+    assert "Raise the time_limit and call again" in str(stopped.value)
     assert (await graph.aget_state("t")).values["log"] == ["x"] * 3
     assert (await graph.ainvoke(None, "t"))["log"] == ["x"] * 5
 

@@ -218,6 +218,15 @@ def test_a_handler_that_is_no_function_of_a_state(handler: Any) -> None:
         StateGraph(State).set_node_defaults(error_handler=handler)
 
 
+def test_a_handlers_parameter_that_is_called_otherwise() -> None:
+    """It is told how a handler gets the failure: by name, or by annotation."""
+    expected = "'err'. .* named error, config, .*, and one annotated NodeError$"
+    with pytest.raises(GraphValidationError, match=expected):
+        StateGraph(State).add_node("n", node, error_handler=lambda state, err: None)
+    with pytest.raises(GraphValidationError, match="previous$"):
+        StateGraph(State).add_node("n", lambda state, err: None)
+
+
 def test_a_handler_that_is_a_generator_or_a_graph() -> None:
     """Issue 5, bad input: a generator and a graph are refused too, with what to do."""
 

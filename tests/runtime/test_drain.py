@@ -71,16 +71,6 @@ async def drained(graph: Any, given: Any, config: Any = "t", **arguments: Any) -
 # ---- the control ------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_no_control_is_refused() -> None:
-    """Bad input: it is said before a node runs, and in words."""
-    chain = Chain("a")
-    with pytest.raises(ConfigError, match="control is a RunControl, not the class: make one"):
-        await chain.graph.ainvoke({}, control=RunControl)
-    with pytest.raises(ConfigError, match="control is a RunControl, not 'drain'"):
-        await chain.graph.ainvoke({}, control="drain")
-    assert chain.ran == []
-
-
 def test_a_control_keeps_its_first_reason() -> None:
     """1.25: `request_drain(reason)`, `drain_requested`, `drain_reason`."""
     control = RunControl()
