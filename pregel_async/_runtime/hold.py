@@ -91,7 +91,7 @@ class Hold:
         self.saver = saver
         self.world = world
         self.claim = claim
-        self.durability = durability
+        self.durability: Durability = durability
         self.broken: BaseException | None = None
         self.fresh = claim.newest is None
         self.released = False

@@ -625,7 +625,7 @@ class Thread:
 
     def _drop_inside(self) -> None:
         """The superstep is over: so are the graphs that its nodes ran, but for those that keep their state."""
-        over = [self]
+        over: list[Thread] = [self]
         for ns, thread in sorted(self._inside.items(), key=lambda item: len(item[1].parents)):
             if thread._outer in over and thread.caller is None:
                 over.append(thread)
