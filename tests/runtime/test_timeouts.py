@@ -466,7 +466,7 @@ async def test_a_send_that_an_edit_puts_off(world: VirtualWorld) -> None:
     async def worker(seconds: int) -> None:
         await world.sleep(seconds)
 
-    made = StateGraph(State).add_node("worker", worker).add_node("other", lambda state: None)  # type: ignore[type-var]  # a Send's bare input
+    made = StateGraph(State).add_node("worker", worker).add_node("other", lambda state: None)
     made.add_conditional_edges(START, lambda state: Send("worker", 7, timeout=5))
     graph = made.compile(InMemorySaver(), world=world, interrupt_before=["worker"])
     await graph.ainvoke({}, "t")
