@@ -40,7 +40,7 @@ class CallOptions(TypedDict, total=False):
     budgets: Mapping[str, Budget] | None
     time_limit: float | timedelta | None
     control: RunControl | None
-    observer: Observer | None
+    observer: Observer | Sequence[Observer] | None
 
 
 class StreamOptions(CallOptions, total=False):
@@ -85,11 +85,13 @@ def policies_of(overflow: Overflow, modes: Sequence[str]) -> dict[str, OverflowP
 
 
 def check_observer(observer: object, error: type[Exception] = ConfigError) -> tuple[Observer, ...]:
-    """One observer, or none. Raises `error`."""
+    """One observer, several, or none. Raises `error`."""
     if observer is None:
         return ()
     if isinstance(observer, Observer):
         return (observer,)
+    if isinstance(observer, (list, tuple)):
+        return tuple(each for one in cast("Sequence[object]", observer) for each in check_observer(one, error))
     what = f"the class {observer.__name__}: make one" if isinstance(observer, type) else f"a {type(observer).__name__}"
     raise error(f"an observer is a subclass's instance of pregel_async.observing.Observer, not {what}")
 

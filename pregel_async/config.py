@@ -156,7 +156,18 @@ def check_budgets(
         if known is not None and name not in known:
             there = ", ".join(sorted(known)) or "none"
             raise error(f"there is no budget {name!r} to change: the graph was compiled with {there}")
-    return {**(known or {}), **given}
+    before = known or {}
+    return {**before, **{name: _over(before.get(name), budget) for name, budget in given.items()}}
+
+
+def _over(before: Budget | None, budget: Budget) -> Budget:
+    """A call's budget, with the limits that it leaves open as the graph has them."""
+    if before is None:
+        return budget
+    return Budget(
+        run=before.run if budget.run is None else budget.run,
+        thread=before.thread if budget.thread is None else budget.thread,
+    )
 
 
 def check_durability(durability: str | None, *, stored: bool, around: Durability | None) -> Durability:

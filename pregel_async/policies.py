@@ -121,7 +121,7 @@ def retry_after_of(error: BaseException) -> str | None:
     return None
 
 
-class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+class RetryPolicy(msgspec.Struct, frozen=True):
     """How often, after how long, and after which failures a node is tried again.
 
     Before the second attempt the run waits `initial_interval`, before each further one `backoff_factor` times as

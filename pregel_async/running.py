@@ -117,7 +117,7 @@ class Runs(SyncFace[InputT, OutputT]):
         on_failure: OnFailure = "fail_fast",
         budgets: Mapping[str, Budget] | None = None,
         time_limit: float | timedelta | None = None,
-        observer: Observer | None = None,
+        observer: Observer | Sequence[Observer] | None = None,
         read_context: Callable[[Any], Any] | None = None,
         coerce_state: Callable[[Any], Any] | None = None,
         coerce_output: Callable[[Any], Any] | None = None,
@@ -214,7 +214,7 @@ class Runs(SyncFace[InputT, OutputT]):
         budgets: Mapping[str, Budget] | None = None,
         time_limit: float | timedelta | None = None,
         control: RunControl | None = None,
-        observer: Observer | None = None,
+        observer: Observer | Sequence[Observer] | None = None,
         version: Literal["v1", "v2"] = "v1",
     ) -> Any:
         """Run to the end, or to where the run pauses, and return the output.
@@ -299,7 +299,7 @@ class Runs(SyncFace[InputT, OutputT]):
         budgets: Mapping[str, Budget] | None = None,
         time_limit: float | timedelta | None = None,
         control: RunControl | None = None,
-        observer: Observer | None = None,
+        observer: Observer | Sequence[Observer] | None = None,
         capacity: int = CAPACITY,
         overflow: Overflow = "block",
         keep_events: bool = False,
@@ -561,7 +561,7 @@ class Runs(SyncFace[InputT, OutputT]):
         on_conflict: OnConflict,
         limits: _Limits,
         control: RunControl | None,
-        observer: Observer | None,
+        observer: Observer | Sequence[Observer] | None,
     ) -> _Call:
         """A call's settings, checked; and the node that makes it, when the graph runs as part of its run.
 

@@ -113,7 +113,7 @@ class SyncFace(Generic[InputT, OutputT]):
         budgets: Mapping[str, Budget] | None = None,
         time_limit: float | timedelta | None = None,
         control: RunControl | None = None,
-        observer: Observer | None = None,
+        observer: Observer | Sequence[Observer] | None = None,
         version: Literal["v1", "v2"] = "v1",
     ) -> Any:
         """Run to the end, or to where the run pauses, and return the output: `ainvoke`, waited for."""
@@ -173,7 +173,7 @@ class SyncFace(Generic[InputT, OutputT]):
         budgets: Mapping[str, Budget] | None = None,
         time_limit: float | timedelta | None = None,
         control: RunControl | None = None,
-        observer: Observer | None = None,
+        observer: Observer | Sequence[Observer] | None = None,
         capacity: int = CAPACITY,
         overflow: Overflow = "block",
         keep_events: bool = False,

@@ -54,11 +54,13 @@ class Results:
         Args:
             value: gives the node's input.
             compute: runs the task; given the node's own writes, only what follows them.
-            answered: somebody has answered what it asked: it is not to get what another was answered.
+            answered: somebody has answered what it asked: nobody else is to get what comes of that, nor it another's.
         """
         node = task.node
         policy = node.cache
         assert policy is not None
+        if answered:
+            return await compute(None)
         try:
             key = self._key(node, value())
         except Exception as error:  # what the input is made of, what key_func makes of it, or what cannot be a key
@@ -69,7 +71,7 @@ class Results:
 
         async def compute_once() -> bytes | None:
             nonlocal computed, kept
-            found = None if answered else (await self.cache.aget([key])).get(key)
+            found = (await self.cache.aget([key])).get(key)
             if found is not None:
                 kept = self._read(found)
             if kept is not None:
@@ -86,10 +88,6 @@ class Results:
             await self.cache.aset({key: (made, policy.ttl)})
             return made
 
-        if answered:
-            await compute_once()
-            assert computed is not None
-            return computed
         shared, _ = await self.cache.flights.share(key, compute_once)
         if computed is not None:
             return computed

@@ -8,7 +8,7 @@ what it saves                channel `__previous__`, which the thread's next run
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeVar, get_args, get_origin, overload
 
@@ -105,7 +105,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         cache: BaseCache | None = None,
         budgets: Mapping[str, Budget] | None = None,
         time_limit: float | timedelta | None = None,
-        observer: Observer | None = None,
+        observer: Observer | Sequence[Observer] | None = None,
     ) -> None:
         if callable(checkpointer) and not isinstance(checkpointer, BaseCheckpointSaver):
             raise GraphValidationError("entrypoint is called: @entrypoint(), or @entrypoint(checkpointer=saver)")

@@ -103,7 +103,7 @@ class CompileOptions(TypedDict, total=False):
     on_failure: OnFailure
     budgets: Mapping[str, Budget] | None
     time_limit: float | timedelta | None
-    observer: Observer | None
+    observer: Observer | Sequence[Observer] | None
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -536,7 +536,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         on_failure: OnFailure = "fail_fast",
         budgets: Mapping[str, Budget] | None = None,
         time_limit: float | timedelta | None = None,
-        observer: Observer | None = None,
+        observer: Observer | Sequence[Observer] | None = None,
     ) -> CompiledStateGraph[Any, Any, Any]:
         """Check the graph and make it runnable. The builder is left as it is, and may be changed and compiled again.
 

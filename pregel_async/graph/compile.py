@@ -60,7 +60,7 @@ def compile_program(
     on_failure: OnFailure,
     budgets: Mapping[str, Budget] | None,
     time_limit: float | timedelta | None,
-    observer: Observer | None,
+    observer: Observer | Sequence[Observer] | None,
 ) -> CompiledStateGraph[Any, Any, Any]:
     """The runnable graph. The builder is only read."""
     _validate(builder)

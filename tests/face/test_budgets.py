@@ -329,6 +329,14 @@ def test_bad_limits_are_refused_where_they_are_made(bad: Any) -> None:
         Budget(**bad)
 
 
+async def test_a_call_changes_the_limits_that_it_names() -> None:
+    """The others stay as they were compiled."""
+    graph = loop_of(9).compile(InMemorySaver(), budgets={"tokens": Budget(run=15, thread=45)})
+    with pytest.raises(BudgetExceededError) as stopped:
+        await graph.ainvoke({}, "t", budgets={"tokens": Budget(run=1000)})
+    assert (stopped.value.per, stopped.value.limit, stopped.value.spent) == ("thread", 45, 50)
+
+
 async def test_a_call_changes_known_budgets_only() -> None:
     """An unknown one is a mistake."""
     graph = loop_of(1).compile(budgets=TOKENS)

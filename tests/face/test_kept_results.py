@@ -311,7 +311,7 @@ async def test_a_graph_as_a_node_is_kept_as_a_whole() -> None:
 
 
 async def test_a_question_is_not_a_result() -> None:
-    """A node that asks is kept when it has been answered, with what it then returned."""
+    """P8: nor is what comes of the answer, which is one person's: the next is asked again."""
     runs = 0
 
     async def ask(state: State) -> dict[str, list[str]]:
@@ -323,8 +323,8 @@ async def test_a_question_is_not_a_result() -> None:
     assert "__interrupt__" in await graph.ainvoke({"x": 1}, "a")
     assert "__interrupt__" in await graph.ainvoke({"x": 1}, "b")
     assert (await graph.ainvoke(Command(resume="so"), "a"))["log"] == ["so"]
-    assert (await graph.ainvoke({"x": 1}, "c"))["log"] == ["so"]
-    assert runs == 3
+    assert "__interrupt__" in await graph.ainvoke({"x": 1}, "c")
+    assert runs == 4
 
 
 async def test_retries_come_before_keeping_and_handlers_after() -> None:

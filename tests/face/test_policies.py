@@ -471,3 +471,10 @@ def test_an_exception_with_traps() -> None:
 def test_what_a_policy_is_for(retry_on: Any, error: Exception, applies: bool) -> None:
     """Issue 5: `retry_on` is a class, several, or a predicate; of a group (a node's own task group), each counts."""
     assert RetryPolicy(retry_on=retry_on).applies_to(error) is applies
+
+
+def test_a_retry_policy_may_be_given_by_position() -> None:
+    """In LangGraph's order of fields, so that a graph moves over by its imports."""
+    assert RetryPolicy(0.1, 3.0, 60.0, 5, False) == RetryPolicy(
+        initial_interval=0.1, backoff_factor=3.0, max_interval=60.0, max_attempts=5, jitter=False
+    )

@@ -404,3 +404,11 @@ def test_figures_do_not_grow_with_what_they_count() -> None:
         figures.observe(written(1.0))
     assert len(figures._latencies) == KEPT
     assert (figures.latency(0.99999), figures.latency(1), figures.writes) == (1.0, 9.0, KEPT + 1)
+
+
+async def test_a_graph_and_a_call_may_have_several() -> None:
+    """Each is told everything, once, however often it was given."""
+    one, two, three = Figures(), Figures(), Figures()
+    graph = chain(("a", node("a"))).compile(observer=[one, two])
+    await graph.ainvoke({"log": []}, observer=[three, one])
+    assert [each.supersteps for each in (one, two, three)] == [1, 1, 1]

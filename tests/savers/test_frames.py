@@ -42,11 +42,17 @@ def test_a_frame_may_be_any_view_of_bytes() -> None:
         assert bytes(unseal(view, "here")) == BODY
 
 
-def test_the_layout_of_format_1_is_forever() -> None:
-    assert FORMAT == 1
-    golden = bytes.fromhex("c150010000000000000009afde32799301a568656c6c6fc0")
-    assert golden == FRAME == sealed(1, BODY)
-    assert bytes(unseal(golden, "here")) == BODY
+def test_the_layout_of_each_format_is_forever() -> None:
+    """P11: what any version has stored is read by all that come later."""
+    assert FORMAT == 2
+    golden = {
+        1: bytes.fromhex("c150010000000000000009afde32799301a568656c6c6fc0"),
+        2: bytes.fromhex("c1500200000000000000094558ef1b9301a568656c6c6fc0"),
+    }
+    for number, frame in golden.items():
+        assert frame == sealed(number, BODY)
+        assert bytes(unseal(frame, "here")) == BODY
+    assert golden[FORMAT] == FRAME
 
 
 @pytest.mark.parametrize("body", [b"", BODY, bytes(range(256))], ids=["empty", "short", "long"])
