@@ -33,7 +33,7 @@ def _same(body: memoryview) -> memoryview:
 _READERS: dict[int, Callable[[memoryview], memoryview]] = {1: _same, 2: _same}
 """Format number -> what makes a body of the current format out of a body of that format. Entries are never removed.
 
-2 has fields behind those of 1, of handled failures and of what was spent. Who does not know them must not go on from it.
+2 has fields behind those of 1, of handled failures and of what was spent. Who does not know them cannot go on from it.
 """
 
 
