@@ -137,6 +137,7 @@ class GraphEndpoint:
             subgraphs=inside,
             before=body.interrupt_before if asked.after is None else known.before,
             after=body.interrupt_after if asked.after is None else known.after,
+            context=context is not None,
         )
         messages = "messages" in shown
         try:

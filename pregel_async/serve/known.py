@@ -11,6 +11,7 @@ from ..types import StreamMode
 
 GRAPH, ATTEMPT, MODES, SUBGRAPHS = "graph", "attempt", "stream_mode", "stream_subgraphs"
 BEFORE, AFTER = "interrupt_before", "interrupt_after"
+CONTEXT = "has_context"
 
 Stops = str | list[str] | None
 """Nodes to stop at, "*" for all; None for those that the graph was compiled with."""
@@ -25,6 +26,7 @@ class Known(msgspec.Struct, kw_only=True):
         modes: what is shown of it, and kept; with "messages-tuple".
         subgraphs: the graphs inside are shown too.
         before, after: where its client wants it to stop.
+        context: its nodes have a context, which is not stored.
     """
 
     run_id: str = ""
@@ -33,6 +35,7 @@ class Known(msgspec.Struct, kw_only=True):
     subgraphs: bool = False
     before: Stops = None
     after: Stops = None
+    context: bool = False
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> Known:
@@ -45,6 +48,7 @@ class Known(msgspec.Struct, kw_only=True):
             subgraphs=metadata.get(SUBGRAPHS) is True,
             before=_stops(metadata.get(BEFORE)),
             after=_stops(metadata.get(AFTER)),
+            context=metadata.get(CONTEXT) is True,
         )
 
     def metadata(self, graph: str) -> dict[str, Any]:
@@ -54,6 +58,7 @@ class Known(msgspec.Struct, kw_only=True):
             ATTEMPT: self.attempt,
             MODES: ",".join(self.modes),
             SUBGRAPHS: self.subgraphs,
+            CONTEXT: self.context,
             # Names of nodes may have commas in them. None keeps a client from saying it in its own metadata.
             BEFORE: None if self.before is None else msgspec.json.encode(self.before).decode(),
             AFTER: None if self.after is None else msgspec.json.encode(self.after).decode(),

@@ -84,6 +84,13 @@ async def _pick_up(
             return
         more: dict[str, Any] = dict(answer)
         run = Known.of(header.metadata)
+        if run.context and "context" not in more:
+            log.warning(
+                "thread %r was cut off and is left alone: its nodes have a context, which is not stored. Let pick_up= "
+                "be a function that gives it again, or its client come back",
+                thread_id,
+            )
+            return
         run.attempt += 1
         config: dict[str, Any] = {**more.get("config", {}), "run_id": run.run_id}
         config["metadata"] = {**config.get("metadata", {}), **run.metadata(graph.name)}

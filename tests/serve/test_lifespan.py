@@ -171,6 +171,32 @@ async def test_a_drain_waits_for_so_long() -> None:
 # ---- picking up ------------------------------------------------------------------------------------------------------
 
 
+async def test_what_had_a_context_is_not_picked_up_without_it(caplog: pytest.LogCaptureFixture) -> None:
+    """Its nodes would find None, and fail for a reason that is none; whoever comes back brings it again."""
+    gate, contexts = Gate(), []
+    saver = InMemorySaver()
+
+    async def held(state: Any, runtime: Runtime[Any]) -> dict[str, list[str]]:
+        contexts.append(runtime.context)
+        await gate()
+        return {"log": ["held"]}
+
+    graph = chain(("held", held)).compile(name="held")
+    async with browsing(application(Starlette, graph, saver=saver)) as browser:
+        exchange = browser.open("/held", json={**BODY, "context": {"user": "ada"}}, headers={"user": "ada"})
+        await gate.reached.wait()
+        exchange.cut()
+        await exchange.over.wait()
+    gate.opened.set()
+    with caplog.at_level("WARNING", logger="pregel_async.serve"):
+        async with browsing(application(Starlette, graph, saver=saver, pick_up=True)):
+            while not caplog.records:
+                await anyio.sleep(0)
+    assert "'ada' was cut off and is left alone" in caplog.text
+    assert (await graph.with_checkpointer(saver).aget_state("ada")).next == ("held",)
+    assert contexts == [{"user": "ada"}]
+
+
 async def test_what_was_cut_off_is_picked_up() -> None:
     """And nothing else: not what asks, has failed, has stopped or is done, nor what was cancelled because its readers had left,
     nor what no endpoint has started."""
@@ -199,8 +225,11 @@ async def test_what_was_cut_off_is_picked_up() -> None:
         for path in ("ask", "failing", "stopping"):
             await browser.ask(f"/{path}", json=BODY, headers={"user": path})
     own = held.with_checkpointer(saver)
-    with anyio.move_on_after(0.01):
-        await own.ainvoke({"log": []}, "own")
+    gate.reached = anyio.Event()
+    async with anyio.create_task_group() as group:
+        group.start_soon(own.ainvoke, {"log": []}, "own")
+        await gate.reached.wait()
+        group.cancel_scope.cancel()
     gate.opened.set()
     ran.clear()
     async with browsing(application(Starlette, *graphs, saver=saver, pick_up=True)) as browser:
