@@ -57,6 +57,11 @@ class Attempts(Protocol):
         """One attempt at a task."""
         ...
 
+    @property
+    def context(self) -> Any:
+        """Of the call."""
+        ...
+
     def input_of(self, task: Task) -> Any:
         """What the node gets."""
         ...
@@ -100,7 +105,11 @@ async def guarded(
             outcome = await compute(given)
         else:
             outcome = await results.share(
-                task, lambda: attempts.input_of(task), compute, answered=records is not None and records.answered(task)
+                task,
+                lambda: attempts.input_of(task),
+                compute,
+                context=attempts.context,
+                answered=records is not None and records.answered(task),
             )
         if handler is None or not isinstance(outcome, Failed) or not can_be_handled(outcome, final):
             return outcome

@@ -47,12 +47,14 @@ class Results:
         value: Callable[[], Any],
         compute: Callable[[list[Write] | None], Awaitable[Settled]],
         *,
+        context: Any = None,
         answered: bool = False,
     ) -> Settled:
         """What becomes of a task whose node has a cache policy.
 
         Args:
             value: gives the node's input.
+            context: the call's. It counts where the node asks for it, and no `key_func` says what counts.
             compute: runs the task; given the node's own writes, only what follows them.
             answered: somebody has answered what it asked: nobody else is to get what comes of that, nor it another's.
         """
@@ -62,7 +64,7 @@ class Results:
         if answered:
             return await compute(None)
         try:
-            key = self._key(node, value())
+            key = self._key(node, value(), context)
         except Exception as error:  # what the input is made of, what key_func makes of it, or what cannot be a key
             error.add_note(f"while looking for a kept result of node {node.name!r}, superstep {task.step}")
             return Failed(error)
@@ -100,11 +102,15 @@ class Results:
         """Forget what these nodes made."""
         await self.cache.aclear([namespace_of(node) for node in nodes])
 
-    def _key(self, node: Node, value: Any) -> FullKey:
+    def _key(self, node: Node, value: Any, context: Any) -> FullKey:
         policy = node.cache
         assert policy is not None
         try:
-            known_by = value if policy.key_func is None else node.keyed(policy.key_func, value)
+            known_by = value
+            if policy.key_func is not None:
+                known_by = node.keyed(policy.key_func, value)
+            elif context is not None and any(what == "runtime" for _, what in node.injects):
+                known_by = [value, context]  # what it makes may be one user's
             bytes_ = self._codec.canonical(known_by, channel=f"the input of node {node.name!r}")
         except UnstorableValueError as error:
             error.add_note("give its CachePolicy a key_func, which says what the input is known by")

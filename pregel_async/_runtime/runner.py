@@ -322,6 +322,10 @@ class _Attempts:
             failure=failure,
         )
 
+    @property
+    def context(self) -> Any:
+        return self._runner.around.context
+
     def input_of(self, task: Task) -> Any:
         return self._board.input_of(task.node) if task.send < 0 else isolate(task.arg)
 

@@ -21,6 +21,7 @@ from pregel_async import (
     NodeBuilder,
     Pregel,
     RetryPolicy,
+    Runtime,
     Send,
     StateGraph,
     entrypoint,
@@ -198,6 +199,23 @@ async def test_streams_say_that_a_result_was_kept() -> None:
     chunks = [chunk async for chunk in graph.astream({"x": 1}, stream_mode=["updates", "tasks"])]
     assert [mode for mode, _ in chunks] == ["tasks", "updates"]
     assert chunks[1][1] == {"node": {"log": ["x is 1"]}, "__metadata__": {"cached": True}}
+
+
+async def test_a_context_that_a_node_asks_for_is_part_of_its_input() -> None:
+    """What it makes for one user is not another's; a `key_func` may say that it is."""
+    runs: list[Any] = []
+
+    async def greet(state: State, runtime: Runtime[dict[str, str]]) -> dict[str, list[str]]:
+        runs.append(runtime.context)
+        return {"log": [f"hello {runtime.context['user']}"]}
+
+    graph = graph_of(greet, policy=CachePolicy())
+    for user in ("ada", "bob", "ada"):
+        assert (await graph.ainvoke({"x": 1}, context={"user": user}))["log"] == [f"hello {user}"]
+    assert len(runs) == 2
+    shared = graph_of(greet, policy=CachePolicy(key_func=of_x))
+    for user in ("ada", "bob"):
+        assert (await shared.ainvoke({"x": 1}, context={"user": user}))["log"] == ["hello ada"]
 
 
 async def test_commands_and_sends_are_kept_with_the_update() -> None:
