@@ -77,6 +77,8 @@ async def attempt(
         running.within.sign()  # the graph that it runs goes on
     token = CURRENT.set(running)
     progress = _Progress(given, natively_cancelled)
+    if around.running is not None:
+        around.running.add(running)
     try:
         if around.observed is not None and not task.node.hidden and (given is None or task.node.routers):
             running.observe(around.observed, routes=given is not None)
@@ -89,6 +91,8 @@ async def attempt(
         return await _timed(running, record, progress, contained=contained)
     finally:
         running.end()
+        if around.running is not None:
+            around.running.discard(running)
         CURRENT.reset(token)
         if running.place is not None:
             running.place.leave()

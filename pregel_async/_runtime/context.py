@@ -206,6 +206,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
         debug: warn when a node changes its input in place.
         budgets: of the graph.
         results: of its nodes, kept from run to run; None when none are.
+        running: the attempts that are under way, where a superstep may run out of time; else None.
         overhears: makes models that a node calls show what they say, given the node's writer; None when nobody reads
             it.
         observed: the run, as it is observed; None when nobody does.
@@ -226,6 +227,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     debug: bool
     budgets: Mapping[str, Budget] = {}
     results: Results | None = None
+    running: set[Running] | None = None
     overhears: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
     observed: Observed | None = None
 

@@ -407,6 +407,7 @@ class _Run:
             call=self._runner.call,
             debug=settings.debug,
             budgets=settings.budgets,
+            running=None if program.step_timeout is None else set(),
             results=outer.around.results if settings.results is None and outer is not None else settings.results,
             overhears=None if log is None or log.spoke is None else overhears,
             observed=observed,

@@ -436,8 +436,11 @@ class _Group:
         return True
 
     def expire(self) -> None:
-        """The superstep's time is up: whatever becomes of the tasks that go on does not count any more."""
+        """The superstep's time is up: whatever becomes of the tasks that go on does not count any more, and whatever they
+        do reaches nothing."""
         self._late = []
+        for running in list(self._runner.around.running or ()):
+            running.stop()
 
     def _is_late(self, outcome: Outcome, failures: list[Exception]) -> bool:
         """Whether an outcome comes after the time, and does not end the process. A failure is told with the timeout."""

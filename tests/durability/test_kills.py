@@ -1,6 +1,6 @@
 """Real processes, killed with SIGKILL at random moments, and started again at once, in each durability mode.
 
-`PREGEL_KILLS` says how many in each (50 by default), `PREGEL_SEED` which ones. `PREGEL_LOSSES` names a file to which a
+`PREGEL_KILLS` says how many in each (20 by default), `PREGEL_SEED` which ones. `PREGEL_LOSSES` names a file to which a
 line is added for every test: the mode, and for each thread of a killed process how many supersteps were lost after which
 another had begun. `python tests/durability/test_kills.py FILE` sums it up.
 """
@@ -30,7 +30,7 @@ from pregel_async import StateGraph
 from pregel_async.types import Durability
 
 HERE = Path(__file__).parent
-KILLS = int(os.environ.get("PREGEL_KILLS", "50"))
+KILLS = int(os.environ.get("PREGEL_KILLS", "20"))
 SEED = int(os.environ.get("PREGEL_SEED", "0"))
 PARTS = 5
 """Tests that the kills of random graphs are split over, so that they can run side by side."""

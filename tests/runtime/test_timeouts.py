@@ -706,6 +706,32 @@ async def test_a_late_node_of_a_superstep(count: int, world: VirtualWorld) -> No
         assert (await graph.aget_state("t")).values == {"log": []}
 
 
+async def test_the_clean_up_of_a_late_superstep_reaches_nothing(world: VirtualWorld) -> None:
+    """Issue 5: neither of its nodes nor of those of a graph inside, of which it is the node's superstep."""
+    refused: list[str] = []
+
+    async def node(state: Any, writer: StreamWriter) -> None:
+        writer("begun")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            for late in (lambda: writer("late"), lambda: interrupt("late?")):
+                try:
+                    late()
+                except OutsideRunError as error:
+                    refused.append(str(error))
+
+    inner = StateGraph(State).add_node("inside", node).add_edge(START, "inside").compile()
+    made = StateGraph(State).add_node("beside", node).add_node("sub", inner)
+    graph = made.add_edge(START, "beside").add_edge(START, "sub").compile(world=world, step_timeout=5)
+    seen: list[Any] = []
+    with pytest.raises(StepTimeoutError):
+        async for chunk in graph.astream({}, stream_mode="custom", subgraphs=True):
+            seen.append(chunk[1])
+    assert seen == ["begun", "begun"]
+    assert len(refused) == 4
+
+
 async def test_step_timeout_of_retries_and_handlers(world: VirtualWorld) -> None:
     """Issue 5: the superstep's time is for all attempts, the waits between them and the handler; none begins after."""
     ran: list[str] = []
