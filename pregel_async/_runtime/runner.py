@@ -436,8 +436,8 @@ class _Group:
         return True
 
     def expire(self) -> None:
-        """The superstep's time is up: whatever becomes of the tasks that go on does not count any more, and whatever they
-        do reaches nothing."""
+        """The superstep's time is up: whatever becomes of the tasks that go on does not count any more, and whatever
+        they do reaches nothing."""
         self._late = []
         for running in list(self._runner.around.running or ()):
             running.stop()
