@@ -48,7 +48,8 @@ RetryPolicy(retry_on=OSError, max_attempts=5)
 RetryPolicy(retry_on=(OSError, KeyError))
 RetryPolicy(max_attempts="many")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
 RetryPolicy(retry_on=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
-RetryPolicy(3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong on purpose
+RetryPolicy(0.1, 3.0, 60.0, 5, False)  # by position, as in LangGraph
+RetryPolicy("often")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
 TimeoutPolicy(run_timeout=timedelta(1), idle_timeout=2, refresh_on="heartbeat")
 TimeoutPolicy(refresh_on="never")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
 Collect(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
