@@ -733,9 +733,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "P4: storage fails, and a policy runs the node again",
         RUNNER,
         "Runner._is_final",
-        "self._broken is not None or",
-        "",
-        ("tests/durability/test_recorded_before.py::test_storage_is_not_tried_again",),
+        "(hold is not None and hold.broken is not None)",
+        "False",
+        ("tests/durability/test_storage_is_nobodys.py::test_of_a_graph_inside",),
     ),
     Fault(
         "budget-off-by-one",
