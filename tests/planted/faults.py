@@ -733,9 +733,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "P4: storage fails, and a policy runs the node again",
         RUNNER,
         "Runner._is_final",
-        "(hold is not None and hold.broken is not None)",
-        "False",
-        ("tests/durability/test_storage_is_nobodys.py::test_of_a_graph_inside",),
+        "if self._broken is not None or (hold is not None and hold.broken is not None):",
+        "if False:",
+        ("tests/durability/test_storage_is_nobodys.py::test_of_a_task_that_is_called",),
     ),
     Fault(
         "budget-off-by-one",
