@@ -78,10 +78,11 @@ def langchain(session: nox.Session) -> None:
 
 @nox.session
 def adapters(session: nox.Session) -> None:
-    """Tokens of real SDKs, from recorded bytes: the suite skips those that are not installed."""
+    """Tokens and errors of real SDKs: the suite skips those that are not installed."""
     install(session, "test")
-    session.install("-q", "langchain-core", "openai", "anthropic")
-    pytest(session, "-q", "-p", "no:langsmith_plugin", "tests/adapters", "tests/test_chat_service.py")
+    session.install("-q", "langchain-core", "openai", "anthropic", "requests")
+    tests = ("tests/adapters", "tests/test_chat_service.py", "tests/face/test_policies.py")
+    pytest(session, "-q", "-p", "no:langsmith_plugin", *tests)
 
 
 @nox.session

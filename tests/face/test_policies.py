@@ -350,7 +350,7 @@ def httpx_error(status: int, headers: dict[str, str] | None = None) -> Exception
 
 
 def requests_error(status: int, headers: dict[str, str] | None = None) -> Exception:
-    requests = pytest.importorskip("requests", reason="requests is not installed here")
+    requests = pytest.importorskip("requests", reason="requests is not installed here: nox -s adapters")
     response = requests.Response()
     response.status_code = status
     response.headers.update(headers or {})
@@ -379,7 +379,7 @@ class AiohttpError(Exception):
 
 
 def openai_error(status: int, headers: dict[str, str] | None = None) -> Exception:
-    openai = pytest.importorskip("openai", reason="openai is not installed here")
+    openai = pytest.importorskip("openai", reason="openai is not installed here: nox -s adapters")
     request = httpx.Request("GET", "https://service.example/")
     response = httpx.Response(status, request=request, headers=headers)
     kind = {429: openai.RateLimitError, 404: openai.NotFoundError}.get(status, openai.APIStatusError)
@@ -388,7 +388,7 @@ def openai_error(status: int, headers: dict[str, str] | None = None) -> Exceptio
 
 
 def anthropic_error(status: int, headers: dict[str, str] | None = None) -> Exception:
-    anthropic = pytest.importorskip("anthropic", reason="anthropic is not installed here")
+    anthropic = pytest.importorskip("anthropic", reason="anthropic is not installed here: nox -s adapters")
     request = httpx.Request("GET", "https://service.example/")
     response = httpx.Response(status, request=request, headers=headers)
     made: Exception = anthropic.APIStatusError("no", response=response, body=None)
@@ -421,7 +421,7 @@ def test_connections_that_fail_in_httpx(kind: Any) -> None:
 
 def test_connections_that_fail_in_requests() -> None:
     """1.15: requests' exceptions are `OSError`s; without an answer they may pass."""
-    requests = pytest.importorskip("requests", reason="requests is not installed here")
+    requests = pytest.importorskip("requests", reason="requests is not installed here: nox -s adapters")
     assert default_retry_on(requests.ConnectionError()) is True
     assert default_retry_on(requests.Timeout()) is True
 
