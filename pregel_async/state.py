@@ -17,11 +17,12 @@ from ._core import superstep
 from ._core.ids import PUSH
 from ._core.program import Program, Write
 from ._core.task import Task
+from ._runtime.counter import inside_of
 from ._runtime.modes.updates import as_update
 from ._runtime.namespaces import CALLER, config_of, ids_in, made_on, namespace_of, parents_of
 from ._runtime.restore import restore
 from ._runtime.spending import of_text, total_of
-from ._runtime.thread import AMENDED, SUPERSTEP, amend_again, handler_of, inside_of, open_questions
+from ._runtime.thread import AMENDED, SUPERSTEP, amend_again, handler_of, open_questions
 from .errors import CheckpointNotFoundError
 from .types import PregelTask, RunnableConfig, StateSnapshot, TaskFailure
 

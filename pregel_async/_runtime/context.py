@@ -543,7 +543,7 @@ class Running:
         by = self
         while by.around.thread is None and by.around.outer is not None:
             by = by.around.outer  # nothing is stored of this graph: it is the node's that runs it
-        into: Amounts = {} if by.around.thread is None else by.around.thread.spent_by(by.task)
+        into: Amounts = {} if by.around.thread is None else by.around.thread.counter.by(by.task.id)
         spending.spend(into, name, amount, self.around.budgets)
 
     # ---- what it was called with -------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Self, TypeAlias, TypeVar
+from typing import Self, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -16,18 +16,15 @@ from anyio.abc import TaskGroup
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import CheckpointError, StorageError, ThreadBusyError
 from checkpoint_savers.owner import this_process
-from checkpoint_savers.records import CheckpointId, Claim, Commit, Owner, TaskId, TaskRecord
+from checkpoint_savers.records import CheckpointId, Claim, Commit, Owner, TaskRecord
 
 from ..types import Durability, OnConflict
 from .company import beside
 from .loops import wait_out
-from .spending import Amounts
+from .spending import Amounts, SpentBy
 from .world import World, checkpoint_id
 
 T = TypeVar("T")
-
-SpentBy: TypeAlias = tuple[str, TaskId, str]
-"""Namespace of the graph around, its task, and namespace of the graph that the task runs."""
 
 CLAIM_SECONDS = 30.0
 """How long a claim lasts after the last commit or heartbeat, when its process cannot be seen to be gone."""

@@ -202,7 +202,7 @@ async def _run(
         session = Session(world, run_id, thread_id, hold)
         session.spending = _spending(settings, world)
         if session.spending is not None:
-            session.spending.know(thread.spent())
+            session.spending.know(thread.counter.recorded())
         if observed is not None:
             observed.spending = session.spending
         session.travels = dict(settings.travels)
@@ -297,7 +297,7 @@ async def run_nested(
                 raise
             if thread.continues:
                 call = Given(None, None, [], False)
-                before = thread.go_on_spending()
+                before = thread.counter.go_on()
                 if session.spending is not None:
                     session.spending.know(before)
         if thread is None or thread.board is None:
@@ -309,7 +309,7 @@ async def run_nested(
             ended = await (this.go(call) if observed is None else observed.over(lambda: this.go(call)))
         finally:
             if thread is not None:
-                thread.hand_over_spent()
+                thread.counter.hand_over()
     if not ended.done:
         outer.open[place] = ended.interrupts
         raise GraphInterrupt(ended.interrupts)

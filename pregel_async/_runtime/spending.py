@@ -8,6 +8,7 @@ from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import TypeAlias
 
 from checkpoint_savers.errors import CorruptCheckpointError
+from checkpoint_savers.records import TaskId
 
 from ..errors import BudgetExceededError, UnknownBudgetError
 from ..policies import Budget, check_amount
@@ -16,6 +17,9 @@ from .world import World
 Amount: TypeAlias = int | Decimal
 Amounts: TypeAlias = dict[str, Amount]
 """By name."""
+
+SpentBy: TypeAlias = tuple[str, TaskId, str]
+"""Who has spent something inside: namespace of the graph around, its task, and namespace of the graph that it runs."""
 
 _EXACT = Context(prec=1000, traps=[Inexact, InvalidOperation])
 

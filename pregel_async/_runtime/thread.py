@@ -32,13 +32,13 @@ from .._core.program import PARENT, RETURN, Program, Write
 from .._core.task import Failed, Finished, Outcome, Paused, Task
 from ..errors import CheckpointNotFoundError, GraphChangedError, InvalidUpdateError, RecordedFailureError
 from ..types import Interrupt
+from .counter import Counter
 from .described import described
 from .encoder import Encoder
-from .hold import Hold, SpentBy
+from .hold import Hold
 from .namespaces import CALLER, has_child, made_on, parents_of, was_made_on
 from .outbox import Late, Outbox, outbox
 from .restore import BRANCH, restore
-from .spending import Amounts, as_text, minus, of_text, plus, total_of
 
 SUPERSTEP = TaskId("")
 """The task id under which a failure of the superstep itself is recorded."""
@@ -71,6 +71,7 @@ class Thread:
         board: what was loaded; None when it held nothing.
         caller: the task that runs the graph, when its state is kept from call to call; else None.
         continues: an earlier attempt at the same call has got this far: its input is on the board already.
+        counter: of what its tasks spend.
     """
 
     def __init__(
@@ -99,8 +100,8 @@ class Thread:
         self._loaded: CheckpointId | None = None
         self._branches = False  # a resume starts a branch here
         self._records: dict[TaskId, TaskEntry] = {}  # of the open superstep, as they are or will be stored
-        self._spent: dict[TaskId, Amounts] = {}  # in this run, by tasks of the open superstep; not stored yet
         self._task = task
+        self.counter: Counter = Counter(self, ns, hold.spent_inside, None if outer is None else outer.counter, task)
         told = self._stands_at if outer is not None and caller is not None else None
         self._out: Outbox = outbox(hold, ns, None if outer is None else outer._out, told)
         self._step = -1
@@ -120,6 +121,16 @@ class Thread:
     @property
     def _ledger(self) -> Ledger:
         return self._out.ledger
+
+    @property
+    def records(self) -> Mapping[TaskId, TaskEntry]:
+        """Of the open superstep's tasks, as they are or will be stored."""
+        return self._records
+
+    @property
+    def totals(self) -> Mapping[str, str]:
+        """What was spent until the last superstep, as it is stored."""
+        return self._ledger.state.spent
 
     @property
     def events(self) -> list[EventRow]:
@@ -269,8 +280,7 @@ class Thread:
         # But an update that a call made to the state is part of the state.
         kept = [record for record in chain.records if not fork or record.task_id == AMENDED]
         self._records = {record.task_id: self._fitting(record) for record in kept}
-        for task_id, ns, amounts in inside_of(self._records):
-            self.hold.spent_inside.setdefault((self.ns, task_id, ns), of_text(amounts))
+        self.counter.loaded()
         amended = self._records.get(AMENDED)
         if amended is not None:
             amend_again(self.program, self.board, amended, self.codec)
@@ -344,105 +354,6 @@ class Thread:
     def know(self, *hints: Any) -> None:
         """Make the codec take the types that these annotations name."""
         self._encoder.codec = self.codec.with_annotations(*hints)
-
-    # ---- what is spent -----------------------------------------------------------------------------------------------
-
-    def spent_by(self, task: Task) -> Amounts:
-        """What a task of the open superstep spends, to be added to."""
-        return self._spent.setdefault(task.id, {})
-
-    def spent(self) -> Amounts:
-        """What was spent, as far as it is recorded: in the thread, or of a graph inside, since it was called."""
-        recorded = [of_text(entry.spent) for entry in self._records.values() if entry.spent]
-        inside = [self.hold.spent_inside[key] for key in self._inside_keys()]
-        return total_of([of_text(self._ledger.state.spent), *recorded, *inside])
-
-    def _inside_keys(self) -> list[SpentBy]:
-        """Of what the graphs have spent that tasks of the open superstep run, and that is not those tasks' yet."""
-        inside = self.hold.spent_inside
-        return [key for key in inside if key[0] == self.ns] if inside else []
-
-    def _with_spent(self, task_id: TaskId, entry: TaskEntry) -> TaskEntry:
-        """The record of a task, with what it has spent since its last record, and in all.
-
-        What a graph that it runs has spent is the task's own when the task has its result. Until then it stands apart,
-        since a graph that goes on tells it anew, in all.
-        """
-        now, before = self._spent.pop(task_id, None), self._records.get(task_id)
-        keys = [key for key in self._inside_keys() if key[1] == task_id]
-        if not now and not keys and (before is None or not before.spent):
-            return entry
-        spent = [now or {}, {} if before is None else of_text(before.spent)]
-        if entry.finished:
-            spent += [self.hold.spent_inside.pop(key) for key in keys]
-            keys = []
-        return msgspec.structs.replace(entry, spent=as_text(total_of(spent)), inside=self._as_inside(keys))
-
-    def _as_inside(self, keys: Sequence[SpentBy]) -> tuple[tuple[TaskId, str, dict[str, str]], ...]:
-        return tuple([(key[1], key[2], as_text(self.hold.spent_inside[key])) for key in keys])
-
-    def _with_rest(self, entries: list[tuple[Task, TaskEntry]]) -> None:
-        """Add to the record of the first task that has no result what tasks have spent that have no record: they were
-        cancelled beside it, or called."""
-        for place, (task, entry) in enumerate(entries):
-            if not entry.finished:
-                told = {inside[:2] for _, other in entries for inside in other.inside}
-                keys = [key for key in self._inside_keys() if key[1:] not in told]
-                spent = total_of([of_text(entry.spent), *self._spent.values()])
-                self._spent.clear()
-                entry = msgspec.structs.replace(
-                    entry, spent=as_text(spent), inside=(*entry.inside, *self._as_inside(keys))
-                )
-                entries[place] = task, entry
-                return
-
-    @property
-    def _spent_as(self) -> SpentBy:
-        """By what the graph around knows what is spent here."""
-        assert self._outer is not None and self._task is not None
-        return self._outer.ns, self._task, self.ns
-
-    def go_on_spending(self) -> Amounts:
-        """An earlier attempt at this call may have spent something: let the graph around know.
-
-        Returns:
-            What it did not know.
-        """
-        known = self.hold.spent_inside.get(self._spent_as, {})
-        self.tell_spent()
-        spent = self.hold.spent_inside.get(self._spent_as, {})
-        return {name: minus(amount, known.get(name, 0)) for name, amount in spent.items()}
-
-    def tell_spent(self) -> None:
-        """Let the graph around know what was spent here: a node fails, is asked, or goes on with what there was."""
-        if self._outer is not None and (spent := self.spent()):
-            self.hold.spent_inside[self._spent_as] = spent
-
-    def hand_over_spent(self) -> None:
-        """The run of this graph is over, cut off perhaps: what is not recorded here is spent by the task that ran
-        it."""
-        if self._spent and self._outer is not None and self._task is not None:
-            into = self._outer._spent.setdefault(self._task, {})
-            into.update(total_of([into, *self._spent.values()]))
-            self._spent.clear()
-
-    def _count(self, source: Source) -> dict[str, str]:
-        """The new totals, at the end of a superstep: what its tasks have spent is counted now, and no more."""
-        stored = self._ledger.state.spent
-        if not (self._spent or stored or self.hold.spent_inside or any(e.spent for e in self._records.values())):
-            return {}  # nobody spends
-        anew = source == "input" and self._outer is not None
-        recorded = [of_text(entry.spent) for entry in self._records.values() if entry.spent]
-        if anew:  # what it has spent so far is counted around it
-            stored, recorded = dict.fromkeys(stored, "0"), []
-        below = [self.hold.spent_inside.pop(key) for key in self._inside_keys()]
-        changed = total_of([*self._spent.values(), *recorded, *below])
-        self._spent.clear()
-        before = of_text(stored)
-        total = {name: plus(before[name], amount) if name in before else amount for name, amount in changed.items()}
-        if self._outer is not None and (changed or stored):
-            self.hold.spent_inside[self._spent_as] = {**before, **total}
-        return {**stored, **as_text(total)} if anew else as_text(total)
 
     # ---- what earlier runs recorded --------------------------------------------------------------------------------
 
@@ -696,7 +607,7 @@ class Thread:
             ran=board.ran,
             results=results,
             tips=self._moved_tips(),
-            spent=self._count(source),
+            spent=self.counter.close(anew=source == "input" and self._outer is not None),
         )
 
     def _moved_tips(self) -> dict[str, str]:
@@ -731,7 +642,7 @@ class Thread:
         await self._record(task, TaskEntry(name=task.node.name, writes=data, routed=routed, answers=answers))
 
     async def _record(self, task: Task, entry: TaskEntry) -> None:
-        entry = self._with_spent(task.id, entry)
+        entry = self.counter.with_spent(task.id, entry)
         noted = partial(self._records.__setitem__, task.id, entry)
         await self._out.record(self._task_record(task.id, task.index, entry), noted)
 
@@ -764,7 +675,7 @@ class Thread:
             UnstorableValueError
         """
         data = self._encoder.writes(writes)
-        entry = self._with_spent(task.id, TaskEntry(name=task.node.name, writes=data))
+        entry = self.counter.with_spent(task.id, TaskEntry(name=task.node.name, writes=data))
         self._records[task.id] = entry
         self._out.stage(self._task_record(task.id, task.index, entry))
 
@@ -807,20 +718,20 @@ class Thread:
         for task, outcome in zip(tasks, outcomes, strict=True):
             if isinstance(outcome, (Paused, Finished)):
                 entries += self._recorded(outcome.by or task, outcome)
-        self._with_rest(entries)
+        self.counter.with_rest(entries)
         records = [self._task_record(task.id, task.index, entry) for task, entry in entries]
         self._records.update({task.id: entry for task, entry in entries})  # before it is asked who has a result
-        self.tell_spent()
+        self.counter.tell()
         await self._out.put(records)
 
     def _recorded(self, task: Task, outcome: Paused | Finished) -> Iterator[tuple[Task, TaskEntry]]:
         """The record of a task that has none as yet: of its questions, or of its result."""
         if isinstance(outcome, Paused):
-            yield task, self._with_spent(task.id, self._paused(task, outcome))
+            yield task, self.counter.with_spent(task.id, self._paused(task, outcome))
         elif not self._has_result(task.id):
             written = self._encoder.writes_if_storable(outcome.writes)
             if written is not None:
-                yield task, self._with_spent(task.id, TaskEntry(name=task.node.name, writes=written))
+                yield task, self.counter.with_spent(task.id, TaskEntry(name=task.node.name, writes=written))
 
     def check(self, task: Task, asked: Paused) -> None:
         """Refuse questions that cannot be stored, or a node's own writes beside those of its router.
@@ -861,17 +772,17 @@ class Thread:
                 writes = () if outcome.writes is None else self._encoder.writes_if_storable(outcome.writes)
                 failed = self._failure(task.node.name, outcome.error, writes, routed=outcome.writes is None)
                 failed = msgspec.structs.replace(failed, answers=self._answers_of(task.id))
-                entries.append((task, self._with_spent(task.id, failed)))
+                entries.append((task, self.counter.with_spent(task.id, failed)))
             elif isinstance(outcome, (Paused, Finished)):
                 entries += self._recorded(outcome.by or task, outcome)
-        self._with_rest(entries)
+        self.counter.with_rest(entries)
         records = [self._task_record(task.id, task.index, entry) for task, entry in entries]
         if not any(isinstance(outcome, Failed) for outcome in outcomes):
             folding = self._failure("", error, (), routed=True)
             records.append(self._task_record(SUPERSTEP, -1, folding))
         try:
             self._records.update({task.id: entry for task, entry in entries})
-            self.tell_spent()
+            self.counter.tell()
             await self._out.put(records)
         except CheckpointError as second:
             with contextlib.suppress(Exception):  # an exception that refuses attributes
@@ -958,17 +869,6 @@ async def withdraw(inside: Thread, ids: Collection[str]) -> None:
                 changed.append(msgspec.structs.replace(record, frame=frame))
         if changed:
             await hold.record(changed)
-
-
-def inside_of(records: Mapping[TaskId, TaskEntry]) -> Iterator[tuple[TaskId, str, dict[str, str]]]:
-    """What graphs have spent that tasks run which have no result: task, namespace and amounts, each once."""
-    told: set[tuple[str, str]] = set()
-    for entry in records.values():
-        for task_id, ns, amounts in entry.inside:
-            by = records.get(TaskId(task_id))
-            if (task_id, ns) not in told and (by is None or not by.finished):
-                told.add((task_id, ns))
-                yield TaskId(task_id), ns, amounts
 
 
 def handler_of(task: Task, entry: TaskEntry) -> Task | None:
