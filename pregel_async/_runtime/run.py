@@ -185,7 +185,7 @@ async def _run(
             observed.spending = session.spending
         if feed is not None:
             feed.introduce(run_id)
-        this = _run_of(program, settings, session, log, None, "", None, audience=audience, observed=observed)
+        this = _port(observed)(program, settings, session, log, None, "", None, audience=audience, observed=observed)
         return _stopped(session, await this.go(call))
     thread_id = settings.thread_id
     if call.writes is None and await saver.read(thread_id, "", settings.at) is None:
@@ -213,7 +213,7 @@ async def _run(
         if audience.begun is not None and not await audience.begun(thread):
             asks = thread.questions()
             return Ended(Board(program) if thread.board is None else thread.board, not asks, tuple(asks))
-        this = _run_of(program, settings, session, log, thread, "", None, audience=audience, observed=observed)
+        this = _port(observed)(program, settings, session, log, thread, "", None, audience=audience, observed=observed)
         return _stopped(session, await hold.beside(lambda: this.go(call)))
 
 
@@ -304,7 +304,9 @@ async def run_nested(
             call.require_input(program, thread_id)
         caller = outer.task.id if keeps else None
         observed = _observed_inside(program, settings, outer, ns) if settings.observers else None
-        this = _run_of(program, settings, session, log, thread, ns, outer, caller, audience=audience, observed=observed)
+        this = _port(observed)(
+            program, settings, session, log, thread, ns, outer, caller, audience=audience, observed=observed
+        )
         try:
             ended = await (this.go(call) if observed is None else observed.over(lambda: this.go(call)))
         finally:
@@ -376,8 +378,8 @@ class _Run:
         outer: Running | None,
         caller: TaskId | None = None,
         *,
-        overhears: Callable[[StreamWriter], AbstractContextManager[None]] | None = None,
-        observed: Observed | None = None,
+        audience: Audience,
+        observed: Observed | None,
     ) -> None:
         self._program = program
         self._settings = settings
@@ -409,7 +411,7 @@ class _Run:
             budgets=settings.budgets,
             running=None if program.step_timeout is None else set(),
             results=outer.around.results if settings.results is None and outer is not None else settings.results,
-            overhears=None if log is None or log.spoke is None else overhears,
+            overhears=None if log is None or log.spoke is None else audience.overhears,
             observed=observed,
         )
         if log is not None and outer is not None and outer.is_timed:
@@ -705,42 +707,29 @@ class _ObservedRun(_Run):
     What is told stands here, beside the port and not in it: a run that nobody observes does not even ask.
     """
 
-    observed: Observed
+    @property
+    def _observed(self) -> Observed:
+        observed = self._runner.around.observed
+        assert observed is not None  # see `_port`
+        return observed
 
     async def execute(self, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
-        self.observed.superstep_started(tasks)
+        self._observed.superstep_started(tasks)
         return await super().execute(board, tasks)
 
     async def checkpoint(self, board: Board, ran: Sequence[Task], upcoming: Sequence[Task]) -> None:
         await super().checkpoint(board, ran, upcoming)
-        self.observed.superstep_ended("done", self._outcomes)
+        self._observed.superstep_ended("done", self._outcomes)
 
     async def pause(self, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
         await super().pause(board, tasks, outcomes)
-        self.observed.superstep_ended("interrupted", outcomes)
+        self._observed.superstep_ended("interrupted", outcomes)
 
     async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
         await super().give_up(tasks, outcomes, error)
-        self.observed.superstep_ended("failed", outcomes)
+        self._observed.superstep_ended("failed", outcomes)
 
 
-def _run_of(
-    program: Program,
-    settings: Settings,
-    session: Session,
-    log: Log | None,
-    thread: Thread | None,
-    ns: str,
-    outer: Running | None,
-    caller: TaskId | None = None,
-    *,
-    audience: Audience,
-    observed: Observed | None,
-) -> _Run:
-    kind = _Run if observed is None else _ObservedRun
-    this = kind(
-        program, settings, session, log, thread, ns, outer, caller, overhears=audience.overhears, observed=observed
-    )
-    if isinstance(this, _ObservedRun) and observed is not None:
-        this.observed = observed
-    return this
+def _port(observed: Observed | None) -> type[_Run]:
+    """The kind of port that a run needs."""
+    return _Run if observed is None else _ObservedRun
