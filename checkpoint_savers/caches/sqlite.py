@@ -98,17 +98,6 @@ class SqliteCache(BaseCache):
         self.busy_timeout = busy_timeout
         self._worker: Worker | None = None
 
-    @classmethod
-    def open(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        busy_timeout: float = 5.0,
-        clock: Callable[[], float] = time.time,
-    ) -> Self:
-        """A cache to be opened with `async with`. Arguments as for the class."""
-        return cls(path, busy_timeout=busy_timeout, clock=clock)
-
     # ---- opening and closing ---------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:

@@ -428,7 +428,7 @@ async def test_a_file_keeps_results_over_processes(tmp_path: Any) -> None:
     for _ in range(2):
         node = Counted()
         builder = StateGraph(State).add_node("node", node, cache_policy=CachePolicy(key_func=of_x))
-        async with SqliteCache.open(tmp_path / "cache.db") as cache:
+        async with SqliteCache(tmp_path / "cache.db") as cache:
             graph = builder.add_edge(START, "node").compile(cache=cache)
             assert (await graph.ainvoke({"x": 1}))["log"] == ["x is 1"]
         runs = node.runs

@@ -35,7 +35,7 @@ class TestInMemoryCache(CacheConformance):
 class TestSqliteCache(CacheConformance):
     @pytest.fixture
     def open_cache(self, tmp_path: Path) -> OpenCache:
-        return lambda clock: SqliteCache.open(tmp_path / "cache.db", busy_timeout=60, clock=clock)
+        return lambda clock: SqliteCache(tmp_path / "cache.db", busy_timeout=60, clock=clock)
 
 
 class TestSqliteCacheInMemory(CacheConformance):

@@ -45,7 +45,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def cache(path: Path, clock: Clock) -> AsyncIterator[SqliteCache]:
-    async with SqliteCache.open(path, clock=clock) as cache:
+    async with SqliteCache(path, clock=clock) as cache:
         yield cache
 
 
@@ -68,7 +68,7 @@ def count(path: Path) -> int:
 
 async def test_entries_outlive_the_cache(path: Path, clock: Clock) -> None:
     """What was kept is there when the file is opened again, and expires when it was to."""
-    async with SqliteCache.open(path, clock=clock) as cache:
+    async with SqliteCache(path, clock=clock) as cache:
         await keeps(cache, *KEYS[:2], ttl=10)
         await keeps(cache, KEYS[2])
     assert not saver_threads()
@@ -86,7 +86,7 @@ WRITES = """if True:
         name = sys.argv[2]
         print("ready", flush=True)
         sys.stdin.readline()
-        async with SqliteCache.open(sys.argv[1], busy_timeout=60) as cache:
+        async with SqliteCache(sys.argv[1], busy_timeout=60) as cache:
             shared = (("shared",), "k")
             for number in range(20):
                 key = ((name,), str(number))
@@ -120,7 +120,7 @@ async def test_processes_share_a_file(path: Path) -> None:
         process.communicate(timeout=120)
         assert process.returncode == 0
     keys = [key(str(number), str(name)) for name in range(3) for number in range(20)]
-    async with SqliteCache.open(path) as cache:
+    async with SqliteCache(path) as cache:
         assert await kept(cache, keys) == [one for one in keys if int(one[1]) > 9]
 
 
@@ -149,7 +149,7 @@ async def test_wal_and_no_fsync_for_each_write(path: Path, cache: SqliteCache) -
 
 async def test_another_process_holds_the_lock(path: Path) -> None:
     """Readers do not mind; a writer is told after the busy timeout."""
-    async with SqliteCache.open(path, busy_timeout=0.05) as cache:
+    async with SqliteCache(path, busy_timeout=0.05) as cache:
         await keeps(cache, *KEYS)
         with locked(path):
             assert await kept(cache, KEYS) == KEYS
@@ -233,7 +233,7 @@ async def test_a_file_that_is_no_cache(path: Path, make: Callable[[Path], None],
     make(path)
     before = path.read_bytes()
     with pytest.raises(CorruptCheckpointError, match=advice):
-        async with SqliteCache.open(path):
+        async with SqliteCache(path):
             pass
     assert path.read_bytes() == before
     assert not saver_threads()
@@ -257,7 +257,7 @@ async def test_a_savers_file_is_no_cache_and_the_other_way_round(path: Path, tmp
         pass
     with pytest.raises(CorruptCheckpointError, match="no cache.*Choose another file"):
         await SqliteCache(path).__aenter__()
-    async with SqliteCache.open(tmp_path / "other.db"):
+    async with SqliteCache(tmp_path / "other.db"):
         pass
     with pytest.raises(CorruptCheckpointError, match="another program"):
         await SqliteSaver.from_conn_string(tmp_path / "other.db").__aenter__()
@@ -265,7 +265,7 @@ async def test_a_savers_file_is_no_cache_and_the_other_way_round(path: Path, tmp
 
 async def test_a_file_of_a_later_version(path: Path) -> None:
     """It is refused, and not touched."""
-    async with SqliteCache.open(path):
+    async with SqliteCache(path):
         pass
     sql(path, "PRAGMA user_version = 2")
     with pytest.raises(UnsupportedFormatError) as caught:
@@ -284,10 +284,10 @@ async def test_damage_that_sqlite_finds_is_told(path: Path, cache: SqliteCache) 
 
 async def test_a_cache_that_cannot_be_written(path: Path, clock: Clock) -> None:
     """It gives what it has; a damaged entry is a miss there too; writing is an error, and so is making one."""
-    async with SqliteCache.open(path, clock=clock) as cache:
+    async with SqliteCache(path, clock=clock) as cache:
         await keeps(cache, *KEYS)
     sql(path, "UPDATE entries SET frame = ? WHERE key = ?", b"damaged", b"b")
-    async with SqliteCache.open(f"file:{path}?mode=ro", clock=clock) as cache:
+    async with SqliteCache(f"file:{path}?mode=ro", clock=clock) as cache:
         assert await kept(cache, KEYS) == [KEYS[0], KEYS[2]]
         for write in (lambda: keeps(cache, *KEYS), cache.aclear):
             with pytest.raises(StorageReadOnlyError):
@@ -323,7 +323,7 @@ async def test_a_cache_that_is_not_open(path: Path) -> None:
 
 async def test_closed_while_somebody_uses_it(path: Path) -> None:
     """A call that comes too late is told that the cache is closed, and not that a saver is."""
-    async with SqliteCache.open(path) as cache:
+    async with SqliteCache(path) as cache:
         worker = cache._worker
         assert worker is not None
     cache._worker = worker  # as a call saw it that began before the end of the block
@@ -349,4 +349,4 @@ async def test_a_timeout_that_is_none(path: Path) -> None:
     """A mistake is told where it is made."""
     for mistake in (-1, float("nan")):
         with pytest.raises(ValueError, match="busy_timeout"):
-            SqliteCache.open(path, busy_timeout=mistake)
+            SqliteCache(path, busy_timeout=mistake)
