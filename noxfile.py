@@ -10,14 +10,18 @@ nox.options.sessions = ["lint", "types", "contracts", "tests"]
 nox.options.default_venv_backend = "venv"
 
 PYPROJECT = nox.project.load_toml("pyproject.toml")
-STEPS = "tests/runtime/test_cancellation_steps.py"
+EVERYWHERE = (
+    "tests/runtime/test_cancellation_steps.py",
+    "tests/durability/test_cancel_everywhere.py",
+    "tests/durability/test_crash_points.py",
+)
 CODE = ("pregel_async", "checkpoint_savers", "tests", "examples", "noxfile.py")
 
 
 def install(session: nox.Session, *groups: str) -> None:
     """The package as users get it, editable, with the tools of some groups."""
     session.install("-q", "--upgrade", "pip")
-    session.install("-q", "-e", ".[cli,trio,serve,otel]", *nox.project.dependency_groups(PYPROJECT, *groups))
+    session.install("-q", "-e", ".[cli,trio,serve,otel,postgres]", *nox.project.dependency_groups(PYPROJECT, *groups))
 
 
 def pytest(session: nox.Session, *args: str, **env: str) -> None:
@@ -87,24 +91,25 @@ def adapters(session: nox.Session) -> None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """A million damaged frames, each law on three thousand random programs, and a cancellation at every step of a run
-    (PREGEL_FUZZ, PREGEL_LAWS, PREGEL_STEPS)."""
+    """A million damaged frames, each law on three thousand random programs, a cancellation at every step of a run and a
+    crash at every call of a saver (PREGEL_FUZZ, PREGEL_LAWS, PREGEL_STEPS, PREGEL_EVERY)."""
     install(session, "test")
-    counts = {"PREGEL_FUZZ": "1000000", "PREGEL_LAWS": "3000", "PREGEL_STEPS": "100000"}
+    counts = {"PREGEL_FUZZ": "1000000", "PREGEL_LAWS": "3000", "PREGEL_STEPS": "100000", "PREGEL_EVERY": "1"}
     env = {name: os.environ.get(name, count) for name, count in counts.items()}
-    pytest(session, "-n", "auto", "-q", "tests/savers/test_fuzz.py", "tests/laws", STEPS, **env)
+    pytest(session, "-n", "auto", "-q", "tests/savers/test_fuzz.py", "tests/laws", *EVERYWHERE, **env)
 
 
 @nox.session
 def kills(session: nox.Session) -> None:
     """Two thousand kills of real processes in each durability mode (PREGEL_KILLS says another number), and how many
-    supersteps they lost."""
+    supersteps they lost; and a quarter as many kills and pauses among processes that share one file."""
     install(session, "test")
     count, losses = os.environ.get("PREGEL_KILLS", "2000"), os.path.join(session.create_tmp(), "losses")
     kills = "tests/durability/test_kills.py"
     try:
         pytest(session, "-n", "auto", "-q", kills, PREGEL_KILLS=count, PREGEL_LOSSES=losses)
         session.run("python", kills, losses, env={"PYTHONPATH": f".{os.pathsep}tests"})
+        pytest(session, "-n", "auto", "-q", "tests/savers/test_sqlite_rivals.py", PREGEL_KILLS=str(int(count) // 4))
     finally:
         if os.path.exists(losses):
             os.remove(losses)
@@ -161,9 +166,12 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Side by side with LangGraph and the bare limit; arguments go to tests/bench/run.py."""
-    session.install("-q", "-e", ".[trio]", "uvloop", "langgraph", "langgraph-checkpoint-sqlite")
-    session.run("python", "tests/bench/run.py", *session.posargs)
+    """Side by side with other engines and the bare limit, within half an hour; writes docs/benchmarks.md and its plots.
+    Arguments go to tests/bench/run.py: `-- --only chain,loop --rounds 3` shows a part and writes nothing."""
+    session.install("-q", "-e", ".[trio,postgres]", "psycopg[binary]", "uvloop")
+    session.install("-q", "langgraph", "langgraph-checkpoint-sqlite", "langgraph-checkpoint-postgres")
+    session.install("-q", "pydantic-graph", "agent-framework-core")
+    session.run("python", "-m", "bench", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
 @nox.session

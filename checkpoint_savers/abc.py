@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import anyio
 
 from .codec import Codec
 from .ledger import Reader, read_record
@@ -38,8 +40,14 @@ from .records import (
     EventRow,
     Header,
     Owner,
+    Rewrite,
     TaskRecord,
+    ThreadDump,
+    ThreadHeader,
 )
+from .upkeep import export, pruning
+from .upkeep import threads as upkeep
+from .upkeep.retention import Pruned, Retention
 
 PAGE = 256
 """Headers per `scan` when listing, and rows per `events` where no other number is asked for."""
@@ -52,6 +60,9 @@ class BaseCheckpointSaver(ABC):
         codec: turns values into bytes; give types of your own here (`Codec().with_types(Invoice)`).
         clock: unix seconds, for what users call outside of a run (deleting a thread asks whether a claim is live).
     """
+
+    waits: ClassVar[bool] = True
+    """False when `commit` never waits: then nothing can cancel it, and there is nothing to shield."""
 
     def __init__(self, *, codec: Codec | None = None, clock: Callable[[], float] = time.time) -> None:
         self.codec = Codec() if codec is None else codec
@@ -97,7 +108,75 @@ class BaseCheckpointSaver(ABC):
         """Give the claim up. Does nothing when it is no longer held. A thread that holds no checkpoint leaves no
         trace."""
 
+    async def hear(self, thread_id: str) -> None:
+        """Return when the thread may have been given up, or never: whoever waits for it looks from time to time, too.
+
+        It is called before the claim is tried again, and cancelled when that time has come.
+        """
+        await anyio.sleep_forever()
+
+    # ---- writing: upkeep. Under a claim, as a run's verbs are --------------------------------------------------
+    #
+    # Not abstract, nor are `threads` and `dump`: a saver may keep runs and not look after threads (a log that is never
+    # rewritten, say). It tells the conformance kit so (`lacks`), and whoever asks for it. No run needs these.
+
+    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
+        """Take out of a thread what is not needed any more, and put what is left in order. See `Rewrite`.
+
+        `newest` stays what it was, whatever is deleted: ids are never given twice.
+
+        Raises:
+            ThreadBusyError: with `lost=True`: the claim is no longer held.
+            StorageError: among others: a row, head or pin is of a checkpoint that is not stored (after `gone`), or a
+                namespace without a head holds checkpoints. Nothing was changed.
+        """
+        raise self._lacks("rewrite")
+
+    async def load(self, claim: Claim, dump: ThreadDump) -> None:
+        """Store all that a thread holds, byte for byte. It must hold nothing yet.
+
+        Raises:
+            ThreadBusyError: with `lost=True`: the claim is no longer held.
+            StorageError: among others: the thread holds something, two rows have one key, or a head is of a checkpoint
+                that is not among the rows. Nothing was stored.
+        """
+        raise self._lacks("load")
+
+    async def erase(self, claim: Claim) -> None:
+        """Delete all that is stored of the thread, its claim too, so that no byte of it is left in what the saver
+        writes: no row, no free page, no log. Where a database keeps deleted bytes for longer, its saver says so.
+
+        Raises:
+            ThreadBusyError: with `lost=True`: the claim is no longer held; nothing was deleted.
+        """
+        raise self._lacks("erase")
+
+    async def drop(self, claim: Claim) -> None:
+        """Delete all that is stored of the thread, its claim too. Nothing is said of bytes that nobody can read any
+        more: a saver that has work with these overrides it, and does less than `erase` does.
+
+        Raises:
+            ThreadBusyError: with `lost=True`: the claim is no longer held; nothing was deleted.
+        """
+        await self.erase(claim)
+
     # ---- reading: rows ---------------------------------------------------------------------------------------
+
+    async def threads(
+        self, *, after: str | None = None, limit: int = PAGE, filter: Mapping[str, Any] | None = None
+    ) -> tuple[ThreadHeader, ...]:
+        """Up to `limit` threads, in the order of their ids, as strings of code points. A thread that holds no
+        checkpoint yet is one too.
+
+        Args:
+            after: only ids greater than this: so pages do not shift under whoever turns them.
+            filter: entries of the metadata, all of which must be equal. Bound parameters, never text in a query.
+        """
+        raise self._lacks("threads")
+
+    async def dump(self, thread_id: str) -> ThreadDump | None:
+        """All that is stored of a thread, as of one moment; None of a thread that holds no checkpoint."""
+        raise self._lacks("dump")
 
     @abstractmethod
     async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
@@ -155,6 +234,12 @@ class BaseCheckpointSaver(ABC):
             ThreadBusyError: a run owns the thread; nothing was deleted.
         """
 
+    def _lacks(self, verb: str) -> NotImplementedError:
+        return NotImplementedError(
+            f"{type(self).__qualname__} does not offer {verb}(), which looking after threads needs (listing, copying, "
+            "pruning, pinning, exporting, erasing). Implement it, or pass it on where the saver wraps another"
+        )
+
     # ---- reading: what users call ----------------------------------------------------------------------------
 
     async def aget_tuple(
@@ -170,13 +255,11 @@ class BaseCheckpointSaver(ABC):
         Raises:
             CorruptCheckpointError, UnknownTypeError, UnsupportedFormatError, StorageError
         """
-        thread_id, ns, checkpoint_id = address(config)
-        if thread_id is None:
-            raise ValueError("config has no thread_id: pass {'configurable': {'thread_id': ...}} or the thread's id")
-        chain = await self.read(thread_id, ns or "", checkpoint_id)
+        thread_id, ns, checkpoint_id = _place(config)
+        chain = await self.read(thread_id, ns, checkpoint_id)
         if chain is None:
             return None
-        reader = Reader(thread_id, ns or "", chain.rows)
+        reader = Reader(thread_id, ns, chain.rows)
         return _tuple(reader, chain.rows[-1], chain.records, codec or self.codec)
 
     async def alist(
@@ -191,16 +274,20 @@ class BaseCheckpointSaver(ABC):
         """Checkpoints, newest first.
 
         Args:
-            config: a thread (all its namespaces, or the one that it names); None for all threads.
+            config: a thread (all its namespaces, or the one that it names), or a checkpoint; None for all threads.
             filter: metadata entries, all of which must be equal.
             before: a config with a `checkpoint_id`; only older ones.
             limit: at most so many, counted after filtering; None for all.
         """
         thread_id, ns, checkpoint_id = (None, None, None) if config is None else address(config)
         bound = address(before)[2] if before is not None else None
+        if checkpoint_id is not None:
+            bound = min(bound or _after(checkpoint_id), _after(checkpoint_id))  # where it comes first
         walk = self.walk(thread_id, ns, before=bound, limit=limit, filter=filter)
         async with aclosing(walk):
             async for header, reader, records in walk:
+                if checkpoint_id is not None and header.checkpoint_id < checkpoint_id:
+                    return
                 if checkpoint_id is None or header.checkpoint_id == checkpoint_id:
                     yield _tuple(reader, reader.rows[header.checkpoint_id], records, codec or self.codec)
 
@@ -218,33 +305,202 @@ class BaseCheckpointSaver(ABC):
         Neighbours share a reader, so that a listing decodes each row once.
         """
         left = limit
-        segments: dict[tuple[str, str, CheckpointId], tuple[Reader, dict[CheckpointId, list[TaskRecord]]]] = {}
+        readers: dict[tuple[str, str], _Listed] = {}
+        seen: set[tuple[str, str, CheckpointId]] = set()  # and listed again: a copy of a thread has the same ids
         while left is None or left > 0:
-            page = await self.scan(
-                thread_id, ns, before=before, limit=PAGE if left is None else min(PAGE, left), filter=filter
-            )
+            size = (PAGE if left is None else min(PAGE, left)) + len(seen)
+            page = await self.scan(thread_id, ns, before=before, limit=size, filter=filter)
             for header in page:
-                key = (header.thread_id, header.ns, header.base_id)
-                found = segments.get(key)
-                if found is None:
-                    rows, records = await self.segment(*key)
-                    if not any(row.checkpoint_id == header.checkpoint_id for row in rows):
-                        continue  # deleted between the two reads
-                    by_checkpoint: dict[CheckpointId, list[TaskRecord]] = {}
-                    for record in records:
-                        by_checkpoint.setdefault(record.checkpoint_id, []).append(record)
-                    found = Reader(header.thread_id, header.ns, rows), by_checkpoint
-                    while len(segments) >= 8:
-                        del segments[next(iter(segments))]
-                    segments[key] = found
-                reader, mine = found
-                if header.checkpoint_id in reader.rows:
-                    yield header, reader, tuple(mine.get(header.checkpoint_id, ()))
-            if len(page) < (PAGE if left is None else min(PAGE, left)):
+                if (header.thread_id, header.ns, header.checkpoint_id) in seen:
+                    continue
+                key = (header.thread_id, header.ns)
+                listed = readers.get(key)
+                if listed is None or len(listed.reader.rows) > 16 * PAGE:
+                    while len(readers) >= 8:
+                        del readers[next(iter(readers))]
+                    listed = readers[key] = _Listed(Reader(*key, (), keeps=True), {}, set())
+                if header.base_id not in listed.bases:
+                    await self._fetch(listed, header.base_id)
+                reader, records = listed.reader, tuple(listed.records.get(header.checkpoint_id, ()))
+                if header.checkpoint_id not in reader.rows:
+                    # Since the page was read it was deleted, or others were, and it is read with another base.
+                    chain = await self.read(*key, header.checkpoint_id)
+                    if chain is None:
+                        continue
+                    reader, records = Reader(*key, chain.rows), chain.records
+                left = None if left is None else left - 1
+                yield header, reader, records
+                if left == 0:
+                    return
+            if len(page) < size:
                 return
-            if left is not None:
-                left -= len(page)
-            before = page[-1].checkpoint_id
+            before = _after(page[-1].checkpoint_id)
+            seen = {(one.thread_id, one.ns, one.checkpoint_id) for one in page if one.checkpoint_id < before}
+
+    async def _fetch(self, listed: _Listed, base_id: CheckpointId) -> None:
+        """Read all rows of a base, and what it is itself read with."""
+        reader = listed.reader
+        listed.bases.add(base_id)
+        rows, records = await self.segment(reader.thread_id, reader.ns, base_id)
+        if base_id not in reader.rows and all(row.checkpoint_id != base_id for row in rows):
+            # A milestone: its chain has the milestones before it too.
+            chain = await self.read(reader.thread_id, reader.ns, base_id)
+            if chain is None:
+                return  # it has gone meanwhile: nothing is read with it any more
+            reader.add(chain.rows)
+        reader.add(rows)
+        for record in records:
+            listed.records.setdefault(record.checkpoint_id, []).append(record)
+
+    # ---- looking after threads: what users call ----------------------------------------------------------------
+    #
+    # All of it that writes takes the thread's claim: `ThreadBusyError` when a run owns the thread. What it changes of
+    # one thread is one transaction.
+
+    async def alist_threads(
+        self, *, filter: Mapping[str, Any] | None = None, after: str | None = None, limit: int | None = None
+    ) -> AsyncGenerator[ThreadHeader, None]:
+        """Threads, in the order of their ids.
+
+        Args:
+            filter: entries of the metadata of the checkpoint at which a thread stands, all of which must be equal. It
+                is that of the call which made the checkpoint: what an earlier one was given does not count.
+            after: only ids greater than this; to go on after a page, its last id. Threads that come and go meanwhile
+                do not shift the others.
+            limit: at most so many; None for all.
+        """
+        async with aclosing(upkeep.list_threads(self, filter=filter, after=after, limit=limit)) as threads:
+            async for header in threads:
+                yield header
+
+    async def acount_threads(self, *, filter: Mapping[str, Any] | None = None) -> int:
+        """How many threads there are; `filter` as in `alist_threads`."""
+        count = 0
+        async with aclosing(upkeep.list_threads(self, filter=filter)) as threads:
+            async for _ in threads:
+                count += 1
+        return count
+
+    async def acopy_thread(self, source: str, target: str) -> None:
+        """Copy a thread, with all namespaces, checkpoints, records, events and pins, under the same checkpoint ids.
+
+        The copy can be gone on with as the other: what is recorded there does not run again, and open questions are
+        asked in both. Tasks of the superstep that was open keep their ids if something is recorded of them; all that
+        are planned later have ids of their own.
+
+        Raises:
+            ThreadNotFoundError: nothing is stored of the one.
+            ThreadExistsError: something is stored of the other.
+            ThreadBusyError: a run owns one of them.
+        """
+        await upkeep.copy_thread(self, source, target)
+
+    async def aerase_thread(self, thread_id: str) -> None:
+        """Delete all that is stored of a thread, so that no byte of it is left; see `erase`. Nothing happens when there
+        is nothing.
+
+        Raises:
+            ThreadBusyError: a run owns the thread; nothing was deleted.
+        """
+        await upkeep.erase_thread(self, thread_id)
+
+    async def adelete_for_runs(self, run_ids: Collection[str]) -> None:
+        """Delete the checkpoints that these runs have made, of all threads and namespaces, with what is recorded on
+        them and their events. What other runs have made stays and can be read; a thread that stood on one that goes
+        stands where it did before. Pins do not count. A thread of which nothing is left is deleted.
+
+        Raises:
+            ThreadBusyError: a run owns one of the threads; those before it, in the order of their ids, are done.
+        """
+        await pruning.delete_for_runs(self, run_ids)
+
+    async def aprune(
+        self,
+        thread_ids: str | Sequence[str] | None = None,
+        *,
+        retention: Retention | None = None,
+        strategy: Literal["keep_latest", "delete"] | None = None,
+        dry_run: bool = False,
+    ) -> Pruned:
+        """Take out of threads what is not needed any more.
+
+        Checkpoints that something still needs stay, whatever the limits say: heads and the tips of branches with what
+        is recorded on them and the questions that are open there, pins, and the states of graphs inside that one of
+        those refers to. What stays reads as before. See docs/retention.md.
+
+        Args:
+            thread_ids: one or several; None for all, of which those are passed over that a run owns.
+            retention: what is kept.
+            strategy: instead: "keep_latest" for `Retention(keep=1)`; "delete" deletes the threads, pins too.
+            dry_run: only tell. No claim is taken.
+
+        Raises:
+            ThreadBusyError: a run owns one of the threads that were named; those before it are done.
+            ValueError: neither retention nor strategy, or both.
+        """
+        return await pruning.prune(self, thread_ids, retention=retention, strategy=strategy, dry_run=dry_run)
+
+    async def apin(self, config: Mapping[str, Any] | str) -> None:
+        """Make a checkpoint stay when its thread is pruned; the head when the config names none. See `aget_tuple`.
+
+        Raises:
+            CheckpointNotFoundError, ThreadNotFoundError: there is none.
+            ThreadBusyError: a run owns the thread.
+        """
+        await upkeep.pin(self, *_place(config), pinned=True)
+
+    async def aunpin(self, config: Mapping[str, Any] | str) -> None:
+        """Let a checkpoint go again that was pinned. As `apin`."""
+        await upkeep.pin(self, *_place(config), pinned=False)
+
+    async def aexport_thread(self, thread_id: str, target: export.Place) -> None:
+        """Write a thread to a file, byte for byte as it is stored, as of one moment. A run may go on meanwhile.
+
+        Args:
+            target: a path, where the file appears when it is complete, in the place of another of that name; or an
+                open file, in binary mode.
+
+        Raises:
+            ThreadNotFoundError: nothing is stored of it.
+            CorruptCheckpointError: what is stored is damaged.
+            OSError: the file's.
+        """
+        await export.export_threads(self, [thread_id], target)
+
+    async def aimport_thread(self, source: export.Place | bytes, *, thread_id: str | None = None) -> str:
+        """Make a thread of a file that `aexport_thread` wrote, of any saver; its id.
+
+        Args:
+            source: a path, an open file that can be read twice, or the file's bytes.
+            thread_id: what it is to be called, instead of its name; it is a copy then, see `acopy_thread`.
+
+        Raises:
+            CorruptCheckpointError: the file is damaged, truncated, or none of these; nothing was stored.
+            UnsupportedFormatError: it is of a later version of this package; nothing was stored.
+            ThreadExistsError: something is stored of the thread.
+            ValueError: the file has several threads.
+        """
+        return await export.import_thread(self, source, thread_id=thread_id)
+
+
+def _after(checkpoint_id: CheckpointId) -> CheckpointId:
+    """A bound before which a checkpoint is listed, and hardly another that is greater."""
+    return CheckpointId(checkpoint_id + "\x01")
+
+
+class _Listed(NamedTuple):
+    """What a listing has read of a namespace: rows and their records, and the bases of which it has all rows."""
+
+    reader: Reader
+    records: dict[CheckpointId, list[TaskRecord]]
+    bases: set[CheckpointId]
+
+
+def _place(config: Mapping[str, Any] | str) -> tuple[str, str, CheckpointId | None]:
+    thread_id, ns, checkpoint_id = address(config)
+    if thread_id is None:
+        raise ValueError("config has no thread_id: pass {'configurable': {'thread_id': ...}} or the thread's id")
+    return thread_id, ns or "", checkpoint_id
 
 
 def address(config: Mapping[str, Any] | str) -> tuple[str | None, str | None, CheckpointId | None]:

@@ -16,6 +16,7 @@ import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from functools import partial
 from typing import NamedTuple
 
@@ -58,6 +59,70 @@ def here() -> Callable[..., object]:
 
         return trio.lowlevel.current_trio_token().run_sync_soon
     return asyncio.get_running_loop().call_soon_threadsafe
+
+
+def soon(function: Callable[[], object]) -> None:
+    """Have a function called in the next turn of the running event loop, in a context of its own."""
+    if _on_trio():
+        here()(function)
+    else:
+        asyncio.get_running_loop().call_soon(function, context=Context())
+
+
+def loop_here() -> object:
+    """What identifies the event loop of the running task: asyncio's loop, or trio's token; None outside of a task."""
+    if _on_trio():
+        import trio
+
+        return trio.lowlevel.current_trio_token()
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def running_library() -> str | None:
+    """Which kind of event loop runs in this thread, "asyncio" or "trio"; None if none does."""
+    if "trio" in sys.modules:
+        import trio
+
+        if trio.lowlevel.in_trio_run():
+            return "trio"
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+    return "asyncio"
+
+
+def block(start: Callable[[Waiter], None]) -> None:
+    """As `until`, for a thread in which no event loop runs. Ctrl-C is raised after that, too."""
+    gate, over = threading.Lock(), False  # no Event, which is not made for exceptions that come in the midst of it
+    gate.acquire()
+
+    def arrived() -> None:
+        nonlocal over
+        over = True
+        gate.release()
+
+    start(at_once(arrived))
+    interrupted: BaseException | None = None
+    while not over:
+        try:
+            gate.acquire()
+        except BaseException as error:
+            interrupted = error
+    if interrupted is not None:
+        raise interrupted
+
+
+def at_once(function: Callable[[], object]) -> Waiter:
+    """A waiter that is no task: who tells it calls the function, which raises nothing."""
+    return Waiter(_at_once, function)
+
+
+def _at_once(function: Callable[[list[Callable[[], object]]], object], arrived: list[Callable[[], object]]) -> None:
+    function(arrived)
 
 
 async def until(start: Callable[[Waiter], None]) -> None:
@@ -143,10 +208,18 @@ class DriverThread:
     Args:
         name: of the thread.
         main: run once, on the thread's loop.
+        loop_factory: makes the loop, where it has to be of a certain kind.
     """
 
-    def __init__(self, name: str, main: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        main: Callable[[], Awaitable[None]],
+        *,
+        loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    ) -> None:
         self._main = main
+        self._loop_factory = loop_factory
         self._lock = threading.Lock()
         self._ended = False
         self._waiting: list[Waiter] = []
@@ -178,7 +251,8 @@ class DriverThread:
             await self._main()
 
         try:
-            asyncio.run(main())
+            with asyncio.Runner(loop_factory=self._loop_factory) as runner:
+                runner.run(main())
         finally:
             with self._lock:
                 self._ended = True

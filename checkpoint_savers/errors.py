@@ -28,7 +28,26 @@ def _remade(kind: type[PregelError], args: tuple[object, ...], facts: dict[str, 
 
 
 class CheckpointError(PregelError):
-    """The root of what concerns stored threads."""
+    """The root of what concerns stored threads and items."""
+
+
+class SyncCallError(PregelError, RuntimeError):
+    """A sync verb was called in a thread that runs an event loop, which it would have blocked; nothing has run.
+
+    Attributes:
+        called: what was called.
+        instead: what to write there.
+        library: "asyncio" or "trio".
+    """
+
+    def __init__(self, called: str, instead: str, library: str) -> None:
+        self.called = called
+        self.instead = instead
+        self.library = library
+        super().__init__(
+            f"{called} was called in a thread in which an event loop ({library}) is running, and would block it: "
+            f"nothing has run. Use '{instead}' there, or call it in a worker thread."
+        )
 
 
 class ThreadBusyError(CheckpointError):
@@ -62,9 +81,51 @@ class ThreadBusyError(CheckpointError):
         else:
             text = (
                 f"thread {thread_id!r} is in use{by}: nothing was run or stored. "
-                "Wait for that run to end, or pass on_conflict='wait'."
+                "Wait for that run to end; runs and updates of state do so themselves with on_conflict='wait'."
             )
         super().__init__(text)
+
+
+class ThreadNotFoundError(CheckpointError, LookupError):
+    """There is no thread of that name, or nothing is stored of it.
+
+    Attributes:
+        thread_id: what was asked for.
+    """
+
+    def __init__(self, thread_id: str) -> None:
+        self.thread_id = thread_id
+        super().__init__(f"nothing is stored of a thread {thread_id!r}. alist_threads() lists those that there are.")
+
+
+class ThreadExistsError(CheckpointError):
+    """A thread cannot be made of another, or of a file: one of its name holds something. Nothing was changed.
+
+    Attributes:
+        thread_id: the thread that was to be made.
+    """
+
+    def __init__(self, thread_id: str) -> None:
+        self.thread_id = thread_id
+        super().__init__(
+            f"thread {thread_id!r} holds something already, and nothing was changed: "
+            "choose another id, or erase it first."
+        )
+
+
+class CheckpointNotFoundError(PregelError, LookupError):
+    """The config names a checkpoint that the thread does not have.
+
+    Attributes:
+        thread_id, checkpoint_id: what was asked for.
+    """
+
+    def __init__(self, thread_id: str, checkpoint_id: str) -> None:
+        self.thread_id = thread_id
+        self.checkpoint_id = checkpoint_id
+        super().__init__(
+            f"thread {thread_id!r} has no checkpoint {checkpoint_id!r}. aget_state_history() lists those that it has."
+        )
 
 
 class CorruptCheckpointError(CheckpointError, ValueError):
@@ -136,6 +197,66 @@ class UnstorableValueError(CheckpointError, TypeError):
         super().__init__(f"channel {channel!r}, at value{path}: {reason}")
 
 
+class UnstorableItemError(UnstorableValueError):
+    """An item's value cannot be stored; it was refused when it was put, and nothing was changed.
+
+    Attributes:
+        namespace, key: the item's.
+    """
+
+    def __init__(self, namespace: tuple[str, ...], key: str, path: str, reason: str) -> None:
+        self.namespace = namespace
+        self.key = key
+        self.channel = f"item {key!r} of namespace {namespace!r}"
+        self.path = path
+        self.reason = reason
+        CheckpointError.__init__(self, f"{self.channel}, at value{path}: {reason}")
+
+
+class InvalidNamespaceError(CheckpointError, ValueError):
+    """Something is no namespace of items, or of a store's patterns; nothing was changed.
+
+    Attributes:
+        namespace: what was given.
+        reason: what is wrong with it.
+    """
+
+    def __init__(self, namespace: object, reason: str) -> None:
+        self.namespace = namespace
+        self.reason = reason
+        super().__init__(f"{namespace!r} is no namespace: {reason}")
+
+
+class InvalidKeyError(CheckpointError, ValueError):
+    """A text is no key of an item; nothing was changed.
+
+    Attributes:
+        key: what was given.
+        reason: what is wrong with it.
+    """
+
+    def __init__(self, key: str, reason: str) -> None:
+        self.key = key
+        self.reason = reason
+        shown = repr(key) if len(key) <= 80 else f"{key[:80]!r}..."
+        super().__init__(f"{shown} is no key of an item: {reason}")
+
+
+class VectorSearchError(CheckpointError, NotImplementedError):
+    """A store was asked to search by meaning, or to prepare for it. It finds items by namespace and filter only.
+
+    Attributes:
+        argument: what was passed.
+    """
+
+    def __init__(self, argument: str) -> None:
+        self.argument = argument
+        super().__init__(
+            f"{argument} was passed, and stores here have no vector search: they find items by namespace and filter. "
+            "Nothing was done. Leave it out, and keep embeddings in an index of your own."
+        )
+
+
 class TypeRegistrationError(CheckpointError, ValueError):
     """A type cannot be registered in this way. The codec is as it was.
 
@@ -164,6 +285,25 @@ class StorageFullError(StorageError):
 
 class StorageLockedError(StorageError):
     """Another process holds the database's lock for longer than the busy timeout."""
+
+    retryable = True
+
+
+class ErasureIncompleteError(StorageError):
+    """A thread is deleted, and bytes of it may still be in the database's files.
+
+    Attributes:
+        thread_id: the thread.
+        reason: what was in the way.
+    """
+
+    def __init__(self, thread_id: str, reason: str) -> None:
+        self.thread_id = thread_id
+        self.reason = reason
+        super().__init__(
+            f"thread {thread_id!r} is deleted, but bytes of it may still be in the database's files: {reason}. "
+            "Erase it again, which finishes this."
+        )
 
 
 class SaverClosedError(StorageError):

@@ -5,10 +5,17 @@
     state = reader.state(checkpoint_id)      reading: rows become a state
 
 An `Entry` says what one superstep changed. `State.apply(entry)` is the only way from one state to the next, on both
-sides: what a run holds and what is read back are made by the same code. An entry that replaces everything (`full`)
-    starts a new
-chain; one is written when the entries since the last have outgrown it. So a read costs at most about twice the state,
-and storage about twice what was written.
+sides: what a run holds and what is read back are made by the same code.
+
+In a frame, a value that has grown is a patch of the one before (see `growth`). Which one is before, is the row's kind
+    step        the parent's
+    milestone   that of the milestone before it, or of the full row: each `STEPS` rows there is one
+    full        none: everything is in it. One is written when what has to be read has outgrown what it says
+
+After a small full row there is no milestone: after `STEPS` rows another full row is as good. After a large one a
+milestone follows at once, so that what stands beside the full row are milestones alone. So a thread of n appended
+messages is stored twice and a bit, in a step and in a milestone, and is read from n / STEPS milestones and at most
+STEPS steps. A read costs at most about twice the state.
 
 Values stay encoded here. Each is encoded by itself, so that a value nobody can decode any more (a removed key of a
 removed class) is carried along untouched.
@@ -16,25 +23,55 @@ removed class) is carried along untouched.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 import msgspec
 
 from .codec import Codec, seal, unseal
 from .errors import CorruptCheckpointError
-from .records import FORMAT, Checkpoint, CheckpointId, CheckpointRow, TaskRecord
+from .growth import (
+    Grown,
+    Patch,
+    Value,
+    body,
+    data_of,
+    difference,
+    in_parts,
+    is_map,
+    joined,
+    joined_map,
+    length_of,
+    literal_of,
+    patched,
+    size_of,
+    split,
+    split_map,
+)
+from .records import FORMAT, Checkpoint, CheckpointId, CheckpointRow, TaskId, TaskRecord
+
+Results: TypeAlias = dict[str, tuple[tuple[str, bytes | None], ...]]
+"""Task id -> its writes as (channel, encoded value); None stands for the value that the channel has now."""
 
 SENDS = "__pregel_tasks"
 """The channel of pending sends."""
 
 SMALL = 2048
-"""Bytes that entries may take before the size of their base is asked."""
+"""Bytes that a chain may take before the size of what it says is asked."""
+
+LARGE = 4096
+"""Bytes from which on a full row is large."""
+
+SHORT = 32
+"""Bytes up to which a result is rather stored than looked for."""
+
+STEPS = 32
+"""Rows from one milestone to the next. More make reading dearer, fewer make milestones that are hardly worth a row."""
 
 
 class Entry(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """What one superstep changed, in the order in which it is stored. New fields go to the end, with a default.
+    """What one superstep changed.
 
     Attributes:
         full: True when it replaces everything before it.
@@ -57,15 +94,57 @@ class Entry(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     full: bool
     ts: float
     clock: int
-    values: dict[str, bytes]
+    values: dict[str, Value]
     emptied: tuple[str, ...]
     kinds: dict[str, str]
     versions: dict[str, int]
     seen: dict[str, dict[str, int]]
     ran: tuple[str, ...]
-    results: dict[str, tuple[tuple[str, bytes | None], ...]]
+    results: Results
     tips: dict[str, str] = {}
     spent: dict[str, str] = {}
+
+
+class Tail(msgspec.Struct, array_like=True, tag="t", frozen=True):
+    """A result that is so many of the elements which a patch puts at the end of its channel's list."""
+
+    first: int
+    count: int
+
+
+class Picked(msgspec.Struct, array_like=True, tag="p", frozen=True):
+    """A result that is some of the entries of the dict that its channel holds now; by their encoded keys."""
+
+    keys: tuple[bytes, ...]
+
+
+Told: TypeAlias = bytes | Tail | Picked | None
+"""A result as it is stored: encoded, or where in its channel's value it stands; None: it is that value."""
+
+
+class StoredEntry(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """An entry as a frame holds it. New fields go to the end, with a default. Those that `Entry` has too stand in the
+    same order: one that holds no value in parts is stored as it is.
+
+    Attributes: as in `Entry`, but for
+        values: encoded, or what makes it of the value before.
+        results: what a task wrote is not stored again where the channel's value shows it.
+        since: of a milestone: the checkpoint whose state is before.
+    """
+
+    full: bool
+    ts: float
+    clock: int
+    values: dict[str, bytes | Patch]
+    emptied: tuple[str, ...]
+    kinds: dict[str, str]
+    versions: dict[str, int]
+    seen: dict[str, dict[str, int]]
+    ran: tuple[str, ...]
+    results: Mapping[str, tuple[tuple[str, Told], ...]]
+    tips: dict[str, str] = {}
+    spent: dict[str, str] = {}
+    since: str = ""
 
 
 def merge(first: Entry, second: Entry) -> Entry:
@@ -105,7 +184,7 @@ def merge(first: Entry, second: Entry) -> Entry:
     )
 
 
-def _spelled_out(first: Entry, second: Entry) -> dict[str, tuple[tuple[str, bytes | None], ...]]:
+def _spelled_out(first: Entry, second: Entry) -> Results:
     """The first entry's results, where "the value that the channel has now" is not what it has after the second."""
 
     def lasts(channel: str) -> bool:
@@ -114,7 +193,7 @@ def _spelled_out(first: Entry, second: Entry) -> dict[str, tuple[tuple[str, byte
     return {
         task: tuple(
             [
-                (channel, data if data is not None or lasts(channel) else first.values[channel])
+                (channel, data if data is not None or lasts(channel) else data_of(first.values[channel]))
                 for channel, data in written
                 if data is not None or lasts(channel) or channel in first.values
             ]
@@ -157,7 +236,7 @@ class TaskEntry(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
 _T = TypeVar("_T")
 
 _encode = msgspec.msgpack.Encoder().encode
-_entry = msgspec.msgpack.Decoder(Entry)
+_stored_entry = msgspec.msgpack.Decoder(StoredEntry)
 _task_entry = msgspec.msgpack.Decoder(TaskEntry)
 
 
@@ -169,7 +248,7 @@ class State(msgspec.Struct):
 
     ts: float
     clock: int
-    values: dict[str, bytes]
+    values: dict[str, Value]
     kinds: dict[str, str]
     versions: dict[str, int]
     seen: dict[str, dict[str, int]]
@@ -195,8 +274,12 @@ class State(msgspec.Struct):
             self.spent.copy(),
         )
 
-    def apply(self, entry: Entry) -> None:
-        """Go on to the next state, in place."""
+    def apply(self, entry: Entry | StoredEntry, values: dict[str, Value]) -> None:
+        """Go on to the next state, in place.
+
+        Args:
+            values: the entry's.
+        """
         if entry.full:
             self.values, self.kinds, self.versions, self.seen, self.tips, self.spent = {}, {}, {}, {}, {}, {}
         for channel in entry.emptied:
@@ -204,19 +287,61 @@ class State(msgspec.Struct):
             self.kinds.pop(channel, None)
             self.versions.pop(channel, None)
             self.seen.pop(channel, None)
-        self.values.update(entry.values)
-        self.kinds.update(entry.kinds)
+        self.values.update(values)
         clock, versions = entry.clock, self.versions
-        for channel in entry.values:
+        for channel in values:
             versions[channel] = clock
-        versions.update(entry.versions)
         for channel, nodes in entry.seen.items():
             self.seen[channel] = {**self.seen.get(channel, {}), **nodes}
-        self.tips.update(entry.tips)
-        self.spent.update(entry.spent)
+        if entry.kinds:
+            self.kinds.update(entry.kinds)
+        if entry.versions:
+            versions.update(entry.versions)
+        if entry.tips:
+            self.tips.update(entry.tips)
+        if entry.spent:
+            self.spent.update(entry.spent)
         self.ts, self.clock, self.ran = entry.ts, clock, entry.ran
 
-    def whole(self, results: dict[str, tuple[tuple[str, bytes | None], ...]]) -> Entry:
+    def since(self, before: State, results: Results) -> Entry:
+        """The entry that gives this state when it is applied to an earlier one of the same branch."""
+        emptied = (*[name for name in before.values if name not in self.values], *self._moved(before))
+        anew = {*emptied, *[name for name in self.values if name not in before.values]}
+        values = {
+            name: value
+            for name, value in self.values.items()
+            if name in anew or value is not before.values[name] or self.versions[name] != before.versions[name]
+        }
+        return Entry(
+            full=False,
+            ts=self.ts,
+            clock=self.clock,
+            values=values,
+            emptied=emptied,
+            kinds={name: kind for name, kind in self.kinds.items() if name in anew or before.kinds.get(name) != kind},
+            versions={name: self.versions[name] for name in values if self.versions[name] != self.clock},
+            seen={name: nodes for name, nodes in self.seen.items() if name in anew or before.seen.get(name) != nodes},
+            ran=self.ran,
+            results=results,
+            tips={ns: tip for ns, tip in self.tips.items() if before.tips.get(ns) != tip},
+            spent={name: total for name, total in self.spent.items() if before.spent.get(name) != total},
+        )
+
+    def _moved(self, before: State) -> list[str]:
+        """The channels of both that were emptied and written again, as far as that can be seen: they stand elsewhere
+        than if not, or fewer nodes have seen them."""
+        stood = iter([name for name in before.values if name in self.values])
+        moved: list[str] = []
+        for name in self.values:
+            if name in before.values:
+                fewer = not before.seen.get(name, {}).keys() <= self.seen.get(name, {}).keys()
+                if moved or fewer or next(stood, None) != name:
+                    moved.append(name)
+            else:
+                stood = iter(())  # what comes after a new one was written after it
+        return moved
+
+    def whole(self, results: Results) -> Entry:
         """The entry that gives this state by itself."""
         return Entry(
             full=True,
@@ -243,7 +368,9 @@ class State(msgspec.Struct):
 
     def decode(self, checkpoint_id: CheckpointId, codec: Codec) -> Checkpoint:
         """The record that users get."""
-        values = {channel: codec.decode(self.values[channel], channel=channel) for channel in sorted(self.values)}
+        values = {
+            channel: codec.decode(data_of(self.values[channel]), channel=channel) for channel in sorted(self.values)
+        }
         sends: Any = values.get(SENDS, ())
         if not isinstance(sends, (list, tuple)):
             raise CorruptCheckpointError(f"checkpoint {checkpoint_id}, channel {SENDS!r}", "it holds no list of sends")
@@ -259,69 +386,146 @@ class State(msgspec.Struct):
 
 
 class Reader:
-    """Restores states from rows that share a base.
+    """Restores states from rows.
 
     Args:
-        rows: in the order of their ids, the base first.
+        rows: of one namespace; the chain of each that is asked for must be among them.
+        keeps: hold on to the states on the way, as others are asked for.
 
     Raises:
-        CorruptCheckpointError: no base among them, or later an ancestor is missing or a frame is damaged.
+        CorruptCheckpointError: a row of a chain is missing, or a frame is damaged.
     """
 
-    def __init__(self, thread_id: str, ns: str, rows: Sequence[CheckpointRow]) -> None:
+    def __init__(self, thread_id: str, ns: str, rows: Iterable[CheckpointRow], *, keeps: bool = False) -> None:
         self.thread_id = thread_id
         self.ns = ns
         self.rows: dict[CheckpointId, CheckpointRow] = {row.checkpoint_id: row for row in rows}
+        self._keeps = keeps
+        self._place = f"thread {thread_id!r}{f', namespace {ns!r}' if ns else ''}, checkpoint "
         self._states: dict[CheckpointId, State] = {}
-        self._entries: dict[CheckpointId, Entry] = {}
+        self._entries: dict[CheckpointId, StoredEntry] = {}
+
+    def add(self, rows: Iterable[CheckpointRow]) -> None:
+        """More rows."""
+        self.rows.update([(row.checkpoint_id, row) for row in rows])
 
     def state(self, checkpoint_id: CheckpointId) -> State:
         """The state at a checkpoint. Do not change it: copy it first."""
-        path: list[CheckpointId] = []
-        at: CheckpointId = checkpoint_id
-        while at not in self._states:
+        known = self._states.get(checkpoint_id)
+        if known is not None:
+            return known
+        way = self.way(checkpoint_id, self._states)
+        start = self._states.get(way[-1])
+        state = State.empty() if start is None else start.copy()
+        for at in reversed(way if start is None else way[:-1]):
+            stored = self.stored(at)
+            state.apply(stored, self._values(at, stored, state))
+            if self._keeps:
+                self._states[at] = state.copy()
+        made = self._states[checkpoint_id] = state if not self._keeps else self._states[checkpoint_id]
+        return made
+
+    def way(self, checkpoint_id: CheckpointId, known: Container[CheckpointId] = ()) -> list[CheckpointId]:
+        """The rows that a checkpoint is read from, it first, back to a full one, or to one of those that are known."""
+        way: list[CheckpointId] = []
+        at = checkpoint_id
+        while True:
             row = self.rows.get(at)
             if row is None:
                 raise CorruptCheckpointError(self._where(checkpoint_id), f"its ancestor {at} is missing")
-            path.append(at)
-            if row.base_id == at:
-                break
-            if row.parent_id is None or row.parent_id >= at:
-                raise CorruptCheckpointError(self._where(checkpoint_id), f"the chain of {at} leads to no base")
-            at = row.parent_id
-        for step in reversed(path):
-            entry = self.entry(step)
-            base = self.rows[step].base_id == step
-            if base != entry.full:
-                raise CorruptCheckpointError(self._where(step), "its row and its frame disagree about its base")
-            parent = self.rows[step].parent_id
-            state = State.empty() if base or parent is None else self._states[parent].copy()
-            state.apply(entry)
-            self._states[step] = state
-        return self._states[checkpoint_id]
+            way.append(at)
+            if at in known:
+                return way
+            stored = self.stored(at)
+            if stored.full is not (row.base_id == at):
+                raise CorruptCheckpointError(self._where(at), "its row and its frame disagree about its base")
+            if stored.full:
+                return way
+            before = CheckpointId(stored.since) if stored.since else row.parent_id
+            if before is None or before >= at:
+                raise CorruptCheckpointError(self._where(checkpoint_id), f"the chain of {at} leads to no full row")
+            at = before
 
-    def entry(self, checkpoint_id: CheckpointId) -> Entry:
-        """What the superstep before this checkpoint changed."""
+    def stored(self, checkpoint_id: CheckpointId) -> StoredEntry:
+        """What a row's frame says."""
         known = self._entries.get(checkpoint_id)
         if known is None:
             where = self._where(checkpoint_id)
-            body = unseal(self.rows[checkpoint_id].frame, where)
-            known = self._entries[checkpoint_id] = _decode(_entry, body, where)
+            stored = unseal(self.rows[checkpoint_id].frame, where)
+            known = self._entries[checkpoint_id] = _decode(_stored_entry, stored, where)
         return known
 
-    def chain_bytes(self, checkpoint_id: CheckpointId) -> tuple[int, int]:
-        """Bytes of the base, and of the entries from it to this checkpoint."""
-        after = 0
-        row = self.rows[checkpoint_id]
-        while row.base_id != row.checkpoint_id:
-            after += len(row.frame)
-            assert row.parent_id is not None  # `state` has walked this path
-            row = self.rows[row.parent_id]
-        return len(row.frame), after
+    def results(self, checkpoint_id: CheckpointId) -> Results:
+        """The results of the superstep before this checkpoint, of the tasks that have no record of their own."""
+        return {task: self._told_by(checkpoint_id, told) for task, told in self.stored(checkpoint_id).results.items()}
+
+    def result(self, checkpoint_id: CheckpointId, task: TaskId) -> tuple[tuple[str, bytes | None], ...] | None:
+        """That of one task; None when it is not among them."""
+        told = self.stored(checkpoint_id).results.get(task)
+        return None if told is None else self._told_by(checkpoint_id, told)
+
+    def row(
+        self,
+        checkpoint_id: CheckpointId,
+        *,
+        parent_id: CheckpointId | None,
+        base_id: CheckpointId,
+        since: CheckpointId | None = None,
+    ) -> CheckpointRow:
+        """A checkpoint's row made anew, with the same state and results.
+
+        Args:
+            parent_id: what it came from.
+            base_id: what it is read with; itself makes it a full row.
+            since: makes it a milestone: the milestone before it, or their full row.
+        """
+        row, results = self.rows[checkpoint_id], self.results(checkpoint_id)
+        state = self.state(checkpoint_id)
+        if since is None:
+            stored = _stored(state.whole(results), {})
+        else:
+            mark = self.state(since)
+            stored = _stored(state.since(mark, results), mark.values, since=since)
+        frame = seal(_encode(stored))
+        return msgspec.structs.replace(row, parent_id=parent_id, base_id=base_id, frame=frame)
+
+    def _told_by(
+        self, checkpoint_id: CheckpointId, written: tuple[tuple[str, Told], ...]
+    ) -> tuple[tuple[str, bytes | None], ...]:
+        return tuple([(channel, self._told(told, channel, checkpoint_id)) for channel, told in written])
+
+    def _told(self, told: Told, channel: str, checkpoint_id: CheckpointId) -> bytes | None:
+        if told is None or isinstance(told, bytes):
+            return told
+        if isinstance(told, Tail):
+            patch = self.stored(checkpoint_id).values.get(channel, b"")
+            literal = None if isinstance(patch, bytes) else literal_of(patch)
+            if literal is not None:
+                if told.first == 0 and told.count == length_of(literal):
+                    return literal
+                return joined(split(literal)[told.first : told.first + told.count])
+        else:
+            value = self.state(checkpoint_id).values.get(channel)
+            parts = value.parts if isinstance(value, Grown) else None
+            if isinstance(parts, dict) and parts.keys() >= set(told.keys):
+                return joined_map({key: parts[key] for key in told.keys})
+        raise CorruptCheckpointError(self._where(checkpoint_id), f"a result refers to what {channel!r} does not hold")
+
+    def _values(self, checkpoint_id: CheckpointId, stored: StoredEntry, before: State) -> dict[str, Value]:
+        """The values that a row changes in the state that it was made on."""
+        values: dict[str, Value] = {}
+        for name, data in stored.values.items():
+            if isinstance(data, bytes):
+                values[name] = in_parts(data)
+                continue
+            try:
+                values[name] = patched(before.values.get(name), data)
+            except ValueError as error:
+                raise CorruptCheckpointError(self._where(checkpoint_id), str(error)) from error
+        return values
 
     def _where(self, checkpoint_id: CheckpointId) -> str:
-        ns = f", namespace {self.ns!r}" if self.ns else ""
-        return f"thread {self.thread_id!r}{ns}, checkpoint {checkpoint_id}"
+        return self._place + checkpoint_id
 
 
 class PutOff(msgspec.Struct, frozen=True):
@@ -357,58 +561,117 @@ class Ledger:
         put: what was put off, oldest first: at most two, of which the last is of the newest checkpoint of the root.
     """
 
-    def __init__(self, ns: str, state: State, tip: CheckpointRow | None, base_bytes: int, chain_bytes: int) -> None:
+    def __init__(self, ns: str, state: State, tip: CheckpointId | None, parent: CheckpointId | None) -> None:
         self.ns = ns
         self.state = state
-        self.tip = None if tip is None else tip.checkpoint_id
-        self._parent = None if tip is None else tip.parent_id
-        self._base = None if tip is None else tip.base_id
-        self._base_bytes = base_bytes
-        self._chain_bytes = chain_bytes
+        self.tip = tip
         self.put: list[PutOff] = []
-        self._above: CheckpointId | None = None  # the checkpoint that what was put off comes after,
-        self._held: set[str] = set()  # and the channels that it knows
+        self._parent = parent
+        self._full: CheckpointId | None = None  # of the chain that it goes on with; None before the first row
+        self._is_large = False  # whether that is
+        self._base: CheckpointId | None = None  # the last milestone, or the full row,
+        self._mark = State.empty()  # the state there,
+        self._since = 0  # how many rows have followed it,
+        self._since_bytes = 0  # with how many bytes,
+        self._read_bytes = 0  # and what full row and milestones take
+        self._whole_bytes = 0  # what a full row would take, about: what the last took, and what has grown since
+        self._stood: tuple[State, CheckpointId | None] = self.state, None  # where it stood before what was put off
 
     @classmethod
     def start(cls, ns: str) -> Ledger:
         """A namespace that holds nothing yet."""
-        return cls(ns, State.empty(), None, 0, 0)
+        return cls(ns, State.empty(), None, None)
 
     @classmethod
     def resume(cls, reader: Reader, checkpoint_id: CheckpointId) -> Ledger:
         """The branch that ends at a stored checkpoint."""
-        state = reader.state(checkpoint_id).copy()
-        return cls(reader.ns, state, reader.rows[checkpoint_id], *reader.chain_bytes(checkpoint_id))
+        row = reader.rows[checkpoint_id]
+        way = reader.way(checkpoint_id)
+        made = cls(reader.ns, reader.state(checkpoint_id).copy(), checkpoint_id, row.parent_id)
+        milestones = [at for at in way if reader.stored(at).full or reader.stored(at).since]
+        made._full, made._base = way[-1], milestones[0]
+        made._is_large = len(reader.rows[way[-1]].frame) >= LARGE
+        made._mark = reader.state(milestones[0])
+        made._since = way.index(milestones[0])
+        made._since_bytes = sum([len(reader.rows[at].frame) for at in way[: made._since]])
+        made._read_bytes = sum([len(reader.rows[at].frame) for at in milestones])
+        made._whole_bytes = len(reader.rows[way[-1]].frame)
+        full = reader.state(way[-1]).values
+        made._weigh(full, made.state.values, full.keys() | made.state.values.keys())
+        return made
 
     def beside(self) -> Ledger:
         """A branch that starts beside the last checkpoint: with its state, and with its parent."""
-        made = Ledger(self.ns, self.state.copy(), None, 0, 0)
-        made.tip = self._parent
-        return made
+        return Ledger(self.ns, self.state.copy(), self._parent, None)
 
     def append(
         self, entry: Entry, *, checkpoint_id: CheckpointId, step: int, metadata: dict[str, Any]
     ) -> CheckpointRow:
         """The row of the next checkpoint. It is stored when a commit with it returns; if that fails, drop this
         ledger."""
-        self.state.apply(entry)
-        frame = b"" if self._base is None else seal(_encode(entry))
-        if self._base is None or self._chain_bytes + len(frame) > max(self._base_bytes, SMALL):
-            frame = seal(_encode(self.state.whole(entry.results)))
-            self._base, self._base_bytes, self._chain_bytes = checkpoint_id, len(frame), 0
+        before = self.state.values
+        stored = _stored(entry, before) if self._base is not None else None
+        self._weigh(before, entry.values, {*entry.emptied, *entry.values} if entry.emptied else entry.values)
+        self.state.apply(entry, entry.values)
+        parent, self._parent, self.tip = self.tip, self.tip, checkpoint_id
+        return self._row(stored, entry.results, parent, checkpoint_id, step, metadata)
+
+    def _row(
+        self,
+        stored: StoredEntry | Entry | None,
+        results: Results,
+        parent: CheckpointId | None,
+        checkpoint_id: CheckpointId,
+        step: int,
+        metadata: dict[str, Any],
+    ) -> CheckpointRow:
+        """The row of the state as it stands: of the kind that is due.
+
+        Args:
+            stored: what is new since the parent; None when a full row is due.
+        """
+        frame = b"" if stored is None else seal(_encode(stored))
+        read = self._read_bytes + self._since_bytes + len(frame)
+        is_first = self._base == self._full  # of the rows after the full one
+        is_due = self._since >= STEPS or (is_first and self._is_large)
+        if stored is None or read > 2 * self._whole_bytes + SMALL or (is_due and is_first and not self._is_large):
+            frame = seal(_encode(_stored(self.state.whole(results), {})))
+            self._full, self._read_bytes, self._whole_bytes = checkpoint_id, len(frame), len(frame)
+            self._is_large = len(frame) >= LARGE
+            base = checkpoint_id
+            self._mark_here(checkpoint_id)
+        elif is_due:
+            assert self._full is not None and self._base is not None
+            entry = _stored(self.state.since(self._mark, results), self._mark.values, since=self._base)
+            frame = seal(_encode(entry))
+            self._read_bytes += len(frame)
+            base = self._full
+            self._mark_here(checkpoint_id)
         else:
-            self._chain_bytes += len(frame)
-        row = CheckpointRow(
+            assert self._base is not None
+            self._since += 1
+            self._since_bytes += len(frame)
+            base = self._base
+        return CheckpointRow(
             ns=self.ns,
             checkpoint_id=checkpoint_id,
-            parent_id=self.tip,
-            base_id=self._base,
+            parent_id=parent,
+            base_id=base,
             step=step,
             metadata=metadata,
             frame=frame,
         )
-        self._parent, self.tip = self.tip, checkpoint_id
-        return row
+
+    def _weigh(self, before: Mapping[str, Value], now: Mapping[str, Value], names: Iterable[str]) -> None:
+        """Count what these channels take more than before, or less, in a full row."""
+        for name in names:
+            old, new = before.get(name, b""), now.get(name, b"")
+            if type(old) is Grown or type(new) is Grown:
+                self._whole_bytes += size_of(new) - size_of(old)
+
+    def _mark_here(self, checkpoint_id: CheckpointId) -> None:
+        self._base, self._mark = checkpoint_id, self.state.copy()
+        self._since = self._since_bytes = 0
 
     # ---- checkpoints that are not stored one by one ------------------------------------------------------------------
 
@@ -421,14 +684,13 @@ class Ledger:
         """
         made = PutOff(entry, checkpoint_id, step, metadata)
         if not self.put:
-            self._above = self.tip
-            self._held = {*self.state.values, *self.state.seen}
+            self._stood = self.state.copy(), self.tip
             self.put = [made]
         elif self.put[-1].root == made.root:
             self.put[-1] = self.put[-1].then(made)
         else:
             self.put = [_together(self.put), made]
-        self.state.apply(entry)
+        self.state.apply(entry, entry.values)
         self._parent, self.tip = self.tip, checkpoint_id
 
     def take_put_off(self, *, all_closed: bool = True) -> tuple[CheckpointRow, ...]:
@@ -439,41 +701,98 @@ class Ledger:
         """
         if not self.put:
             return ()
+        taken = [_together(self.put)] if all_closed else self.put
+        self.put = []
+        self.state, self.tip = self._stood
         rows: list[CheckpointRow] = []
-        for put in [_together(self.put)] if all_closed else self.put:
-            last = put.checkpoint_id == self.tip
+        for put in taken:
+            held = self.state.values.keys() | self.state.seen.keys()
             entry = msgspec.structs.replace(
-                put.entry, emptied=tuple([name for name in put.entry.emptied if name in self._held])
+                put.entry, emptied=tuple([name for name in put.entry.emptied if name in held])
             )
-            self._held.update(entry.values, entry.seen)
-            frame = seal(_encode(entry if self._base is not None else msgspec.structs.replace(entry, full=True)))
-            if self._base is None:  # the first of all: nothing was before it
-                self._base, self._base_bytes, self._chain_bytes = put.checkpoint_id, len(frame), 0
-            elif last and self._chain_bytes + len(frame) > max(self._base_bytes, SMALL):
-                frame = seal(_encode(self.state.whole(entry.results)))
-                self._base, self._base_bytes, self._chain_bytes = put.checkpoint_id, len(frame), 0
-            else:
-                self._chain_bytes += len(frame)
-            rows.append(
-                CheckpointRow(
-                    ns=self.ns,
-                    checkpoint_id=put.checkpoint_id,
-                    parent_id=self._above,
-                    base_id=self._base,
-                    step=put.step,
-                    metadata=put.metadata,
-                    frame=frame,
-                )
-            )
-            self._parent, self._above = self._above, put.checkpoint_id
-        self.put, self._held = [], set()
+            rows.append(self.append(entry, checkpoint_id=put.checkpoint_id, step=put.step, metadata=put.metadata))
         return tuple(rows)
 
     @property
     def stands(self) -> frozenset[CheckpointId | None]:
         """The checkpoints that are stored, or will be: what is recorded on others is of no use to anybody."""
-        above = self._above if self.put else self.tip
+        above = self._stood[1] if self.put else self.tip
         return frozenset((above, *[put.checkpoint_id for put in self.put]))
+
+
+class _Literal:
+    """The elements that a patch puts at the end of a list, and how many of them are accounted for."""
+
+    def __init__(self, data: bytes) -> None:
+        self._body = body(data)
+        self._at = 0
+        self._count = 0
+
+    def refer(self, data: bytes) -> Tail | None:
+        """Which of them the elements of an encoded list are, when they are the next ones."""
+        length = length_of(data)
+        if not length or not self._body.startswith(elements := body(data), self._at):
+            return None
+        first = self._count
+        self._at, self._count = self._at + len(elements), first + length
+        return Tail(first, length)
+
+
+def _stored(entry: Entry, before: Mapping[str, Value], *, since: CheckpointId | None = None) -> StoredEntry | Entry:
+    """An entry as a frame holds it.
+
+    Args:
+        before: the values that it changes.
+        since: of which checkpoint they are, if that is not the parent.
+    """
+    values: dict[str, bytes | Patch] = {}
+    grown: dict[str, Grown] = {}
+    literals: dict[str, _Literal] = {}
+    for name, value in entry.values.items():
+        if isinstance(value, bytes):
+            values[name] = value
+            continue
+        grown[name] = value
+        patch = difference(value, before.get(name))
+        values[name] = data_of(value) if patch is None else patch
+        literal = None if patch is None or since is not None else literal_of(patch)
+        if literal is not None:
+            literals[name] = _Literal(literal)
+    if not grown and since is None:
+        return entry
+    results = {
+        task: tuple([(name, _told(data, literals.get(name), grown.get(name))) for name, data in written])
+        for task, written in entry.results.items()
+    }
+    return StoredEntry(
+        full=entry.full,
+        ts=entry.ts,
+        clock=entry.clock,
+        values=values,
+        emptied=entry.emptied,
+        kinds=entry.kinds,
+        versions=entry.versions,
+        seen=entry.seen,
+        ran=entry.ran,
+        results=results,
+        tips=entry.tips,
+        spent=entry.spent,
+        since=since or "",
+    )
+
+
+def _told(data: Told, literal: _Literal | None, value: Grown | None) -> Told:
+    """A result as it is stored, of a channel that holds a value in parts."""
+    if not isinstance(data, bytes) or len(data) < SHORT or value is None:
+        return data
+    if value.is_list:
+        return (None if literal is None else literal.refer(data)) or data
+    parts = value.parts if is_map(data) else None
+    if isinstance(parts, dict):
+        entries = split_map(data)
+        if all(parts.get(key) == item for key, item in entries.items()):
+            return Picked(tuple(entries))
+    return data
 
 
 def _together(put: Sequence[PutOff]) -> PutOff:
@@ -500,19 +819,6 @@ def timestamp(seconds: float) -> str:
         return datetime.fromtimestamp(seconds, UTC).isoformat()
     except (ValueError, OverflowError, OSError) as error:
         raise CorruptCheckpointError("a checkpoint's time", f"{seconds!r} is no time ({error})") from error
-
-
-def metadata_matches(metadata: Mapping[str, Any], filter: Mapping[str, Any] | None) -> bool:
-    """Whether all entries of a filter are equal in the metadata. A bool is not a number here."""
-    if not filter:
-        return True
-    for key, wanted in filter.items():
-        if key not in metadata:
-            return False
-        found = metadata[key]
-        if found != wanted or isinstance(found, bool) is not isinstance(wanted, bool):
-            return False
-    return True
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[_T], body: bytes | memoryview, where: str) -> _T:

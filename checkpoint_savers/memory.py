@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from heapq import merge
 from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
+from msgspec.structs import replace
 
 from .abc import PAGE, BaseCheckpointSaver
 from .codec import Codec
 from .errors import CorruptCheckpointError, StorageError, ThreadBusyError
-from .ledger import metadata_matches
-from .metadata import read_metadata, write_metadata
+from .listing import Place, listed, place_before, place_of
+from .metadata import metadata_matches, read_metadata, write_metadata
 from .owner import is_live
 from .records import (
     Chain,
@@ -29,12 +30,12 @@ from .records import (
     EventRow,
     Header,
     Owner,
+    Rewrite,
     TaskId,
     TaskRecord,
+    ThreadDump,
+    ThreadHeader,
 )
-
-SLICE = 1024
-"""Rows that a listing looks at while it holds the lock."""
 
 
 class _Stored(msgspec.Struct, frozen=True, gc=False):
@@ -47,6 +48,7 @@ class _Stored(msgspec.Struct, frozen=True, gc=False):
     step: int
     metadata: str
     frame: bytes
+    pinned: bool
 
     def row(self) -> CheckpointRow:
         return CheckpointRow(
@@ -57,6 +59,7 @@ class _Stored(msgspec.Struct, frozen=True, gc=False):
             step=self.step,
             metadata=read_metadata(self.metadata, f"checkpoint {self.checkpoint_id}"),
             frame=self.frame,
+            pinned=self.pinned,
         )
 
     def header(self, thread_id: str) -> Header:
@@ -68,6 +71,8 @@ class _Stored(msgspec.Struct, frozen=True, gc=False):
             base_id=self.base_id,
             step=self.step,
             metadata=read_metadata(self.metadata, f"thread {thread_id!r}, checkpoint {self.checkpoint_id}"),
+            size=len(self.frame),
+            pinned=self.pinned,
         )
 
 
@@ -101,9 +106,49 @@ class _Thread:
         self.events: dict[EventKey, EventRow] = {}
         self.event_order: list[EventKey] = []  # sorted
 
+    def header(self, thread_id: str) -> ThreadHeader:
+        head = self.heads.get("")
+        return ThreadHeader(
+            thread_id=thread_id,
+            epoch=self.epoch,
+            owner=self.owner,
+            expires_at=self.expires_at if self.owner is not None else 0.0,
+            newest=self.newest,
+            head=head,
+            metadata={} if head is None else self.rows["", head].header(thread_id).metadata,
+        )
+
+    def upto(self, asked: _Stored) -> list[_Stored]:
+        """The rows of the same base, up to one of them."""
+        ids = self.chains[asked.ns, asked.base_id]
+        return [self.rows[asked.ns, i] for i in ids[: bisect_left(ids, asked.checkpoint_id) + 1]]
+
     def records_of(self, ns: str, checkpoint_id: CheckpointId) -> list[TaskRecord]:
         found = self.records.get((ns, checkpoint_id), {})
         return sorted(found.values(), key=lambda record: (record.index, record.task_id))
+
+    def insert(self, row: _Stored) -> None:
+        self.rows[row.ns, row.checkpoint_id] = row
+        insort(self.chains.setdefault((row.ns, row.base_id), []), row.checkpoint_id)
+        insort(self.order, (row.checkpoint_id, row.ns))
+        if self.newest is None or row.checkpoint_id > self.newest:
+            self.newest = row.checkpoint_id
+
+    def remove(self, ns: str, checkpoint_id: CheckpointId) -> None:
+        row = self.rows.pop((ns, checkpoint_id))
+        chain = self.chains[ns, row.base_id]
+        chain.remove(checkpoint_id)
+        if not chain:
+            del self.chains[ns, row.base_id]
+        del self.order[bisect_left(self.order, (checkpoint_id, ns))]
+
+    def put(self, records: Iterable[TaskRecord]) -> None:
+        for record in records:
+            self.records.setdefault((record.ns, record.checkpoint_id), {})[record.task_id] = record
+
+    def keep(self, event: EventRow) -> None:
+        self.events[event.key] = event
+        insort(self.event_order, event.key)
 
 
 class InMemorySaver(BaseCheckpointSaver):
@@ -111,8 +156,15 @@ class InMemorySaver(BaseCheckpointSaver):
 
     It needs no opening; `async with InMemorySaver() as saver` works too, and changes nothing.
 
-    Its verbs never wait: a lock keeps threads of the process apart for the microseconds that a dict takes.
+    Its verbs never wait: a lock keeps threads of the process apart for the microseconds that a dict takes. Those of a
+    subclass may.
     """
+
+    waits = False
+
+    def __init_subclass__(cls) -> None:
+        if "waits" not in cls.__dict__:
+            cls.waits = True
 
     def __init__(self, *, codec: Codec | None = None, clock: Callable[[], float] = time.time) -> None:
         super().__init__(codec=codec, clock=clock)
@@ -145,7 +197,7 @@ class InMemorySaver(BaseCheckpointSaver):
             self._held(claim).expires_at = expires_at
 
     async def commit(self, claim: Claim, commit: Commit) -> None:
-        rows = [_stored(row) for row in commit.rows]
+        rows = [_stored(row, pinned=False) for row in commit.rows]
         with self._lock:
             thread = self._held(claim)
             # All that can be wrong is found before the first change: so it is all or nothing.
@@ -157,24 +209,23 @@ class InMemorySaver(BaseCheckpointSaver):
             keys = {(row.ns, row.checkpoint_id) for row in rows}
             if len(keys) < len(rows) or not keys.isdisjoint(thread.rows):
                 raise _taken(claim.thread_id, "a checkpoint with one of these ids")
-            shown = {event.key: event for event in commit.events}
-            if len(shown) < len(commit.events) or not shown.keys().isdisjoint(thread.events):
-                raise _taken(claim.thread_id, "a row of events at one of these positions")
+            if commit.events:
+                shown = {event.key for event in commit.events}
+                if len(shown) < len(commit.events) or not shown.isdisjoint(thread.events):
+                    raise _taken(claim.thread_id, "a row of events at one of these positions")
             for row in rows:
-                self._insert(thread, row)
+                thread.insert(row)
             if head is not None:
                 ns, tip = head
                 thread.heads[ns] = tip
-                if thread.newest is None or tip > thread.newest:
-                    thread.newest = tip
-            for key, event in shown.items():
-                thread.events[key] = event
-                insort(thread.event_order, key)
+            for event in commit.events:
+                thread.keep(event)
             for ns, checkpoint_id, task_id in commit.clears:
                 records = thread.records.get((ns, checkpoint_id))
                 if records is not None and records.pop(task_id, None) is not None and not records:
                     del thread.records[ns, checkpoint_id]
-            _put(thread, commit.records)
+            if commit.records:
+                thread.put(commit.records)
             thread.expires_at = commit.expires_at
             if commit.releases:
                 self._release(claim.thread_id, thread)
@@ -182,7 +233,7 @@ class InMemorySaver(BaseCheckpointSaver):
     async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
         with self._lock:
             thread = self._held(claim)
-            _put(thread, records)
+            thread.put(records)
             thread.expires_at = expires_at
 
     async def release(self, claim: Claim) -> None:
@@ -190,6 +241,89 @@ class InMemorySaver(BaseCheckpointSaver):
             thread = self._threads.get(claim.thread_id)
             if thread is not None and thread.epoch == claim.epoch and thread.owner == claim.owner:
                 self._release(claim.thread_id, thread)
+
+    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
+        rows = {(row.ns, row.checkpoint_id): _stored(row, pinned=row.pinned) for row in change.rows}
+        with self._lock:
+            thread = self._held(claim)
+            gone = set(change.gone) & thread.rows.keys()
+            stays = thread.rows.keys() - gone
+            missing = (rows.keys() | change.pins.keys()) - stays
+            if missing:
+                ns, checkpoint_id = min(missing)
+                raise _refused(claim.thread_id, f"checkpoint {checkpoint_id} of namespace {ns!r} is not stored")
+            named = {**thread.heads, **change.heads}
+            heads = {ns: head for ns, head in named.items() if head is not None}
+            wrong = _unfounded(heads, stays)
+            if wrong is not None:
+                raise _refused(claim.thread_id, wrong)
+            for ns, checkpoint_id in gone:
+                thread.remove(ns, checkpoint_id)
+                thread.records.pop((ns, checkpoint_id), None)
+            for (ns, checkpoint_id), row in rows.items():
+                thread.remove(ns, checkpoint_id)
+                thread.insert(row)
+            for key, pinned in change.pins.items():
+                thread.rows[key] = replace(thread.rows[key], pinned=pinned)
+            thread.heads = heads
+            void = set(change.events)
+            thread.event_order = [key for key in thread.event_order if key[0] not in void]
+            thread.events = {key: thread.events[key] for key in thread.event_order}
+
+    async def load(self, claim: Claim, dump: ThreadDump) -> None:
+        rows = {(row.ns, row.checkpoint_id): _stored(row, pinned=row.pinned) for row in dump.rows}
+        records = {(record.ns, record.checkpoint_id, record.task_id) for record in dump.records}
+        events = {event.key for event in dump.events}
+        with self._lock:
+            thread = self._held(claim)
+            if thread.rows or thread.records or thread.events:
+                raise _refused(claim.thread_id, "it holds something already")
+            if (len(rows), len(records), len(events)) != (len(dump.rows), len(dump.records), len(dump.events)):
+                raise _refused(claim.thread_id, "two of the rows to be loaded have one key")
+            wrong = _unfounded(dump.heads, rows.keys())
+            if wrong is not None:
+                raise _refused(claim.thread_id, wrong)
+            for row in rows.values():
+                thread.insert(row)
+            thread.heads = dict(dump.heads)
+            thread.put(dump.records)
+            for event in dump.events:
+                thread.keep(event)
+
+    async def erase(self, claim: Claim) -> None:
+        with self._lock:
+            self._held(claim)
+            del self._threads[claim.thread_id]
+
+    async def threads(
+        self, *, after: str | None = None, limit: int = PAGE, filter: Mapping[str, Any] | None = None
+    ) -> tuple[ThreadHeader, ...]:
+        found: list[ThreadHeader] = []
+        with self._lock:
+            ids = sorted(self._threads)
+            for thread_id in ids[0 if after is None else bisect_right(ids, after) :]:
+                if len(found) >= limit:
+                    break
+                header = self._threads[thread_id].header(thread_id)
+                if metadata_matches(header.metadata, filter):
+                    found.append(header)
+        return tuple(found)
+
+    async def dump(self, thread_id: str) -> ThreadDump | None:
+        with self._lock:
+            thread = self._threads.get(thread_id)
+            if thread is None or not thread.rows:
+                return None
+            stored = [thread.rows[ns, checkpoint_id] for checkpoint_id, ns in thread.order]
+            heads = dict(thread.heads)
+            records = [
+                record
+                for ns, checkpoint_id in sorted(thread.records, key=lambda key: (key[1], key[0]))
+                for record in thread.records_of(ns, checkpoint_id)
+            ]
+            events = [thread.events[key] for key in thread.event_order]
+        rows = tuple(one.row() for one in stored)
+        return ThreadDump(heads=heads, rows=rows, records=tuple(records), events=tuple(events))
 
     async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
         with self._lock:
@@ -200,13 +334,16 @@ class InMemorySaver(BaseCheckpointSaver):
             asked = thread.rows.get((ns, head if checkpoint_id is None else checkpoint_id))
             if asked is None:
                 return None
-            ids = thread.chains[ns, asked.base_id]
-            stored = [thread.rows[ns, i] for i in ids[: bisect_left(ids, asked.checkpoint_id) + 1]]
+            stored = thread.upto(asked)
+            base = thread.rows.get((ns, asked.base_id))
+            if base is not None and base.base_id != base.checkpoint_id:
+                stored = [*thread.upto(base), *stored]
+                base = thread.rows.get((ns, base.base_id))
             records = thread.records_of(ns, asked.checkpoint_id)
-        if stored[0].checkpoint_id != asked.base_id:
+        if base is None or base.base_id != base.checkpoint_id:
             raise CorruptCheckpointError(
                 f"thread {thread_id!r}, checkpoint {asked.checkpoint_id}",
-                f"the base of its chain, {asked.base_id}, is missing",
+                f"the base of its chain, {asked.base_id}, is missing, or leads to no full row",
             )
         return Chain(rows=tuple(one.row() for one in stored), records=tuple(records), head=head)
 
@@ -231,22 +368,12 @@ class InMemorySaver(BaseCheckpointSaver):
         limit: int = PAGE,
         filter: Mapping[str, Any] | None = None,
     ) -> tuple[Header, ...]:
-        found: list[Header] = []
-        position = None if before is None else (before, "", "")
-        while len(found) < limit:
-            size = SLICE if filter else limit - len(found)
+        async def page(after: Place | None, size: int) -> list[Header]:
             with self._lock:
-                page = self._page(thread_id, ns, position, size)
-            for name, stored in page:
-                header = stored.header(name)
-                if metadata_matches(header.metadata, filter):
-                    found.append(header)
-                    if len(found) == limit:
-                        break
-                position = (header.checkpoint_id, name, header.ns)
-            if len(page) < size:
-                break
-        return tuple(found)
+                rows = self._page(thread_id, ns, after, size)
+            return [stored.header(name) for name, stored in rows]
+
+        return await listed(page, place_before(before), place_of, limit, filter)
 
     async def events(self, thread_id: str, *, since: EventKey | None = None, limit: int = PAGE) -> tuple[EventRow, ...]:
         with self._lock:
@@ -279,15 +406,10 @@ class InMemorySaver(BaseCheckpointSaver):
         if thread.newest is None:
             del self._threads[thread_id]
 
-    def _insert(self, thread: _Thread, row: _Stored) -> None:
-        thread.rows[row.ns, row.checkpoint_id] = row
-        insort(thread.chains.setdefault((row.ns, row.base_id), []), row.checkpoint_id)
-        insort(thread.order, (row.checkpoint_id, row.ns))
-
     def _page(
-        self, thread_id: str | None, ns: str | None, before: tuple[str, str, str] | None, size: int
+        self, thread_id: str | None, ns: str | None, before: Place | None, size: int
     ) -> list[tuple[str, _Stored]]:
-        """Rows, newest first, after a position (checkpoint id, thread id, namespace)."""
+        """Rows, newest first, after a place."""
         names = self._threads if thread_id is None else [thread_id] if thread_id in self._threads else []
 
         def of(name: str) -> Iterable[tuple[str, str, str]]:
@@ -307,15 +429,24 @@ class InMemorySaver(BaseCheckpointSaver):
         ]
 
 
-def _stored(row: CheckpointRow) -> _Stored:
-    return _Stored(
-        row.ns, row.checkpoint_id, row.parent_id, row.base_id, row.step, write_metadata(row.metadata), row.frame
-    )
+def _stored(row: CheckpointRow, *, pinned: bool) -> _Stored:
+    metadata = write_metadata(row.metadata)
+    return _Stored(row.ns, row.checkpoint_id, row.parent_id, row.base_id, row.step, metadata, row.frame, pinned)
 
 
-def _put(thread: _Thread, records: Iterable[TaskRecord]) -> None:
-    for record in records:
-        thread.records.setdefault((record.ns, record.checkpoint_id), {})[record.task_id] = record
+def _unfounded(heads: Mapping[str, CheckpointId], keys: Collection[tuple[str, CheckpointId]]) -> str | None:
+    """What is wrong between heads and the checkpoints that are stored; None when nothing is."""
+    for ns, head in heads.items():
+        if (ns, head) not in keys:
+            return f"the head of namespace {ns!r} would be checkpoint {head}, which is not stored"
+    for ns, checkpoint_id in keys:
+        if ns not in heads:
+            return f"namespace {ns!r} would hold checkpoint {checkpoint_id} and have no head"
+    return None
+
+
+def _refused(thread_id: str, reason: str) -> StorageError:
+    return StorageError(f"thread {thread_id!r}: {reason}. Nothing was changed.")
 
 
 def _taken(thread_id: str, what: str) -> StorageError:

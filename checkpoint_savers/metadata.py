@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -23,3 +24,16 @@ def read_metadata(text: str | bytes, where: str) -> dict[str, Any]:
         return _decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CorruptCheckpointError(where, f"its metadata cannot be read ({error})") from error
+
+
+def metadata_matches(metadata: Mapping[str, Any], filter: Mapping[str, Any] | None) -> bool:
+    """Whether all entries of a filter are equal in the metadata. A bool is not a number here."""
+    if not filter:
+        return True
+    for key, wanted in filter.items():
+        if key not in metadata:
+            return False
+        found = metadata[key]
+        if found != wanted or isinstance(found, bool) is not isinstance(wanted, bool):
+            return False
+    return True

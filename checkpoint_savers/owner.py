@@ -4,7 +4,7 @@ A process is told apart from a later one with the same pid by the time at which 
 boot by the boot id. Whatever cannot be known for sure counts as alive: a claim that is wrongly believed dead means two
 writers, one that is wrongly believed alive costs waiting until it expires.
 
-Nothing here is remembered: after `fork()` a remembered pid or start time would be the parent's.
+What a process knows of itself it asks for once, and anew after `fork()`: its parent's start time is not its own.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from functools import lru_cache
 from typing import NamedTuple
 
 from .records import Owner
@@ -24,14 +25,19 @@ def this_process(run_id: str) -> Owner:
         run_id: unique among all runs.
     """
     pid = os.getpid()
+    host, boot, started = _identity(pid)
+    return Owner(host=host, boot=boot, pid=pid, started=started, run_id=run_id)
+
+
+@lru_cache(maxsize=1)  # three files of /proc, for each run otherwise
+def _identity(pid: int) -> tuple[str, str, str]:
+    """Of this process: its host, boot, and when it started, in which pid namespace."""
     found = _process(pid)
-    return Owner(
-        host=socket.gethostname(),
-        boot=_boot(),
-        pid=pid,
-        started="" if found is None else f"{found.start}@{_namespace()}",
-        run_id=run_id,
-    )
+    return socket.gethostname(), _boot(), "" if found is None else f"{found.start}@{_namespace()}"
+
+
+if hasattr(os, "register_at_fork"):  # a child in another pid namespace may have its parent's number
+    os.register_at_fork(after_in_child=_identity.cache_clear)
 
 
 def is_gone(owner: Owner) -> bool:

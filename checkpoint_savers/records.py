@@ -6,8 +6,14 @@ a checksum. It needs to understand keys, heads and claims, and never a value.
 How a thread is laid out
     Every namespace of a thread (`""` is the root graph's) is a tree of checkpoints, linked by `parent_id`; the
     namespace's *head* is the tip of the branch that was last run or made. A checkpoint's row says what its superstep
-    changed. Its state is read from the rows of its *chain*: the ancestors since `base_id`, the nearest checkpoint whose
-    row holds everything. A base is its own base. `read` returns a chain with one range query.
+    changed. Its state is read from the rows of its *chain*, which starts at its base. There are three kinds of rows:
+
+        full        it holds everything, and is its own base
+        milestone   it holds all that has changed since the milestone before it; its base is a full row
+        step        it holds what has changed since its parent; its base is the nearest milestone or full row
+
+    So a chain is a full row, the milestones after it, and the steps after the last of them: `read` returns it with one
+    query of two ranges.
 """
 
 from __future__ import annotations
@@ -23,8 +29,22 @@ CheckpointId = NewType("CheckpointId", str)
 TaskId = NewType("TaskId", str)
 """Structural: the same work has the same id on every attempt, replay, resume and fork."""
 
-FORMAT = 2
+FORMAT = 3
 """The number of the stored format that this version writes. Readers for all numbers up to it are kept."""
+
+CALLER = "__task__"
+"""The metadata key that says which task ran a graph whose namespace does not: one that keeps its state."""
+
+MADE_IN = "__thread__"
+"""The metadata key of a checkpoint that was copied from another thread, whose id is there: the ids of the tasks under
+which something is recorded on it are made of that id."""
+
+FOLLOWED = "__followed__"
+"""The metadata key of a checkpoint whose children are gone: `CLOSED` when one of them closed its superstep, `BRANCHED`
+when they were copies only. So it is not taken for the tip of a branch."""
+
+CLOSED = "closed"
+BRANCHED = "branched"
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,10 +91,11 @@ class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         ns: the namespace, "" for the root graph.
         parent_id: the checkpoint it came from; None for the first.
-        base_id: where its chain starts; equal to `checkpoint_id` when this row holds everything.
+        base_id: the row that it is read with: see above. Equal to `checkpoint_id` when this row holds everything.
         step: the superstep's number: -1 for the first input, 0 for the hidden start.
         metadata: what listings filter by: source, step, parents, run_id and the user's own scalars. JSON values.
         frame: the payload, sealed.
+        pinned: retention leaves it alone. Rows are committed without a pin; `rewrite` pins.
     """
 
     ns: str
@@ -84,6 +105,7 @@ class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     metadata: dict[str, Any]
     frame: bytes
+    pinned: bool = False
 
 
 RecordKind = Literal["result", "error", "interrupt"]
@@ -175,8 +197,9 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
     """What `read` returns.
 
     Attributes:
-        rows: in the order of their ids: every row between the base and the asked checkpoint that has that base. The
-            first is the base, the last the asked one. Rows of other branches may lie between: follow `parent_id`.
+        rows: in the order of their ids: every row between the asked one's base and the asked one that has that base;
+            before them, where that base is no full row, every row between its own base and it that has that. The first
+            is a full row, the last the asked one. Rows that are of no use may lie between, those of other branches too.
         records: those of the asked checkpoint, by index.
         head: the namespace's head.
     """
@@ -187,7 +210,12 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint without its payload, as `scan` lists it."""
+    """A checkpoint without its payload, as `scan` lists it.
+
+    Attributes:
+        size: bytes of its frame.
+        pinned: as in `CheckpointRow`.
+    """
 
     thread_id: str
     ns: str
@@ -196,6 +224,65 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     base_id: CheckpointId
     step: int
     metadata: dict[str, Any]
+    size: int = 0
+    pinned: bool = False
+
+
+class ThreadHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """A thread without its rows, as `threads` lists it.
+
+    Attributes:
+        epoch: of its last claim.
+        owner: who holds its claim, or did until it lapsed; None when it was given up.
+        expires_at: when that claim lapses, in unix seconds; 0 without an owner.
+        newest: its greatest checkpoint id, of any namespace; None when it holds none.
+        head: the checkpoint at which the root graph stands; None when it has none.
+        metadata: of that checkpoint; empty when there is none.
+    """
+
+    thread_id: str
+    epoch: int
+    owner: Owner | None
+    expires_at: float
+    newest: CheckpointId | None
+    head: CheckpointId | None
+    metadata: dict[str, Any]
+
+
+class ThreadDump(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is stored of a thread, but for its claim: as of one moment, and byte for byte.
+
+    Attributes:
+        heads: by namespace.
+        rows: in the order of (id, namespace).
+        records: in the order of (checkpoint id, namespace, index, task id).
+        events: in the order of their keys.
+    """
+
+    heads: dict[str, CheckpointId]
+    rows: tuple[CheckpointRow, ...]
+    records: tuple[TaskRecord, ...]
+    events: tuple[EventRow, ...]
+
+
+class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
+    """One transaction of upkeep: what is taken out of a thread, and what is left put in order. It makes no checkpoint.
+
+    Attributes:
+        gone: checkpoints that are deleted, as (ns, checkpoint_id), with what is recorded on them. Unknown ones are
+            passed over.
+        rows: stand in the place of the stored rows with the same ns and checkpoint_id, which must be there.
+        heads: namespace -> the stored checkpoint at which it now stands; None: the namespace is no more, and must hold
+            nothing any more.
+        events: ids of checkpoints of the root graph whose rows of events are deleted.
+        pins: (ns, checkpoint_id) -> whether it is pinned from now on; it must be there.
+    """
+
+    gone: tuple[tuple[str, CheckpointId], ...] = ()
+    rows: tuple[CheckpointRow, ...] = ()
+    heads: dict[str, CheckpointId | None] = {}
+    events: tuple[CheckpointId, ...] = ()
+    pins: dict[tuple[str, CheckpointId], bool] = {}
 
 
 class CheckpointMetadata(TypedDict, total=False):

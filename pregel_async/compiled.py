@@ -141,7 +141,8 @@ class Graph(Runs[InputT, OutputT]):
         before: Config | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[StateSnapshot]:
-        """All states of a thread, of all its branches, newest first.
+        """All states of a thread, of all its branches, newest first. Each is decoded when it is looked at; see
+        `StateSnapshot`.
 
         Args:
             filter: metadata entries, all of which must be equal.

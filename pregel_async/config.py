@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, cast, get_args
 
 from checkpoint_savers.records import CheckpointId
+from checkpoint_savers.upkeep.retention import Retention
 
 from ._core.program import Program
 from ._core.superstep import Breakpoints
@@ -236,6 +237,7 @@ def settings_of(
     on_failure: OnFailure = "fail_fast",
     budgets: Mapping[str, Budget] | None = None,
     time_limit: float | None = None,
+    retention: Retention | None = None,
     results: Results | None = None,
     observers: tuple[Observer, ...] = (),
 ) -> Settings:
@@ -245,7 +247,8 @@ def settings_of(
         stored: the graph has a checkpointer, so that a thread is needed.
         nested: a node runs the graph: its thread is that of the graph around it.
         durability: as `check_durability` gives it.
-        context, store, breakpoints, debug, control, on_failure, budgets, time_limit, results, observers: as in
+        context, store, breakpoints, debug, control, on_failure, budgets, time_limit, retention, results, observers:
+            as in
             `Settings`.
     """
     if not (control is None or isinstance(cast("object", control), RunControl)):
@@ -281,6 +284,7 @@ def settings_of(
         on_failure=on_failure,
         budgets=budgets or {},
         time_limit=time_limit,
+        retention=retention,
         results=results,
         observers=observers,
     )

@@ -53,7 +53,6 @@ class Editor:
     def __init__(self, thread: Thread, session: Session, config: RunnableConfig, *, store: Any, limit: int) -> None:
         self._thread = thread
         self._program: Program = thread.program
-        self._scope = (thread.thread_id, ids_in(thread.ns, thread.caller or ""))
         self._board = Board(self._program) if thread.board is None else thread.board
         self._board.remaining = limit  # what a router reads of it is that of a run's first superstep
         self._fresh = thread.tip is None  # nothing has been stored or made so far
@@ -71,6 +70,10 @@ class Editor:
             call=_no_calls,
             debug=False,
         )
+
+    @property
+    def _scope(self) -> tuple[str, str]:
+        return self._thread.scope, ids_in(self._thread.ns, self._thread.caller or "")
 
     async def apply(
         self, supersteps: Sequence[Sequence[StateUpdate]], then: Callable[[], Awaitable[None]] | None = None

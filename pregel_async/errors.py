@@ -17,6 +17,7 @@ import msgspec
 
 from checkpoint_savers.errors import (
     CheckpointError,
+    CheckpointNotFoundError,
     CorruptCheckpointError,
     PregelError,
     SaverClosedError,
@@ -24,7 +25,10 @@ from checkpoint_savers.errors import (
     StorageFullError,
     StorageLockedError,
     StorageReadOnlyError,
+    SyncCallError,
     ThreadBusyError,
+    ThreadExistsError,
+    ThreadNotFoundError,
     TypeRegistrationError,
     UnknownTypeError,
     UnstorableValueError,
@@ -65,6 +69,7 @@ __all__ = [
     "ParentCommand",
     "PregelError",
     "RecordedFailureError",
+    "RetentionWarning",
     "RunCancelledError",
     "SaverClosedError",
     "StepTimeoutError",
@@ -77,6 +82,8 @@ __all__ = [
     "SyncCallError",
     "TaskCancelledError",
     "ThreadBusyError",
+    "ThreadExistsError",
+    "ThreadNotFoundError",
     "TypeRegistrationError",
     "UnknownBudgetError",
     "UnknownTypeError",
@@ -99,6 +106,11 @@ class InPlaceChangeWarning(UserWarning):
 
 class ObserverWarning(UserWarning):
     """An observer of a run has raised. The run was not changed by that; what it raised first is the cause."""
+
+
+class RetentionWarning(UserWarning):
+    """A thread could not be pruned at the end of a run. The run was not changed by that, and its result is stored; what
+    prevented it is the cause."""
 
 
 # ---- building ----------------------------------------------------------------------------------------------------
@@ -124,46 +136,12 @@ class InvalidCursorError(PregelError, ValueError):
     branch or thread."""
 
 
-class SyncCallError(PregelError, RuntimeError):
-    """A sync verb was called in a thread that runs an event loop, which it would have blocked; nothing has run.
-
-    Attributes:
-        called: what was called.
-        instead: what to write there.
-        library: "asyncio" or "trio".
-    """
-
-    def __init__(self, called: str, instead: str, library: str) -> None:
-        self.called = called
-        self.instead = instead
-        self.library = library
-        super().__init__(
-            f"{called} was called in a thread in which an event loop ({library}) is running, and would block it: "
-            f"nothing has run. Use '{instead}' there, or call it in a worker thread."
-        )
-
-
 class InvalidInputError(PregelError, TypeError):
     """The input does not fit the graph's input schema; nothing was run or stored."""
 
 
 class EmptyInputError(PregelError):
     """There is nothing to run: no input was given, and nothing is stored to go on from."""
-
-
-class CheckpointNotFoundError(PregelError, LookupError):
-    """The config names a checkpoint that the thread does not have.
-
-    Attributes:
-        thread_id, checkpoint_id: what was asked for.
-    """
-
-    def __init__(self, thread_id: str, checkpoint_id: str) -> None:
-        self.thread_id = thread_id
-        self.checkpoint_id = checkpoint_id
-        super().__init__(
-            f"thread {thread_id!r} has no checkpoint {checkpoint_id!r}. aget_state_history() lists those that it has."
-        )
 
 
 class GraphChangedError(PregelError):

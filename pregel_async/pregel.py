@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.caches.abc import BaseCache
+from checkpoint_savers.stores.abc import BaseStore
+from checkpoint_savers.upkeep.retention import Retention
 
 from ._core.program import SENDS, Program, Write, build_program
 from ._runtime.modes import MODES
@@ -43,7 +45,7 @@ class Pregel(Graph[Any, Any]):
         debug: warn (`InPlaceChangeWarning`) when a node changes its input in place.
         world: clock, ids and randomness.
         retry_policy, timeout, on_timeout, cache_policy: for all nodes that do not say otherwise.
-        cache, step_timeout, on_failure, budgets, time_limit, observer: as in `StateGraph.compile`.
+        cache, step_timeout, on_failure, budgets, time_limit, retention, observer: as in `StateGraph.compile`.
 
     Raises:
         GraphValidationError: an unknown or reserved name, an input that nothing reads.
@@ -58,7 +60,7 @@ class Pregel(Graph[Any, Any]):
         output_channels: Names,
         stream_channels: Names | None = None,
         checkpointer: BaseCheckpointSaver | bool | None = None,
-        store: Any = None,
+        store: BaseStore | None = None,
         interrupt_before: All | Sequence[str] = (),
         interrupt_after: All | Sequence[str] = (),
         name: str = "Pregel",
@@ -76,6 +78,7 @@ class Pregel(Graph[Any, Any]):
         on_failure: OnFailure = "fail_fast",
         budgets: Mapping[str, Budget] | None = None,
         time_limit: float | timedelta | None = None,
+        retention: Retention | None = None,
         observer: Observer | Sequence[Observer] | None = None,
     ) -> None:
         built = {key: node.build() if isinstance(node, NodeBuilder) else node for key, node in nodes.items()}
@@ -117,6 +120,7 @@ class Pregel(Graph[Any, Any]):
             on_failure=on_failure,
             budgets=budgets,
             time_limit=time_limit,
+            retention=retention,
             observer=observer,
         )
         self._nodes = built

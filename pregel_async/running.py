@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast, overload
 
 import anyio
@@ -17,6 +17,9 @@ from msgspec import structs
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.caches.abc import BaseCache
 from checkpoint_savers.codec import Codec
+from checkpoint_savers.stores.abc import BaseStore
+from checkpoint_savers.stores.ops import Item, SearchItem
+from checkpoint_savers.upkeep.retention import Retention
 
 from ._core.isolation import isolate
 from ._core.program import Program
@@ -110,13 +113,14 @@ class Runs(SyncFace[InputT, OutputT]):
         stream_mode: StreamMode,
         world: World | None,
         debug: bool,
-        store: Any = None,
+        store: BaseStore | None = None,
         cache: BaseCache | None = None,
         interrupt_before: All | Sequence[str] = (),
         interrupt_after: All | Sequence[str] = (),
         on_failure: OnFailure = "fail_fast",
         budgets: Mapping[str, Budget] | None = None,
         time_limit: float | timedelta | None = None,
+        retention: Retention | None = None,
         observer: Observer | Sequence[Observer] | None = None,
         read_context: Callable[[Any], Any] | None = None,
         coerce_state: Callable[[Any], Any] | None = None,
@@ -124,10 +128,11 @@ class Runs(SyncFace[InputT, OutputT]):
     ) -> None:
         self.name = program.name
         self.checkpointer = _checked_saver(checkpointer)
-        self.store = store
+        self.store = _checked_store(store)
         self._on_failure: OnFailure = check_on_failure(program, on_failure, GraphValidationError)
         self._budgets = check_budgets(budgets, error=GraphValidationError)
         self._time_limit = seconds_of("time_limit", time_limit)
+        self._retention = _checked_retention(retention)
         self._observers = check_observer(observer, GraphValidationError)
         self.stream_mode: StreamMode = stream_mode
         self._debug = debug
@@ -432,18 +437,18 @@ class Runs(SyncFace[InputT, OutputT]):
                     raise result
         return [cast("OutputT", done[place]) for place in range(len(inputs))]
 
-    async def _run(
+    def _run(
         self,
         given: Any,
         call: _Call,
         feed: Feed | None,
         begun: Callable[[Thread], Awaitable[bool]] | None = None,
-    ) -> Ended:
+    ) -> Coroutine[Any, Any, Ended]:
         around = CURRENT.get()
         if around is None or around.fence is None:
-            return await self._run_here(given, call, feed, begun)
+            return self._run_here(given, call, feed, begun)
         # In a thread that may be left behind: what it runs on the event loop has ended by then.
-        return await around.fence.admit("a graph", lambda: self._run_here(given, call, feed, begun))
+        return around.fence.admit("a graph", partial(self._run_here, given, call, feed, begun))
 
     async def _run_here(
         self,
@@ -453,15 +458,21 @@ class Runs(SyncFace[InputT, OutputT]):
         begun: Callable[[Thread], Awaitable[bool]] | None,
     ) -> Ended:
         settings, outer = call.settings, call.outer
-        audience = Audience(shown=self._as_shown, feed=feed, codec=self.events_codec, overhears=_overhears())
+        audience = Audience(
+            shown=self._as_shown, feed=feed, codec=self.events_codec, overhears=_overhears(), begun=begun
+        )
         if outer is not None:
             keeps = None if self.checkpointer is False else self.checkpointer is True
             return await run_nested(
                 self._program, given, settings, outer, call.number, self._codec_inside, audience, keeps=keeps
             )
-        saver = self.checkpointer if isinstance(self.checkpointer, BaseCheckpointSaver) else None
-        if feed is None or not feed.keeps:
-            return await run(self._program, given, settings, self._world, saver, self._codec, audience)
+        if feed is not None and feed.keeps:
+            return await self._run_joinable(given, settings, feed, audience)
+        return await run(self._program, given, settings, self._world, self._saver, self._codec, audience)
+
+    async def _run_joinable(self, given: Any, settings: Settings, feed: Feed, audience: Audience) -> Ended:
+        """A run that others can join while it goes on."""
+        begun = audience.begun
 
         async def joinable(thread: Thread) -> bool:
             self._live.add(thread.thread_id, feed)
@@ -470,12 +481,16 @@ class Runs(SyncFace[InputT, OutputT]):
         audience = structs.replace(audience, begun=joinable)
         failure: BaseException | None = None
         try:
-            return await run(self._program, given, settings, self._world, saver, self._codec, audience)
+            return await run(self._program, given, settings, self._world, self._saver, self._codec, audience)
         except BaseException as error:
             failure = error
             raise
         finally:
             self._live.remove(settings.thread_id or "", feed, failure)
+
+    @property
+    def _saver(self) -> BaseCheckpointSaver | None:
+        return self.checkpointer if isinstance(self.checkpointer, BaseCheckpointSaver) else None
 
     async def _rejoin(self, call: _Call, feed: Feed, after: Cursor, pipe: Pipe) -> None:
         saver, thread_id = self.checkpointer, call.settings.thread_id
@@ -613,6 +628,7 @@ class Runs(SyncFace[InputT, OutputT]):
             time_limit=self._time_limit
             if limits.time_limit is None
             else seconds_of("time_limit", limits.time_limit, ConfigError),
+            retention=self._retention,
             results=self._results,
             observers=_each_once(*inherited_observers, *self._observers, *check_observer(observer)),
         )
@@ -754,6 +770,8 @@ def _types(codec: Codec, hints: Sequence[Any]) -> Codec:
     """The codec, with the runtime's types, and those that a graph's annotations name."""
     for kind in (Send, Command, Interrupt, Overwrite, TimeoutPolicy):
         codec = codec.with_types(kind, tag=f"pregel_async.{kind.__name__}")
+    for item in (Item, SearchItem):
+        codec = codec.with_types(item, tag=f"checkpoint_savers.{item.__name__}")
     codec = codec.with_type(
         NodeError,
         encode=lambda failure: [failure.node, failure.task_id, _recorded(failure.error)],
@@ -784,10 +802,24 @@ def _with_messages(codec: Codec, hints: Sequence[Any]) -> Codec:
     return codec
 
 
+def _checked_retention(retention: object) -> Retention | None:
+    if retention is None or isinstance(retention, Retention):
+        return retention
+    raise GraphValidationError(f"retention is a Retention(keep=..., max_age=..., max_bytes=...), not {retention!r}")
+
+
 def _checked_cache(cache: BaseCache | None) -> BaseCache | None:
     if cache is not None and not isinstance(cache, BaseCache):
         raise GraphValidationError(f"a cache is a BaseCache (InMemoryCache(), SqliteCache(path)), not {cache!r}")
     return cache
+
+
+def _checked_store(store: BaseStore | None) -> BaseStore | None:
+    """What nodes get, as it is: a double in somebody's tests need be no `BaseStore`. A class is a mistake."""
+    given: object = store
+    if isinstance(given, type):
+        raise GraphValidationError(f"a store is a BaseStore, not a class: make one, {given.__name__}()")
+    return store
 
 
 def _checked_saver(checkpointer: BaseCheckpointSaver | bool | None) -> BaseCheckpointSaver | bool | None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from checkpoint_savers.stores.abc import BaseStore
+
 from ._runtime.context import ExecutionInfo, Runtime, current
 from ._runtime.control import RunControl
 from ._runtime.spending import Amount
@@ -87,13 +89,14 @@ def get_config() -> RunnableConfig:
     return current("get_config()").config
 
 
-def get_store() -> Any:
-    """The store that the graph was compiled with; None without.
+def get_store() -> BaseStore | None:
+    """The store that the graph was compiled with, or one around it; None without.
 
     Raises:
         OutsideRunError: called outside of a run.
     """
-    return current("get_store()").store
+    store: BaseStore | None = current("get_store()").store
+    return store
 
 
 def get_stream_writer() -> StreamWriter:

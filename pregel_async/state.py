@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Protocol, cast
 
 from msgspec import structs
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.ledger import Reader, TaskEntry, metadata_matches, read_record, timestamp
-from checkpoint_savers.records import CheckpointId, CheckpointMetadata, CheckpointRow, TaskId, TaskRecord
+from checkpoint_savers.growth import data_of
+from checkpoint_savers.ledger import Reader, State, TaskEntry, read_record, timestamp
+from checkpoint_savers.metadata import metadata_matches
+from checkpoint_savers.records import (
+    CALLER,
+    CLOSED,
+    FOLLOWED,
+    MADE_IN,
+    CheckpointId,
+    CheckpointMetadata,
+    CheckpointRow,
+    TaskId,
+    TaskRecord,
+)
 
 from ._core import superstep
 from ._core.ids import PUSH
@@ -19,12 +32,12 @@ from ._core.program import Program, Write
 from ._core.task import Task
 from ._runtime.counter import inside_of
 from ._runtime.modes.updates import as_update
-from ._runtime.namespaces import CALLER, config_of, ids_in, made_on, namespace_of, parents_of
+from ._runtime.namespaces import config_of, ids_in, made_on, namespace_of, parents_of
 from ._runtime.restore import restore
-from ._runtime.spending import of_text, total_of
+from ._runtime.spending import Amounts, of_text, total_of
 from ._runtime.thread import AMENDED, SUPERSTEP, amend_again, handler_of, open_questions
 from .errors import CheckpointNotFoundError
-from .types import PregelTask, RunnableConfig, StateSnapshot, TaskFailure
+from .types import PregelTask, RunnableConfig, StateSnapshot, StateView, TaskFailure
 
 Place = tuple[Reader, CheckpointRow]
 """A stored checkpoint, and what can restore its state."""
@@ -108,7 +121,11 @@ class StateReader:
                     if not children and before is not None:
                         children = await self._children_of(thread_id, ns, row.checkpoint_id)
                     left = None if left is None else left - 1
-                    yield await self._snapshot((reader, row), records, children, False)
+                    place = (reader, row)
+                    if self._inner:  # where these stand is asked of storage
+                        yield await self._snapshot(place, records, children, False)
+                    else:
+                        yield self._of(place, partial(self._shown, place, records, children))
 
     async def _children_of(self, thread_id: str, ns: str, at: CheckpointId) -> list[Place]:
         """The checkpoints that close the superstep after this one, one for each branch from here, newest first."""
@@ -124,6 +141,45 @@ class StateReader:
     async def _snapshot(
         self, place: Place, records: Sequence[TaskRecord], children: Sequence[Place], subgraphs: bool
     ) -> StateSnapshot:
+        """One that is decoded, with where the graphs inside stand."""
+        view, planned = self._view(place, records, children)
+        if self._inner:
+            inside = [
+                structs.replace(
+                    told,
+                    state=await self._state_inside(
+                        place, task, whole=subgraphs and not finished and told.result is None
+                    ),
+                )
+                if task.node.name in self._inner
+                else told
+                for task, told, finished in planned
+            ]
+            view = structs.replace(view, tasks=_sends_first(inside))
+        return self._of(place, view)
+
+    def _of(self, place: Place, view: StateView | Callable[[], StateView]) -> StateSnapshot:
+        reader, row = place
+        thread_id, around = reader.thread_id, parents_of(row)
+        before = row.parent_id
+        return StateSnapshot.of(
+            view,
+            config=config_of(thread_id, row.ns, row.checkpoint_id, around),
+            metadata=cast("CheckpointMetadata", row.metadata),
+            parent_config=None if before is None else config_of(thread_id, row.ns, before, around),
+        )
+
+    def _shown(self, place: Place, records: Sequence[TaskRecord], children: Sequence[Place]) -> StateView:
+        return self._view(place, records, children)[0]
+
+    def _view(
+        self, place: Place, records: Sequence[TaskRecord], children: Sequence[Place]
+    ) -> tuple[StateView, list[tuple[Task, PregelTask, bool]]]:
+        """What a checkpoint says; and each task that is planned there, as it is shown, and whether it has finished.
+
+        Args:
+            children: the checkpoints that close the superstep after it.
+        """
         reader, row = place
         program, thread_id = self._program, reader.thread_id
         state = reader.state(row.checkpoint_id)
@@ -132,54 +188,47 @@ class StateReader:
         amended = entries.get(AMENDED)
         if amended is not None:
             amend_again(program, board, amended, self._codec)
-        tasks = superstep.plan(program, board, (thread_id, ids_in(row.ns, row.metadata.get(CALLER, ""))))
-        shown = [self._task(task, entries, children) for task in tasks]
-        # Not by the result that is shown: a task that wrote nothing shows None where one channel is the output.
-        finished = [(entry := _entry_of(task, entries)[1]) is not None and entry.finished for task in tasks]
-        if self._inner:
-            whole = [subgraphs and not done and view.result is None for view, done in zip(shown, finished, strict=True)]
-            shown = [
-                structs.replace(view, state=await self._state_inside(place, task, inside))
-                if task.node.name in self._inner
-                else view
-                for task, view, inside in zip(tasks, shown, whole, strict=True)
-            ]
+        scope = row.metadata.get(MADE_IN, thread_id), ids_in(row.ns, row.metadata.get(CALLER, ""))
+        planned: list[tuple[Task, PregelTask, bool]] = []
+        for task in superstep.plan(program, board, scope):
+            by, entry = _entry_of(task, entries)
+            # Not by the result that is shown: a task that wrote nothing shows None where one channel is the output.
+            finished = entry is not None and entry.finished
+            planned.append((task, self._task(task, by, entry, entries, children), finished))
         # A superstep that has been closed shows all its tasks; one that is open, those that have yet to run; and one
         # that is to be closed with the results that all of them have, all: the thread has not finished.
-        closed = bool(children) or all(finished)
-        left = [task for task, done in zip(tasks, finished, strict=True) if closed or not done]
+        followed = bool(children) or row.metadata.get(FOLLOWED) == CLOSED
+        closed = followed or all(finished for _, _, finished in planned)
         failed = entries.get(SUPERSTEP)
-        return StateSnapshot(
+        tasks = _sends_first([told for _, told, _ in planned])
+        view = StateView(
             values=board.show(program.outputs),
-            next=superstep.names_of(left),
-            config=config_of(thread_id, row.ns, row.checkpoint_id, parents_of(row)),
-            metadata=cast("CheckpointMetadata", row.metadata),
+            next=superstep.names_of([task for task, _, finished in planned if closed or not finished]),
             created_at=timestamp(state.ts),
-            parent_config=None
-            if row.parent_id is None
-            else config_of(thread_id, row.ns, row.parent_id, parents_of(row)),
-            tasks=tuple(_sends_first(shown)),
-            interrupts=tuple(question for view in _sends_first(shown) for question in view.interrupts),
+            tasks=tasks,
+            interrupts=tuple([question for told in tasks for question in told.interrupts]),
             error=None if failed is None or failed.error is None else TaskFailure(*failed.error),
-            spent=total_of(
-                [
-                    of_text(state.spent),
-                    *(of_text(entry.spent) for entry in entries.values()),
-                    *(of_text(amounts) for _, _, amounts in inside_of(entries)),
-                ]
-            )
-            if not children
-            else of_text(state.spent),
+            spent=of_text(state.spent) if followed else _spent(state, entries),
         )
+        return view, planned
 
-    def _task(self, task: Task, entries: Mapping[TaskId, TaskEntry], children: Sequence[Place]) -> PregelTask:
+    def _task(
+        self,
+        task: Task,
+        by: Task,
+        entry: TaskEntry | None,
+        entries: Mapping[TaskId, TaskEntry],
+        children: Sequence[Place],
+    ) -> PregelTask:
         """A planned task, with what is recorded of it: by itself, or by a checkpoint that closed its superstep. (That
         of another branch may know nothing of it: a new input discards what is pending, an update puts it off.)
 
         Of a task whose failure was handled, both are shown: the failure, and what its handler gave.
+
+        Args:
+            by, entry: who has its outcome, and that; see `_entry_of`.
         """
         own = entries.get(task.id)
-        by, entry = _entry_of(task, entries)
         error = None if own is None or own.error is None else TaskFailure(*own.error)
         writes: list[Write] | None = None
         if entry is not None and entry.finished:
@@ -194,7 +243,7 @@ class StateReader:
         asked = () if entry is None else tuple(open_questions(entry, self._codec))
         return PregelTask(id=task.id, name=task.node.name, path=task.path, error=error, interrupts=asked, result=result)
 
-    async def _state_inside(self, place: Place, task: Task, whole: bool) -> RunnableConfig | StateSnapshot | None:
+    async def _state_inside(self, place: Place, task: Task, *, whole: bool) -> RunnableConfig | StateSnapshot | None:
         """Where the state of the graph stands that a task runs, or that state; None when the task has not run it."""
         reader, row = place
         inner = self._inner[task.node.name]
@@ -216,12 +265,13 @@ class StateReader:
 
     def _closed_writes(self, task: Task, child: Place) -> list[Write] | None:
         reader, row = child
-        written = reader.entry(row.checkpoint_id).results.get(task.id)
+        written = reader.result(row.checkpoint_id, task.id)
         if written is None:
             return None
         values = reader.state(row.checkpoint_id).values
         return [
-            (name, self._codec.decode(values[name] if data is None else data, channel=name)) for name, data in written
+            (name, self._codec.decode(data_of(values[name]) if data is None else data, channel=name))
+            for name, data in written
         ]
 
 
@@ -232,10 +282,16 @@ def _entry_of(task: Task, entries: Mapping[TaskId, TaskEntry]) -> tuple[Task, Ta
     return (task, entry) if by is None else (by, entries.get(by.id))
 
 
+def _spent(state: State, entries: Mapping[TaskId, TaskEntry]) -> Amounts:
+    """What a branch has spent, with what the tasks of the superstep that is open have."""
+    amounts = [state.spent, *[entry.spent for entry in entries.values()], *[each[2] for each in inside_of(entries)]]
+    return total_of(map(of_text, amounts))
+
+
 def _closes(row: CheckpointRow) -> bool:
     """Whether a checkpoint was made by the superstep that follows its parent. A fork is a copy of its parent."""
     return row.parent_id is not None and row.metadata.get("source") != "fork"
 
 
-def _sends_first(tasks: Iterable[PregelTask]) -> list[PregelTask]:
-    return sorted(tasks, key=lambda view: view.path[0] != PUSH)
+def _sends_first(tasks: Sequence[PregelTask]) -> tuple[PregelTask, ...]:
+    return tuple(sorted(tasks, key=lambda told: told.path[0] != PUSH))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Protocol, TypeAlias, TypedDict
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Protocol, Self, TypeAlias, TypedDict
 
 import msgspec
 
@@ -218,7 +219,8 @@ class RunnableConfig(TypedDict, total=False):
             checkpoints of the graphs around it, by namespace), and keys of the user's own.
         recursion_limit: how many supersteps the run may take; 10 007 by default, the hidden start not counted.
         max_concurrency: how many tasks run at once; all of them by default.
-        metadata: scalars that are stored with each checkpoint of the run, and that listings can filter by.
+        metadata: scalars that are stored with each checkpoint of the run, and that listings can filter by. What is no
+            str, int, float or bool is left out.
         tags: kept for tracing.
         run_id: the run's id; made up by default.
         run_name: kept for tracing.
@@ -272,32 +274,153 @@ class PregelTask(msgspec.Struct, frozen=True, kw_only=True):
     result: Any = None
 
 
-class StateSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A thread's state at a superstep's boundary.
-
-    Attributes:
-        values: the graph's output channels.
-        next: names of the tasks that have yet to run; empty when the thread has finished.
-        config: addresses this checkpoint; pass it back to read or resume from here.
-        metadata: source, step, parents, run_id and the caller's own; None for a thread with nothing stored.
-        created_at: ISO 8601, UTC; None for a thread with nothing stored.
-        parent_config: addresses the checkpoint before; None for the first.
-        tasks: sends by index, then the triggered nodes by name.
-        interrupts: all open questions of the tasks.
-        error: why the superstep after this checkpoint could not be folded, if it could not.
-        spent: by budget, what the thread has spent until here, the failed attempts of pending tasks included.
-    """
+class StateView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint says once it is decoded, as the graph's code understands it; see `StateSnapshot`."""
 
     values: Any
     next: tuple[str, ...]
-    config: RunnableConfig
-    metadata: CheckpointMetadata | None = None
     created_at: str | None = None
-    parent_config: RunnableConfig | None = None
     tasks: tuple[PregelTask, ...] = ()
     interrupts: tuple[Interrupt, ...] = ()
     error: TaskFailure | None = None
     spent: Mapping[str, int | Decimal] = {}
+
+
+class StateSnapshot:
+    """A thread's state at a superstep's boundary. It cannot be changed.
+
+    One that a history lists holds what is stored, and decodes it when it is first asked for more than `config`,
+    `metadata` and `parent_config`: a listing costs what is looked at of it, and a damaged checkpoint does not hide the
+    others. What the thread has become meanwhile does not show in it.
+
+    Raises:
+        CorruptCheckpointError: (by any other attribute, of a listed snapshot) what is stored is damaged.
+        UnknownTypeError: (likewise) it holds a value of a type that the graph and the saver's codec do not know.
+        GraphChangedError: (likewise) the graph's code does not fit it any more.
+    """
+
+    __slots__ = ("_config", "_metadata", "_parent_config", "_view")
+
+    def __init__(
+        self,
+        *,
+        values: Any,
+        next: tuple[str, ...],
+        config: RunnableConfig,
+        metadata: CheckpointMetadata | None = None,
+        created_at: str | None = None,
+        parent_config: RunnableConfig | None = None,
+        tasks: tuple[PregelTask, ...] = (),
+        interrupts: tuple[Interrupt, ...] = (),
+        error: TaskFailure | None = None,
+        spent: Mapping[str, int | Decimal] | None = None,
+    ) -> None:
+        self._config, self._metadata, self._parent_config = config, metadata, parent_config
+        self._view: StateView | Callable[[], StateView] = StateView(
+            values=values,
+            next=next,
+            created_at=created_at,
+            tasks=tasks,
+            interrupts=interrupts,
+            error=error,
+            spent=spent or {},
+        )
+
+    @classmethod
+    def of(
+        cls,
+        view: StateView | Callable[[], StateView],
+        *,
+        config: RunnableConfig,
+        metadata: CheckpointMetadata,
+        parent_config: RunnableConfig | None,
+    ) -> Self:
+        """The snapshot with this view.
+
+        Args:
+            view: or what makes it, once, from what is stored.
+        """
+        made = cls.__new__(cls)
+        made._config, made._metadata, made._parent_config, made._view = config, metadata, parent_config, view
+        return made
+
+    def _looked_at(self) -> StateView:
+        view = self._view
+        if not isinstance(view, StateView):
+            view = self._view = view()
+        return view
+
+    @property
+    def values(self) -> Any:
+        """The graph's output channels."""
+        return self._looked_at().values
+
+    @property
+    def next(self) -> tuple[str, ...]:
+        """Names of the tasks that have yet to run; empty when the thread has finished."""
+        return self._looked_at().next
+
+    @property
+    def config(self) -> RunnableConfig:
+        """Addresses this checkpoint; pass it back to read or resume from here."""
+        return self._config
+
+    @property
+    def metadata(self) -> CheckpointMetadata | None:
+        """Source, step, parents, run_id and the caller's own; None for a thread with nothing stored."""
+        return self._metadata
+
+    @property
+    def created_at(self) -> str | None:
+        """ISO 8601, UTC; None for a thread with nothing stored."""
+        return self._looked_at().created_at
+
+    @property
+    def parent_config(self) -> RunnableConfig | None:
+        """Addresses the checkpoint before; None for the first."""
+        return self._parent_config
+
+    @property
+    def tasks(self) -> tuple[PregelTask, ...]:
+        """Sends by index, then the triggered nodes by name."""
+        return self._looked_at().tasks
+
+    @property
+    def interrupts(self) -> tuple[Interrupt, ...]:
+        """All open questions of the tasks."""
+        return self._looked_at().interrupts
+
+    @property
+    def error(self) -> TaskFailure | None:
+        """Why the superstep after this checkpoint could not be folded, if it could not."""
+        return self._looked_at().error
+
+    @property
+    def spent(self) -> Mapping[str, int | Decimal]:
+        """By budget, what the thread has spent until here, the failed attempts of pending tasks included."""
+        return self._looked_at().spent
+
+    def _fields(self) -> dict[str, Any]:
+        given = {"config": self._config, "metadata": self._metadata, "parent_config": self._parent_config}
+        return {**given, **msgspec.structs.asdict(self._looked_at())}
+
+    def __eq__(self, other: object) -> bool:
+        return self._fields() == other._fields() if isinstance(other, StateSnapshot) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # what it holds has none
+
+    def __replace__(self, **changes: Any) -> StateSnapshot:
+        return StateSnapshot(**{**self._fields(), **changes})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(StateSnapshot, **self._fields()), ()
+
+    def __repr__(self) -> str:
+        try:
+            fields = self._fields()
+        except Exception as error:  # what is printed is to be seen, and not to raise
+            return f"<StateSnapshot of {self._config!r}, which cannot be decoded: {type(error).__name__}: {error}>"
+        return f"StateSnapshot({', '.join([f'{name}={value!r}' for name, value in fields.items()])})"
 
 
 Config: TypeAlias = RunnableConfig | Mapping[str, Any] | str

@@ -1,19 +1,22 @@
 """One fixture for all event loops: `anyio_backend`.
 
 asyncio and trio by default, and all of `ALL_LOOPS` in tests/runtime and tests/kit, whose promises are about the event
-loop itself; `--loops=all` uses all of them everywhere.
+loop itself; `--loops=all` uses all of them everywhere. What is marked `one_loop` is the same on each, and runs on asyncio.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
+settings.register_profile("few", max_examples=40)
 settings.register_profile("many", max_examples=3000, deadline=None)  # --hypothesis-profile=many, for a long look
+settings.load_profile("few")
 
 
 def _eager_loop() -> asyncio.AbstractEventLoop:
@@ -50,7 +53,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         path = metafunc.module.__file__.replace("\\", "/")
         here = "/tests/runtime/" in path or "/tests/kit/" in path
         loops = ALL_LOOPS if everywhere or here else FEW_LOOPS
+        if metafunc.definition.get_closest_marker("one_loop"):
+            loops = loops[:1]
         metafunc.parametrize("anyio_backend", loops, indirect=True, scope="module")
+
+
+def pytest_collection_finish() -> None:
+    """What pytest knows of twenty thousand tests lives as long as it does: no garbage collection looks at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module")

@@ -88,6 +88,16 @@ SAYS = {
         "    it ends: stop",
         "the message: 'An old silent pond '",
     ],
+    "14_memory.py": [
+        "    ann, monday: 'hello' -> I know nothing of you.",
+        "    ann, monday: 'I like soup' -> I know that you like soup.",
+        "    ann, tuesday: 'I like figs' -> I know that you like figs and soup.",
+        "another process, another day:",
+        "    ann, friday: 'hello' -> I know that you like figs and soup.",
+        "    bob, friday: 'hello' -> I know nothing of you.",
+        "known are ['ann', 'bob']",
+        "of whom ['ann'] likes something",
+    ],
 }
 """Lines that each example must print, in this order."""
 

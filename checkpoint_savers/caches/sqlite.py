@@ -11,20 +11,18 @@ import math
 import os
 import sqlite3
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from struct import Struct
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-import anyio
-
 from ..codec import seal, unseal
-from ..errors import CorruptCheckpointError, SaverClosedError, StorageReadOnlyError, UnsupportedFormatError
+from ..errors import CorruptCheckpointError, StorageReadOnlyError, UnsupportedFormatError
+from ..sqlite.connected import Connected
 from ..sqlite.failures import is_read_only
 from ..sqlite.schema import _end, _patiently
-from ..sqlite.worker import Job, Worker
+from ..sqlite.worker import Job, Maker
 from .abc import BaseCache, Entry, FullKey, Namespace, checked_entries, checked_keys, checked_namespaces
 
 T = TypeVar("T")
@@ -68,7 +66,7 @@ _ANOTHER_FILE: Final = "Choose another file"
 _EXPIRY: Final = Struct(">d")
 
 
-class SqliteCache(BaseCache):
+class SqliteCache(Connected, BaseCache):
     """Keeps entries in one SQLite file, which any number of processes on one machine may use at once.
 
         async with SqliteCache("cache.db") as cache:
@@ -83,6 +81,8 @@ class SqliteCache(BaseCache):
         clock: as for every cache.
     """
 
+    _maker = Maker("SqliteCache", "cache", "in 'async with SqliteCache(...)'")
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -91,12 +91,7 @@ class SqliteCache(BaseCache):
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(clock=clock)
-        if not busy_timeout >= 0:
-            raise ValueError(f"busy_timeout is seconds, 0 or more, not {busy_timeout!r}")
-        self.path = os.fspath(path)
-        self._is_uri = isinstance(path, str) and path.startswith("file:")
-        self.busy_timeout = busy_timeout
-        self._worker: Worker | None = None
+        self._have(path, busy_timeout)
 
     # ---- opening and closing ---------------------------------------------------------------------------------
 
@@ -108,48 +103,21 @@ class SqliteCache(BaseCache):
             UnsupportedFormatError: it is of a later version of this package.
             StorageError: it cannot be opened; `StorageReadOnlyError`: it is new, and cannot be written.
         """
-        if self._worker is not None:
-            raise SaverClosedError(f"the cache of {self.path} is open already: one 'async with' at a time")
-        worker = self._worker = Worker(
-            self.path,
-            name=self.path,
-            uri=self._is_uri,
-            prepare=partial(_prepare, name=self.path, busy_timeout=self.busy_timeout),
-            busy_timeout=self.busy_timeout,
-        )
         try:
-            await worker.open()
+            await self._connect(partial(_prepare, name=self.path, busy_timeout=self.busy_timeout))
         except CorruptCheckpointError as error:
-            self._worker = None
             raise _in_own_words(error) from error.__cause__
-        except BaseException:
-            self._worker = None
-            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Finish what was begun, and close: on any thread and event loop, not just those it was opened on."""
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            with anyio.CancelScope(shield=True):  # else a cancelled scope would not even begin to close
-                await worker.close()
-
-    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
-        worker: Worker | None = getattr(self, "_worker", None)
-        if worker is not None and worker.is_open:
-            worker.stop()
-            warn(f"{self!r} of {self.path} was never closed: use it in 'async with'", ResourceWarning, source=self)
+        await self._disconnect()
 
     async def _run(self, work: Callable[[sqlite3.Cursor], T], *, writes: bool) -> T:
-        worker = self._worker  # read once: another thread may close the cache meanwhile
-        if worker is None:
-            raise _closed(self.path)
         try:
-            return await worker.run(Job(work, writes=writes))
-        except SaverClosedError:  # said of a saver
-            raise _closed(self.path) from None
+            return await self._connection.run(Job(work, writes=writes))
         except CorruptCheckpointError as error:
             raise _in_own_words(error) from error.__cause__
 
@@ -321,7 +289,3 @@ def _in_own_words(error: CorruptCheckpointError) -> CorruptCheckpointError:
     if error.advice == _ANOTHER_FILE:
         return error
     return CorruptCheckpointError(error.where, error.reason, "Delete it: what a cache holds can be computed again")
-
-
-def _closed(name: str) -> SaverClosedError:
-    return SaverClosedError(f"the cache of {name} is not open in this process: use it in 'async with SqliteCache(...)'")

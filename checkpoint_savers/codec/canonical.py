@@ -16,47 +16,22 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from . import codes, containers, scalars
 from .containers import array_header, plain_keys
-from .writing import SCALARS, Refused, Write, Writer, enter, ext, pack, shown
+from .writing import SCALARS, HeldWriter, Refused, Write, Writer, enter, ext, pack, shown
 
 _NAMES: Final = frozenset({str})
 
 
-class CanonicalWriter(Writer):
+class CanonicalWriter(HeldWriter):
     """Prepares values so that equal ones are packed into equal bytes."""
 
     __slots__ = ()
 
-    def prepare(self, value: object, inside: set[int]) -> object:
-        if type(value) not in self._table:
-            value = _by_its_own_word(value)
-        return super().prepare(value, inside)
-
     def fields(self, values: Mapping[str, object], inside: set[int]) -> dict[str, object]:
         return super().fields({name: values[name] for name in sorted(values)}, inside)
-
-
-def _by_its_own_word(value: Any) -> object:
-    """The plain list or dict that an object says it is when it is copied; else the object.
-
-    Nodes are given such objects in the place of plain containers, to change them as they like. This package does not
-    know their classes; that a copy of one is a plain container is what makes them out.
-    """
-    kind = dict if isinstance(value, dict) else list if isinstance(value, list) else None
-    if kind is None or cast("object", type(value).__reduce_ex__) is object.__reduce_ex__:
-        return value
-    try:
-        said = value.__reduce_ex__(2)
-    except Exception:  # it does not want to be copied; what is wrong with it here is that it is not registered
-        return value
-    match said:
-        case (made, (content,)) if made is kind:
-            return kind(content)
-        case _:
-            return value
 
 
 def _write_float(value: float, writer: Writer, inside: set[int]) -> object:

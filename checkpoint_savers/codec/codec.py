@@ -14,7 +14,7 @@ from .canonical import CanonicalWriter, is_canonical
 from .reading import Loader, UnknownTag
 from .registered import CustomShape, Registered, explain, full_name, shape_of
 from .shape import Shape
-from .writing import SCALARS, Refused, Writer, is_plain, pack
+from .writing import SCALARS, HeldWriter, Refused, Writer, is_plain, pack
 
 T = TypeVar("T")
 
@@ -42,7 +42,17 @@ class Codec:
     An object that a value holds twice comes back as two.
     """
 
-    __slots__ = ("_canonical", "_careful", "_careful_canonical", "_kinds", "_loader", "_quick", "_tags")
+    __slots__ = (
+        "_canonical",
+        "_careful",
+        "_careful_canonical",
+        "_careful_held",
+        "_held",
+        "_kinds",
+        "_loader",
+        "_quick",
+        "_tags",
+    )
 
     def __init__(self) -> None:
         self._become({}, {})
@@ -53,6 +63,8 @@ class Codec:
         self._tags = tags
         self._quick = Writer(_QUICK | writers, SCALARS, explain)
         self._careful = Writer(_CAREFUL | writers, _LOOKED_AT, explain)
+        self._held = HeldWriter(_QUICK | writers, SCALARS, explain)
+        self._careful_held = HeldWriter(_CAREFUL | writers, _LOOKED_AT, explain)
         self._canonical = CanonicalWriter(_CANONICAL | writers, canonical.SAFE, explain)
         self._careful_canonical = CanonicalWriter(
             _CAREFUL_CANONICAL | writers, canonical.SAFE - scalars.CAREFUL.keys(), explain
@@ -158,7 +170,24 @@ class Codec:
         Raises:
             UnstorableValueError: the value, or something in it, cannot be stored.
         """
+        if type(value) in SCALARS:
+            try:
+                return pack(value)
+            except (OverflowError, ValueError):
+                pass  # MessagePack has no room for it
         return _packed(value, is_plain, self._quick, self._careful, channel)
+
+    def encode_held(self, value: object, *, channel: str) -> bytes:
+        """As `encode`, of a value that a node may hold.
+
+        A node is given objects in the place of plain lists and dicts. Before its results get to `encode`, the runtime
+        has made plain ones of these; what a node hands to somebody else (a store) may have them at any depth. They are
+        encoded as what a copy of them is.
+
+        Raises:
+            UnstorableValueError: the value, or something in it, cannot be stored.
+        """
+        return _packed(value, is_plain, self._held, self._careful_held, channel)
 
     def canonical(self, value: object, *, channel: str) -> bytes:
         """What a value is known by: bytes that are equal exactly for equal values of equal types, in every process.

@@ -14,6 +14,8 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
+import msgspec
+
 from ..errors import CorruptCheckpointError, UnsupportedFormatError
 from ..records import FORMAT
 
@@ -30,10 +32,29 @@ def _same(body: memoryview) -> memoryview:
     return body
 
 
-_READERS: dict[int, Callable[[memoryview], memoryview]] = {1: _same, 2: _same}
+def _without_noticed(body: memoryview) -> memoryview:
+    """Entries had eleven fields at first, of which the tenth was a number that means nothing any more."""
+    if bytes(body[:1]) != b"\x9b":
+        return body
+    try:
+        fields = _fields(body)
+    except msgspec.MsgspecError:
+        return body  # whoever reads it says so
+    number = bytes(fields[9])[0]
+    if number <= 0x7F or 0xCC <= number <= 0xCF:  # a number: what stands there since is a map
+        return memoryview(_array(fields[:9] + fields[10:]))
+    return body
+
+
+_fields = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_array = msgspec.msgpack.Encoder().encode
+
+_READERS: dict[int, Callable[[memoryview], memoryview]] = {1: _without_noticed, 2: _same, 3: _same}
 """Format number -> what makes a body of the current format out of a body of that format. Entries are never removed.
 
+1 has been two: its first entries have a field more.
 2 has fields behind those of 1, of handled failures and of what was spent. Who does not know them cannot go on from it.
+3 has values that are patches of those before, milestones, and results that refer to such a patch.
 """
 
 
@@ -54,7 +75,7 @@ def unseal(frame: bytes | memoryview, where: str) -> memoryview:
         UnsupportedFormatError: the frame is whole, in a format newer than this version.
     """
     try:
-        view = memoryview(frame).cast("B")
+        view = memoryview(frame) if type(frame) is bytes else memoryview(frame).cast("B")
     except TypeError as error:  # a database can hand out a str or a number where a blob was
         raise CorruptCheckpointError(where, f"not bytes but {type(frame).__name__}") from error
     if len(view) < _START:

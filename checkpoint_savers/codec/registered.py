@@ -208,12 +208,12 @@ def explain(cls: type[object]) -> str:
         return f"{name} is an exception, which is no value: store its text"
     if cls.__module__ == "builtins":  # a function, a class, a generator, a bare object: nobody has a function for those
         what = f"a value of type {cls.__name__} cannot be stored"
-        return f"{what}: keep it out of the state, or in an UntrackedValue channel"
+        return f"{what}: leave it out. A state may keep it in an UntrackedValue channel, which is not stored"
     if shape_of(cls, explicitly=True) is not None:
         return f"{name} is not registered. Register it: Codec().with_types({cls.__name__}, tag=...)"
     return (
         f"{name} cannot be stored as it is. Say how: Codec().with_type({cls.__name__}, encode=..., decode=...), "
-        "or keep it in an UntrackedValue channel, which is not stored"
+        "or leave it out. A state may keep it in an UntrackedValue channel, which is not stored"
     )
 
 

@@ -101,6 +101,37 @@ class Writer:
         return out
 
 
+class HeldWriter(Writer):
+    """Prepares what a node may hold: objects in the place of plain containers count as those."""
+
+    __slots__ = ()
+
+    def prepare(self, value: object, inside: set[int]) -> object:
+        if type(value) not in self._table:
+            value = _by_its_own_word(value)
+        return super().prepare(value, inside)
+
+
+def _by_its_own_word(value: Any) -> object:
+    """The plain list or dict that an object says it is when it is copied; else the object.
+
+    Nodes are given such objects in the place of plain containers, to change them as they like. This package does not
+    know their classes; that a copy of one is a plain container is what makes them out.
+    """
+    kind = dict if isinstance(value, dict) else list if isinstance(value, list) else None
+    if kind is None or cast("object", type(value).__reduce_ex__) is object.__reduce_ex__:
+        return value
+    try:
+        said = value.__reduce_ex__(2)
+    except Exception:  # it does not want to be copied; what is wrong with it here is that it is not registered
+        return value
+    match said:
+        case (made, (content,)) if made is kind:
+            return kind(content)
+        case _:
+            return value
+
+
 def enter(value: object, inside: set[int]) -> None:
     """Go into a container. Whoever comes out of it without an error takes its id from `inside` again."""
     if id(value) in inside:

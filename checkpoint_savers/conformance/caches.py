@@ -101,7 +101,7 @@ class CacheConformance:
 
     async def test_every_text_is_a_name(self, cache: BaseCache) -> None:
         """P11: namespaces and keys are any texts, and are told apart exactly."""
-        texts = [*HOSTILE, "\ud800", "a\x00\x00", "\x00", "A", "a"]
+        texts = [*HOSTILE, "\ud800", "a\x00b", "a\x00", "a\x00\x00", "\x00", "A", "a"]
         keys: list[FullKey] = [
             (namespace, text) for text in texts for namespace in ((text,), (text, text), ("ns",), ())
         ]
@@ -159,7 +159,7 @@ class CacheConformance:
     # ---- expiry ----------------------------------------------------------------------------------------------
 
     async def test_an_entry_expires(self, cache: BaseCache, clock: Clock) -> None:
-        """An entry is there for its time, and not at the end of it; one without a time stays."""
+        """P5: an entry is there for its time, and not at the end of it; one without a time stays."""
         await keeps(cache, key("short"), ttl=10)
         await keeps(cache, key("long"), ttl=20.5)
         await keeps(cache, key("ever"))
@@ -174,7 +174,7 @@ class CacheConformance:
         assert await kept(cache, keys) == keys[2:]
 
     async def test_an_entry_written_again_has_a_time_of_its_own(self, cache: BaseCache, clock: Clock) -> None:
-        """The time runs from the last write, whether it is longer, shorter or none."""
+        """P5: the time runs from the last write, whether it is longer, shorter or none."""
         keys = [key("longer"), key("shorter"), key("ever")]
         await keeps(cache, *keys, ttl=10)
         clock.now = NOW + 5
@@ -190,7 +190,7 @@ class CacheConformance:
         assert await kept(cache, keys) == [keys[2]]
 
     async def test_an_expired_entry_may_come_again(self, cache: BaseCache, clock: Clock) -> None:
-        """Its key is as good as new."""
+        """P5: its key is as good as new."""
         await keeps(cache, key(), ttl=1)
         clock.now = NOW + 2
         assert await kept(cache, [key()]) == []
@@ -218,7 +218,7 @@ class CacheConformance:
     async def test_clearing(
         self, cache: BaseCache, namespaces: list[Namespace] | None, cleared: tuple[Namespace, ...]
     ) -> None:
-        """A namespace is cleared with all that are inside it, and with nothing beside it."""
+        """P5: a namespace is cleared with all that are inside it, and with nothing beside it."""
         keys = [(namespace, name) for namespace in ALL for name in ("k", "")]
         await keeps(cache, *keys)
         await cache.aclear(namespaces)
@@ -228,7 +228,7 @@ class CacheConformance:
 
     @pytest.mark.parametrize("mistake", ["ns", ["ns"], [["ns"]], [("ns", 1)], [None]], ids=repr)
     async def test_what_is_no_namespace_clears_nothing(self, cache: BaseCache, mistake: Any) -> None:
-        """A text in the place of a namespace is refused; it does not clear that of its letters."""
+        """P11: a text in the place of a namespace is refused; it does not clear that of its letters."""
         keys = [key("k", "ns"), key("k", "n")]
         await keeps(cache, *keys)
         with pytest.raises(TypeError):
@@ -290,7 +290,7 @@ class CacheConformance:
             assert await kept(cache, [key()]) == [key()]
 
     async def test_ten_callers_compute_once(self, cache: BaseCache) -> None:
-        """Single flight: of ten that want the same at the same time, in ten threads, one computes it."""
+        """P5: single flight: of ten that want the same at the same time, in ten threads, one computes it."""
         computed: list[int] = []
 
         async def run(number: int) -> None:

@@ -12,7 +12,7 @@ from .suite import LATER, NOW, Suite, commit, elsewhere, everything, here, recor
 
 class Deleting(Suite):
     async def test_all_of_a_thread_goes(self, saver: BaseCheckpointSaver) -> None:
-        """In all namespaces, records included; other threads stay; and it can be made anew."""
+        """P6: in all namespaces, records included; other threads stay; and it can be made anew."""
         await written(saver, row(1), row(2, ns="child"), thread="other")
         others = await everything(saver)
         claim = await take(saver)
@@ -27,7 +27,7 @@ class Deleting(Suite):
         assert chain is not None and chain.records == ()
 
     async def test_nothing_to_delete(self, saver: BaseCheckpointSaver) -> None:
-        """An unknown thread is no error, twice neither."""
+        """P6: an unknown thread is no error, twice neither."""
         await saver.adelete_thread("t")
         await written(saver, row(1))
         await saver.adelete_thread("t")

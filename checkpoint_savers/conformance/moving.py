@@ -1,4 +1,4 @@
-"""Issue 3: a namespace's head moves to the tip of another branch, without a new checkpoint."""
+"""P5: a namespace's head moves to the tip of another branch, without a new checkpoint: nothing runs again for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .suite import (
 
 class Moving(Suite):
     async def test_the_head_moves(self, saver: BaseCheckpointSaver, open_saver: OpenSaver) -> None:
-        """Issue 3: back and forth among the stored checkpoints; what a reader gets by default is that one, with its
+        """P5: back and forth among the stored checkpoints; what a reader gets by default is that one, with its
         chain and its records; nothing is stored or lost by it, and the next row goes on from there."""
         await written(saver, row(1), row(2, 1, base=1), row(3, 1))
         claim = await take(saver)
@@ -49,7 +49,7 @@ class Moving(Suite):
         assert await head_of(saver) == cid(4)
 
     async def test_it_moves_to_where_it_is(self, saver: BaseCheckpointSaver) -> None:
-        """Issue 3: a head that is there already is no error, and its records are stored."""
+        """P5: a head that is there already is no error, and its records are stored."""
         await written(saver, row(1), row(2, 1, base=1))
         claim = await take(saver)
         await saver.commit(claim, commit(head=2, moves=("", 2), records=[record(2, "a")]))
@@ -64,7 +64,7 @@ class Moving(Suite):
         assert (await take(saver, run="run-2")).newest == cid(2)
 
     async def test_namespaces_have_heads_of_their_own(self, saver: BaseCheckpointSaver) -> None:
-        """Issue 3: one moves, and the others stay; a checkpoint of another namespace or thread is none of this one."""
+        """P5: one moves, and the others stay; a checkpoint of another namespace or thread is none of this one."""
         await written(saver, row(1), row(2, 1, base=1), row(3, ns="child"), row(4, 3, base=3, ns="child"))
         await written(saver, row(7), thread="other")
         claim = await take(saver)

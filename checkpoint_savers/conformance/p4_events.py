@@ -64,7 +64,7 @@ class Events(Suite):
         assert await keys_of(saver) == sorted(keys)
         assert await saver.events("t") == tuple(sorted(rows, key=lambda one: one.key))
 
-    async def test_every_kind_comes_back(self, saver: BaseCheckpointSaver) -> None:
+    async def test_every_kind_of_event_comes_back(self, saver: BaseCheckpointSaver) -> None:
         """P4: all that a row says, as it was said."""
         claim = await take(saver)
         kept = (event(1), event(1, 4, "part"), event(1, 5, "tail"), event(1, 7, "tail", epoch=2**40, frame=b""))
@@ -121,6 +121,7 @@ class Events(Suite):
             since: EventKey | None = None
             while page := await saver.events("t", since=since, limit=limit):
                 assert len(page) <= limit
+                assert since is None or page[0].key >= since, "the reader was sent back"
                 pages += page
                 checkpoint, epoch, position = page[-1].key
                 since = (checkpoint, epoch, position + 1)
@@ -272,7 +273,7 @@ class Events(Suite):
 
     # ---- as they were, and apart -------------------------------------------------------------------------------------
 
-    async def test_frames_come_back_byte_for_byte(self, saver: BaseCheckpointSaver) -> None:
+    async def test_frames_of_events_come_back_byte_for_byte(self, saver: BaseCheckpointSaver) -> None:
         """P11: of every size, and of every byte."""
         frames = [noise(size) for size in (0, 1, 255, 4095, 4096, 4097, 65_536, 1_000_000)]
         frames += [bytes(range(256)), b"\x00" * 100, b"\xff" * 100, b"text"]
@@ -283,7 +284,7 @@ class Events(Suite):
         assert [one.frame for one in found] == frames
         assert all(type(one.frame) is bytes for one in found)
 
-    async def test_every_text_is_an_id(self, saver: BaseCheckpointSaver) -> None:
+    async def test_every_text_is_an_id_of_events(self, saver: BaseCheckpointSaver) -> None:
         """P11: of a thread and of a checkpoint, told apart exactly, and sorted as Python sorts them."""
         ids = sorted(HOSTILE)
 
@@ -350,7 +351,7 @@ class Events(Suite):
         await saver.commit(claim, commit(row(1), events=[event(1, frame=b"new")]))
         assert await saver.events("t") == (event(1, frame=b"new"),)
 
-    async def test_a_thread_without_checkpoints_leaves_no_trace(self, saver: BaseCheckpointSaver) -> None:
+    async def test_a_thread_without_checkpoints_has_shown_nothing(self, saver: BaseCheckpointSaver) -> None:
         """P6: claimed and given up with no checkpoint stored, it was never there, and showed nothing."""
         for releases in (True, False):
             claim = await take(saver)

@@ -38,7 +38,7 @@ class Cancellation(Suite):
     async def test_a_commit_of_a_cancelled_task(self, saver: BaseCheckpointSaver, anyio_backend_name: str) -> None:
         """P7: the same by asyncio's own `Task.cancel()`, once and again; and the task does end as cancelled."""
         if anyio_backend_name != "asyncio":
-            pytest.skip("trio knows scopes only")
+            pytest.skip("trio has no cancellation of its own besides scopes")
         for turns in range(TURNS):
             for again in range(3):
                 thread = f"t{turns}{again}"

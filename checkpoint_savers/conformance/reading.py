@@ -13,7 +13,7 @@ def numbers(rows: tuple[CheckpointRow, ...]) -> list[int]:
 
 class Reading(Suite):
     async def test_nothing_is_there(self, saver: BaseCheckpointSaver) -> None:
-        """Unknown threads, namespaces and checkpoints are None, and no error; a claim alone is nothing to read."""
+        """P3: unknown threads, namespaces and checkpoints are None, and no error; a claim alone is nothing to read."""
         assert await saver.read("t") is None
         assert await saver.read("t", "ns", cid(1)) is None
         assert await saver.segment("t", "", cid(1)) == ((), ())
@@ -28,7 +28,7 @@ class Reading(Suite):
         assert await saver.segment("u", "", cid(2)) == ((), ())
 
     async def test_rows_come_back_as_they_were(self, saver: BaseCheckpointSaver) -> None:
-        """Every field, in `read`, `segment` and `scan`."""
+        """P11: every field, in `read`, `segment` and `scan`."""
         rows = (row(1, metadata={"source": "input", "step": -1, "parents": {}}), row(2, 1, base=1, frame=b"\x00"))
         await written(saver, *rows)
         chain = await saver.read("t")
@@ -68,7 +68,7 @@ class Reading(Suite):
         assert numbers(rows) == [1, 2, 3, 4, 5, 6]
 
     async def test_segments(self, saver: BaseCheckpointSaver) -> None:
-        """All rows of a base with all their records, by checkpoint and index: what a listing needs, in one read."""
+        """P10: all rows of a base with all their records, by checkpoint and index: a listing needs one read."""
         claim = await take(saver)
         await saver.commit(claim, commit(row(1), records=[record(1, "b", 1), record(1, "a", 0)]))
         await saver.commit(claim, commit(row(2, 1, base=1), head=1))
@@ -90,7 +90,7 @@ class Reading(Suite):
         assert before is not None and before.records == (record(1, "a"),)
 
     async def test_namespaces(self, saver: BaseCheckpointSaver) -> None:
-        """Each has a head and a tree of its own, and may hold the same ids."""
+        """P2: each has a head and a tree of its own, and may hold the same ids."""
         await written(saver, row(1), row(1, ns="a"), row(2, 1, base=1, ns="a"), row(1, ns="a|b"), row(2, 1, base=1))
         for ns, expected in (("", [1, 2]), ("a", [1, 2]), ("a|b", [1])):
             chain = await saver.read("t", ns)

@@ -6,11 +6,11 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import cache, partial
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, ClassVar, Final, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -18,6 +18,7 @@ import msgspec
 import pytest
 
 from ..abc import BaseCheckpointSaver
+from ..errors import ThreadBusyError
 from ..owner import this_process
 from ..records import (
     Chain,
@@ -32,6 +33,8 @@ from ..records import (
     RecordKind,
     TaskId,
     TaskRecord,
+    ThreadDump,
+    ThreadHeader,
 )
 
 OpenSaver = Callable[[], AbstractAsyncContextManager[BaseCheckpointSaver]]
@@ -43,10 +46,59 @@ LATER = NOW + 30.0
 """When the checks' claims expire."""
 
 
+VERBS: Final = ("rewrite", "load", "erase", "threads", "dump", "hear")
+"""The verbs of the port that a saver may lack."""
+
+MANY = 10_000
+"""A limit that no check reaches."""
+
+C = TypeVar("C", bound=Callable[..., object])
+
+
+def needs(*verbs: str) -> Callable[[C], C]:
+    """Mark a clause with the verbs without which it cannot be asked."""
+
+    def mark(clause: C) -> C:
+        clause.__dict__["needed"] = verbs
+        return clause
+
+    return mark
+
+
 class Suite:
-    """The fixtures of all checks."""
+    """The fixtures of all checks.
+
+    Attributes:
+        lacks: what the saver does not offer, with the reason: one of `VERBS`, or the name of a clause
+            (`{"erase": "the log is kept for a year, by law"}`). What needs it is skipped, and the reason is told.
+        needed: of `VERBS`, those that all clauses of the class need, where they are written.
+    """
 
     pytestmark = pytest.mark.anyio
+
+    lacks: Mapping[str, str] = {}
+    needed: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        authors: dict[str, type] = {}
+        for base in cls.__bases__:
+            for name, author in clauses(base).items():
+                if authors.setdefault(name, author) is not author:
+                    raise TypeError(f"{author.__name__} and {authors[name].__name__} both have a clause {name}")
+        unknown = [name for name in cls.lacks if name not in VERBS and not hasattr(cls, name)]
+        if unknown:
+            raise TypeError(f"{cls.__name__}.lacks names {unknown}, and there is no such verb or clause")
+
+    @pytest.fixture(autouse=True)
+    def offered(self, request: pytest.FixtureRequest) -> None:
+        """Skips what the saver says that it lacks."""
+        self.skip_what_is_lacking(request.node)
+
+    def skip_what_is_lacking(self, item: Any) -> None:
+        for name in required(type(self), item):
+            if name in self.lacks:
+                pytest.skip(f"{name}: {self.lacks[name]}")
 
     @pytest.fixture
     def open_saver(self) -> OpenSaver:
@@ -62,6 +114,21 @@ class Suite:
     def gone(self) -> Owner:
         """A run in a process of this machine that has been killed."""
         return _killed()
+
+
+def clauses(suite: type) -> dict[str, type]:
+    """The names of a suite's clauses, each with the class that has written it."""
+    return {name: one for one in reversed(suite.__mro__) for name in vars(one) if name.startswith("test_")}
+
+
+def required(suite: type[Suite], item: Any) -> list[str]:
+    """What a saver must not lack for one of pytest's items: the clause itself, and the verbs that it needs."""
+    name: str = item.function.__name__
+    author = clauses(suite).get(name, suite)
+    callspec = getattr(item, "callspec", None)
+    deed = None if callspec is None else callspec.params.get("deed")
+    asked = () if deed is None else (deed.verb,)
+    return [name, *vars(author).get("needed", ()), *getattr(item.function, "needed", ()), *asked]
 
 
 @cache
@@ -163,6 +230,14 @@ async def take(saver: BaseCheckpointSaver, thread: str = "t", run: str = "run-1"
     return await saver.claim(thread, here(run), now=NOW, expires_at=LATER)
 
 
+async def refused(attempt: Awaitable[object]) -> ThreadBusyError:
+    """What a verb says under a claim that is lost; it fails if the verb does not say so."""
+    with pytest.raises(ThreadBusyError) as caught:
+        await attempt
+    assert caught.value.lost
+    return caught.value
+
+
 async def written(saver: BaseCheckpointSaver, *rows: CheckpointRow, thread: str = "t") -> None:
     """A thread in which rows have been stored, one commit each, and nobody's claim."""
     claim = await take(saver, thread, "run-setup")
@@ -188,7 +263,7 @@ async def everything(
     list[tuple[EventRow, ...]],
 ]:
     """All that can be read."""
-    headers = await saver.scan(None, None, limit=10_000)
+    headers = await saver.scan(None, None, limit=MANY)
     spaces = sorted({(one.thread_id, one.ns) for one in headers})
     bases = sorted({(one.thread_id, one.ns, one.base_id) for one in headers})
     threads = sorted({one.thread_id for one in headers})
@@ -196,8 +271,26 @@ async def everything(
         headers,
         [await saver.read(*space) for space in spaces],
         [await saver.segment(*base) for base in bases],
-        [await saver.events(thread, limit=10_000) for thread in threads],
+        [await saver.events(thread, limit=MANY) for thread in threads],
     )
+
+
+async def stored(
+    saver: BaseCheckpointSaver,
+) -> tuple[object, tuple[ThreadHeader, ...] | None, list[ThreadDump | None] | None]:
+    """All that can be read, claims and pins too, by all verbs that the saver has."""
+    seen = await everything(saver)
+    headers, dumps = None, None
+    if offers(saver, "threads"):
+        headers = await saver.threads(limit=MANY)
+    if offers(saver, "dump"):
+        dumps = [await saver.dump(thread) for thread in sorted({one.thread_id for one in seen[0]})]
+    return seen, headers, dumps
+
+
+def offers(saver: BaseCheckpointSaver, verb: str) -> bool:
+    """Whether a saver has a verb of its own, and not only the port's word that there is one."""
+    return getattr(type(saver), verb, None) is not getattr(BaseCheckpointSaver, verb)
 
 
 def loops() -> tuple[str, ...]:
@@ -211,14 +304,19 @@ async def in_threads(*works: Callable[[], Awaitable[None]]) -> None:
     gate = threading.Barrier(len(works))
 
     def run(work: Callable[[], Awaitable[None]], backend: str) -> None:
+        began = False
+
         async def main() -> None:
+            nonlocal began
             gate.wait()
+            began = True
             await work()
 
         try:
             anyio.run(main, backend=backend)
         except BaseException as error:
-            gate.abort()
+            if not began:  # else the others have passed it too, but for the last of the way
+                gate.abort()
             errors.append(error)
 
     def run_all() -> None:

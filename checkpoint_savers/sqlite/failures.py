@@ -40,6 +40,11 @@ def is_read_only(error: sqlite3.Error) -> bool:
     return _code(error) == sqlite3.SQLITE_READONLY
 
 
+def is_about_tables(error: sqlite3.Error) -> bool:
+    """Whether a statement does not fit the tables that are there."""
+    return _code(error) == sqlite3.SQLITE_ERROR
+
+
 def _code(error: BaseException) -> int:
     """The primary result code; 0 for what the Python module raises by itself."""
     code: int = getattr(error, "sqlite_errorcode", 0)
@@ -54,9 +59,12 @@ def _say(error: sqlite3.Error | sqlite3.Warning, path: str) -> CheckpointError:
                 "Nothing was stored. End what holds it, or pass a longer busy_timeout."
             )
         case sqlite3.SQLITE_READONLY:
+            advice = ""
+            if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_READONLY_DIRECTORY:
+                advice = f" It can be read as 'file:{path}?immutable=1', as long as nobody writes it."
             return StorageReadOnlyError(
                 f"{path}: the database cannot be written ({error}). "
-                "It was opened read-only, or its file or folder does not allow writing."
+                f"It was opened read-only, or its file or folder does not allow writing.{advice}"
             )
         case sqlite3.SQLITE_FULL:
             return StorageFullError(

@@ -1,23 +1,25 @@
-"""`SqliteSaver`: the port's verbs, each one job for the connection's thread."""
+"""`SqliteSaver`: the port's verbs, and those for operators, each a job for the connection's thread."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import random
+import sqlite3
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 import anyio
 
 from ..abc import PAGE, BaseCheckpointSaver
 from ..codec import Codec
-from ..errors import SaverClosedError, StorageError
-from ..ledger import metadata_matches
-from ..metadata import write_metadata
+from ..errors import CheckpointError, ErasureIncompleteError
+from ..listing import Place, listed, place_before, place_of
 from ..records import (
     Chain,
     CheckpointId,
@@ -28,18 +30,21 @@ from ..records import (
     EventRow,
     Header,
     Owner,
+    Rewrite,
     TaskRecord,
+    ThreadDump,
+    ThreadHeader,
 )
-from . import schema, transactions
-from .worker import Job, Worker, closed
+from . import earlier, files, reading, rows, schema, upkeep, writing
+from .connected import Connected
+from .files import DatabaseSize
+from .ids import write_id
+from .worker import Job, Maker
 
 T = TypeVar("T")
 
-SLICE = 1024
-"""Rows that a filtered listing looks at in one go. Commits of others come in between."""
 
-
-class SqliteSaver(BaseCheckpointSaver):
+class SqliteSaver(Connected, BaseCheckpointSaver):
     """Keeps threads in one SQLite file, which any number of processes on one machine may use at once.
 
         async with SqliteSaver.from_conn_string("runs.db") as saver:
@@ -56,6 +61,10 @@ class SqliteSaver(BaseCheckpointSaver):
         clock: as for every saver.
     """
 
+    _maker = Maker(
+        "SqliteSaver", "saver", "inside 'async with SqliteSaver.from_conn_string(...)', or 'with open_sync(...)'"
+    )
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -66,15 +75,8 @@ class SqliteSaver(BaseCheckpointSaver):
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(codec=codec, clock=clock)
-        if synchronous not in ("FULL", "NORMAL"):
-            raise ValueError(f"synchronous is 'FULL' or 'NORMAL', not {synchronous!r}")
-        if not busy_timeout >= 0:
-            raise ValueError(f"busy_timeout is seconds, 0 or more, not {busy_timeout!r}")
-        self.path = os.fspath(path)
-        self._is_uri = isinstance(path, str) and path.startswith("file:")
+        self._have(path, busy_timeout, synchronous)
         self.synchronous: Literal["FULL", "NORMAL"] = synchronous
-        self.busy_timeout = busy_timeout
-        self._worker: Worker | None = None
         self._taken: dict[tuple[str, str], Claim] = {}  # by thread and run: taken here, not given up yet
 
     @classmethod
@@ -101,22 +103,10 @@ class SqliteSaver(BaseCheckpointSaver):
             UnsupportedFormatError: it is of a later version of this package.
             StorageError: it cannot be opened; `StorageReadOnlyError`: it is new, and cannot be written.
         """
-        if self._worker is not None:
-            raise SaverClosedError(f"the saver of {self.path} is open already: one 'async with' at a time")
-        worker = self._worker = Worker(
-            self.path,
-            name=self.path,
-            uri=self._is_uri,
-            prepare=partial(
-                schema.prepare, name=self.path, synchronous=self.synchronous, busy_timeout=self.busy_timeout
-            ),
-            busy_timeout=self.busy_timeout,
+        await self._connect(
+            partial(schema.prepare, name=self.path, synchronous=self.synchronous, busy_timeout=self.busy_timeout),
+            partial(schema.upgraded_since, name=self.path),
         )
-        try:
-            await worker.open()
-        except BaseException:
-            self._worker = None
-            raise
         return self
 
     async def __aexit__(
@@ -126,34 +116,13 @@ class SqliteSaver(BaseCheckpointSaver):
 
         A run that still goes on can store nothing any more; its thread is given up, so that nobody has to wait for it.
         """
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            left, self._taken = self._taken, {}
-            with anyio.CancelScope(shield=True):  # else a cancelled scope would not even begin to close
-                for claim in left.values():
-                    with contextlib.suppress(StorageError):  # it lapses by itself then
-                        await worker.run(Job(partial(transactions.release, claim=claim), writes=True))
-                await worker.close()
-
-    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
-        worker: Worker | None = getattr(self, "_worker", None)
-        if worker is not None and worker.is_open:
-            worker.stop()
-            warn(f"{self!r} of {self.path} was never closed: use it in 'async with'", ResourceWarning, source=self)
-
-    async def _run(self, work: Callable[..., T], *args: Any, writes: bool = True) -> T:
-        return await self._do(Job(lambda db: work(db, *args), writes=writes))
-
-    async def _do(self, job: Job[T]) -> T:
-        worker = self._worker  # read once: another thread may close the saver meanwhile
-        if worker is None:
-            raise closed(self.path)
-        return await worker.run(job)
+        left, self._taken = self._taken, {}
+        await self._disconnect(*[Job(partial(writing.release, claim=claim), writes=True) for claim in left.values()])
 
     # ---- the port --------------------------------------------------------------------------------------------
 
     async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
-        job = Job(lambda db: transactions.claim(db, thread_id, owner, now, expires_at), writes=True)
+        job = self._writing(lambda db: writing.claim(db, thread_id, owner, now, expires_at))
         try:
             claim = self._taken[thread_id, owner.run_id] = await self._do(job)
             return claim
@@ -161,45 +130,82 @@ class SqliteSaver(BaseCheckpointSaver):
             # Cancelled, and the claim may have been taken all the same. Its run will never hear of it, and would
             # leave the thread busy until it expires.
             if job.value is not None:
-                with anyio.CancelScope(shield=True), contextlib.suppress(StorageError):
+                with anyio.CancelScope(shield=True), contextlib.suppress(CheckpointError):
                     await self.release(job.value)
             raise
 
     async def renew(self, claim: Claim, *, expires_at: float) -> None:
-        await self._run(transactions.renew, claim, expires_at)
+        await self._write(lambda db: writing.renew(db, claim, expires_at))
 
     async def commit(self, claim: Claim, commit: Commit) -> None:
-        thread_id = claim.thread_id
-        await self._run(
-            transactions.commit,
-            claim,
-            [_row(thread_id, row) for row in commit.rows],
-            commit.expected_head,
-            [_record(thread_id, record) for record in commit.records],
-            [(thread_id, *key) for key in commit.clears],
-            commit.expires_at,
-            commit.releases,
-            commit.head,
-            [_event(thread_id, event) for event in commit.events],
+        new = [rows.write_row(row, pinned=False) for row in commit.rows]
+        records = [rows.write_record(record) for record in commit.records]
+        events = [rows.write_event(event) for event in commit.events]
+        clears = [(ns, write_id(checkpoint_id), task_id) for ns, checkpoint_id, task_id in commit.clears]
+        head = None if commit.expected_head is None else write_id(commit.expected_head)
+        moved = None if commit.head is None else (commit.head[0], write_id(commit.head[1]))
+        await self._write(
+            lambda db: writing.commit(
+                db, claim, new, head, records, clears, commit.expires_at, commit.releases, moved, events
+            ),
+            frames=(*new, *records, *events),
         )
         if commit.releases:
             self._taken.pop((claim.thread_id, claim.owner.run_id), None)
 
     async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
-        rows = [_record(claim.thread_id, record) for record in records]
-        await self._run(transactions.record, claim, rows, expires_at)
+        new = [rows.write_record(record) for record in records]
+        await self._write(lambda db: writing.record(db, claim, new, expires_at), frames=new)
 
     async def release(self, claim: Claim) -> None:
-        await self._run(transactions.release, claim)
+        await self._write(lambda db: writing.release(db, claim))
+        self._taken.pop((claim.thread_id, claim.owner.run_id), None)
+
+    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
+        gone = [(ns, write_id(id)) for ns, id in change.gone]
+        new = [rows.write_row(row, pinned=row.pinned) for row in change.rows]
+        heads = {ns: None if head is None else write_id(head) for ns, head in change.heads.items()}
+        events = [write_id(id) for id in change.events]
+        pins = {(ns, write_id(id)): pinned for (ns, id), pinned in change.pins.items()}
+        await self._write(lambda db: upkeep.rewrite(db, claim, gone, new, heads, events, pins), frames=new)
+
+    async def load(self, claim: Claim, dump: ThreadDump) -> None:
+        new = [rows.write_row(row, pinned=row.pinned) for row in dump.rows]
+        records = [rows.write_record(record) for record in dump.records]
+        events = [rows.write_event(event) for event in dump.events]
+        heads = {ns: write_id(head) for ns, head in dump.heads.items()}
+        await self._write(
+            lambda db: upkeep.load(db, claim, heads, new, records, events), frames=(*new, *records, *events)
+        )
+
+    async def erase(self, claim: Claim) -> None:
+        """As every saver does. The file is rewritten for it, which takes seconds per GB; other processes that write
+        wait as long, up to their `busy_timeout`. Erasures that wait at the same time share that.
+
+        Raises:
+            ThreadBusyError: as every saver does.
+            ErasureIncompleteError: the thread is deleted, but the file could not be rewritten, or another connection
+                has been reading from the log for longer than the busy timeout. It says what to do.
+        """
+        await self.drop(claim)
+        with anyio.CancelScope(shield=True):
+            await self._scrub(claim.thread_id)
+
+    async def drop(self, claim: Claim) -> None:
+        """As every saver does. The file is not rewritten: what comes next takes the room."""
+        await self._write(lambda db: upkeep.erase(db, claim))
         self._taken.pop((claim.thread_id, claim.owner.run_id), None)
 
     async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
-        return await self._run(transactions.read, thread_id, ns, checkpoint_id, writes=False)
+        return await self._read(reading.read, thread_id, ns, checkpoint_id)
 
     async def segment(
         self, thread_id: str, ns: str, base_id: CheckpointId
     ) -> tuple[tuple[CheckpointRow, ...], tuple[TaskRecord, ...]]:
-        return await self._run(transactions.segment, thread_id, ns, base_id, writes=False)
+        return await self._read(reading.segment, thread_id, ns, base_id)
+
+    # Filters are applied here and not in SQL: by the one definition that all savers share (SQL has other ideas of when
+    # a bool equals a number, of floats, and of NUL), and no text of a filter can ever become text of a query.
 
     async def scan(
         self,
@@ -210,55 +216,105 @@ class SqliteSaver(BaseCheckpointSaver):
         limit: int = PAGE,
         filter: Mapping[str, Any] | None = None,
     ) -> tuple[Header, ...]:
-        # The filter is applied here and not in SQL: by the one definition that all savers share (SQL has other
-        # ideas of when a bool equals a number, of floats, and of NUL), and no text of a filter can ever become text
-        # of a query.
-        found: list[Header] = []
-        position = None if before is None else (before, "", "")
-        while len(found) < limit:
-            size = SLICE if filter else limit - len(found)
-            rows = await self._run(transactions.page, thread_id, ns, position, size, writes=False)
-            for header in transactions.headers(rows):
-                if metadata_matches(header.metadata, filter):
-                    found.append(header)
-                    if len(found) == limit:
-                        break
-                position = (header.checkpoint_id, header.thread_id, header.ns)
-            if len(rows) < size:
-                break
-        return tuple(found)
+        async def page(after: Place | None, size: int) -> Sequence[Header]:
+            return await self._read(reading.page, thread_id, ns, after, size)
+
+        return await listed(page, place_before(before), place_of, limit, filter)
+
+    async def threads(
+        self, *, after: str | None = None, limit: int = PAGE, filter: Mapping[str, Any] | None = None
+    ) -> tuple[ThreadHeader, ...]:
+        async def page(after: str | None, size: int) -> Sequence[ThreadHeader]:
+            return await self._read(reading.threads, after, size)
+
+        return await listed(page, after, attrgetter("thread_id"), limit, filter)
+
+    async def dump(self, thread_id: str) -> ThreadDump | None:
+        return await self._read(reading.dump, thread_id)
 
     async def events(self, thread_id: str, *, since: EventKey | None = None, limit: int = PAGE) -> tuple[EventRow, ...]:
-        return await self._run(transactions.events, thread_id, since, limit, writes=False)
+        return await self._read(reading.events, thread_id, since, limit)
 
     async def adelete_thread(self, thread_id: str) -> None:
-        await self._run(transactions.delete_thread, thread_id, self.clock())
+        now = self.clock()
+        await self._write(lambda db: writing.delete_thread(db, thread_id, now))
+
+    # ---- for operators -----------------------------------------------------------------------------------------
+
+    async def size(self) -> DatabaseSize:
+        """Bytes of the file, of its log, and of what is free in it."""
+        return await self._do(Job(files.size, writes=False))
+
+    async def vacuum(self) -> None:
+        """Rewrite the file without the pages that hold nothing. It takes seconds per GB, and as much room on the disk
+        as the file has; other processes that write wait as long, up to their `busy_timeout`.
+
+        Raises:
+            StorageFullError, StorageLockedError, StorageReadOnlyError: the file is as it was.
+        """
+        await self._do(Job(files.vacuum, writes=True, bare=True))
+
+    async def backup(self, path: str | os.PathLike[str]) -> None:
+        """Copy the database, as it is at one moment, to a new file, while runs go on. That file is a database of its
+        own: open it as any other. It gets its name when it is whole, and claims in it lapse in time.
+
+        Args:
+            path: nothing may be there yet.
+
+        Raises:
+            StorageError: there is something, or the copy cannot be read or written. Nothing was copied.
+        """
+        target = files.new_file(path)
+        file = await self._do(Job(files.file_of, writes=False))
+        if not file:  # in memory: there is no other connection to it
+            await self._do(Job(lambda db: files.copy_now(db.connection, target), writes=False, bare=True))
+            return
+        name = self.path if self._is_uri else f"{Path(file).as_uri()}?mode=ro"
+        await files.copy(
+            lambda: sqlite3.connect(name, uri=True, timeout=self.busy_timeout, isolation_level=None), self.path, target
+        )
+
+    # ---- inside ------------------------------------------------------------------------------------------------
+
+    async def _read(self, work: Callable[..., T], *args: Any) -> T:
+        if self._is_earlier:
+            work = earlier.instead(work)
+        return await self._do(Job(lambda db: work(db, *args), writes=False))
+
+    async def _write(self, work: Callable[[sqlite3.Cursor], None], *, frames: Sequence[_HasFrame] = ()) -> None:
+        await self._do(self._writing(work, size=sum([len(one.frame) for one in frames])))
+
+    def _writing(self, work: Callable[[sqlite3.Cursor], T], *, size: int = 0) -> Job[T]:
+        return Job(earlier.refuse if self._is_earlier else work, writes=True, size=size)
+
+    @property
+    def _is_earlier(self) -> bool:
+        """Whether the file was of an earlier version and could not be written when it was opened."""
+        return self._worker is not None and self._worker.prepared != schema.VERSION
+
+    async def _do(self, job: Job[T]) -> T:
+        return await self._connection.run(job)
+
+    async def _scrub(self, thread_id: str) -> None:
+        """Leave no byte of what is deleted."""
+        try:
+            emptied = await self._rewritten()
+        except CheckpointError as error:
+            raise ErasureIncompleteError(thread_id, str(error)) from error
+        if not emptied:
+            raise ErasureIncompleteError(thread_id, "another connection still reads an earlier state of the file")
+
+    async def _rewritten(self) -> bool:
+        """Rewrite the file, and empty its log. False when others read from that for longer than the busy timeout; all
+        have their turn while it waits for them."""
+        emptied = await self._do(Job(files.vacuum, writes=True, bare=True))
+        deadline = time.monotonic() + self.busy_timeout
+        while not emptied and time.monotonic() < deadline:
+            await anyio.sleep(random.uniform(0.001, 0.02))
+            emptied = await self._do(Job(files.truncate, writes=True, bare=True))
+        return emptied
 
 
-def _row(thread_id: str, row: CheckpointRow) -> transactions.Row:
-    return (
-        thread_id,
-        row.ns,
-        row.base_id,
-        row.checkpoint_id,
-        row.parent_id,
-        row.step,
-        write_metadata(row.metadata),
-        row.frame,
-    )
-
-
-def _record(thread_id: str, record: TaskRecord) -> transactions.Row:
-    return (
-        thread_id,
-        record.ns,
-        record.checkpoint_id,
-        record.task_id,
-        record.index,
-        record.kind,
-        record.frame,
-    )
-
-
-def _event(thread_id: str, event: EventRow) -> transactions.Row:
-    return (thread_id, event.checkpoint_id, event.epoch, event.position, event.kind, event.frame)
+class _HasFrame(Protocol):
+    @property
+    def frame(self) -> bytes: ...

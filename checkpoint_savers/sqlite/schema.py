@@ -1,4 +1,4 @@
-"""The file: its tables, how it is told apart from other files, and how it is opened, set up and upgraded."""
+"""The file: its tables, how it is told apart from other files, and how it is opened and set up."""
 
 from __future__ import annotations
 
@@ -10,111 +10,127 @@ from typing import Literal
 
 from ..errors import CorruptCheckpointError, StorageReadOnlyError, UnsupportedFormatError
 from .failures import is_busy, is_read_only
+from .files import truncate
+from .upgrade import BARRIERS, EARLIER, upgrade
 
 APPLICATION_ID = 0x50524547
 """`PREG`, in the file's header: this is a file of ours."""
 
-VERSION = 2
+VERSION = 3
 """The number of this layout, in the file's header (`user_version`). A greater one is refused, not touched.
 
-Version 2 has stream events. A file of version 1 is upgraded when it is opened for writing: a table is added, and
-nothing that was there is changed. All the same a program that knows version 1 only does not open it any more, and that
-is why the number is a new one. It would get along, and run threads without keeping their events: whoever reads those
-later relies on finding all that was shown, and nothing would tell him that this had quietly ceased to be so.
-
-A program of version 1 that has the file open at that moment is not stopped: it asked when it opened it. Its supersteps
-go on, without events; and what it deletes is deleted, events too (`events_go_with_their_thread`).
+Version 2 added stream events. Version 3 keeps the same in other tables, in about half as many bytes, with pins. A file
+of an earlier version is upgraded when it is opened for writing (`upgrade`), and read as it is when it cannot be written
+(`earlier`).
 """
 
-EVENTS_SINCE = 2
-"""The first version that has events. A file before it, opened read-only, is read as it is."""
-
-PARTS_1 = frozenset({"threads", "heads", "checkpoints", "checkpoints_by_id", "records"})
-PARTS_2 = frozenset({"events", "events_go_with_their_thread"})
-"""What a file of ours has, by the version that added it. What else it has is somebody else's business."""
-
-# Checkpoints are clustered by chain: one range is what a read wants, and what a listing shares. The index is the
-# way from an id to its chain, and lists a thread by age; it holds the whole key, so that it answers alone. In a
-# table WITHOUT ROWID the payload stands last, so that a scan of the rest never touches its overflow pages.
-TABLES_1 = (
-    """
-    CREATE TABLE threads (
-        thread_id TEXT NOT NULL PRIMARY KEY,
-        epoch INTEGER NOT NULL,
-        run_id TEXT,
-        owner TEXT,
-        expires_at REAL,
-        newest TEXT
-    ) STRICT, WITHOUT ROWID
+# The rule for all tables: texts that repeat are stored once, and stand for themselves as small numbers elsewhere.
+#
+#   thread       one row each, with its claim and the root graph's head: what every commit compares and changes is in
+#                one row of one page.
+#   space        a namespace inside a thread. The root graph's is number 0, and has no row.
+#   checkpoint   without its payload, and so small: clustered by chain, as one or two ranges are what a read wants, and
+#                what a listing shares. The index is the way from an id to its chain, and lists a thread by age; as the
+#                table has no rowid, it holds the whole key.
+#   frame        the payloads, in the order in which they were written: commits of many threads end in the same page,
+#                pages fill up whichever threads take turns, and listings touch none of them. With a rowid, as SQLite
+#                stores large rows without waste in such tables only. Each has its checkpoint's id: else a number that
+#                damage has changed would be that of another payload, which is whole.
+#   metadata     of checkpoints, each text once per thread, without the number of the superstep (see `rows`).
+#   record, event    clustered by what is read together.
+#
+# Ids of checkpoints are of type ANY: see `ids`.
+TABLES = {
+    "thread": """
+        CREATE TABLE thread (
+            key INTEGER NOT NULL PRIMARY KEY,
+            id TEXT NOT NULL UNIQUE,
+            epoch INTEGER NOT NULL,
+            run_id TEXT,
+            owner TEXT,
+            expires_at REAL,
+            newest ANY,
+            head ANY
+        ) STRICT
     """,
-    """
-    CREATE TABLE heads (
-        thread_id TEXT NOT NULL,
-        ns TEXT NOT NULL,
-        checkpoint_id TEXT NOT NULL,
-        PRIMARY KEY (thread_id, ns)
-    ) STRICT, WITHOUT ROWID
+    "space": """
+        CREATE TABLE space (
+            key INTEGER NOT NULL PRIMARY KEY,
+            thread INTEGER NOT NULL,
+            ns TEXT NOT NULL,
+            head ANY,
+            UNIQUE (thread, ns)
+        ) STRICT
     """,
-    """
-    CREATE TABLE checkpoints (
-        thread_id TEXT NOT NULL,
-        ns TEXT NOT NULL,
-        base_id TEXT NOT NULL,
-        checkpoint_id TEXT NOT NULL,
-        parent_id TEXT,
-        step INTEGER NOT NULL,
-        metadata TEXT NOT NULL,
-        frame BLOB NOT NULL,
-        PRIMARY KEY (thread_id, ns, base_id, checkpoint_id)
-    ) STRICT, WITHOUT ROWID
+    "checkpoint": """
+        CREATE TABLE checkpoint (
+            thread INTEGER NOT NULL,
+            space INTEGER NOT NULL,
+            base ANY NOT NULL,
+            id ANY NOT NULL,
+            parent ANY,
+            step INTEGER NOT NULL,
+            metadata INTEGER NOT NULL,
+            pinned INTEGER NOT NULL,
+            frame INTEGER NOT NULL,
+            size INTEGER NOT NULL,
+            PRIMARY KEY (thread, space, base, id)
+        ) STRICT, WITHOUT ROWID
     """,
-    "CREATE UNIQUE INDEX checkpoints_by_id ON checkpoints (thread_id, checkpoint_id, ns, base_id)",
-    """
-    CREATE TABLE records (
-        thread_id TEXT NOT NULL,
-        ns TEXT NOT NULL,
-        checkpoint_id TEXT NOT NULL,
-        task_id TEXT NOT NULL,
-        idx INTEGER NOT NULL,
-        kind TEXT NOT NULL,
-        frame BLOB NOT NULL,
-        PRIMARY KEY (thread_id, ns, checkpoint_id, task_id)
-    ) STRICT, WITHOUT ROWID
+    "checkpoint_by_id": "CREATE UNIQUE INDEX checkpoint_by_id ON checkpoint (thread, id, space)",
+    "frame": """
+        CREATE TABLE frame (
+            key INTEGER NOT NULL PRIMARY KEY,
+            id ANY NOT NULL,
+            data BLOB NOT NULL
+        ) STRICT
     """,
-)
-
-# One range is what a reader of events wants, from the key at which it begins. The trigger is for programs of version 1:
-# they do not know the table, and one that has the file open deletes its threads still.
-TABLES_2 = (
-    """
-    CREATE TABLE events (
-        thread_id TEXT NOT NULL,
-        checkpoint_id TEXT NOT NULL,
-        epoch INTEGER NOT NULL,
-        position INTEGER NOT NULL,
-        kind TEXT NOT NULL,
-        frame BLOB NOT NULL,
-        PRIMARY KEY (thread_id, checkpoint_id, epoch, position)
-    ) STRICT, WITHOUT ROWID
+    "metadata": """
+        CREATE TABLE metadata (
+            thread INTEGER NOT NULL,
+            key INTEGER NOT NULL,
+            counts INTEGER NOT NULL,
+            text TEXT NOT NULL,
+            PRIMARY KEY (thread, key)
+        ) STRICT, WITHOUT ROWID
     """,
-    """
-    CREATE TRIGGER events_go_with_their_thread AFTER DELETE ON threads BEGIN
-        DELETE FROM events WHERE thread_id = OLD.thread_id;
-    END
+    "record": """
+        CREATE TABLE record (
+            thread INTEGER NOT NULL,
+            space INTEGER NOT NULL,
+            checkpoint ANY NOT NULL,
+            task_id TEXT NOT NULL,
+            place INTEGER NOT NULL,
+            kind TEXT NOT NULL,
+            frame BLOB NOT NULL,
+            PRIMARY KEY (thread, space, checkpoint, task_id)
+        ) STRICT, WITHOUT ROWID
     """,
-)
+    "event": """
+        CREATE TABLE event (
+            thread INTEGER NOT NULL,
+            checkpoint ANY NOT NULL,
+            epoch INTEGER NOT NULL,
+            position INTEGER NOT NULL,
+            kind TEXT NOT NULL,
+            frame BLOB NOT NULL,
+            PRIMARY KEY (thread, checkpoint, epoch, position)
+        ) STRICT, WITHOUT ROWID
+    """,
+}
+"""What a file of ours has, by name. What else it has is somebody else's business."""
 
 MARKS = (f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {VERSION}")
-
-MISSING = {0: (*TABLES_1, *TABLES_2), 1: TABLES_2}
-"""What a file of an earlier version has yet to get. An empty file is of version 0."""
 
 
 def prepare(
     connection: sqlite3.Connection, name: str, *, synchronous: Literal["FULL", "NORMAL"], busy_timeout: float
-) -> None:
+) -> int:
     """Make a fresh connection ready: check whose file it is before anything is changed; then set an empty one up, and
     upgrade one of an earlier version.
+
+    Returns:
+        The file's version: an earlier one where it cannot be written.
 
     Raises:
         CorruptCheckpointError: the file is another program's, or none of SQLite's.
@@ -124,9 +140,11 @@ def prepare(
         StorageReadOnlyError: it is empty, and cannot be written.
     """
     deadline = time.monotonic() + busy_timeout
-    found = _look(connection, name, deadline)
+    found = version = _look(connection, name, deadline)
+    # What is deleted is overwritten where that costs no more writing. It is no promise: see `files.vacuum`.
+    connection.execute("PRAGMA secure_delete = FAST")
     if found < VERSION:
-        _bring_up(connection, name, deadline, found)
+        version = _bring_up(connection, name, deadline, found)
     try:
         _patiently(connection, "PRAGMA journal_mode = WAL", deadline)
     except sqlite3.OperationalError as error:
@@ -137,9 +155,18 @@ def prepare(
         # There, fsync leaves the data in the drive's own cache, and a power loss takes it.
         connection.execute("PRAGMA fullfsync = ON")
         connection.execute("PRAGMA checkpoint_fullfsync = ON")
+    if 0 < found < version:
+        truncate(connection.cursor())  # the log is as large as all that was copied; it may wait, if others read it
+    return version
 
 
-def _bring_up(connection: sqlite3.Connection, name: str, deadline: float, found: int) -> None:
+def upgraded_since(connection: sqlite3.Connection, name: str) -> UnsupportedFormatError | None:
+    """What to say when the file is of a later version by now, and so has other tables; None when it is not."""
+    found = _number(connection)
+    return UnsupportedFormatError(name, found, VERSION) if found > VERSION else None
+
+
+def _bring_up(connection: sqlite3.Connection, name: str, deadline: float, found: int) -> int:
     """Make an empty file, or one of an earlier version, one of this version, in one transaction.
 
     Of several processes that try, the first to get the lock does; the others see under it that it is done. Where
@@ -147,6 +174,9 @@ def _bring_up(connection: sqlite3.Connection, name: str, deadline: float, found:
 
     Args:
         found: its version, as it was without the lock.
+
+    Returns:
+        Its version now.
     """
     try:
         _patiently(connection, "BEGIN IMMEDIATE", deadline)
@@ -154,17 +184,21 @@ def _bring_up(connection: sqlite3.Connection, name: str, deadline: float, found:
         if found < VERSION:
             for mark in MARKS:  # first: where writing is not allowed it ends here, before a name can be in the way
                 connection.execute(mark)
-            _refuse_others(connection, name)
-            for statement in MISSING[found]:
+            _refuse_others(connection, name, found)
+            for statement in TABLES.values():
                 connection.execute(statement)
+            if found:
+                upgrade(connection, found)
         _patiently(connection, "COMMIT", deadline)
     except sqlite3.OperationalError as error:
         if not is_read_only(error):
             raise
         if not found:
             raise StorageReadOnlyError(f"{name}: the database is empty, and cannot be written") from error
+        return found
     finally:
         _end(connection)
+    return VERSION
 
 
 def _look(connection: sqlite3.Connection, name: str, deadline: float) -> int:
@@ -176,15 +210,20 @@ def _look(connection: sqlite3.Connection, name: str, deadline: float) -> int:
         _end(connection)
 
 
+def _number(connection: sqlite3.Connection) -> int:
+    number: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return number
+
+
 def _version(connection: sqlite3.Connection, name: str) -> int:
     """The version of a file of ours; 0 when nothing is there yet. Raises when what is there is not for us."""
     application_id: int = connection.execute("PRAGMA application_id").fetchone()[0]
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    version = _number(connection)
     names = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema")}
     if application_id == APPLICATION_ID:
         if version > VERSION:
             raise UnsupportedFormatError(name, version, VERSION)
-        missing = sorted((PARTS_1 if version < EVENTS_SINCE else PARTS_1 | PARTS_2) - names)
+        missing = sorted(EARLIER.get(version, TABLES.keys()) - names)
         if version < 1 or missing:
             raise CorruptCheckpointError(name, f"its version is {version}, and these parts are missing: {missing}")
         return version
@@ -193,10 +232,11 @@ def _version(connection: sqlite3.Connection, name: str) -> int:
     return 0
 
 
-def _refuse_others(connection: sqlite3.Connection, name: str) -> None:
+def _refuse_others(connection: sqlite3.Connection, name: str, found: int) -> None:
     """Raise when somebody has put something of his own into a file of ours, by a name that is needed now."""
     names = [row[0] for row in connection.execute("SELECT name FROM sqlite_schema")]
-    theirs = sorted(one for one in names if one.lower() in PARTS_2)
+    needed = TABLES.keys() | (BARRIERS.keys() - EARLIER.get(found, BARRIERS.keys()))
+    theirs = sorted(one for one in names if one.lower() in needed)
     if theirs:
         raise CorruptCheckpointError(name, f"it has {theirs} already, which no saver has made", "Give it another name")
 

@@ -10,9 +10,12 @@ the loop that made it, and when that loop has been closed, the answer's RuntimeE
 all other callers wait for ever. From one call of long duration there is nothing that a caller's loop could break;
 it serves trio in the same way; and jobs that pile up while a commit waits for the disk can share the next one.
 
-Jobs of one batch: readers first, since in WAL mode nobody holds them up; then the writers in one transaction, each
-inside a savepoint. A job that fails takes back only its own. When the shared transaction fails (the disk is full),
-it is rolled back and each job gets a transaction of its own, so that each is told what became of it.
+Jobs are taken in the order in which they were given, in batches of a bounded size: so nobody waits longer than for
+what was given before, and for one batch. In a batch, readers come first, since in WAL mode nobody holds them up; then
+the writers in one transaction, each inside a savepoint. A job that fails takes back only its own. When the shared
+transaction fails (the disk is full), it is rolled back and each job gets a transaction of its own, so that each is told
+what became of it. At last come jobs that can have no transaction around them (VACUUM): those that do the same are done
+once for all of them.
 """
 
 from __future__ import annotations
@@ -24,16 +27,22 @@ import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import aiosqlite
 import anyio
 
 from ..bridge import DriverThread, Waiter, tell, until
 from ..errors import SaverClosedError
-from .failures import is_busy, translate
+from .failures import is_about_tables, is_busy, translate
 
 T = TypeVar("T")
+
+MOST_JOBS = 128
+"""Of a batch. A commit that waits for the disk has long paid for itself with so many."""
+
+MOST_BYTES = 4_000_000
+"""That the jobs of a batch write, unless a single job does: SQLite keeps what a transaction changes in memory."""
 
 
 class Job(Generic[T]):
@@ -43,13 +52,17 @@ class Job(Generic[T]):
         work: called in the connection's thread, inside the transaction, with a cursor. It may be called again after a
             rollback, so it changes nothing but the database.
         writes: whether it needs the write lock.
+        size: bytes that it is going to write, about.
+        bare: it is called outside of any transaction.
     """
 
-    __slots__ = ("error", "value", "waiter", "work", "writes")
+    __slots__ = ("bare", "error", "size", "value", "waiter", "work", "writes")
 
-    def __init__(self, work: Callable[[sqlite3.Cursor], T], *, writes: bool) -> None:
+    def __init__(self, work: Callable[[sqlite3.Cursor], T], *, writes: bool, size: int = 0, bare: bool = False) -> None:
         self.work = work
         self.writes = writes
+        self.size = size
+        self.bare = bare
         self.value: T | None = None
         self.error: BaseException | None = None
         self.waiter: Waiter | None = None
@@ -65,6 +78,23 @@ class ServingConnection(sqlite3.Connection):
         return super().execute(sql, parameters)
 
 
+class Maker(NamedTuple):
+    """Whose connection it is.
+
+    Attributes:
+        kind: the class's name: the thread has it, too.
+        what: it is: a saver, a store or a cache.
+        use: how it is opened.
+    """
+
+    kind: str
+    what: str
+    use: str
+
+    def closed(self, name: str) -> SaverClosedError:
+        return SaverClosedError(f"the {self.what} of {name} is not open in this process: use it {self.use}")
+
+
 class Worker:
     """One connection and its thread.
 
@@ -73,6 +103,11 @@ class Worker:
         name: how messages call the database.
         prepare: checks and sets up the connection before the first job.
         busy_timeout: seconds to wait for another process's lock.
+        explain: what to say of a statement that does not fit the tables, where that is not damage.
+        maker: whose connection it is.
+
+    Attributes:
+        prepared: what `prepare` returned, once it is open.
     """
 
     def __init__(
@@ -81,18 +116,23 @@ class Worker:
         *,
         name: str,
         uri: bool,
-        prepare: Callable[[sqlite3.Connection], None],
+        prepare: Callable[[sqlite3.Connection], object],
         busy_timeout: float,
+        explain: Callable[[sqlite3.Connection], BaseException | None] | None = None,
+        maker: Maker,
     ) -> None:
         self._database = database
         self._name = name
         self._uri = uri
         self._prepare = prepare
         self._busy_timeout = busy_timeout
+        self._explain = explain
+        self.prepared: object = None
         self._queue: SimpleQueue[Job[Any] | None] = SimpleQueue()
         self._lock = threading.Lock()  # between asking whether the worker takes jobs, and giving it one
         self._open = False
-        self._driver = DriverThread(f"SqliteSaver {name}", self._drive)
+        self._maker = maker
+        self._driver = DriverThread(f"{maker.kind} {name}", self._drive)
         self._thread: threading.Thread | None = None  # aiosqlite's
         self._failure: BaseException | None = None
         self._opener: Waiter | None = None  # who waits in `open`
@@ -120,7 +160,7 @@ class Worker:
         Raises:
             SaverClosedError: the worker is not open, or is in another process.
         """
-        await until(lambda waiter: self._submit(job, waiter))
+        await until(lambda waiter: self.submit(job, waiter))
         if job.error is not None:
             try:
                 raise job.error
@@ -149,13 +189,18 @@ class Worker:
         self._driver.start()
         self._started = True
 
-    def _submit(self, job: Job[Any], waiter: Waiter) -> None:
+    def submit(self, job: Job[Any], waiter: Waiter | None) -> None:
+        """Give a job, without waiting for it. What came of it is in the job when the waiter is told.
+
+        Raises:
+            SaverClosedError: as `run`.
+        """
         job.waiter = waiter
         if self._driver.forked:  # asked before the lock: another thread of the parent may have held it
-            raise closed(self._name)
+            raise self._maker.closed(self._name)
         with self._lock:
             if not self._open:
-                raise closed(self._name)
+                raise self._maker.closed(self._name)
             self._queue.put(job)
 
     # ---- in the driver's thread ------------------------------------------------------------------------------
@@ -187,7 +232,7 @@ class Worker:
             while not self._queue.empty():
                 job = self._queue.get()
                 if job is not None:
-                    job.error = closed(self._name)
+                    job.error = self._maker.closed(self._name)
                     _tell([job])
 
     def _tell_opener(self) -> None:
@@ -202,7 +247,7 @@ class Worker:
         return ServingConnection(*args, **kwargs)
 
     def _serve(self, connection: sqlite3.Connection) -> None:
-        self._prepare(connection)
+        self.prepared = self._prepare(connection)
         cursor = connection.cursor()
         self._open = True
         self._tell_opener()
@@ -211,23 +256,23 @@ class Worker:
             job = take()
             if job is None:
                 return
-            if empty():
-                self._alone(cursor, job)
-                _tell([job])
-                continue
-            batch = [job]
-            while not empty():
+            batch, size = [job], job.size
+            while len(batch) < MOST_JOBS and size < MOST_BYTES and not empty():
                 job = take()
                 if job is None:
                     self._queue.put(None)
                     break
                 batch.append(job)
+                size += job.size
             self._batch(cursor, batch)
 
     def _batch(self, cursor: sqlite3.Cursor, batch: list[Job[Any]]) -> None:
         writers: list[Job[Any]] = []
+        bare: dict[Callable[[sqlite3.Cursor], Any], list[Job[Any]]] = {}
         for job in batch:
-            if job.writes:
+            if job.bare:
+                bare.setdefault(job.work, []).append(job)
+            elif job.writes:
                 writers.append(job)
             else:
                 self._alone(cursor, job)
@@ -236,6 +281,9 @@ class Worker:
             for job in writers:
                 self._alone(cursor, job)
         _tell(writers)
+        for work, jobs in bare.items():
+            self._outside(cursor, work, jobs)
+            _tell(jobs)
 
     def _alone(self, cursor: sqlite3.Cursor, job: Job[Any]) -> None:
         """Give a job a transaction of its own."""
@@ -245,8 +293,8 @@ class Worker:
             cursor.execute("COMMIT")
         except BaseException as error:
             job.value = None
-            job.error = translate(error, self._name)
             _roll_back(cursor)
+            job.error = self._said(cursor, error)
 
     def _together(self, cursor: sqlite3.Cursor, jobs: list[Job[Any]]) -> bool:
         """Give jobs one transaction. False: it was rolled back, and the jobs are as before."""
@@ -254,17 +302,17 @@ class Worker:
             self._begin(cursor, "BEGIN IMMEDIATE")
         except sqlite3.Error as error:
             for job in jobs:
-                job.error = translate(error, self._name)
+                job.error = self._said(cursor, error)
             return True
         try:
             for job in jobs:
                 cursor.execute("SAVEPOINT job")
                 try:
                     job.value = job.work(cursor)
-                except sqlite3.Error:
-                    raise
                 except BaseException as error:
-                    job.error = translate(error, self._name)
+                    if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.IntegrityError):
+                        raise  # SQLite may have rolled back all of it; what a constraint refuses is one statement
+                    job.error = self._said(cursor, error)
                     cursor.execute("ROLLBACK TO job")
                 cursor.execute("RELEASE job")
             cursor.execute("COMMIT")
@@ -275,8 +323,22 @@ class Worker:
             return False
         return True
 
+    def _outside(self, cursor: sqlite3.Cursor, work: Callable[[sqlite3.Cursor], Any], jobs: list[Job[Any]]) -> None:
+        """Do outside of any transaction what all these jobs want."""
+        try:
+            value = self._patiently(cursor, lambda: work(cursor))
+        except BaseException as error:
+            for job in jobs:
+                job.error = self._said(cursor, error)
+        else:
+            for job in jobs:
+                job.value = value
+
     def _begin(self, cursor: sqlite3.Cursor, sql: str) -> None:
-        """Begin, waiting for locks.
+        self._patiently(cursor, lambda: cursor.execute(sql))
+
+    def _patiently(self, cursor: sqlite3.Cursor, act: Callable[[], T]) -> T:
+        """Do what may have to wait for locks.
 
         SQLite waits by itself, except where it sees that waiting alone could be for ever, or while another process
         opens or recovers the file; then it says busy at once.
@@ -286,19 +348,20 @@ class Worker:
             cursor.execute("ROLLBACK")
         while True:
             try:
-                cursor.execute(sql)
-                return
+                return act()
             except sqlite3.OperationalError as error:
                 if not is_busy(error) or time.monotonic() - began >= self._busy_timeout:
                     raise
             time.sleep(random.uniform(0.001, 0.02))  # apart from other processes that were told the same
 
-
-def closed(name: str) -> SaverClosedError:
-    return SaverClosedError(
-        f"the saver of {name} is not open in this process: use it inside "
-        "'async with SqliteSaver.from_conn_string(...)', or 'with open_sync(...)'"
-    )
+    def _said(self, cursor: sqlite3.Cursor, error: BaseException) -> BaseException:
+        """The error to raise for one that a job has raised."""
+        if self._explain is not None and isinstance(error, sqlite3.OperationalError) and is_about_tables(error):
+            said = self._explain(cursor.connection)
+            if said is not None:
+                said.__cause__ = error
+                return said
+        return translate(error, self._name)
 
 
 def _tell(jobs: list[Job[Any]]) -> None:

@@ -123,7 +123,7 @@ def _imports(tree: ast.Module, *, package: bool) -> Iterator[_Import]:
             excused = True
         if not isinstance(node, ast.expr):  # imports are statements, and expressions hold none
             for child in ast.iter_child_nodes(node):
-                todo.append((child, excused))  # noqa: PERF401  # as in audit.py
+                todo.append((child, excused))  # noqa: PERF401  # a generator per node would double the time
 
 
 def _bindings(node: ast.Import | ast.ImportFrom) -> Iterator[_Import]:

@@ -48,6 +48,11 @@ ATOMS: frozenset[type] = frozenset(
 _copiers: dict[type, Copier] = {}  # a cache: what is put in depends on the type alone
 
 
+def is_opaque(kind: type) -> bool:
+    """Whether values of a type are shared, although they may be changed in place."""
+    return kind not in ATOMS and copier_of(kind) is _shared and not issubclass(kind, (Enum, type))
+
+
 def copier_of(kind: type) -> Copier:
     """The copier of a type."""
     known = _copiers.get(kind)

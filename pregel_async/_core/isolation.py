@@ -183,7 +183,14 @@ class IsolatedList(list[_T]):
     def __iter__(self) -> Iterator[_T]:
         index = 0
         while index < len(self):
-            yield self[index]
+            value = list.__getitem__(self, index)
+            kind = type(value)
+            if kind not in ATOMS and kind is not IsolatedDict and kind is not IsolatedList:
+                mine = self._take(index, value)
+                if mine is not value:
+                    list.__setitem__(self, index, mine)
+                value = mine
+            yield value
             index += 1
 
     def __reversed__(self) -> Iterator[_T]:

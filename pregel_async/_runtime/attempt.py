@@ -192,7 +192,8 @@ async def _run(running: Running, record: Recorder | None, progress: _Progress, *
         result: Any = None
         commands: list[Command] | None = None
         try:
-            result = await _call(node, value, running, progress, contained=contained and not node.routers)
+            call = _called if running.around.overhears is None else _overheard
+            result = await call(node, value, running, progress, contained=contained and not node.routers)
         except BaseException as error:
             commands = _commands_in(error, running)
         if compare is not None:
@@ -335,10 +336,9 @@ def _written_by(commands: list[Command], running: Running) -> list[Write]:
     return writes
 
 
-async def _call(node: Node, value: Any, running: Running, progress: _Progress, *, contained: bool) -> Any:
+async def _overheard(node: Node, value: Any, running: Running, progress: _Progress, *, contained: bool) -> Any:
     overhears = running.around.overhears
-    if overhears is None:
-        return await _called(node, value, running, progress, contained=contained)
+    assert overhears is not None
     with overhears(running.writer):  # in the context of which the node gets a copy
         return await _called(node, value, running, progress, contained=False)
 
@@ -416,6 +416,31 @@ def _drive(
         except BaseException as error:
             if isinstance(error, CancelledError):
                 broken = broken or broken_group(coroutine)
+            sent, step = error, coroutine.throw
+
+
+@types.coroutine
+def noticed(coroutine: Coroutine[Any, Any, _T], waits: Callable[[], None]) -> Generator[Any, Any, _T]:
+    """Await in place, and tell when it begins to wait for something. It need not ever."""
+    step: Callable[..., Any] = coroutine.send
+    sent: Any = None
+    told = False
+    while True:
+        try:
+            wish = step(sent)
+        except StopIteration as stop:
+            result: _T = stop.value
+            return result
+        if not told:
+            told = True
+            waits()
+        try:
+            sent = yield wish
+            step = coroutine.send
+        except GeneratorExit:
+            coroutine.close()
+            raise
+        except BaseException as error:
             sent, step = error, coroutine.throw
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Never, Protocol,
 import msgspec
 
 from checkpoint_savers.records import CheckpointId, TaskId
+from checkpoint_savers.stores.abc import BaseStore
 
 from .._core.board import Board
 from .._core.ids import interrupt_id
@@ -99,7 +100,7 @@ class Runtime(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True):
 
     Attributes:
         context: what the call was given as `context=`; None without.
-        store: what the graph was compiled with as `store=`; None without.
+        store: what the graph, or one around it, was compiled with as `store=`; None without.
         stream_writer: writes to the `custom` and `messages` streams; does nothing when nobody reads them.
         previous: what an entrypoint saved in the thread's last run; None elsewhere.
         execution_info: where the node runs.
@@ -108,7 +109,7 @@ class Runtime(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True):
     """
 
     context: ContextT
-    store: Any
+    store: BaseStore | None
     stream_writer: StreamWriter
     previous: Any
     execution_info: ExecutionInfo

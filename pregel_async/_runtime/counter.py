@@ -105,7 +105,7 @@ class Counter:
         Args:
             anew: a graph inside is called anew: what it has spent so far is counted around it.
         """
-        stored, recorded = self._kept.totals, self._of_records()
+        stored, recorded = self._kept.totals, self._of_records() if self._kept.records else []
         if not (self._now or stored or self._inside or recorded):
             return {}  # nobody spends
         if anew:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from operator import is_
 from typing import Any
 
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.errors import UnstorableValueError
+from checkpoint_savers.growth import WORTH, Grown, Value, appended, in_parts
 from checkpoint_savers.ledger import State
 
 from .._core.board import Board
+from .._core.copying import is_opaque
 from .._core.program import Program, Write
-from ..channels import MISSING
+from ..channels import MISSING, LastValue
 from ..types import Interrupt
 from .restore import kind_of
 
@@ -29,6 +32,9 @@ class Encoder:
     def __init__(self, program: Program, codec: Codec) -> None:
         self.codec = codec
         self._program = program
+        self._last: dict[str, tuple[list[Any], Grown]] = {}  # of large lists: what was encoded last, and its parts
+        # Those of other channels say what they hold now (see `kind_of`).
+        self._kinds = {name: kind_of(each) for name, each in program.channels.items() if type(each) is not LastValue}
 
     def writes(self, writes: Sequence[Write]) -> Written:
         """A task's writes. Raises `UnstorableValueError`."""
@@ -46,10 +52,18 @@ class Encoder:
         """Questions by id. Raises `UnstorableValueError`."""
         return tuple([(each.id, self.codec.encode(each.value, channel="interrupt()")) for each in asked])
 
-    def changed(self, board: Board, before: State) -> tuple[dict[str, bytes], dict[str, str], list[str]]:
+    def loaded(self, board: Board, state: State) -> None:
+        """A board was made of this state."""
+        self._last = {
+            name: (held, value)
+            for name, channel in board.channels.items()
+            if isinstance(value := state.values.get(name), Grown) and type(held := channel.checkpoint()) is list
+        }
+
+    def changed(self, board: Board, before: State) -> tuple[dict[str, Value], dict[str, str], list[str]]:
         """The channels that a superstep has changed: the values that they hold, the kinds that are new, and those that
         hold nothing any more. Raises `UnstorableValueError`."""
-        values: dict[str, bytes] = {}
+        values: dict[str, Value] = {}
         kinds: dict[str, str] = {}
         emptied: list[str] = []
         for name in board.changed:
@@ -58,20 +72,54 @@ class Encoder:
                 continue
             stored = channel.checkpoint()
             if stored is not MISSING:
-                values[name] = self.codec.encode(stored, channel=name)
-                kind = kind_of(channel, stored)
+                values[name] = self._value(name, stored)
+                kind = self._kinds[name] if name in self._kinds else kind_of(channel, stored)
                 if before.kinds.get(name) != kind:
                     kinds[name] = kind
             elif name in before.values:
                 emptied.append(name)
         return values, kinds, emptied
 
-    def shown(self, board: Board, writes: Sequence[Write]) -> Iterator[tuple[str, bytes | None]]:
+    def _value(self, name: str, stored: Any) -> Value:
+        """A channel's value. What it holds that it held before is not encoded again.
+
+        That is seen by identity: what is on a board is never changed in place (see `isolation`). Of opaque objects
+        only their owner knows that: lists that hold some are encoded anew.
+        """
+        last = self._last.get(name) if self._last else None
+        if last is not None and type(stored) is list:
+            held, value = last
+            more = stored[len(held) :]
+            if (
+                held is not stored
+                and len(stored) >= len(held)
+                and all(map(is_, held, stored))
+                and not any(map(is_opaque, map(type, more)))
+            ):
+                if more:
+                    value = appended(value, len(held), self.codec.encode(more, channel=name))
+                self._last[name] = stored, value
+                return value
+        data = self.codec.encode(stored, channel=name)
+        if len(data) < WORTH:
+            return data
+        made = in_parts(data)
+        if isinstance(made, Grown) and type(stored) is list and not any(map(is_opaque, map(type, stored))):
+            self._last[name] = stored, made
+        elif last is not None:
+            del self._last[name]
+        return made
+
+    def shown(self, board: Board, writes: Sequence[Write]) -> tuple[tuple[str, bytes | None], ...]:
         """A task's update as history shows it: None where the channel's new value is the very same object."""
-        for name, value in self._tracked(writes):
-            if name in self._program.keys:
-                same = board.values.get(name, MISSING) is value
-                yield name, None if same else self.codec.encode(value, channel=name)
+        keys, channels, values = self._program.keys, self._program.channels, board.values
+        return tuple(
+            [
+                (name, None if values.get(name, MISSING) is value else self.codec.encode(value, channel=name))
+                for name, value in writes
+                if name in keys and channels[name].tracked
+            ]
+        )
 
     def locate(self, board: Board) -> None:
         """Refuse an input by the key that the caller knows, where it is a mapping that one channel holds."""

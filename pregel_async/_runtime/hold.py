@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import CheckpointError, StorageError, ThreadBusyError
+from checkpoint_savers.holding import CLAIM_SECONDS, take
 from checkpoint_savers.owner import this_process
 from checkpoint_savers.records import CheckpointId, Claim, Commit, Owner, TaskRecord
 
@@ -26,8 +27,7 @@ from .world import World, checkpoint_id
 
 T = TypeVar("T")
 
-CLAIM_SECONDS = 30.0
-"""How long a claim lasts after the last commit or heartbeat, when its process cannot be seen to be gone."""
+_NO_SHIELD = contextlib.nullcontext()
 
 
 class Apart:
@@ -75,6 +75,7 @@ class Hold:
             no node is to start.
         fresh: the thread held nothing when it was claimed.
         released: the claim was given up, with the last commit.
+        lingers: the claim is not given up with the last commit, as something is left to do then.
         tips: namespace -> the checkpoint at which the state of a subgraph stands that keeps it from call to call, on
             the branch that this run is on.
         moved: those of them that changed since the root graph's last commit.
@@ -93,6 +94,7 @@ class Hold:
         self.broken: BaseException | None = None
         self.fresh = claim.newest is None
         self.released = False
+        self.lingers = False
         self.tips: dict[str, CheckpointId] = {}
         self.moved: dict[str, CheckpointId] = {}
         self.visited: set[str] = set()
@@ -175,7 +177,7 @@ class Hold:
         if self.broken is not None:
             raise self.broken
         try:
-            with anyio.CancelScope(shield=True):
+            with anyio.CancelScope(shield=True) if self.saver.waits else _NO_SHIELD:
                 await self.saver.commit(self.claim, commit)
         except BaseException as error:
             self.fail(error)
@@ -211,41 +213,49 @@ async def _claim(
     saver: BaseCheckpointSaver, world: World, thread_id: str, owner_id: str, on_conflict: OnConflict
 ) -> Claim:
     owner = this_process(owner_id)
+    try:
+        return await _take(saver, world, thread_id, owner)
+    except ThreadBusyError:
+        if on_conflict == "reject":
+            raise
     pause = 0.02
     while True:
-        try:
-            return await _claim_once(saver, world, thread_id, owner)
-        except ThreadBusyError:
-            if on_conflict == "reject":
-                raise
-        await world.sleep(pause * (0.5 + world.jitter()))
+        claim = await _take_or_pause(saver, world, thread_id, owner, pause * (0.5 + world.jitter()))
+        if claim is not None:
+            return claim
         pause = min(pause * 1.5, 1.0)
 
 
-async def _claim_once(saver: BaseCheckpointSaver, world: World, thread_id: str, owner: Owner) -> Claim:
-    """Claim in a task of its own, so that a cancelled run learns whether it had the thread already, and gives it
-    back."""
+async def _take_or_pause(
+    saver: BaseCheckpointSaver, world: World, thread_id: str, owner: Owner, pause: float
+) -> Claim | None:
+    """Take the claim; or, when the thread is busy, wait until it may have been given up, or for `pause` seconds."""
     claim: Claim | None = None
-    failure: Exception | None = None
+    asleep = anyio.CancelScope()
 
-    async def take() -> None:
-        nonlocal claim, failure
-        now = world.now()
-        with anyio.CancelScope(shield=True):
-            try:
-                claim = await saver.claim(thread_id, owner, now=now, expires_at=now + CLAIM_SECONDS)
-            except Exception as error:
-                failure = error
+    async def hear() -> None:
+        await saver.hear(thread_id)
+        asleep.cancel()
+
+    async def attempt() -> None:
+        nonlocal claim
+        with contextlib.suppress(ThreadBusyError):
+            claim = await _take(saver, world, thread_id, owner)
+            return
+        with asleep:
+            await world.sleep(pause)
 
     try:
-        async with anyio.create_task_group() as group:
-            group.start_soon(take)
+        # Who listens first, and tries then, misses nothing that is given up after he has tried.
+        await beside(hear, attempt)
     except BaseException:
         if claim is not None:
             with anyio.CancelScope(shield=True):
                 await saver.release(claim)
         raise
-    if failure is not None:
-        raise failure
-    assert claim is not None
     return claim
+
+
+async def _take(saver: BaseCheckpointSaver, world: World, thread_id: str, owner: Owner) -> Claim:
+    now = world.now()
+    return await take(saver, thread_id, owner, now=now, expires_at=now + CLAIM_SECONDS)

@@ -10,6 +10,8 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any, get_args, get_origin, get_type_hints
 
+from checkpoint_savers.stores.abc import BaseStore
+
 from ..errors import GraphValidationError, NodeError
 from ..types import RunnableConfig, StreamWriter
 from .context import Runtime
@@ -21,6 +23,7 @@ _BY_ANNOTATION: tuple[tuple[Any, str], ...] = (
     (Runtime, "runtime"),
     (RunnableConfig, "config"),
     (StreamWriter, "writer"),
+    (BaseStore, "store"),
 )
 
 

@@ -11,13 +11,10 @@ from contextlib import aclosing
 from typing import Any
 
 from checkpoint_savers.abc import BaseCheckpointSaver
-from checkpoint_savers.records import CheckpointId, CheckpointRow, Header, TaskId
+from checkpoint_savers.records import CALLER, FOLLOWED, CheckpointId, CheckpointRow, Header, TaskId
 
 from .._core.task import Task
 from ..types import RunnableConfig
-
-CALLER = "__task__"
-"""The metadata key that says which task ran a graph whose namespace does not: one that keeps its state."""
 
 
 def namespace_of(ns: str, task: Task, *, keeps: bool, number: int = 0) -> str:
@@ -47,7 +44,7 @@ async def has_child(saver: BaseCheckpointSaver, thread_id: str, ns: str, at: Che
             if header.parent_id == at:
                 return True
             if header.checkpoint_id <= at:
-                break
+                return header.checkpoint_id == at and FOLLOWED in header.metadata
     return False
 
 

@@ -142,7 +142,8 @@ class Outbox:
 
     async def transact(self, records: Sequence[TaskRecord] = (), *, releases: bool = False) -> None:
         """One transaction with all that waits. It waits still if that fails."""
-        await self._saved_first()
+        if self.outer is not None:
+            await self._saved_first(self.outer)
         rows, tip = tuple(self._rows), self.ledger.tip
         assert tip is not None
         await self._store(rows, records, None if rows else (self.ns, tip), releases=releases)
@@ -160,6 +161,7 @@ class Outbox:
     ) -> None:
         """Store these, and unless they go alone, all else that waits."""
         hold, rows = self.hold, tuple(rows)
+        releases = releases and not hold.lingers
         events = () if alone else tuple(self.events)
         staged = () if alone else tuple(self._staged.items())
         clears = () if alone else tuple(self._clears)
@@ -180,7 +182,11 @@ class Outbox:
                 self._tell(error, rows[-1].step)
             raise
         # More may have come meanwhile, and waits for the next.
-        del self.events[: len(events)], self._clears[: len(clears)], self._rows[: len(rows)]
+        del self._rows[: len(rows)]
+        if events:
+            del self.events[: len(events)]
+        if clears:
+            del self._clears[: len(clears)]
         for key, record in staged:
             if self._staged.get(key) is record:
                 del self._staged[key]
@@ -207,17 +213,17 @@ class Outbox:
             if text not in getattr(error, "__notes__", ()):
                 error.add_note(text)
 
-    async def _saved_first(self) -> None:
+    async def _saved_first(self, outer: Outbox) -> None:
         """A graph's state is stored after the checkpoint of the graph around it that it was made on."""
-        if self.outer is not None:
-            with anyio.CancelScope(shield=True):
-                await self.outer.flush()
+        with anyio.CancelScope(shield=True):
+            await outer.flush()
 
     async def _write(self, records: Sequence[TaskRecord]) -> None:
         if self.waits or self.events:
             await self.transact(records)
         elif records:
-            await self._saved_first()
+            if self.outer is not None:
+                await self._saved_first(self.outer)
             await self.hold.record(records)
 
     async def _share(self, record: TaskRecord | None, noted: Callable[[], None] | None = None) -> None:

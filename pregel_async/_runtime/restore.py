@@ -11,6 +11,7 @@ from typing import Any, get_origin
 
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.errors import UnknownTypeError
+from checkpoint_savers.growth import decode
 from checkpoint_savers.ledger import SENDS, State
 
 from .._core.board import Board
@@ -39,8 +40,9 @@ def kind_of(channel: BaseChannel[Any, Any, Any], value: Any = None) -> str:
     Args:
         value: what the channel holds.
     """
-    if type(channel) is LastValue and not fits(channel.typ, value):
-        return channel.kind + UNFIT
+    if type(channel) is LastValue:
+        fitting = type(value) is channel.typ or fits(channel.typ, value)
+        return channel.kind if fitting else channel.kind + UNFIT
     if isinstance(channel, Reduced):
         kind = get_origin(channel.typ) or channel.typ
         if isinstance(kind, type) and kind.__module__ == "builtins":
@@ -64,22 +66,22 @@ def restore(program: Program, state: State, step: int, codec: Codec, *, thread_i
                 raise GraphChangedError(
                     thread_id, node, f"a task of node {node!r} is pending, and there is no such node"
                 )
-            if name.startswith(JOIN) and _is_complete(name, codec.decode(data, channel=name)):
+            if name.startswith(JOIN) and _is_complete(name, decode(data, codec, channel=name)):
                 node = name.rpartition(":")[2]
                 raise GraphChangedError(
                     thread_id, node, f"a task of node {node!r} is pending, through edges that are no more"
                 )
             continue
-        if not _same_kind(state.kinds.get(name, ""), kind_of(channel)):
-            reason = f"channel {name!r} was a {state.kinds.get(name)} and is a {kind_of(channel)}"
+        kind = state.kinds.get(name, "")
+        if kind != channel.kind and not _same_kind(kind, kind_of(channel)):
+            reason = f"channel {name!r} was a {kind or None} and is a {kind_of(channel)}"
             raise GraphChangedError(thread_id, name, reason)
         try:
-            value = codec.decode(data, channel=name)
+            value = decode(data, codec, channel=name)  # owned: whoever is shown it gets a copy
         except UnknownTypeError as error:
             error.add_note(f"channel {name!r} of thread {thread_id!r} holds it")
             raise
-        as_written = state.kinds.get(name, "").endswith(UNFIT)
-        if type(channel) is LastValue and not as_written and not fits(channel.typ, value):
+        if type(channel) is LastValue and not kind.endswith(UNFIT) and not fits(channel.typ, value):
             reason = f"channel {name!r} holds a {type(value).__name__}, which is no {_named(channel.typ)}"
             raise GraphChangedError(thread_id, name, reason)
         stored[name] = value

@@ -7,7 +7,7 @@ given and what it gives differ in nothing else.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.errors import CheckpointError, StorageError
 from checkpoint_savers.records import CheckpointId, CheckpointRow, TaskId
+from checkpoint_savers.upkeep.retention import Retention
 
 from .._core import superstep
 from .._core.board import Board
@@ -49,6 +50,7 @@ from .observer import Observer, RunStarted
 from .part import END
 from .places import Places
 from .results import Results
+from .retaining import Retaining
 from .runner import Runner
 from .spending import Spending
 from .thread import Thread
@@ -76,6 +78,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         on_failure: what the others of a superstep do when a task has failed.
         budgets: by name, how much may be spent; of the called graph.
         time_limit: seconds after which the run stops at a barrier; None for no limit.
+        retention: what is kept of the thread when the run ends; None for everything. That of a graph that a node runs
+            does not count.
         results: of the graph's nodes, kept from run to run; None for those of the run around it.
         observers: who is told what the run does; those of the graphs around included.
     """
@@ -98,6 +102,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     on_failure: OnFailure = "fail_fast"
     budgets: Mapping[str, Budget] = {}
     time_limit: float | None = None
+    retention: Retention | None = None
     results: Results | None = None
     observers: tuple[Observer, ...] = ()
 
@@ -134,7 +139,7 @@ class Audience(msgspec.Struct, frozen=True, kw_only=True):
     begun: Callable[[Thread], Awaitable[bool]] | None = None
 
 
-async def run(
+def run(
     program: Program,
     given: Any,
     settings: Settings,
@@ -142,7 +147,7 @@ async def run(
     saver: BaseCheckpointSaver | None,
     codec: Codec | None,
     audience: Audience,
-) -> Ended:
+) -> Coroutine[Any, Any, Ended]:
     """Run a graph to its end, or to where it pauses.
 
     Args:
@@ -151,8 +156,19 @@ async def run(
     Raises:
         GraphDrained: it was asked to stop, and has.
     """
-    if not settings.observers:
-        return await _run(program, given, settings, world, saver, codec, audience, None)
+    watched = _run_observed if settings.observers else _run
+    return watched(program, given, settings, world, saver, codec, audience)
+
+
+async def _run_observed(
+    program: Program,
+    given: Any,
+    settings: Settings,
+    world: World,
+    saver: BaseCheckpointSaver | None,
+    codec: Codec | None,
+    audience: Audience,
+) -> Ended:
     run_id, outer = settings.run_id or world.new_id(), CURRENT.get()
     within = None if outer is None or outer.attempt is None else outer.attempt.started
     started = RunStarted(run_id=run_id, thread_id=settings.thread_id, namespace="", graph=program.name, within=within)
@@ -171,7 +187,7 @@ async def _run(
     saver: BaseCheckpointSaver | None,
     codec: Codec | None,
     audience: Audience,
-    observed: Observed | None,
+    observed: Observed | None = None,
 ) -> Ended:
     call = read_given(program, given)
     run_id = settings.run_id or world.new_id()
@@ -214,7 +230,10 @@ async def _run(
             asks = thread.questions()
             return Ended(Board(program) if thread.board is None else thread.board, not asks, tuple(asks))
         this = _port(observed)(program, settings, session, log, thread, "", None, audience=audience, observed=observed)
-        return _stopped(session, await hold.beside(lambda: this.go(call)))
+        if settings.retention is None:
+            return _stopped(session, await hold.beside(lambda: this.go(call)))
+        retaining = Retaining(hold, settings.retention, keeps_events=feed is not None and feed.keeps)
+        return _stopped(session, await hold.beside(lambda: retaining.after(lambda: this.go(call))))
 
 
 def _spending(settings: Settings, world: World) -> Spending | None:
@@ -420,7 +439,7 @@ class _Run:
         self._interrupts: tuple[Interrupt, ...] = ()
         self._paused = False
         self._board: Board | None = None
-        self._upcoming: list[Task] | None = None  # after an input
+        self._upcoming: list[Task] | None = None  # after an input, or when they were planned in another thread
         self._told: Told = []  # what is shown when the checkpoints that wait are stored
         if thread is not None and self._feed is not None:
             thread.acknowledge(partial(setattr, self._feed, "committed"))
@@ -488,6 +507,8 @@ class _Run:
         if thread.ns == "":
             await thread.find_kept()
         thread.branch_off(stored)
+        if thread.scope != thread.thread_id:
+            self._upcoming = superstep.plan(self._program, stored, self._open_scope)
         if thread.ns == "":
             self._session.answers = thread.answers()
         if self._feed is not None:
@@ -498,9 +519,14 @@ class _Run:
             await self._log.send(self._log.resumed(stored))
         return stored
 
+    @property
+    def _open_scope(self) -> tuple[str, str]:
+        """What the ids of the loaded superstep's tasks are made of."""
+        return self._scope if self._thread is None else (self._thread.scope, self._scope[1])
+
     async def _enter(self, board: Board, call: Given) -> Board:
         writes = call.edits if call.writes is None else call.writes
-        discarded = superstep.plan(self._program, board, self._scope) if board.updated else []
+        discarded = superstep.plan(self._program, board, self._open_scope) if board.updated else []
         superstep.update(self._program, board, discarded, [writes])
         board.ran = ()
         upcoming = self._upcoming = superstep.plan(self._program, board, self._scope)
@@ -528,7 +554,9 @@ class _Run:
         return outcomes
 
     async def checkpoint(self, board: Board, ran: Sequence[Task], upcoming: Sequence[Task]) -> None:
-        if self._thread is not None:
+        if self._thread is not None and self._log is None:
+            await self._thread.commit(board, ran, self._outcomes, upcoming)
+        elif self._thread is not None:
             await self._commit(self._thread, board, ran, self._outcomes, upcoming, source="loop")
         elif self._log is not None and self._log.updated is not None:
             await self._runner.show(self._log.updated(board), at_barrier=True)

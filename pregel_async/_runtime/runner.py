@@ -1,6 +1,8 @@
 """One superstep's execution: all its tasks at once, joined at the barrier.
 
-Several tasks run in a task group. A single one is awaited in place, which is a task group of one, written out:
+Several tasks run in a task group. Each has a task of the event loop to itself from when the first of them waits for
+something; until then they need none (`_Group`). A single one is awaited in place, which is a task group of one, written
+out:
     1. it has a context of its own, so what it sets in context variables stays there (`attempt.in_own_context`);
     2. the event loop gets its turn, and a cancellation is noticed, at every barrier;
     3. outcome, error and cancellation are what one task in a group would give.
@@ -8,11 +10,14 @@ Several tasks run in a task group. A single one is awaited in place, which is a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextvars import Context, copy_context
+from functools import partial
 from typing import Any, Protocol
 
 import anyio
 import anyio.lowlevel
+from anyio.abc import TaskGroup
 
 from .._core.board import Board
 from .._core.isolation import isolate
@@ -20,7 +25,7 @@ from .._core.program import Write
 from .._core.task import Cancelled, Failed, Finished, Outcome, Paused, Task
 from ..errors import NodeError, RecordedFailureError, StepTimeoutError, UnstorableValueError
 from ..policies import Collect, OnFailure
-from .attempt import Recorder, attempt, start
+from .attempt import Recorder, attempt, noticed, start
 from .context import Around, Running, Session
 from .described import described
 from .guarded import can_be_handled, collected, guarded
@@ -98,6 +103,7 @@ class Runner:
         self.on_failure = on_failure
         self.max_concurrency = max_concurrency
         self.log = log
+        self.loop = loop
         self._untold: list[tuple[Task, Finished]] = []
         self._unshown: Told = []
         self._turn = loop.turn
@@ -349,33 +355,36 @@ class _Attempts:
 
 
 class _Group:
-    """The tasks of one superstep, when there are several."""
+    """The tasks of one superstep, when there are several.
+
+    They begin in plan order, in one task of the group, which they share as long as none waits for anything: of ten
+    thousand that compute, none needs a place in the event loop. As soon as one waits, each of the rest gets a task.
+    """
 
     def __init__(self, runner: Runner, board: Board, tasks: Sequence[Task]) -> None:
         self._runner = runner
         self._board = board
         self._tasks = tasks
         self._outcomes: list[Outcome | None] = [None] * len(tasks)
+        self._places = iter(range(len(tasks)))
         self._open = len(tasks)
         self._broken: BaseException | None = None
         self._fails_fast = runner.on_failure == "fail_fast"
-        self._contained = True  # every task has a task of the group to itself
-        self._scope: anyio.CancelScope | None = None
+        self._group: TaskGroup | None = None
+        self._context: Context | None = None  # without the node that runs when another task of the group is started
         self._late: list[Exception] | None = None
 
     async def execute(self) -> Sequence[Outcome]:
         width = self._runner.max_concurrency
-        self._contained = width is None or width >= len(self._tasks)
-        places = iter(range(len(self._tasks)))
         try:
             async with anyio.create_task_group() as group:
-                self._scope = group.cancel_scope
-                if self._contained or width is None:
-                    for place in places:
-                        group.start_soon(self._one, place)
+                self._group = group
+                if width is None or width >= len(self._tasks):
+                    self._context = copy_context()
+                    group.start_soon(self._in_turn)
                 else:
                     for _ in range(width):
-                        group.start_soon(self._several, places)
+                        group.start_soon(self._several)
         except BaseExceptionGroup as several:
             raise alone(several) from None
         except anyio.get_cancelled_exc_class():
@@ -385,17 +394,31 @@ class _Group:
             raise self._broken
         return [Cancelled() if outcome is None else outcome for outcome in self._outcomes]
 
-    async def _several(self, places: Iterator[int]) -> None:
-        for place in places:
-            if self._scope is not None and self._scope.cancel_called:
+    async def _several(self) -> None:
+        assert self._group is not None
+        for place in self._places:
+            if self._group.cancel_scope.cancel_called:
                 return  # a sibling has failed; a node that never awaits would not notice
             await self._one(place)
 
-    async def _one(self, place: int) -> None:
+    async def _in_turn(self) -> None:
+        cancelled = NativeCancellations(self._runner.loop)
+        for place in self._places:
+            await noticed(self._one(place), self._part)
+            if cancelled():  # by the node, which has a task of its own as far as it knows
+                self._part()
+
+    def _part(self) -> None:
+        """Give each task that has not begun a task of the group to itself."""
+        assert self._group is not None and self._context is not None
+        for place in self._places:
+            self._context.run(self._group.start_soon, partial(self._one, place, contained=True))
+
+    async def _one(self, place: int, *, contained: bool = False) -> None:
         """Run one task, and keep what became of it. Nothing but a cancellation leaves here."""
         runner, task = self._runner, self._tasks[place]
         try:
-            outcome = await runner.attempt(self._board, task, None, contained=self._contained)
+            outcome = await runner.attempt(self._board, task, None, contained=contained)
             if self._late is not None and self._is_late(outcome, self._late):
                 return
             self._outcomes[place] = outcome
@@ -464,5 +487,5 @@ class _Group:
         return [Failed(error) if outcome is None else outcome for outcome in self._outcomes]
 
     def _stop(self) -> None:
-        assert self._scope is not None
-        self._scope.cancel()
+        assert self._group is not None
+        self._group.cancel_scope.cancel()

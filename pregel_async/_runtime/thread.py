@@ -24,7 +24,16 @@ from checkpoint_savers.abc import PAGE
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.errors import CheckpointError, UnstorableValueError
 from checkpoint_savers.ledger import Entry, Ledger, Reader, TaskEntry, read_record, write_record
-from checkpoint_savers.records import Chain, CheckpointId, CheckpointRow, EventRow, TaskId, TaskRecord
+from checkpoint_savers.records import (
+    CALLER,
+    MADE_IN,
+    Chain,
+    CheckpointId,
+    CheckpointRow,
+    EventRow,
+    TaskId,
+    TaskRecord,
+)
 
 from .._core.amending import amend
 from .._core.board import Board
@@ -36,7 +45,7 @@ from .counter import Counter
 from .described import described
 from .encoder import Encoder
 from .hold import Hold
-from .namespaces import CALLER, has_child, made_on, parents_of, was_made_on
+from .namespaces import has_child, made_on, parents_of, was_made_on
 from .outbox import Late, Outbox, outbox
 from .restore import BRANCH, restore
 
@@ -98,6 +107,7 @@ class Thread:
         self._outer = outer
         self.caller = caller
         self._loaded: CheckpointId | None = None
+        self._made_in: str | None = None  # the thread that the open superstep was copied from
         self._branches = False  # a resume starts a branch here
         self._records: dict[TaskId, TaskEntry] = {}  # of the open superstep, as they are or will be stored
         self._task = task
@@ -117,6 +127,12 @@ class Thread:
     @property
     def thread_id(self) -> str:
         return self.hold.thread_id
+
+    @property
+    def scope(self) -> str:
+        """What the ids of the open superstep's tasks are made of: the thread's id, or that of the thread in which the
+        superstep was planned, when it was copied from there."""
+        return self.thread_id if self._made_in is None else self._made_in
 
     @property
     def _ledger(self) -> Ledger:
@@ -171,7 +187,11 @@ class Thread:
             CheckpointNotFoundError, GraphChangedError, CorruptCheckpointError, StorageError: nothing was changed.
         """
         thread = cls(hold, codec, program, ns=ns, metadata=metadata, parents={})
-        chain = await hold.saver.read(hold.thread_id, ns, at)
+        chain: Chain | None = None
+        if hold.fresh:
+            await anyio.lowlevel.checkpoint_if_cancelled()  # as reading would notice
+        else:
+            chain = await hold.saver.read(hold.thread_id, ns, at)
         if chain is None and at is not None:
             raise CheckpointNotFoundError(hold.thread_id, at)
         await thread._load(chain, fork=fork)
@@ -239,7 +259,7 @@ class Thread:
         """Take over what this run has left here, of which nothing is stored: an earlier attempt at this call, or an
         earlier call of a graph that keeps its state."""
         self._out, self._loaded, self._step = before._out, before._loaded, before._step
-        self._branches, self._records = before._branches, before._records
+        self._branches, self._records, self._made_in = before._branches, before._records, before._made_in
         self.board = restore(self.program, self._ledger.state, self._step, self.codec, thread_id=self.thread_id)
         amended = self._records.get(AMENDED)
         if amended is not None:
@@ -266,11 +286,13 @@ class Thread:
         row = chain.rows[-1]
         at = self._loaded = row.checkpoint_id
         self._step = row.step
+        self._made_in = row.metadata.get(MADE_IN)
         reader = Reader(self.thread_id, self.ns, chain.rows)
         if self._outer is None:
             self.parents = parents_of(row)
             self.caller = row.metadata.get(CALLER)
         self.board = restore(self.program, reader.state(at), row.step, self.codec, thread_id=self.thread_id)
+        self._encoder.loaded(self.board, reader.state(at))
         self._out.ledger, self._out.stored, self._out.standing = Ledger.resume(reader, at), at, row.step
         if at != chain.head and not fork:
             fork = await has_child(self.hold.saver, self.thread_id, self.ns, at)
@@ -508,33 +530,44 @@ class Thread:
             elif source == "loop":
                 await self._refuse(error, ran, outcomes)
             raise
-        # A failure that was handled is part of what happened.
-        handled = {task.id for task, outcome in zip(ran, outcomes, strict=True) if _by(outcome) is not None}
-        clears = [
-            (self.ns, self._ledger.tip, task_id)
-            for task_id, record in self._records.items()
-            if (source == "loop" or closes)
-            and self._ledger.tip is not None
-            and not _is_result(record)
-            and task_id not in handled
-        ]
-        self._records = {}
+        if self._records:
+            if source == "loop" or closes:
+                self._clear_failures(ran, outcomes)
+            self._records = {}
         if self._inside:
             self._drop_inside()
-        self._out.clear(clears)
         row = self._append(entry, board.step, source)
         self._branches = False
         if made is not None:
             made(row)
-        if waits or (upcoming and all(task.node.hidden for task in upcoming)):
+        if waits or (upcoming and upcoming[0].node.hidden):  # the hidden start runs alone
             return False
         await self._out.commit(ends=not upcoming)
         return True
+
+    def _clear_failures(self, ran: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
+        """What is recorded of the superstep is void with the next commit, but for results, and for failures that were
+        handled: those are part of what happened."""
+        tip = self._ledger.tip
+        if tip is None:
+            return
+        handled = {task.id for task, outcome in zip(ran, outcomes, strict=True) if _by(outcome) is not None}
+        self._out.clear(
+            [
+                (self.ns, tip, task_id)
+                for task_id, record in self._records.items()
+                if not _is_result(record) and task_id not in handled
+            ]
+        )
 
     def _append(self, entry: Entry, step: int, source: Source) -> CheckpointRow:
         metadata = {**self.metadata, "source": source, "step": step, "parents": self.parents}
         if self.caller is not None:
             metadata[CALLER] = self.caller
+        if source != "fork":  # else its tasks are those that were planned on what it is a copy of
+            self._made_in = None
+        elif self._made_in is not None:
+            metadata[MADE_IN] = self._made_in
         self._step = step
         return self._out.add(entry, step, metadata)
 
@@ -588,13 +621,12 @@ class Thread:
                 version = board.seen.get(trigger, {}).get(task.node.name)
                 if version is not None and board.channels[trigger].tracked:
                     seen.setdefault(trigger, {})[task.node.name] = version
-        results: dict[str, tuple[tuple[str, bytes | None], ...]] = {
-            by.id: tuple(self._encoder.shown(board, outcome.writes))
-            for task, outcome in zip(ran, outcomes, strict=True)
-            if isinstance(outcome, Finished)
-            and not task.node.hidden
-            and not self._has_result((by := outcome.by or task).id)
-        }
+        results: dict[str, tuple[tuple[str, bytes | None], ...]] = {}
+        for task, outcome in zip(ran, outcomes, strict=True):
+            if isinstance(outcome, Finished) and not task.node.hidden:
+                by = outcome.by or task
+                if not self._records or not self._has_result(by.id):
+                    results[by.id] = self._encoder.shown(board, outcome.writes)
         return Entry(
             full=False,
             ts=self.hold.world.now(),
@@ -606,12 +638,12 @@ class Thread:
             seen=seen,
             ran=board.ran,
             results=results,
-            tips=self._moved_tips(),
+            tips=self._moved_tips() if self.hold.moved else {},
             spent=self.counter.close(anew=source == "input" and self._outer is not None),
         )
 
     def _moved_tips(self) -> dict[str, str]:
-        if self._outer is not None or not self.hold.moved:
+        if self._outer is not None:
             return {}
         moved, self.hold.moved = self.hold.moved, {}
         return dict(moved)

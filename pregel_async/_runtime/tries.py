@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable
-from email.utils import parsedate_to_datetime
 from typing import Final
 
 from checkpoint_savers.records import TaskId
@@ -112,6 +111,8 @@ def _retry_after(error: BaseException, world: World) -> float:
         return max(0.0, float(said))
     except ValueError:
         pass
+    from email.utils import parsedate_to_datetime  # a large package, and few servers say it so
+
     try:
         return max(0.0, parsedate_to_datetime(said).timestamp() - world.now())
     except (ValueError, TypeError, OverflowError):

@@ -89,7 +89,7 @@ class SystemWorld:
         return random.random()
 
 
-_COUNTED_BITS = 60  # 48 of milliseconds and 12 of their fraction
+_COUNTED = (1 << 60) - 1  # 48 bits of milliseconds and 12 of their fraction
 
 
 def checkpoint_id(world: World, after: CheckpointId | None) -> CheckpointId:
@@ -104,7 +104,7 @@ def checkpoint_id(world: World, after: CheckpointId | None) -> CheckpointId:
     ticks = int(world.now() * 4_096_000)  # 1/4096 ms
     if after is not None:
         ticks = max(ticks, _ticks_of(after) + 1)
-    ticks &= (1 << _COUNTED_BITS) - 1
+    ticks &= _COUNTED
     number = (ticks >> 12) << 80 | 0x7 << 76 | (ticks & 0xFFF) << 64 | 0b10 << 62 | world.entropy()
     text = f"{number:032x}"
     return CheckpointId(f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}")

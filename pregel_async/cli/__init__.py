@@ -1,6 +1,8 @@
 """The command line `pregel-async`. Importing `pregel_async` does not import it; it needs the extra `cli`.
 
 app          the commands and their options
+threads      the commands that look after stored threads
+ending       how commands end: errors as lines, and exit codes
 target       from MODULE:GRAPH to a graph that stores its threads
 running      one run: begin or go on, show progress, stop on a signal
 progress     counts from a stream's chunks, and their two views: lines, and a live display

@@ -1,19 +1,11 @@
-"""The commands and their options. What they do is elsewhere; here it is said, checked and given an exit code.
-
-0     done
-1     the run, or what is stored, failed
-2     the command line is wrong, or does not fit the thread; nothing was run
-130   stopped by Ctrl-C (143: by SIGTERM); the thread can go on
-"""
+"""The commands and their options. What they do is elsewhere; here it is said and checked."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import sys
-from collections.abc import Generator
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from io import TextIOWrapper
@@ -22,13 +14,13 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import PregelError
+from .ending import DbOption, TracebackOption, guarded
 from .listing import exists, print_rows
 from .listing import history as read_history
 from .running import Request
 from .running import run as run_graph
-from .showing import explain
 from .target import NotStoredError, UsageError, attach, load
+from .threads import threads
 
 app = typer.Typer(
     name="pregel-async",
@@ -38,6 +30,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+app.add_typer(threads, name="threads")
 
 GraphArgument = Annotated[
     str,
@@ -50,8 +44,6 @@ GraphArgument = Annotated[
 ThreadOption = Annotated[
     str | None, typer.Option("--thread", "-t", metavar="ID", help="The thread; made up if left out.")
 ]
-DbOption = Annotated[str, typer.Option("--db", metavar="FILE", help="The SQLite file that keeps threads.")]
-TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show where an error comes from.")]
 
 
 def start() -> int:
@@ -64,27 +56,6 @@ def start() -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     return 0
-
-
-@contextlib.contextmanager
-def _guarded(*, full: bool) -> Generator[None]:
-    """Turns what goes wrong into lines on standard error, and an exit code."""
-    try:
-        yield
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(error.exit_code) from None
-    except KeyboardInterrupt:  # typer would say 1
-        raise typer.Exit(130) from None
-    except BrokenPipeError:  # `| head` has seen enough; Python flushes again at its end, and would complain then
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(1) from None
-    except Exception as error:
-        for line in explain(error, full=full):
-            print(line, file=sys.stderr)
-        if not full and not isinstance(error, PregelError):
-            print("(--traceback shows where)", file=sys.stderr)
-        raise typer.Exit(1) from None
 
 
 def _print_version(wanted: bool) -> None:
@@ -149,7 +120,7 @@ def run(
     Progress goes to standard error, the output to standard output. Ctrl-C or SIGTERM ends the run in order and says how
     to go on; a second one ends it at once. Whatever ends it, what was recorded does not run again.
     """
-    with _guarded(full=traceback):
+    with guarded(full=traceback):
         given = _input(input)
         if given is not None and resume is not None:
             raise UsageError("--input begins anew and --resume answers: give one of them")
@@ -186,7 +157,7 @@ def history(
     traceback: TracebackOption = False,
 ) -> None:
     """List the checkpoints of a thread, newest first."""
-    with _guarded(full=traceback):
+    with guarded(full=traceback):
         if not exists(db):
             raise NotStoredError(f"there is no database {db}")
         rows = read_history(None if graph is None else load(graph), thread=thread, db=db, limit=limit)
@@ -212,7 +183,7 @@ def draw(
     traceback: TracebackOption = False,
 ) -> None:
     """Print a graph: as mermaid, as text for the terminal, as an SVG image, or as JSON."""
-    with _guarded(full=traceback):
+    with guarded(full=traceback):
         drawn = attach(load(graph), None).get_graph(xray=xray)
         if form is Format.text:
             print(drawn.draw_text(width=shutil.get_terminal_size().columns))

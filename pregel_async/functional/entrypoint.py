@@ -16,6 +16,8 @@ import msgspec
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.caches.abc import BaseCache
+from checkpoint_savers.stores.abc import BaseStore
+from checkpoint_savers.upkeep.retention import Retention
 
 from .._core.program import Node, Write, build_program
 from .._runtime.context import PREVIOUS
@@ -59,7 +61,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
 
     Args:
         checkpointer: where threads are stored; None runs without.
-        store: what the function and its tasks get as `store`.
+        store: long-term memory: what the function and its tasks get as `store`.
         context_schema: what a call's `context=` must fit.
         name: for messages; the function's own by default.
         blocking: False promises that a plain function never blocks, so that it runs on the event loop.
@@ -67,7 +69,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         world: clock, ids and randomness; the system's by default.
         retry_policy, timeout, on_timeout, cache_policy: of the function, as of a node; see `StateGraph.add_node`.
         cache: where results are kept, of it and of its tasks that have a cache policy.
-        budgets, time_limit, observer: as in `StateGraph.compile`.
+        budgets, time_limit, retention, observer: as in `StateGraph.compile`.
 
     The function takes the input, and by keyword what else its signature asks for: `previous` (what the thread's last
     run returned or saved; None on its first), `runtime`, `config`, `writer`, `store`. It returns the result, or
@@ -77,7 +79,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         GraphValidationError: the function is a generator, or takes no input; or a policy is none that it can have.
     """
 
-    class final(msgspec.Struct, Generic[R, SavedT], frozen=True, kw_only=True):  # noqa: N801  # as `entrypoint`
+    class final(msgspec.Struct, Generic[R, SavedT], frozen=True, kw_only=True):  # noqa: N801  # `entrypoint.final` reads as a word too
         """What an entrypoint returns that saves something else than it returns.
 
         Attributes:
@@ -92,7 +94,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         self,
         checkpointer: BaseCheckpointSaver | bool | None = None,
         *,
-        store: Any = None,
+        store: BaseStore | None = None,
         context_schema: type[Any] | None = None,
         name: str | None = None,
         blocking: bool = True,
@@ -105,6 +107,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         cache: BaseCache | None = None,
         budgets: Mapping[str, Budget] | None = None,
         time_limit: float | timedelta | None = None,
+        retention: Retention | None = None,
         observer: Observer | Sequence[Observer] | None = None,
     ) -> None:
         if callable(checkpointer) and not isinstance(checkpointer, BaseCheckpointSaver):
@@ -126,6 +129,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         self._cache = cache
         self._budgets = budgets
         self._time_limit = time_limit
+        self._retention = retention
         self._observer = observer
 
     @overload
@@ -192,6 +196,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
             cache=self._cache,
             budgets=self._budgets,
             time_limit=self._time_limit,
+            retention=self._retention,
             observer=self._observer,
         )
         made.func = call

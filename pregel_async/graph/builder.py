@@ -26,6 +26,8 @@ import msgspec
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.caches.abc import BaseCache
+from checkpoint_savers.stores.abc import BaseStore
+from checkpoint_savers.upkeep.retention import Retention
 
 from .._runtime.injection import check_signature, hints_of, injections_of, is_generator
 from .._runtime.observer import Observer
@@ -90,7 +92,7 @@ class NodeOptions(TypedDict, total=False):
 class CompileOptions(TypedDict, total=False):
     """What every overload of `compile` takes besides; explained there."""
 
-    store: Any
+    store: BaseStore | None
     cache: BaseCache | None
     interrupt_before: All | Sequence[str]
     interrupt_after: All | Sequence[str]
@@ -103,6 +105,7 @@ class CompileOptions(TypedDict, total=False):
     on_failure: OnFailure
     budgets: Mapping[str, Budget] | None
     time_limit: float | timedelta | None
+    retention: Retention | None
     observer: Observer | Sequence[Observer] | None
 
 
@@ -523,7 +526,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         self,
         checkpointer: BaseCheckpointSaver | bool | None = None,
         *,
-        store: Any = None,
+        store: BaseStore | None = None,
         cache: BaseCache | None = None,
         interrupt_before: All | Sequence[str] = (),
         interrupt_after: All | Sequence[str] = (),
@@ -536,6 +539,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         on_failure: OnFailure = "fail_fast",
         budgets: Mapping[str, Budget] | None = None,
         time_limit: float | timedelta | None = None,
+        retention: Retention | None = None,
         observer: Observer | Sequence[Observer] | None = None,
     ) -> CompiledStateGraph[Any, Any, Any]:
         """Check the graph and make it runnable. The builder is left as it is, and may be changed and compiled again.
@@ -544,7 +548,8 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             checkpointer: where threads are stored; None runs without. For a graph that is a node of another, None
                 stores its state with the other's, for one run of the node; True keeps it from run to run; False stores
                 nothing of it.
-            store: what nodes get as `store`: long-term memory, say.
+            store: long-term memory: what nodes get as `store`, and the graphs that they run, if they have none of their
+                own. It has to be open while the graph runs.
             interrupt_before, interrupt_after: nodes before or after which a run stops until it is called again with
                 input None; "*" for all.
             name: for messages and drawings.
@@ -561,6 +566,8 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
                 task's update, so that the superstep goes on. A call may say otherwise.
             budgets: by name, how much nodes may `spend` of it. `Budget()` counts without a limit.
             time_limit: seconds, or a timedelta, after which a run stops at its next barrier.
+            retention: how much is kept of a thread: at the end of each run of the graph it is pruned, as by `aprune`.
+                A graph that a node runs has none of its own. See docs/retention.md.
             observer: is told what runs of the graph do; see `pregel_async.observing`.
 
         Raises:
@@ -587,6 +594,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             on_failure=on_failure,
             budgets=budgets,
             time_limit=time_limit,
+            retention=retention,
             observer=observer,
         )
 

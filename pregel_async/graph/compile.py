@@ -19,6 +19,8 @@ from msgspec import structs
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.caches.abc import BaseCache
+from checkpoint_savers.stores.abc import BaseStore
+from checkpoint_savers.upkeep.retention import Retention
 
 from .._core.program import PARENT, SENDS, Flavour, Node, Router, Write, build_program
 from .._runtime.context import current
@@ -52,7 +54,7 @@ def compile_program(
     ignore_unknown: bool,
     world: World | None,
     debug: bool,
-    store: Any,
+    store: BaseStore | None,
     cache: BaseCache | None,
     interrupt_before: All | Sequence[str],
     interrupt_after: All | Sequence[str],
@@ -60,11 +62,13 @@ def compile_program(
     on_failure: OnFailure,
     budgets: Mapping[str, Budget] | None,
     time_limit: float | timedelta | None,
+    retention: Retention | None,
     observer: Observer | Sequence[Observer] | None,
 ) -> CompiledStateGraph[Any, Any, Any]:
     """The runnable graph. The builder is only read."""
     _validate(builder)
     keys = tuple(sorted(builder.channels))
+    known = _Known(builder)
     channels: dict[str, Channel] = {**builder.channels, START: EphemeralValue(builder.input_schema.type)}
     for target, node in builder.nodes.items():
         channels[BRANCH + target] = LastValueAfterFinish(object) if node.defer else EphemeralValue(object, guard=False)
@@ -80,13 +84,12 @@ def compile_program(
             call=_identity,
             flavour="inline",
             writes=start_writes(builder.input_schema),
-            edges=_edges(builder, START),
-            routers=_routers(builder, START),
+            edges=known.edges_from(START),
+            routers=_routers(builder, known, START),
             hidden=True,
         )
     ]
     for target, spec in builder.nodes.items():
-        joins = [_join(starts, end) for starts, end in builder.waiting_edges if end == target]
         what = f"node {target!r}"
         policies = spec.policies.over(builder.defaults)
         flavour: Flavour = "async"
@@ -103,24 +106,24 @@ def compile_program(
         nodes.append(
             Node(
                 name=target,
-                triggers=tuple(sorted([BRANCH + target, *joins])),
+                triggers=tuple(sorted([BRANCH + target, *known.joins_to(target)])),
                 reads=spec.input.keys,
                 tags=(),
                 metadata=spec.metadata,
                 shape=spec.input.shape if spec.graph is None or spec.input.root else None,
-                call=spec.call if spec.graph is None else _as_node(spec.graph, frozenset(keys)),
+                call=spec.call if spec.graph is None else _as_node(spec.graph, known.keys),
                 flavour=flavour,
                 injects=spec.injects,
                 managed=filled_in(spec.input.managed) if spec.graph is None else (),
-                writes=_Updates(builder, target, spec.input, ignore_unknown=ignore_unknown),
-                edges=_edges(builder, target),
-                routers=_routers(builder, target),
+                writes=_Updates(builder, known, target, spec.input, ignore_unknown=ignore_unknown),
+                edges=known.edges_from(target),
+                routers=_routers(builder, known, target),
                 commands=True,
                 abandons=abandons(flavour, policies, spec.abandons),
                 retry=policies.retry,
                 timeout=policies.timeout,
                 cache=policies.cache,
-                handler=_handler(builder, spec, blocking=blocking, ignore_unknown=ignore_unknown),
+                handler=_handler(builder, known, spec, blocking=blocking, ignore_unknown=ignore_unknown),
             )
         )
     program = build_program(
@@ -131,7 +134,7 @@ def compile_program(
         inputs=START,
         outputs=builder.output_schema.shown,
         read_input=input_reader(builder.input_schema, START, ignore_unknown=ignore_unknown),
-        read_command=_Updates(builder, START, builder.input_schema, ignore_unknown=ignore_unknown).command,
+        read_command=_Updates(builder, known, START, builder.input_schema, ignore_unknown=ignore_unknown).command,
         step_timeout=seconds_of("step_timeout", step_timeout),
     )
     schemas = [builder.state_schema, builder.input_schema, builder.output_schema]
@@ -160,6 +163,7 @@ def compile_program(
         on_failure=on_failure,
         budgets=budgets,
         time_limit=time_limit,
+        retention=retention,
         observer=observer,
         read_context=builder.read_context,
         coerce_state=coercion(builder.state_schema),
@@ -203,7 +207,7 @@ def _validate(builder: Builder) -> None:
                     raise GraphValidationError(f"the conditional edge {name!r} of {source!r} cannot lead to START")
 
 
-def _handler(builder: Builder, spec: NodeSpec, *, blocking: bool, ignore_unknown: bool) -> Node | None:
+def _handler(builder: Builder, known: _Known, spec: NodeSpec, *, blocking: bool, ignore_unknown: bool) -> Node | None:
     """The node's error handler: it reads what the node reads, and follows none of its edges."""
     handler = spec.handler or builder.default_handler
     if handler is None:
@@ -224,7 +228,7 @@ def _handler(builder: Builder, spec: NodeSpec, *, blocking: bool, ignore_unknown
         flavour=flavour,
         injects=handler.injects,
         managed=filled_in(schema.managed),
-        writes=_Updates(builder, handler.name, schema, ignore_unknown=ignore_unknown),
+        writes=_Updates(builder, known, handler.name, schema, ignore_unknown=ignore_unknown),
         commands=True,
         abandons=abandons(flavour, policies, False),
         retry=policies.retry,
@@ -257,14 +261,49 @@ def _join(starts: Sequence[str], end: str) -> str:
     return f"{JOIN}{'+'.join(escaped)}:{end}"
 
 
-def _edges(builder: Builder, source: str) -> tuple[Write, ...]:
-    """What a node writes when it has run, whatever it returned."""
-    branches = [(BRANCH + end, None) for start, end in builder.edges if start == source and end != END]
-    joins = [(_join(starts, end), source) for starts, end in builder.waiting_edges if source in starts and end != END]
-    return tuple(sorted(branches) + sorted(joins))
+class _Known:
+    """What a builder has now, by name: gone through once, and asked for each node.
+
+    Attributes:
+        nodes, keys, managed: names.
+        interruptible: nodes of which a timeout can end an attempt.
+    """
+
+    def __init__(self, builder: Builder) -> None:
+        self.nodes = frozenset(builder.nodes)
+        self.keys = frozenset(builder.channels)
+        self.managed = frozenset(builder.managed)
+        self.interruptible = frozenset(
+            name
+            for name, spec in builder.nodes.items()
+            if spec.graph is not None
+            or spec.abandons
+            or spec.policies.over(builder.defaults).on_timeout is not None
+            or flavour_of(spec.call, blocking=True) == "async"
+        )
+        self._branches: dict[str, set[Write]] = {}
+        self._joins: dict[str, set[Write]] = {}
+        self._joins_to: dict[str, list[str]] = {}
+        for start, end in builder.edges:
+            if end != END:
+                self._branches.setdefault(start, set()).add((BRANCH + end, None))
+        for starts, end in builder.waiting_edges:
+            if end != END:
+                join = _join(starts, end)
+                self._joins_to.setdefault(end, []).append(join)
+                for start in starts:
+                    self._joins.setdefault(start, set()).add((join, start))
+
+    def edges_from(self, node: str) -> tuple[Write, ...]:
+        """What a node writes when it has run, whatever it returned."""
+        return (*sorted(self._branches.get(node, ())), *sorted(self._joins.get(node, ())))
+
+    def joins_to(self, node: str) -> Sequence[str]:
+        """The barriers that make it run."""
+        return self._joins_to.get(node, ())
 
 
-def _routers(builder: Builder, source: str) -> tuple[Router, ...]:
+def _routers(builder: Builder, known: _Known, source: str) -> tuple[Router, ...]:
     branches = builder.branches.get(source, {})
     return tuple(
         Router(
@@ -274,14 +313,14 @@ def _routers(builder: Builder, source: str) -> tuple[Router, ...]:
             shape=branches[name].input.shape,
             injects=branches[name].injects,
             managed=filled_in(branches[name].input.managed),
-            route=_route(builder, source, name, branches[name]),
+            route=_route(known, source, name, branches[name]),
         )
         for name in sorted(branches)
     )
 
 
-def _route(builder: Builder, source: str, name: str, branch: BranchSpec) -> Callable[[Any], list[Write]]:
-    nodes, ends, can_time_out = frozenset(builder.nodes), branch.ends, _Interruptible(builder)
+def _route(known: _Known, source: str, name: str, branch: BranchSpec) -> Callable[[Any], list[Write]]:
+    ends = branch.ends
 
     def refuse(said: Any, why: str) -> InvalidRouteError:
         return InvalidRouteError(f"router {name!r} of node {source!r} returned {said!r}: {why}", node=source)
@@ -295,7 +334,7 @@ def _route(builder: Builder, source: str, name: str, branch: BranchSpec) -> Call
                     end = ends[said]
                 except (KeyError, TypeError):
                     raise refuse(said, f"its path_map has {', '.join(map(repr, ends))}") from None
-            _go_to(end, nodes, can_time_out, partial(refuse, said), writes)
+            _go_to(end, known, partial(refuse, said), writes)
         return writes
 
     return route
@@ -303,16 +342,15 @@ def _route(builder: Builder, source: str, name: str, branch: BranchSpec) -> Call
 
 def _go_to(
     end: Any,
-    nodes: frozenset[str],
-    can_time_out: Callable[[str], bool],
+    known: _Known,
     refuse: Callable[[str], InvalidUpdateError],
     writes: list[Write],
 ) -> None:
     """Add the write that makes a destination run; none for END."""
     if isinstance(end, Send):
-        if end.node not in nodes:
+        if end.node not in known.nodes:
             raise refuse("nothing can be sent to END" if end.node == END else f"there is no node {end.node!r}")
-        if end.timeout is not None and not can_time_out(end.node):
+        if end.timeout is not None and end.node not in known.interruptible:
             raise refuse(
                 f"node {end.node!r} is a plain function, which nothing can stop in its thread, so that a Send to it "
                 "cannot have a timeout: make it async, or give it on_timeout="
@@ -321,38 +359,20 @@ def _go_to(
     elif not isinstance(end, str):
         raise refuse("return a node's name, END, a Send, or a list of these")
     elif end != END:
-        if end not in nodes:
-            raise refuse(f"there is no node {end!r}; there are {', '.join(sorted(nodes))}")
+        if end not in known.nodes:
+            raise refuse(f"there is no node {end!r}; there are {', '.join(sorted(known.nodes))}")
         writes.append((BRANCH + end, None))
-
-
-class _Interruptible:
-    """Tells whether a timeout can end an attempt at a node, of those that a builder has now."""
-
-    def __init__(self, builder: Builder) -> None:
-        self._nodes = {
-            name
-            for name, spec in builder.nodes.items()
-            if spec.graph is not None
-            or spec.abandons
-            or spec.policies.over(builder.defaults).on_timeout is not None
-            or flavour_of(spec.call, blocking=True) == "async"
-        }
-
-    def __call__(self, node: str) -> bool:
-        return node in self._nodes
 
 
 class _Updates:
     """Turns what a node returned into writes."""
 
-    def __init__(self, builder: Builder, node: str, schema: Schema, *, ignore_unknown: bool) -> None:
+    def __init__(self, builder: Builder, known: _Known, node: str, schema: Schema, *, ignore_unknown: bool) -> None:
         self._node = node
-        self._keys = frozenset(builder.channels)
-        self._managed = frozenset(builder.managed)
+        self._names = known
+        self._keys = known.keys
+        self._managed = known.managed
         self._root = builder.state_schema.root
-        self._nodes = frozenset(builder.nodes)
-        self._can_time_out = _Interruptible(builder)
         self._schemas = (schema, builder.state_schema, builder.output_schema)
         self._ignore_unknown = ignore_unknown
 
@@ -372,7 +392,7 @@ class _Updates:
             return [write for each in result for write in self._one_of_several(each)]
         if isinstance(result, Send):
             writes: list[Write] = []
-            _go_to(result, self._nodes, self._can_time_out, partial(self._refuse, f"returned {result!r}"), writes)
+            _go_to(result, self._names, partial(self._refuse, f"returned {result!r}"), writes)
             return writes
         return self._update(result)
 
@@ -385,7 +405,7 @@ class _Updates:
             writes.extend(self._update(command.update, pairs=True))
         goto = command.goto
         for end in goto if isinstance(goto, (list, tuple)) else (goto,):
-            _go_to(end, self._nodes, self._can_time_out, partial(self._refuse, f"has goto={end!r}"), writes)
+            _go_to(end, self._names, partial(self._refuse, f"has goto={end!r}"), writes)
         return writes
 
     def _is_several(self, result: Sequence[Any]) -> bool:

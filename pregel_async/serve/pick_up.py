@@ -51,15 +51,17 @@ async def _newest(saver: BaseCheckpointSaver) -> AsyncGenerator[Header, None]:
     """The newest checkpoint of each thread's own graph."""
     known: set[str] = set()
     before: CheckpointId | None = None
+    size = PAGE
     while True:
-        page = await saver.scan(None, "", before=before, limit=PAGE)
+        page = await saver.scan(None, "", before=before, limit=size)
         for header in page:
             if header.thread_id not in known:
                 known.add(header.thread_id)
                 yield header
-        if len(page) < PAGE:
+        if len(page) < size:
             return
-        before = page[-1].checkpoint_id
+        before = CheckpointId(page[-1].checkpoint_id + "\x01")  # again: copies of a thread have the same ids
+        size = PAGE + sum([header.checkpoint_id < before for header in page])
 
 
 async def _was_dismissed(graph: Graph[Any, Any], thread_id: str, at: CheckpointId) -> bool:

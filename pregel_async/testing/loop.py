@@ -120,7 +120,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         while True:
             while scheduled and (scheduled[0]._cancelled or scheduled[0]._when <= clock._passed):  # type: ignore[attr-defined]  # asyncio's own fields, which typeshed leaves out
                 timer = heappop(scheduled)
-                timer._scheduled = False  # type: ignore[attr-defined]  # as above
+                timer._scheduled = False  # type: ignore[attr-defined]  # asyncio's own, left out of typeshed
                 if not timer.cancelled():
                     ready.append(timer)
             if ready:

@@ -19,17 +19,36 @@ from checkpoint_savers.records import (
     EventRow,
     Header,
     Owner,
+    Rewrite,
     TaskRecord,
+    ThreadDump,
+    ThreadHeader,
 )
 
 T = TypeVar("T")
 
 Verb: TypeAlias = Literal[
-    "claim", "renew", "commit", "record", "release", "read", "segment", "scan", "events", "delete"
+    "claim",
+    "renew",
+    "commit",
+    "record",
+    "release",
+    "rewrite",
+    "load",
+    "erase",
+    "read",
+    "segment",
+    "scan",
+    "events",
+    "threads",
+    "dump",
+    "delete",
 ]
 """What a saver is asked to do; see `checkpoint_savers.BaseCheckpointSaver`."""
 
-WRITES: frozenset[Verb] = frozenset(("claim", "renew", "commit", "record", "release", "delete"))
+WRITES: frozenset[Verb] = frozenset(
+    ("claim", "renew", "commit", "record", "release", "rewrite", "load", "erase", "delete")
+)
 """The verbs that change something."""
 
 
@@ -63,6 +82,21 @@ class PassingSaver(BaseCheckpointSaver):
     async def release(self, claim: Claim) -> None:
         await self.around("release", lambda: self.inner.release(claim))
 
+    async def hear(self, thread_id: str) -> None:
+        await self.inner.hear(thread_id)
+
+    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
+        await self.around("rewrite", lambda: self.inner.rewrite(claim, change))
+
+    async def load(self, claim: Claim, dump: ThreadDump) -> None:
+        await self.around("load", lambda: self.inner.load(claim, dump))
+
+    async def erase(self, claim: Claim) -> None:
+        await self.around("erase", lambda: self.inner.erase(claim))
+
+    async def drop(self, claim: Claim) -> None:
+        await self.around("erase", lambda: self.inner.drop(claim))
+
     async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
         return await self.around("read", lambda: self.inner.read(thread_id, ns, checkpoint_id))
 
@@ -86,6 +120,14 @@ class PassingSaver(BaseCheckpointSaver):
 
     async def events(self, thread_id: str, *, since: EventKey | None = None, limit: int = PAGE) -> tuple[EventRow, ...]:
         return await self.around("events", lambda: self.inner.events(thread_id, since=since, limit=limit))
+
+    async def threads(
+        self, *, after: str | None = None, limit: int = PAGE, filter: Mapping[str, Any] | None = None
+    ) -> tuple[ThreadHeader, ...]:
+        return await self.around("threads", lambda: self.inner.threads(after=after, limit=limit, filter=filter))
+
+    async def dump(self, thread_id: str) -> ThreadDump | None:
+        return await self.around("dump", lambda: self.inner.dump(thread_id))
 
     async def adelete_thread(self, thread_id: str) -> None:
         await self.around("delete", lambda: self.inner.adelete_thread(thread_id))

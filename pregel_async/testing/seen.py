@@ -7,6 +7,7 @@ from typing import Any
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
+from checkpoint_savers.growth import data_of
 from checkpoint_savers.ledger import SENDS, Reader, TaskEntry, read_record
 from checkpoint_savers.records import CheckpointId, Claim, Commit, Header, Owner, TaskRecord
 
@@ -54,7 +55,7 @@ class Seen(PassingSaver):
         await self.inner.commit(claim, commit)
         self._note(commit.records)
         for row in commit.rows:
-            entry = Reader(claim.thread_id, row.ns, (row,)).entry(row.checkpoint_id)
+            entry = Reader(claim.thread_id, row.ns, (row,)).stored(row.checkpoint_id)
             self.recorded.update(entry.results)
             self.committed.add(row.checkpoint_id)
             self.told.append(f"stored: step {row.step}{_of(row.ns)}, after {', '.join(entry.ran) or 'an input'}")
@@ -121,7 +122,8 @@ async def stored_in(saver: BaseCheckpointSaver) -> Stored:
     made: Stored = {}
     rows: dict[str, dict[str, Any]] = {}
     for header, reader, records in found:
-        state, entry = reader.state(header.checkpoint_id), reader.entry(header.checkpoint_id)
+        state = reader.state(header.checkpoint_id)
+        values = {name: data_of(value) for name, value in state.values.items()}
         listed = made.setdefault(header.ns, [])
         places[header.checkpoint_id] = (header.ns, len(listed))
         parents: Mapping[str, str] = header.metadata.get("parents") or {}
@@ -129,7 +131,7 @@ async def stored_in(saver: BaseCheckpointSaver) -> Stored:
             "step": header.step,
             "parent": places.get(header.parent_id or ""),
             "made on": {ns: places.get(at) for ns, at in parents.items()},
-            "values": state.values,
+            "values": values,
             "versions": state.versions,
             "seen": {name: seen for name, seen in state.seen.items() if name in state.values},
             "ran": state.ran,
@@ -141,8 +143,8 @@ async def stored_in(saver: BaseCheckpointSaver) -> Stored:
         rows[header.checkpoint_id] = row
         if header.parent_id is not None and header.parent_id in rows:
             results = rows[header.parent_id]["results"]
-            for task_id, writes in entry.results.items():
-                results[task_id] = [(name, state.values.get(name) if data is None else data) for name, data in writes]
+            for task_id, writes in reader.results(header.checkpoint_id).items():
+                results[task_id] = [(name, values.get(name) if data is None else data) for name, data in writes]
         for record in records:
             told = read_record(record, THREAD)
             if told.finished:

@@ -1,50 +1,125 @@
-"""One cell of the table: one workload on one engine, in this process. Prints one line of JSON."""
+"""One cell of the table: one workload on one engine, in this process. Prints one line of JSON.
+
+    python -m bench.cell asyncio chain '{"n": 100}' --budget 0.5
+
+The line has figures: `us` per unit, `ms` per operation, `per_s` units, `peak_mb` of the process, `grown_mb` beyond what it had
+before it ran, and what the workload adds. Or it has `cannot`, with the reason.
+"""
 
 from __future__ import annotations
 
-import asyncio
+import argparse
 import json
 import os
 import statistics
+import subprocess
 import sys
 import time
+import warnings
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
-from limit import Limit
-from workloads import Engine
+import anyio
+
+from .engines import ENGINES, Engine
+from .memory import resident
+from .workloads import CannotError, Case
+
+MOST = 50  # operations
+DEAR = 4  # a first operation that takes so many budgets is not only a warm-up, but the measurement
+
+Figures = dict[str, float]
+
+IMPORT = """
+import time
+begun = time.perf_counter()
+{imports}
+print((time.perf_counter() - begun) * 1e3)
+from bench.memory import resident
+print(resident())
+"""
 
 
-async def measure(engine: str, workload: str, params: dict[str, Any], budget: float) -> dict[str, float]:
-    async with AsyncExitStack() as stack:
-        build = getattr((Limit if engine == "limit" else Engine)(engine, stack), workload, None)
-        if build is None:
-            return {}
-        case = await build(**params)
-        result = await case.run()  # warm
-        assert case.right(result), str(result)[:300]
-        times: list[float] = []
-        figures: list[dict[str, float]] = []
-        while sum(times) < budget and len(times) < 50:
-            begun = time.perf_counter()
-            result = await case.run()
-            times.append(time.perf_counter() - begun)
+def environment() -> dict[str, str]:
+    """For a process that is to find this package, the checkout around it, and no service that its run is sent to."""
+    tests = Path(__file__).parents[1]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LANGSMITH_", "LANGCHAIN_"))}
+    paths = (str(tests), str(tests.parent), kept.get("PYTHONPATH"))
+    return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+async def timed(case: Case, budget: float) -> Figures:
+    """Medians of operations until they have taken the budget."""
+    before = resident()
+    times: list[float] = []
+    figures: list[Figures] = []
+    warm = True
+    while warm or sum(times) < budget and len(times) < MOST:
+        begun = time.perf_counter()
+        result = await case.run()
+        took = time.perf_counter() - begun
+        if not case.right(result):
+            raise AssertionError(f"a wrong result: {str(result)[:300]}")
+        if not warm or took > DEAR * budget:
+            times.append(took)
             figures.append(case.figures(result))
-        assert case.right(result)
-        more = {key: statistics.median(figure[key] for figure in figures) for key in figures[0]}
-        return {"us": statistics.median(times) / case.units * 1e6, **more}
+        warm = False
+    ms = statistics.median(times) * 1e3
+    found = {"us": ms / case.units * 1e3, "ms": ms, "unit_ms": ms / case.units}
+    found |= {key: statistics.median(each[key] for each in figures) for key in figures[0]}
+    peak = resident(peak=True)
+    return {**found, "per_s": 1e6 / found["us"], "peak_mb": peak, "grown_mb": peak - before}
+
+
+async def measure(engine: Engine, workload: str, params: dict[str, Any], budget: float) -> Figures:
+    """Build the workload and time it.
+
+    Raises:
+        CannotError: the engine does not do this.
+    """
+    async with AsyncExitStack() as stack:
+        build = getattr(engine.load()(stack), workload, None)
+        if build is None:
+            raise CannotError("")
+        return await timed(await build(**params), budget)
+
+
+def importing(engine: Engine, times: int) -> Figures:
+    """Of fresh interpreters: milliseconds that the import takes, and memory after it."""
+    code, found = IMPORT.format(imports=engine.imports), list[list[float]]()
+    for _ in range(times):
+        command = [sys.executable, "-c", code]
+        ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
+        found.append([float(line) for line in ran.stdout.split()])
+    took, resident_mb = (
+        statistics.median(each) for each in zip(*found[1:], strict=True)
+    )  # the first one warms the disk
+    return {"ms": took, "resident_mb": resident_mb}
+
+
+def cell(name: str, workload: str, params: dict[str, Any], budget: float) -> dict[str, Any]:
+    """The figures, or why there are none."""
+    engine = ENGINES[name]
+    try:
+        if workload == "importing":
+            return importing(engine, **params)
+        options = dict(engine.options)
+        return anyio.run(measure, engine, workload, params, budget, backend=engine.backend, backend_options=options)
+    except CannotError as error:
+        return {"cannot": str(error)}
 
 
 def main() -> None:
-    engine, workload, params, budget = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), float(sys.argv[4])
-    if engine == "pregel-async, uvloop":
-        import uvloop
-
-        found = uvloop.run(measure(engine, workload, params, budget))
-    else:
-        found = asyncio.run(measure(engine, workload, params, budget))
-    print(json.dumps(found), flush=True)
-    os._exit(0)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("engine", choices=ENGINES)
+    parser.add_argument("workload")
+    parser.add_argument("params", type=json.loads)
+    parser.add_argument("--budget", type=float, default=0.2, help="seconds")
+    chosen = parser.parse_args()
+    warnings.simplefilter("ignore")
+    print(json.dumps(cell(chosen.engine, chosen.workload, chosen.params, chosen.budget)), flush=True)
+    os._exit(0)  # threads that a library left are not waited for
 
 
 if __name__ == "__main__":

@@ -1,7 +1,11 @@
-"""Workloads x engines, side by side: each cell in a fresh process, engines interleaved, medians and ratios.
+"""Workloads x engines, side by side: each cell in a fresh process, engines interleaved, medians and ratios of rounds.
 
-    nox -s bench                              all, five rounds
-    nox -s bench -- --rounds 3 --only chain   some
+    nox -s bench                                            all, five rounds; writes docs/benchmarks.md and its plots
+    nox -s bench -- --only chain,loop --rounds 3            some workloads, on the terminal alone
+    nox -s bench -- --engines asyncio,limit                 some engines
+    nox -s bench -- --results all.json                      keeps the figures of each round in a file, cell by cell;
+    nox -s bench -- --results all.json --only thread        what the file has and is not measured again stays;
+    nox -s bench -- --results all.json --draw               measures nothing, and writes the report of what the file has
 
 Times differ between machines; ratios within one run hold.
 """
@@ -10,95 +14,121 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
-import statistics
 import subprocess
 import sys
+import time
+from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-OURS, PEER, LIMIT = "pregel-async", "langgraph", "limit"
-ENGINES = (OURS, "pregel-async, uvloop", PEER, LIMIT)
+from . import report
+from .cell import environment
+from .engines import ENGINES
+from .results import Results, Round
+from .rows import GROUPS, Cell, cells
 
-ROWS: list[tuple[str, str, dict[str, Any]]] = [
-    ("superstep, chain of 100", "chain", {"n": 100}),
-    ("superstep, chain of 1000", "chain", {"n": 1000}),
-    ("superstep, loop of 1000", "loop", {"n": 1000}),
-    ("task, fan-out of 100", "fanout", {"n": 100}),
-    ("task, fan-out of 1000", "fanout", {"n": 1000}),
-    ("task, fan-out of 10 000", "fanout", {"n": 10_000}),
-    ("superstep, 30 keys", "wide", {"keys": 30, "rounds": 20}),
-    ("superstep, 300 keys", "wide", {"keys": 300, "rounds": 20}),
-    ("superstep, memory saver", "chain", {"n": 100, "saver": "memory"}),
-    ("superstep, SQLite, FULL", "chain", {"n": 100, "saver": "sqlite"}),
-    ("chunk, updates", "stream", {"n": 1000, "mode": "updates"}),
-    ("chunk, values", "stream", {"n": 1000, "mode": "values"}),
-]
+OUTPUT = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+TIMEOUT = 300  # seconds, for a cell
 
 
-def cell(engine: str, workload: str, params: dict[str, Any], budget: float) -> dict[str, float]:
-    command = [sys.executable, str(HERE / "cell.py"), engine, workload, json.dumps(params), str(budget)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=600)
+def measure(engine: str, cell: Cell, budget: float) -> dict[str, Any]:
+    """One cell, in a process of its own. A failure is told on the terminal and in the cell."""
+    params = json.dumps(dict(cell.params))
+    command = [sys.executable, "-m", "bench.cell", engine, cell.workload, params, "--budget", str(budget)]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, env=environment())
+    except subprocess.TimeoutExpired:
+        return {"failed": True, "cannot": f"it takes longer than {TIMEOUT} s"}
     if ran.returncode:
-        sys.exit(f"{engine}, {workload} {params}:\n{ran.stderr}")
-    found: dict[str, float] = json.loads(ran.stdout.strip().splitlines()[-1])
+        said = ran.stderr.strip().splitlines() or [f"exit status {ran.returncode}"]
+        print(f"{engine}, {cell.id}:", *said[-8:], sep="\n", file=sys.stderr, flush=True)
+        return {"failed": True, "cannot": f"it fails: {said[-1][:200]}"}
+    found: dict[str, Any] = json.loads(ran.stdout.strip().splitlines()[-1])
     return found
 
 
-def ratio(rounds: list[dict[str, dict[str, float]]], over: str, under: str, key: str = "us") -> str:
-    found = [r[over][key] / r[under][key] for r in rounds if r[over].get(key) and r[under].get(key)]
-    return f"{statistics.median(found):.1f}" if found else ""
+def rounds_of(cell: Cell, engines: tuple[str, ...], rounds: int, budget: float) -> list[Round]:
+    """All engines in each round, each time another one first."""
+    able = [engine for engine in cell.engines if engine in engines]
+    found: list[Round] = []
+    for number in range(min(rounds, cell.rounds or rounds)):
+        turn = number % len(able) if able else 0
+        measured = {engine: measure(engine, cell, budget) for engine in able[turn:] + able[:turn]}
+        found.append({engine: measured[engine] for engine in able})
+        able = [engine for engine in able if "cannot" not in measured[engine]]
+    return found
 
 
-def _median(rounds: list[dict[str, dict[str, float]]], engine: str, key: str = "us", digits: int = 1) -> str:
-    found = [r[engine][key] for r in rounds if key in r[engine]]
-    return f"{statistics.median(found):.{digits}f}" if found else ""
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--budget", type=float, default=0.5, help="seconds per cell")
-    parser.add_argument("--only", default="", help="workloads, separated by commas")
-    parser.add_argument("--output", type=Path, default=None, help="write the table to a file too")
-    chosen = parser.parse_args()
-    only = set(filter(None, chosen.only.split(",")))
-    lines = [_machine(), "", f"| µs per | {' | '.join(ENGINES)} | peer / ours | ours / limit | |"]
-    lines.append("|---" * (len(ENGINES) + 4) + "|")
-    print("\n".join(lines), flush=True)
-    for title, workload, params in ROWS:
-        if only and workload not in only:
-            continue
-        rounds: list[dict[str, dict[str, float]]] = []
-        for number in range(chosen.rounds):
-            turn = number % len(ENGINES)  # no engine is always first
-            order = ENGINES[turn:] + ENGINES[:turn]
-            rounds.append({engine: cell(engine, workload, params, chosen.budget) for engine in order})
-        medians = [_median(rounds, engine) for engine in ENGINES]
-        told = "; ".join(
-            f"{key}: {_median(rounds, OURS, key, 2)}, peer / ours {ratio(rounds, PEER, OURS, key)}"
-            for key in sorted(rounds[0][OURS])
-            if key != "us"
-        )
-        ratios = f"{ratio(rounds, PEER, OURS)} | {ratio(rounds, OURS, LIMIT)}"
-        row = f"| {title} | {' | '.join(medians)} | {ratios} | {told} |"
-        lines.append(row)
-        print(row, flush=True)
-    if chosen.output is not None:
-        chosen.output.write_text("\n".join(lines) + "\n", "utf-8")
-
-
-def _machine() -> str:
-    names = []
-    for name in ("pregel-async", "langgraph", "anyio", "msgspec", "aiosqlite"):
+def machine(rounds: int, budget: float) -> dict[str, str]:
+    """When, where and of what."""
+    names = [name for engine in ENGINES.values() for name in engine.packages]
+    versions: list[str] = []
+    for name in (*names, "aiosqlite", "psycopg"):
         try:
-            names.append(f"{name} {version(name)}")
+            versions.append(f"{name} {version(name)}")
         except PackageNotFoundError:
-            names.append(f"{name} not installed")
-    return f"{platform.python_implementation()} {platform.python_version()}, {platform.machine()}; {', '.join(names)}"
+            versions.append(f"{name} not installed")
+    return {
+        "date": date.today().isoformat(),
+        "machine": f"{_processor()}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}",
+        "Python": f"{platform.python_implementation()} {platform.python_version()}",
+        "versions": ", ".join(versions),
+        "rounds": str(rounds),
+        "seconds per cell": str(budget),
+    }
 
 
-if __name__ == "__main__":
-    main()
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "a processor")
+
+
+def names(given: str) -> frozenset[str]:
+    return frozenset(filter(None, (name.strip() for name in given.split(","))))
+
+
+def main() -> int:
+    """Returns the exit status: 1 if a cell failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=report.ROUNDS)
+    parser.add_argument("--budget", type=float, default=0.2, help="seconds per cell")
+    parser.add_argument("--only", default="", help="workloads, separated by commas")
+    parser.add_argument("--engines", default="", help=f"engines, separated by commas: {', '.join(ENGINES)}")
+    parser.add_argument("--results", type=Path, default=None, help="a JSON file of all rounds")
+    parser.add_argument("--output", type=Path, default=None, help="write the report here, even of a part")
+    parser.add_argument("--draw", action="store_true", help="write the report of `--results` alone")
+    chosen = parser.parse_args()
+    if chosen.draw:
+        report.write(Results.load(chosen.results), chosen.output or OUTPUT)
+        return 0
+    only, wanted = names(chosen.only), names(chosen.engines)
+    known = {cell.workload for cell in cells()}
+    if unknown := sorted(only - known) + sorted(wanted - ENGINES.keys()):
+        parser.error(
+            f"there is no {', '.join(unknown)}; workloads: {', '.join(sorted(known))}; engines: {', '.join(ENGINES)}"
+        )
+    engines = tuple(engine for engine in ENGINES if not wanted or engine in wanted)
+    results = Results.load(chosen.results) if chosen.results and chosen.results.exists() else Results()
+    results.about = machine(chosen.rounds, chosen.budget)
+    print(report.heading(), flush=True)
+    failed = False
+    for cell in cells(only):
+        begun = time.monotonic()
+        results.rounds[cell.id] = rounds_of(cell, engines, chosen.rounds, chosen.budget)
+        failed |= any("failed" in found for each in results.rounds[cell.id] for found in each.values())
+        for row in (row for group in GROUPS for row in group.rows if row.cell.id == cell.id):
+            print(report.line(results, row), flush=True)
+        print(f"{cell.id}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
+        if chosen.results:
+            results.save(chosen.results)
+    whole = not wanted and all(cell.id in results.rounds for cell in cells())
+    output = chosen.output or (OUTPUT if whole else None)
+    if output is not None:
+        report.write(results, output)
+    return int(failed)

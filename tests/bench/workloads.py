@@ -1,32 +1,44 @@
-"""The workloads, written once: the same graphs for every engine that has the peer's names, and bare code for the limit.
+"""What all engines run: the same node coroutines, states and messages; and a `Case`, which is one workload ready to run.
 
-A workload is built outside the clock and returns a `Case`.
+Nodes take a state and return an update. They use no event loop of their own, so that they run on all of them.
 """
 
 from __future__ import annotations
 
 import operator
+import os
+import sqlite3
+import sys
 import tempfile
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
+import anyio
+
+from .memory import resident
+
 UNLIMITED = 10_000_000
 
 
-@dataclass
+class CannotError(Exception):
+    """The engine has nothing that does this workload; the message says what is missing."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is timed.
+    """What is timed. It was built outside the clock.
 
     Attributes:
         run: one operation.
-        units: supersteps, tasks or chunks that it does.
+        units: supersteps, tasks, chunks or conversations that it does.
         right: whether its result is right.
-        figures: more figures made of its result.
+        figures: figures made of its result, beside the time; `us` here replaces the time per unit by one that the
+            operation took itself.
     """
 
     run: Callable[[], Awaitable[Any]]
@@ -39,17 +51,100 @@ class Counter(TypedDict):
     x: int
 
 
+class Talk(TypedDict):
+    messages: Annotated[list[Any], operator.add]
+
+
+class Chat(TypedDict):
+    messages: Annotated[list[Any], operator.add]
+    left: int
+
+
+class Reading(TypedDict):
+    messages: Annotated[list[Any], operator.add]
+    x: int
+
+
 class Fan(TypedDict):
     n: int
     out: Annotated[list[int], operator.add]
     total: int
 
 
+class Subject(TypedDict):
+    subject: str
+
+
+class Jokes(TypedDict):
+    jokes: list[str]
+
+
+class Joke(TypedDict):
+    subject: str
+    jokes: list[str]
+
+
+class Show(TypedDict):
+    subjects: list[str]
+    jokes: Annotated[list[str], operator.add]
+
+
 async def increment(state: Any) -> dict[str, int]:
     return {"x": state["x"] + 1}
 
 
+def waiting(pause: float) -> Callable[[Any], Awaitable[dict[str, int]]]:
+    """A node that waits as for a service."""
+
+    async def node(state: Any) -> dict[str, int]:
+        await anyio.sleep(pause)
+        return {"x": state["x"] + 1}
+
+    return node
+
+
+def message(number: int, role: str = "assistant") -> dict[str, Any]:
+    """About 270 bytes: a chat message of plain data."""
+    return {
+        "id": f"msg-{number:08d}",
+        "role": role,
+        "content": ("The quick brown fox jumps over the lazy dog. " * 4)[:160] + str(number),
+        "meta": {"tokens": 40 + number % 7, "finish": "stop", "model": "m-1"},
+    }
+
+
+async def say(state: Any) -> dict[str, Any]:
+    return {"messages": [message(len(state["messages"]))]}
+
+
+def question(turns: int) -> dict[str, Any]:
+    """The input of the agent loop."""
+    return {"messages": [{"id": "0", "role": "user", "content": "hi?"}], "left": turns}
+
+
+async def agent(state: Any) -> dict[str, Any]:
+    said = message(len(state["messages"]))
+    if state["left"] > 0:
+        said["tool_calls"] = [{"id": f"call-{said['id']}", "name": "search", "args": {"query": "q" * 40}}]
+    return {"messages": [said]}
+
+
+async def tool(state: Any) -> dict[str, Any]:
+    return {"messages": [message(len(state["messages"]), "tool")], "left": state["left"] - 1}
+
+
+def asks(state: Any) -> bool:
+    """Whether the agent has called a tool."""
+    return "tool_calls" in state["messages"][-1]
+
+
 async def work(item: Any) -> dict[str, list[int]]:
+    return {"out": [item["i"]]}
+
+
+async def work_later(item: Any) -> dict[str, list[int]]:
+    """The same, for whom the event loop has a turn first."""
+    await anyio.lowlevel.checkpoint()
     return {"out": [item["i"]]}
 
 
@@ -57,134 +152,125 @@ async def total(state: Any) -> dict[str, int]:
     return {"total": sum(state["out"])}
 
 
-WIDE = ("one", "two", "three", "four", "five", "six")
+SUBJECT = "abcdefghij" * 10
+BUMPS = 10
+INNER = 2 + BUMPS  # supersteps of the graph inside
+
+
+async def edit(state: Any) -> dict[str, str]:
+    return {"subject": f"{state['subject']} - hohoho"}
+
+
+async def generate(state: Any) -> dict[str, list[str]]:
+    return {"jokes": [f"Joke about {state['subject']}"]}
+
+
+async def bump(state: Any) -> dict[str, list[str]]:
+    return {"jokes": [state["jokes"][0] + " a"]}
+
+
+def told(state: Any) -> bool:
+    return bool(state["jokes"][0].endswith(" a" * BUMPS))
+
+
+WIDE = ("one", "two", "three", "four", "five", "six")  # one, two, three and four, five, six, and again
+
+
+def wide_keys(count: int) -> list[str]:
+    return [f"k{place:03d}" for place in range(count)]
 
 
 def wide_node(place: int, keys: list[str]) -> Callable[[Any], Awaitable[dict[str, int]]]:
+    """Reads two keys and writes two; the last of a round counts it."""
     first, second, third, fourth = keys[place * 4 : place * 4 + 4]
 
     async def node(state: Any) -> dict[str, int]:
-        return {third: (state[first] or 0) + 1, fourth: (state[second] or 0) + 1}
+        update = {third: (state[first] or 0) + 1, fourth: (state[second] or 0) + 1}
+        return {**update, "round": state["round"] + 1} if place == len(WIDE) - 1 else update
 
     return node
 
 
-class Engine:
-    """An engine with the peer's names: `StateGraph`, `START`, `END`, `Send`, and an async SQLite saver."""
+class Reader:
+    """A node that reads the last message, or each of them; it notes when its first and its last call began."""
 
-    def __init__(self, name: str, stack: AsyncExitStack) -> None:
-        self.stack = stack
-        self.sync: dict[str, Any]
-        if name == "langgraph":
-            from langgraph.graph import END, START, StateGraph
-            from langgraph.types import Send
+    def __init__(self, how: str) -> None:
+        self.how, self.began, self.ended = how, 0.0, 0.0
 
-            self.sync = {"durability": "sync"}
+    async def __call__(self, state: Any) -> dict[str, int]:
+        self.ended = time.perf_counter()
+        if state["x"] == 0:
+            self.began = self.ended
+        if self.how == "last":
+            size = len(state["messages"][-1]["content"])
         else:
-            from pregel_async import END, START, Send, StateGraph  # the same names
+            size = sum(len(each["content"]) for each in state["messages"])
+        assert size
+        return {"x": state["x"] + 1}
 
-            self.sync = {}
-        self.name, self.end, self.start, self.graph, self.send = name, END, START, StateGraph, Send
+    def figures(self, result: Any) -> dict[str, float]:
+        """µs from one call to the next, so that input and output of the run do not count."""
+        return {"us": (self.ended - self.began) / (result["x"] - 1) * 1e6}
 
-    async def saver(self, kind: str | None) -> Any:
-        if kind is None:
-            return None
-        if kind == "memory":
-            if self.name == "langgraph":
-                from langgraph.checkpoint.memory import InMemorySaver
-            else:
-                from checkpoint_savers import InMemorySaver  # the same name
-            return InMemorySaver()
-        path = str(Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))) / "threads.db")
-        if self.name == "langgraph":
-            from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-            saver = await self.stack.enter_async_context(AsyncSqliteSaver.from_conn_string(path))
-            await saver.conn.execute("PRAGMA synchronous=FULL")
-            return saver
-        from checkpoint_savers import SqliteSaver
+class Gauge:
+    """A node that looks at the process's memory when it has run so often, and when it runs for the last time."""
 
-        return await self.stack.enter_async_context(SqliteSaver.from_conn_string(path))
+    def __init__(self, early: int, late: int) -> None:
+        self.seen: dict[str, float] = {}
+        self.early, self.late = early, late
 
-    def config(self) -> dict[str, Any]:
-        return {"recursion_limit": UNLIMITED, "configurable": {"thread_id": uuid.uuid4().hex}}
+    async def __call__(self, state: Any) -> dict[str, int]:
+        x: int = state["x"] + 1
+        if x == self.early:
+            self._look("early")
+        elif x == self.late:
+            self._look("late")
+        return {"x": x}
 
-    async def chain(self, n: int, saver: str | None = None) -> Case:
-        builder = self.graph(Counter)
-        before = self.start
-        for place in range(n):
-            builder.add_node(f"n{place}", increment)
-            builder.add_edge(before, f"n{place}")
-            before = f"n{place}"
-        builder.add_edge(before, self.end)
-        kept = await self.saver(saver)
-        graph = builder.compile(checkpointer=kept)
-        extra = self.sync if saver else {}
-        return Case(lambda: graph.ainvoke({"x": 0}, self.config(), **extra), n, lambda result: result["x"] == n)
+    def _look(self, when: str) -> None:
+        self.seen[f"rss_{when}_mb"] = resident()
+        self.seen[f"blocks_{when}"] = sys.getallocatedblocks()
 
-    def _loop(self, n: int) -> Any:
-        async def route(state: Any) -> str:  # async, as the peer runs a plain router in a worker thread
-            return self.end if state["x"] >= n else "node"
 
-        builder = self.graph(Counter)
-        builder.add_node("node", increment)
-        builder.add_edge(self.start, "node")
-        builder.add_conditional_edges("node", route, ["node", self.end])
-        return builder.compile()
+class Laps:
+    """A stopwatch: seconds from one call to the next, by the name of what was done meanwhile."""
 
-    async def loop(self, n: int) -> Case:
-        graph = self._loop(n)
-        return Case(lambda: graph.ainvoke({"x": 0}, self.config()), n, lambda result: result["x"] == n)
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.last = time.perf_counter()
 
-    async def stream(self, n: int, mode: str) -> Case:
-        graph = self._loop(n)
+    def __call__(self, done: str) -> None:
+        now = time.perf_counter()
+        self.seconds[done] = now - self.last
+        self.last = now
 
-        async def run() -> tuple[int, float]:
-            begun, first, count = time.perf_counter(), 0.0, 0
-            async for _ in graph.astream({"x": 0}, self.config(), stream_mode=mode):
-                first = first or time.perf_counter() - begun
-                count += 1
-            return count, first
+    def milliseconds(self, *names: str) -> dict[str, float]:
+        return {f"{name}_ms": self.seconds[name] * 1e3 for name in names}
 
-        return Case(run, n, lambda result: result[0] >= n, lambda result: {"first chunk, ms": result[1] * 1e3})
 
-    async def fanout(self, n: int) -> Case:
-        async def spread(state: Any) -> list[Any]:
-            return [self.send("work", {"i": i}) for i in range(state["n"])]
+def database(stack: AsyncExitStack) -> str:
+    """The path of a new SQLite database in a directory that goes with the stack."""
+    return str(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))) / "threads.db")
 
-        builder = self.graph(Fan)
-        builder.add_node("work", work)
-        builder.add_node("reduce", total)
-        builder.add_conditional_edges(self.start, spread, ["work"])
-        builder.add_edge("work", "reduce")
-        builder.add_edge("reduce", self.end)
-        graph = builder.compile()
-        expected = n * (n - 1) // 2
-        return Case(
-            lambda: graph.ainvoke({"n": n, "out": []}, self.config()), n, lambda result: result["total"] == expected
-        )
 
-    async def wide(self, keys: int, rounds: int) -> Case:
-        names = [f"k{place:03d}" for place in range(keys)]
-        schema: Any = TypedDict("Wide", {**dict.fromkeys(names, int), "round": int})  # made here
-        builder = self.graph(schema)
-        for place, name in enumerate(WIDE):
-            node = wide_node(place, names)
-            if name == "six":
+def file_size(path: str) -> int:
+    """Bytes of a database, with what its log holds."""
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return Path(path).stat().st_size
 
-                async def last(state: Any, inner: Any = node) -> dict[str, int]:
-                    return {**await inner(state), "round": state["round"] + 1}
 
-                node = last
-            builder.add_node(name, node)
+def postgres(stack: AsyncExitStack) -> tuple[str, str]:
+    """The database that PREGEL_POSTGRES names, and a new schema in it that goes with the stack."""
+    import psycopg
 
-        async def route(state: Any) -> str:
-            return self.end if state["round"] >= rounds else "one"
-
-        for start, end in ((self.start, "one"), ("one", "two"), ("two", "three"), ("two", "four"), ("five", "six")):
-            builder.add_edge(start, end)
-        builder.add_edge(["three", "four"], "five")
-        builder.add_conditional_edges("six", route, ["one", self.end])
-        graph = builder.compile()
-        given = {**dict.fromkeys(names, 0), "round": 0}
-        return Case(lambda: graph.ainvoke(given, self.config()), rounds * 5, lambda result: result["round"] == rounds)
+    url = os.environ.get("PREGEL_POSTGRES", "postgresql://127.0.0.1:5432/test")
+    schema = f"bench_{uuid.uuid4().hex}"
+    try:
+        admin = stack.enter_context(psycopg.connect(url, autocommit=True))
+    except psycopg.OperationalError as error:
+        raise CannotError("no PostgreSQL server: PREGEL_POSTGRES names one") from error
+    admin.execute(f'CREATE SCHEMA "{schema}"'.encode())
+    stack.callback(admin.execute, f'DROP SCHEMA "{schema}" CASCADE'.encode())
+    return url, schema

@@ -25,8 +25,8 @@ else:
     pytest.importorskip("selenium", reason=HOW)
 
 from selenium import webdriver  # noqa: E402  # only where it is installed
-from selenium.webdriver.chrome.service import Service  # noqa: E402  # the same
-from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402  # the same
+from selenium.webdriver.chrome.service import Service  # noqa: E402  # only where it is installed
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402  # only where it is installed
 
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "

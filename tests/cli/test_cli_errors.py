@@ -111,7 +111,7 @@ def _newer(path: Path) -> None:
 
 def _damaged(path: Path) -> None:
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE checkpoints SET frame = substr(frame, 1, length(frame) - 3)")
+        connection.execute("UPDATE frame SET data = substr(data, 1, length(data) - 3)")
     connection.close()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from cli_shell import DEADLINE, Terminal, wait_for
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals and terminals")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither POSIX signals nor terminals")
 
 Start = Callable[..., "subprocess.Popen[str]"]
 

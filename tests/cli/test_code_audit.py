@@ -321,7 +321,7 @@ def test_files_are_found_in_an_order_of_their_own(tmp_path: Path) -> None:
         sources.find(root / "nowhere")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="links and pipes")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither links for everybody nor named pipes")
 def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
     """A pipe would never end; a link to a folder could go round in circles."""
     root = tree(tmp_path, "a.py")

@@ -373,7 +373,7 @@ async def test_a_node_that_shields_itself(saver: BaseCheckpointSaver) -> None:
 async def test_timeouts_inside_and_outside() -> None:
     """P7: asyncio's own, around a run and inside a node, do what they always do."""
     if sniffio.current_async_library() != "asyncio":
-        pytest.skip("asyncio's own")
+        pytest.skip("about asyncio.timeout, which trio has not")
 
     async def patient(state: Values) -> dict[str, Any]:
         with pytest.raises(TimeoutError):
@@ -398,7 +398,7 @@ async def test_a_made_up_cancellation(beside: bool) -> None:
     """P9: a node that lets a cancellation of its own through has failed; also when its caller was cancelled before, and
     runs the graph to clean up."""
     if sniffio.current_async_library() != "asyncio":
-        pytest.skip("on trio nobody can make one up")
+        pytest.skip("nobody can make a Cancelled of trio's")
 
     async def make_up(state: Values) -> None:
         future = asyncio.get_running_loop().create_future()

@@ -33,13 +33,18 @@ from checkpoint_savers.errors import (
     UnstorableValueError,
     UnsupportedFormatError,
 )
-from pregel_async import START, CompiledStateGraph, Send, StateGraph
+from checkpoint_savers.sqlite.ids import read_id
+from checkpoint_savers.sqlite.worker import Job
+from pregel_async import START, CompiledStateGraph, Send, StateGraph, StateSnapshot
 
 pytestmark = pytest.mark.anyio
 
 FLIPS = int(os.environ.get("PREGEL_FLIPS", "60"))
 
-TABLES = ("checkpoints", "heads", "records", "events")
+TABLES = ("checkpoint", "frame", "metadata", "space", "record", "event")
+
+OF_U = "(SELECT key FROM thread WHERE id = 'u')"
+FRAMES_OF_U = f"(SELECT frame FROM checkpoint WHERE thread = {OF_U})"
 
 
 def chain(probe: Probe, saver: BaseCheckpointSaver, **settings: Any) -> Graph:
@@ -65,7 +70,8 @@ async def database(tmp_path: Path) -> Path:
 def rows_of(path: Path) -> list[Any]:
     """All that is stored, but for who owns it."""
     with closing(sqlite3.connect(path)) as connection:
-        return [connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2, 3").fetchall() for table in TABLES]
+        heads = connection.execute("SELECT key, id, newest, head FROM thread ORDER BY 1").fetchall()
+        return [heads, *(connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2, 3").fetchall() for table in TABLES)]
 
 
 def execute(path: Path, sql: str, *values: Any) -> None:
@@ -77,13 +83,17 @@ CALLS: list[Callable[[Graph, str], Awaitable[Any]]] = [
     lambda graph, thread: graph.ainvoke(None, thread),
     lambda graph, thread: graph.ainvoke({"log": ["again"]}, thread),
     lambda graph, thread: graph.aget_state(thread),
-    lambda graph, thread: _all(graph.aget_state_history(thread)),
+    lambda graph, thread: _values(graph.aget_state_history(thread)),
     lambda graph, thread: _all(graph.astream(None, thread)),
 ]
 
 
 async def _all(items: AsyncIterator[Any]) -> list[Any]:
     return [item async for item in items]
+
+
+async def _values(history: AsyncIterator[StateSnapshot]) -> list[Any]:
+    return [state.values for state in await _all(history)]
 
 
 async def every_call_raises(path: Path, kind: type[BaseException], thread: str = "u") -> None:
@@ -106,25 +116,37 @@ async def every_call_raises(path: Path, kind: type[BaseException], thread: str =
 
 async def test_a_damaged_frame(database: Path) -> None:
     """P11: of a checkpoint in the thread's chain."""
-    execute(database, "UPDATE checkpoints SET frame = CAST(substr(frame, 2) AS BLOB) WHERE thread_id = 'u'")
+    execute(database, f"UPDATE frame SET data = CAST(substr(data, 2) AS BLOB) WHERE key IN {FRAMES_OF_U}")
     await every_call_raises(database, CorruptCheckpointError)
     async with SqliteSaver(database) as saver:
         assert (await chain(Probe(), saver).aget_state("t")).values["log"] == ["in", "a@1", "b@2", "c@3"]
 
 
+async def test_a_damaged_checkpoint_does_not_hide_the_others(database: Path) -> None:
+    """P11: a history lists it with what is known of it, and says what is wrong when it is looked at, each time."""
+    last = "(SELECT frame FROM checkpoint WHERE id = (SELECT head FROM thread WHERE id = 't'))"
+    execute(database, f"UPDATE frame SET data = CAST(substr(data, 2) AS BLOB) WHERE key IN {last}")
+    async with SqliteSaver(database) as saver:
+        damaged, *others = await _all(chain(Probe(), saver).aget_state_history("t"))
+    assert damaged.metadata is not None and damaged.metadata["step"] == 3
+    for _ in range(2):
+        with pytest.raises(CorruptCheckpointError):
+            assert damaged.values
+    assert "cannot be decoded: CorruptCheckpointError" in repr(damaged)
+    with pytest.raises(CorruptCheckpointError):  # what its tasks have given, the damaged one says
+        assert others[0].values
+    assert [state.values["log"] for state in others[1:]] == [["in", "a@1"], ["in"], []]
+
+
 async def test_a_damaged_record(database: Path) -> None:
     """P11: of a task that had failed."""
-    execute(database, "UPDATE records SET frame = x'00' WHERE thread_id = 'u'")
+    execute(database, f"UPDATE record SET frame = x'00' WHERE thread = {OF_U}")
     await every_call_raises(database, CorruptCheckpointError)
 
 
 async def test_a_missing_checkpoint(database: Path) -> None:
     """P11: the one that the head points to."""
-    execute(
-        database,
-        "DELETE FROM checkpoints WHERE thread_id = 'u' "
-        "AND checkpoint_id = (SELECT checkpoint_id FROM heads WHERE thread_id = 'u')",
-    )
+    execute(database, "DELETE FROM checkpoint WHERE id = (SELECT head FROM thread WHERE id = 'u')")
     before = rows_of(database)
     async with SqliteSaver(database) as saver:
         graph = chain(probe := Probe(), saver)
@@ -143,7 +165,7 @@ async def test_a_frame_of_a_later_version(database: Path) -> None:
 
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.create_function("later", 1, later)
-        connection.execute("UPDATE checkpoints SET frame = later(frame) WHERE thread_id = 'u'")
+        connection.execute(f"UPDATE frame SET data = later(data) WHERE key IN {FRAMES_OF_U}")
     await every_call_raises(database, UnsupportedFormatError)
 
 
@@ -219,19 +241,21 @@ async def test_a_bit_of_a_frame_is_flipped(database: Path) -> None:
     rng = random.Random(os.environ.get("PREGEL_SEED", "0"))
     with closing(sqlite3.connect(database)) as connection:
         frames = connection.execute(
-            "SELECT checkpoint_id, frame FROM checkpoints WHERE thread_id = 't' ORDER BY checkpoint_id"
+            "SELECT key, id, data FROM frame "
+            "WHERE key IN (SELECT frame FROM checkpoint WHERE thread = (SELECT key FROM thread WHERE id = 't'))"
         ).fetchall()
     async with SqliteSaver(database, synchronous="NORMAL") as saver:
         graph = chain(Probe(), saver)
         for _ in range(FLIPS * 2):
-            checkpoint, frame = rng.choice(frames)
+            key, stored, frame = rng.choice(frames)
+            checkpoint = read_id(stored)
             damaged = bytearray(frame)
             damaged[rng.randrange(len(frame))] ^= 1 << rng.randrange(8)
-            update = "UPDATE checkpoints SET frame = ? WHERE checkpoint_id = ?"
-            execute(database, update, bytes(damaged), checkpoint)
+            update = "UPDATE frame SET data = ? WHERE key = ?"
+            execute(database, update, bytes(damaged), key)
             with pytest.raises(CorruptCheckpointError):
                 await graph.aget_state({"configurable": {"thread_id": "t", "checkpoint_id": checkpoint}})
-            execute(database, update, frame, checkpoint)
+            execute(database, update, frame, key)
         assert (await graph.aget_state("t")).values["log"] == ["in", "a@1", "b@2", "c@3"]
 
 
@@ -268,7 +292,8 @@ async def _pages(saver: SqliteSaver, most: int | None) -> None:
         pages = db.execute("PRAGMA page_count").fetchone()[0] if most is None else most
         db.execute(f"PRAGMA max_page_count = {pages}")
 
-    await saver._run(limit, writes=False)
+    assert saver._worker is not None
+    await saver._worker.run(Job(limit, writes=False))
 
 
 async def test_full(tmp_path: Path, world: TestWorld) -> None:

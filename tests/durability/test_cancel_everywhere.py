@@ -1,17 +1,19 @@
-"""Cancelled before every step that any task of a run makes: nothing is left over, and the thread goes on at once."""
+"""Cancelled before every step that any task of a run makes: nothing is left over, and the thread goes on at once.
+
+By default each case tries some of the steps; see `places`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from itertools import count
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import anyio
 import pytest
 import sniffio
 from durable_graphs import SCENARIOS, WHERE, Probe, Scenario
-from durable_world import Graph, TestWorld, Watch, config_of, is_one_chain, left_to_do, trace_of
+from durable_world import Graph, TestWorld, Watch, config_of, is_one_chain, left_to_do, places, trace_of
 from steps import Steps, tasks_now
 
 from checkpoint_savers.abc import BaseCheckpointSaver
@@ -150,32 +152,44 @@ WAYS = [
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("scenario", CHOSEN, ids=str)
-async def test_every_step(scenario: Scenario, way: Way, saver: BaseCheckpointSaver, world: TestWorld) -> None:
+async def test_every_step(
+    scenario: Scenario, way: Way, saver: BaseCheckpointSaver, world: TestWorld, request: pytest.FixtureRequest
+) -> None:
     """P5, P6, P7: whatever step it hits, every node has cleaned up when control returns; no task is left; the context
     is the caller's; the thread is free; a resume comes to the undisturbed result and trace, and repeats nothing
     recorded."""
     if sniffio.current_async_library() == "trio" and way.__name__.endswith("natively"):
-        pytest.skip("trio knows scopes only")
-    await at_every_step(scenario, "sync", way, saver, world)
+        pytest.skip("trio has no cancellation of its own besides scopes")
+    await at_every_step(scenario, "sync", way, saver, world, places(request))
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("mode", ["async", "exit"])
 @pytest.mark.parametrize("scenario", FEW, ids=str)
 async def test_every_step_in_the_other_modes(
-    scenario: Scenario, mode: Durability, way: Way, saver: BaseCheckpointSaver, world: TestWorld
+    scenario: Scenario,
+    mode: Durability,
+    way: Way,
+    saver: BaseCheckpointSaver,
+    world: TestWorld,
+    request: pytest.FixtureRequest,
 ) -> None:
     """P4, P5, P7: the same with "async" and "exit". The cancelled caller waits until what has finished is stored."""
     if sniffio.current_async_library() == "trio" and way.__name__.endswith("natively"):
-        pytest.skip("trio knows scopes only")
-    await at_every_step(scenario, mode, way, saver, world)
+        pytest.skip("trio has no cancellation of its own besides scopes")
+    await at_every_step(scenario, mode, way, saver, world, places(request))
 
 
 async def at_every_step(
-    scenario: Scenario, mode: Durability, way: Way, saver: BaseCheckpointSaver, world: TestWorld
+    scenario: Scenario,
+    mode: Durability,
+    way: Way,
+    saver: BaseCheckpointSaver,
+    world: TestWorld,
+    places: Iterator[int],
 ) -> None:
     expected = await play(scenario, mode, way, saver, world, Steps(0))
-    for at in count(1):
+    for at in places:
         steps = Steps(at)
         result, trace = await play(scenario, mode, way, saver, world, steps)
         assert result == expected[0], f"step {at}"

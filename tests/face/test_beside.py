@@ -226,7 +226,7 @@ async def test_a_task_group_of_asyncios_own(anyio_backend_name: str) -> None:
     """P8, P9: a question, and a failure, inside an asyncio.TaskGroup of a node that runs alone, with a saver: neither is
     taken for a cancellation of the run."""
     if anyio_backend_name != "asyncio":
-        pytest.skip("asyncio's own groups")
+        pytest.skip("asyncio's own task groups, which trio has not")
 
     async def ask() -> Any:
         return interrupt("q")

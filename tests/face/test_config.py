@@ -258,7 +258,7 @@ async def test_max_concurrency() -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        for _ in range(arg % 3 + 1):
+        for _ in range(arg % 3 + 2):
             await anyio.lowlevel.checkpoint()
         running -= 1
         return {"log": [str(arg)]}

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import copy
 import operator
+import pickle
 from datetime import datetime, timedelta
 from typing import Annotated, Any, TypedDict
 
@@ -367,3 +369,42 @@ async def test_a_thread_whose_results_are_not_folded_has_not_finished(saver: Bas
     assert await graph.ainvoke(None, "t") == {"log": ["a", "b"]}
     assert (await graph.aget_state("t")).next == ()
     assert sorted(ran) == ["a", "b"]
+
+
+# ---- when a listed snapshot is looked at -------------------------------------------------------------------------
+
+
+async def test_a_listed_snapshot_is_of_when_it_was_listed(saver: BaseCheckpointSaver) -> None:
+    """P3: what becomes of the thread after, even its end, does not show in it."""
+    graph = chain("a", "b").compile(saver, blocking=False)
+    await stopped(graph, 1)
+    listed, again = await history(graph), await history(graph)
+    expected = [(state.values, state.next, state.tasks, state.created_at) for state in again]
+    assert expected[0][:2] == ({"log": ["a"]}, ("b",))
+    await graph.ainvoke(None, "t")
+    await saver.adelete_thread("t")
+    assert [(state.values, state.next, state.tasks, state.created_at) for state in listed] == expected
+
+
+async def test_a_listed_snapshot_says_what_a_read_one_does(saver: BaseCheckpointSaver) -> None:
+    """P2: whether it is listed or read by its config."""
+    graph = chain("a", "b").compile(saver, blocking=False)
+    await stopped(graph, 1)
+    for state in await history(graph):
+        assert state == await graph.aget_state(state.config)
+        assert state != StateSnapshot(values={}, next=(), config=state.config)
+
+
+async def test_a_snapshot_cannot_be_changed(saver: BaseCheckpointSaver) -> None:
+    """P1: it is what was read. It can be copied, with changes, and sent to another process."""
+    graph = chain("a").compile(saver, blocking=False)
+    await graph.ainvoke({}, "t")
+    state, *_ = await history(graph)
+    for name in ("values", "next", "config", "metadata", "other"):
+        with pytest.raises(AttributeError):
+            setattr(state, name, None)
+    assert copy.deepcopy(state) == pickle.loads(pickle.dumps(state)) == state
+    assert repr(state) == repr(copy.copy(state)) and "values={'log': ['a']}" in repr(state)
+    assert state.__replace__(next=("b",)).next == ("b",) and state.next == ()
+    with pytest.raises(TypeError):
+        hash(state)

@@ -83,7 +83,7 @@ async def all_of(*futures: TaskFuture[Any]) -> list[Any]:
 @pytest.fixture
 async def on_asyncio(anyio_backend: Any) -> None:
     if anyio_backend[0] != "asyncio":
-        pytest.skip("asyncio's own verbs")
+        pytest.skip("asyncio's own gather and wait, which trio has not")
 
 
 # ---- calls -------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, note, reject, settings
 from law_programs import Build, Program, Tell, answer_to, inputs_of, story
 
 from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.growth import decode
 from checkpoint_savers.ledger import read_record
 from checkpoint_savers.records import (
     Header,
@@ -179,7 +180,7 @@ async def trace_of(graph: Any, saver: BaseCheckpointSaver, *, sources: bool = Tr
                 "source": header.metadata.get("source") if sources else None,
                 "parent": place.get(header.parent_id or ""),
                 "made on": {ns: place.get(at) for ns, at in dict(header.metadata.get("parents") or {}).items()},
-                "values": {name: codec.decode(data, channel=name) for name, data in state.values.items()},
+                "values": {name: decode(data, codec, channel=name) for name, data in state.values.items()},
                 "versions": {name: state.versions[name] for name in state.values},
                 "seen": {name: dict(seen) for name, seen in state.seen.items() if name in state.values},
                 "ran": state.ran,
@@ -237,7 +238,7 @@ async def recorded_in(saver: BaseCheckpointSaver) -> set[str]:
     """Ids of the tasks whose results are stored (of some, only the routers are left to run)."""
     ids: set[str] = set()
     async for header, reader, records in saver.walk("t", None):
-        ids.update(reader.entry(header.checkpoint_id).results)
+        ids.update(reader.results(header.checkpoint_id))
         for record in records:
             entry = read_record(record, "t")
             if entry.finished or not entry.routed:

@@ -189,7 +189,7 @@ async def disturbed(
 
 
 @pytest.mark.parametrize("mode", ["sync", "async", "exit"])
-@law(0.5)
+@law(0.25)
 @given(made=programs(), seed=st.integers(0, 999), loop=st.sampled_from(LOOPS))
 def test_a_crash_anywhere_changes_nothing(mode: Durability, made: Program, seed: int, loop: str) -> None:
     """P2, P4, P5, in each durability mode: the end is the undisturbed run's, and but for "exit", which stores fewer

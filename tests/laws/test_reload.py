@@ -59,7 +59,7 @@ async def resolved(graph: Any, snapshot: StateSnapshot) -> StateSnapshot:
             at = {key: known[key] for key in ("checkpoint_ns", "checkpoint_id")}
             task = structs.replace(task, state={"configurable": at})
         tasks.append(task)
-    return structs.replace(snapshot, tasks=tuple(tasks))
+    return snapshot.__replace__(tasks=tuple(tasks))
 
 
 @law(0.5)

@@ -530,6 +530,7 @@ async def test_cancelling_nodes_that_are_held(how: str, alone: bool, anyio_backe
 
     async def node(state: State, writer: StreamWriter) -> None:
         try:
+            await pause()
             await pause()  # all of them have started
             while True:
                 writer("x")

@@ -391,7 +391,7 @@ async def test_a_cancellation_of_its_own_is_not_tried_again(world: VirtualWorld)
     """S-85: a node that raises asyncio's cancellation by itself fails with `NodeCancelledError`, which is not tried
     again."""
     if anyio.get_cancelled_exc_class() is not asyncio.CancelledError:
-        pytest.skip("trio's cannot be made up")
+        pytest.skip("nobody can make a Cancelled of trio's")
     node = failing(1, asyncio.CancelledError)
     with pytest.raises(NodeCancelledError):
         await beside(node, world, retry_policy=FEW).ainvoke({})

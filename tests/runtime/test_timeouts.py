@@ -630,7 +630,7 @@ async def test_a_native_cancellation_that_a_timed_node_swallows(world: VirtualWo
 async def test_a_timed_node_that_raises_a_cancellation(world: VirtualWorld, anyio_backend_name: str) -> None:
     """S-85: a timed node that raises asyncio's cancellation by itself fails with `NodeCancelledError`."""
     if anyio_backend_name == "trio":
-        pytest.skip("trio's cannot be made up")
+        pytest.skip("nobody can make a Cancelled of trio's")
 
     async def node(state: Any) -> None:
         raise asyncio.CancelledError

@@ -23,11 +23,11 @@ ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def saver_threads() -> list[threading.Thread]:
-    """The threads that savers have running: their drivers', and aiosqlite's, which was a `Thread` itself up to 0.21."""
+    """The threads that savers, stores and caches have running: their drivers', and aiosqlite's, which was a `Thread` itself up to 0.21."""
     return [
         one
         for one in threading.enumerate()
-        if "SqliteSaver" in one.name or "_connection_worker" in one.name or isinstance(one, aiosqlite.Connection)
+        if one.name.startswith("Sqlite") or "_connection_worker" in one.name or isinstance(one, aiosqlite.Connection)
     ]
 
 

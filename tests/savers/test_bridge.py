@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+from types import FrameType
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from checkpoint_savers.bridge import DriverThread, Waiter, tell, until
+from checkpoint_savers.bridge import DriverThread, Waiter, block, loop_here, running_library, tell, until
 
 anyio_only = pytest.mark.anyio
 
@@ -153,7 +154,7 @@ async def test_a_shield() -> None:
 @pytest.fixture
 def on_asyncio(anyio_backend_name: str) -> None:
     if anyio_backend_name != "asyncio":
-        pytest.skip("about asyncio's own ways")
+        pytest.skip("about Task.cancel(), which trio has not")
 
 
 @anyio_only
@@ -367,3 +368,57 @@ async def test_a_drivers_thread() -> None:
     await driver.join()
     assert where == ["a driver"]
     assert "a driver" not in {thread.name for thread in threading.enumerate()}
+
+
+# ---- waiting without an event loop -----------------------------------------------------------------------------------
+
+
+def test_block() -> None:
+    """A plain thread waits until it is told, by whichever thread."""
+    work = Work()
+
+    def start(waiter: Waiter) -> None:
+        work.start(waiter)
+        threading.Thread(target=work.end).start()
+
+    block(start)
+    assert work.ended
+    block(lambda waiter: tell([waiter]))
+
+
+def test_ctrl_c_while_it_blocks() -> None:
+    """P7: Ctrl-C, pressed once or twice, is raised when the work is done, and not before."""
+    work, main = Work(), threading.main_thread().ident
+    assert main is not None
+    noticed = threading.Semaphore(0)
+
+    def handle(_: object, frame: FrameType | None) -> None:
+        if frame is not None and frame.f_code is block.__code__:  # and not what starts the work
+            noticed.release()
+            raise KeyboardInterrupt
+
+    def run() -> None:
+        for _ in range(2):
+            while not noticed.acquire(timeout=0.01):
+                signal.pthread_kill(main, signal.SIGINT)
+        work.end()
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            block(lambda waiter: (work.start(waiter), threading.Thread(target=run).start())[0])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert work.ended
+
+
+def test_which_loop_runs() -> None:
+    """Each kind of loop is told apart, in its tasks; in a plain thread there is none."""
+    assert running_library() is None and loop_here() is None
+
+    async def main(name: str) -> None:
+        assert running_library() == name
+        assert loop_here() is not None
+
+    for name in ("asyncio", "trio"):
+        anyio.run(main, name, backend=name)

@@ -170,7 +170,7 @@ class TestOnOneLoop:
     async def test_when_a_task_of_asyncios_is_cancelled(self, flights: Flights, anyio_backend_name: str) -> None:
         """The same by `Task.cancel()`, for one that waits and for one that leads."""
         if anyio_backend_name != "asyncio":
-            pytest.skip("trio knows scopes only")
+            pytest.skip("trio has no cancellation of its own besides scopes")
         callers = [Caller(flights, str(number)) for number in range(4)]
         tasks = []
         for caller in callers:

@@ -45,6 +45,7 @@ import checkpoint_savers.codec as package
 from checkpoint_savers import errors
 from checkpoint_savers.codec import Codec, TypeRegistrationError, codes, scalars, writing
 from checkpoint_savers.codec.writing import MAX_DEPTH
+from pregel_async._core.isolation import isolate
 
 T = TypeVar("T")
 
@@ -1416,3 +1417,31 @@ def test_the_public_names_are_these() -> None:
     assert package.__all__ == sorted(package.__all__)
     assert package.__all__ == ["Codec", "TypeRegistrationError", "seal", "unseal"]
     assert all(hasattr(package, name) for name in package.__all__)
+
+
+# ---- what nodes hold -------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Held:
+    parts: list[int]
+
+
+def test_what_a_node_holds_is_encoded_as_what_it_stands_for() -> None:
+    """P1: the objects that nodes are given in the place of plain containers are stored as those, at any depth."""
+    codec = Codec().with_types(Held)
+    value = {"list": [1, {"a": [2]}], "point": Held([1]), "big": 2**70, "parts": ([3], {4})}
+    held = isolate(value)
+    assert type(held["point"].parts) is not list
+    held["list"][1]["a"].append(5)
+    wanted = {**value, "list": [1, {"a": [2, 5]}]}
+    for one in (held, [held], {"in": held}):
+        data = codec.encode_held(one, channel="c")
+        plain = wanted if one is held else [wanted] if isinstance(one, list) else {"in": wanted}
+        assert data == codec.encode(plain, channel="c") == codec.encode_held(plain, channel="c")
+    with pytest.raises(errors.UnstorableValueError, match="IsolatedDict is not registered"):
+        codec.encode(held, channel="c")
+    with pytest.raises(errors.UnstorableValueError, match=r"at value\['a'\]\[0\]"):
+        codec.encode_held(isolate({"a": [object]}), channel="c")
+    with pytest.raises(errors.UnstorableValueError, match="is not registered"):
+        codec.encode_held(type("Mine", (dict,), {})(), channel="c")

@@ -1,15 +1,31 @@
-"""Both savers keep every promise of the port, on every event loop."""
+"""All savers keep every promise of the port, on every event loop."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
+import postgres_cells
 import pytest
+import sqlite_cells
+from postgres_tools import conninfo, execute, made_schema
 
-from checkpoint_savers import InMemorySaver, SqliteSaver
-from checkpoint_savers.conformance import SaverConformance
+from checkpoint_savers import InMemorySaver, PostgresSaver, SqliteSaver
+from checkpoint_savers.conformance import Cell, SaverConformance
 from checkpoint_savers.conformance.suite import OpenSaver
+from pregel_async._runtime.observed import ObservedUpdate, Observers, measured
+from pregel_async._runtime.world import SystemWorld
+from pregel_async.observing import UpdateStarted
+from pregel_async.testing import FaultySaver
+
+CRASHES = int(os.environ.get("PREGEL_CRASHES", "8"))
+"""Processes that are killed on each saver and event loop."""
+
+DAMAGES = int(os.environ.get("PREGEL_DAMAGES", "250"))
+"""Values that are damaged, in the same way."""
 
 
 class TestInMemorySaver(SaverConformance):
@@ -19,8 +35,63 @@ class TestInMemorySaver(SaverConformance):
         return lambda: nullcontext(saver)
 
 
+class TestFaultySaver(SaverConformance):
+    """Of the test kit, with nothing that goes wrong."""
+
+    @pytest.fixture
+    def open_saver(self) -> OpenSaver:
+        saver = FaultySaver(InMemorySaver())
+        return lambda: nullcontext(saver)
+
+
+class TestMeasuredSaver(SaverConformance):
+    """What the runtime puts around the saver of an observed run."""
+
+    @pytest.fixture
+    def open_saver(self) -> OpenSaver:
+        world = SystemWorld()
+        run = UpdateStarted(run_id="run", thread_id="t", namespace="", graph="graph", supersteps=1, updates=1)
+        saver = measured(InMemorySaver(), ObservedUpdate(Observers((), world), run), "reject")
+        return lambda: nullcontext(saver)
+
+
 class TestSqliteSaver(SaverConformance):
+    crashes = CRASHES
+    damages = DAMAGES
+
+    @pytest.fixture
+    def cells(self, tmp_path: Path) -> Iterator[Callable[[], list[Cell]]]:
+        with sqlite_cells.cells_of(tmp_path / "threads.db") as cells:
+            yield cells
+
+    @pytest.fixture
+    def files(self, tmp_path: Path) -> Callable[[], list[Path]]:
+        return lambda: [tmp_path]
+
     @pytest.fixture
     def open_saver(self, tmp_path: Path) -> OpenSaver:
         # No test of these loses power: without an fsync per commit they take a third of the time.
-        return lambda: SqliteSaver.from_conn_string(tmp_path / "threads.db", synchronous="NORMAL", busy_timeout=60)
+        return partial(SqliteSaver, tmp_path / "threads.db", synchronous="NORMAL", busy_timeout=60)
+
+
+@pytest.fixture(scope="module")
+def schema() -> Iterator[str]:
+    """With the tables of PostgresSaver."""
+    with made_schema() as schema:
+        yield schema
+
+
+class TestPostgresSaver(SaverConformance):
+    crashes = CRASHES
+    damages = DAMAGES
+
+    @pytest.fixture
+    def cells(self, schema: str) -> Iterator[Callable[[], list[Cell]]]:
+        with postgres_cells.cells_of(conninfo(), schema) as cells:
+            yield cells
+
+    @pytest.fixture
+    def open_saver(self, schema: str) -> OpenSaver:
+        tables = [f'"{schema}".pregel_{table}' for table in ("threads", "heads", "checkpoints", "records", "events")]
+        execute(f"TRUNCATE {', '.join(tables)}")
+        return partial(PostgresSaver.from_conn_string, conninfo(), schema=schema, busy_timeout=60)

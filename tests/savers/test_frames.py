@@ -44,10 +44,11 @@ def test_a_frame_may_be_any_view_of_bytes() -> None:
 
 def test_the_layout_of_each_format_is_forever() -> None:
     """P11: what any version has stored is read by all that come later."""
-    assert FORMAT == 2
+    assert FORMAT == 3
     golden = {
         1: bytes.fromhex("c150010000000000000009afde32799301a568656c6c6fc0"),
         2: bytes.fromhex("c1500200000000000000094558ef1b9301a568656c6c6fc0"),
+        3: bytes.fromhex("c150030000000000000009aa0a59fa9301a568656c6c6fc0"),
     }
     for number, frame in golden.items():
         assert frame == sealed(number, BODY)
@@ -98,3 +99,20 @@ def test_a_damaged_format_number_is_damage() -> None:
     """It must not look like a frame from the future."""
     for number in set(range(256)) - {FORMAT}:
         refused(FRAME[:2] + bytes((number,)) + FRAME[3:])
+
+
+@pytest.mark.parametrize(
+    ("body", "read"),
+    [
+        (b"\x9b" + bytes(range(11)), b"\x9a" + bytes([0, 1, 2, 3, 4, 5, 6, 7, 8, 10])),
+        (b"\x9b" + b"\x00" * 9 + b"\xcd\x01\x00" + b"\x80", b"\x9a" + b"\x00" * 9 + b"\x80"),
+        (b"\x9b" + b"\x00" * 9 + b"\x80\x80", b"\x9b" + b"\x00" * 9 + b"\x80\x80"),
+        (b"\x9a" + b"\x00" * 10, b"\x9a" + b"\x00" * 10),
+        (b"\x9b\xc1", b"\x9b\xc1"),
+        (b"", b""),
+    ],
+)
+def test_the_first_entries_had_a_field_more(body: bytes, read: bytes) -> None:
+    """P4, P11: in frames of format 1 a number in the tenth place of eleven is left out, and nothing else changes."""
+    assert bytes(unseal(sealed(1, body), "here")) == read
+    assert bytes(unseal(sealed(2, body), "here")) == body

@@ -34,7 +34,8 @@ import pytest
 
 from checkpoint_savers import errors
 from checkpoint_savers.codec import Codec, scalars, seal, unseal
-from checkpoint_savers.ledger import SENDS, Entry, Ledger, Reader, State, TaskEntry, read_record, write_record
+from checkpoint_savers.growth import decode
+from checkpoint_savers.ledger import SENDS, Entry, Ledger, Reader, TaskEntry, read_record, write_record
 from checkpoint_savers.records import FORMAT, CheckpointId, CheckpointRow, TaskId, TaskRecord
 
 CASES = int(os.environ.get("PREGEL_FUZZ", "20000"))
@@ -159,7 +160,8 @@ def read_entry(frame: bytes) -> object:
     row = CheckpointRow(ns="", checkpoint_id=ID, parent_id=None, base_id=ID, step=1, metadata={}, frame=frame)
     reader = Reader("t", "", [row])
     state = reader.state(ID)
-    return state.decode(ID, CODEC), [*state.ran], reader.entry(ID).results
+    shared = {name: decode(value, CODEC, channel=name) for name, value in state.values.items()}
+    return state.decode(ID, CODEC), shared, [*state.ran], reader.results(ID)
 
 
 def read_task(frame: bytes) -> object:
@@ -186,7 +188,7 @@ def entry(start: int, stop: int) -> bytes:
         ran=("node", "other"),
         results={"task": (("channel1", None), ("channel2", encoded(VALUES[2])))},
     )
-    return Ledger("", State.empty(), None, 0, 0).append(made, checkpoint_id=ID, step=1, metadata={}).frame
+    return Ledger.start("").append(made, checkpoint_id=ID, step=1, metadata={}).frame
 
 
 def tasks() -> Iterator[bytes]:

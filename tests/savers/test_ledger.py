@@ -2,39 +2,84 @@
 
 from __future__ import annotations
 
-from checkpoint_savers.ledger import SMALL, Entry, Ledger, Reader
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkpoint_savers.codec import Codec
+from checkpoint_savers.errors import CorruptCheckpointError
+from checkpoint_savers.growth import decode, in_parts
+from checkpoint_savers.ledger import SMALL, STEPS, Entry, Ledger, Reader, Results, State
 from checkpoint_savers.records import CheckpointId, CheckpointRow
 
 LARGE = bytes(50_000)
+CODEC = Codec()
 
 
-def entry(clock: int, values: dict[str, bytes]) -> Entry:
+def entry(clock: int, values: dict[str, Any], results: Results | None = None, emptied: tuple[str, ...] = ()) -> Entry:
     return Entry(
         full=False,
         ts=0.0,
         clock=clock,
         values=values,
-        emptied=(),
+        emptied=emptied,
         kinds={},
         versions={},
         seen={},
         ran=("n",),
-        results={},
+        results=results or {},
     )
 
 
-def chain_of(steps: int) -> list[CheckpointRow]:
+def encoded(value: object) -> Any:
+    return in_parts(CODEC.encode(value, channel="c"))
+
+
+def cid(number: int) -> CheckpointId:
+    return CheckpointId(f"{number:06}")
+
+
+def chain_of(steps: int, small: int = 100) -> list[CheckpointRow]:
     """A large value that is written once, and a small one in each superstep."""
     ledger = Ledger.start("")
     return [
         ledger.append(
-            entry(at + 1, {"small": bytes([at % 256]) * 100} | ({} if at else {"large": LARGE})),
-            checkpoint_id=CheckpointId(f"{at:06}"),
+            entry(at + 1, {"small": bytes([at % 256]) * small} | ({} if at else {"large": LARGE})),
+            checkpoint_id=cid(at),
             step=at,
             metadata={},
         )
         for at in range(steps)
     ]
+
+
+def message(number: int) -> dict[str, Any]:
+    return {"id": f"msg-{number:08d}", "role": "assistant", "content": "x" * 200 + str(number), "meta": {"tokens": 40}}
+
+
+def thread_of(steps: int) -> tuple[list[CheckpointRow], list[dict[str, Any]]]:
+    """A list that each superstep appends one message to, which is its task's result."""
+    ledger, said, rows = Ledger.start(""), list[dict[str, Any]](), list[CheckpointRow]()
+    for at in range(steps):
+        said.append(message(at))
+        write = CODEC.encode([said[-1]], channel="c")
+        made = entry(at + 1, {"messages": encoded(said)}, {f"task {at}": (("messages", write),)})
+        rows.append(ledger.append(made, checkpoint_id=cid(at), step=at, metadata={}))
+    return rows, said
+
+
+def read_for(rows: list[CheckpointRow], at: int) -> list[CheckpointRow]:
+    """What a saver reads for a checkpoint, by the port's words."""
+    by_id = {row.checkpoint_id: row for row in rows}
+    asked = rows[at]
+    chain = [row for row in rows if row.base_id == asked.base_id and row.checkpoint_id <= asked.checkpoint_id]
+    base = by_id[asked.base_id]
+    if base.base_id != base.checkpoint_id:
+        chain = [row for row in rows if row.base_id == base.base_id and row.checkpoint_id <= base.checkpoint_id] + chain
+    return chain
 
 
 def test_rows_take_what_is_new() -> None:
@@ -47,17 +92,181 @@ def test_rows_take_what_is_new() -> None:
 
 def test_a_chain_does_not_grow_for_ever() -> None:
     """P10: what has to be read for a state is at most about twice what the state takes."""
-    rows = chain_of(2000)
+    rows = chain_of(2000, small=3000)
     for at in (500, 1000, 1999):
-        read = [row for row in rows if row.base_id == rows[at].base_id and row.step <= at]
-        assert sum(len(row.frame) for row in read) < 2 * (len(LARGE) + SMALL)
+        reader = Reader("t", "", read_for(rows, at))
+        assert sum(len(reader.rows[each].frame) for each in reader.way(cid(at))) < 2 * (len(LARGE) + SMALL)
 
 
 def test_a_chain_gives_its_state() -> None:
     """P10: whichever row is asked for, the values are those of its superstep."""
     rows = chain_of(600)
-    for at in (0, 1, 299, 300, 301, 599):
-        chain = [row for row in rows if row.base_id == rows[at].base_id and row.step <= at]
-        state = Reader("t", "", chain).state(rows[at].checkpoint_id)
+    for at in (0, 1, 31, 32, 33, 299, 300, 301, 599):
+        state = Reader("t", "", read_for(rows, at)).state(cid(at))
         assert state.values == {"large": LARGE, "small": bytes([at % 256]) * 100}
         assert state.clock == at + 1
+
+
+def test_a_list_that_grows_takes_what_is_new() -> None:
+    """P10: n appended messages take O(n) bytes: each is stored in a step and in a milestone, and full rows are few."""
+    taken = {steps: sum(len(row.frame) for row in thread_of(steps)[0]) for steps in (100, 1000)}
+    one = len(CODEC.encode(message(1), channel="c"))
+    assert taken[1000] < 12 * taken[100]
+    assert taken[1000] < 1000 * (2 * one + 100)
+    rows, _ = thread_of(300)
+    full = {row.checkpoint_id for row in rows if row.base_id == row.checkpoint_id}
+    assert len(full) == 2
+    assert max(len(row.frame) for row in rows if row.base_id not in full) < one + 100
+
+
+def test_a_list_that_grows_is_read_from_few_rows() -> None:
+    """P10: reading is no slower for it: a chain has a milestone for every STEPS rows, and at most STEPS steps."""
+    rows, said = thread_of(1000)
+    for at in (0, 1, 40, 500, 999):
+        chain = read_for(rows, at)
+        reader = Reader("t", "", chain)
+        assert len(reader.way(cid(at))) == len(chain) <= at / STEPS + STEPS + 2
+        assert decode(reader.state(cid(at)).values["messages"], CODEC, channel="c") == said[: at + 1]
+        assert reader.state(cid(at)).decode(cid(at), CODEC)["channel_values"] == {"messages": said[: at + 1]}
+
+
+def test_results_refer_to_what_is_stored_anyway() -> None:
+    """P10: what a task appended is not stored a second time as its result, and is shown all the same."""
+    rows, said = thread_of(200)
+    reader = Reader("t", "", rows, keeps=True)
+    for at in range(200):
+        [(channel, data)] = reader.results(cid(at))[f"task {at}"]
+        assert channel == "messages" and data is not None
+        assert CODEC.decode(data, channel="c") == [said[at]]
+
+
+def test_history_shares_what_states_have_in_common() -> None:
+    """P10: a listing decodes each row once: what two states hold in common is the same object in both."""
+    rows, _ = thread_of(100)
+    reader = Reader("t", "", rows, keeps=True)
+    one, other = (decode(reader.state(cid(at)).values["messages"], CODEC, channel="c") for at in (90, 91))
+    assert all(left is right for left, right in zip(one, other[:-1], strict=True))
+    assert one is not other
+
+
+def test_a_branch_goes_on_from_any_row() -> None:
+    """P10: a ledger that was resumed in the middle of a chain, from a milestone and from a full row writes what the
+    uninterrupted one would."""
+    rows, said = thread_of(300)
+    for at in (0, 5, 31, 32, 33, 64, 100, 287, 298):
+        ledger = Ledger.resume(Reader("t", "", read_for(rows, at)), cid(at))
+        branch = list(rows[: at + 1])
+        for number in range(at + 1, 300):
+            values = {"messages": encoded(said[: number + 1])}
+            branch.append(ledger.append(entry(number + 1, values), checkpoint_id=cid(number), step=0, metadata={}))
+        state = Reader("t", "", read_for(branch, 299)).state(cid(299))
+        assert decode(state.values["messages"], CODEC, channel="c") == said
+        assert [row.base_id for row in branch] == [row.base_id for row in rows]
+
+
+PLAIN = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3) | st.just("long " * 60)
+NESTED = st.recursive(
+    PLAIN, lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=2), inner, max_size=4)
+)
+VALUES = st.lists(NESTED, max_size=30) | st.dictionaries(st.text(max_size=2) | st.integers(0, 5), NESTED, max_size=12)
+CHANGES = st.lists(st.dictionaries(st.sampled_from("abc"), VALUES | st.none(), max_size=3), min_size=1, max_size=50)
+
+
+def steps_of(changes: list[dict[str, Any]]) -> tuple[list[CheckpointRow], list[dict[str, Any]]]:
+    """Each change is a superstep: None empties a channel."""
+    ledger, now = Ledger.start(""), dict[str, Any]()
+    rows, states = list[CheckpointRow](), list[dict[str, Any]]()
+    for at, change in enumerate(changes):
+        emptied = tuple(name for name, value in change.items() if value is None and name in now)
+        given = {name: value for name, value in change.items() if value is not None}
+        now = {name: value for name, value in now.items() if name not in emptied} | given
+        states.append(now)
+        made = entry(at + 1, {name: encoded(value) for name, value in given.items()}, emptied=emptied)
+        rows.append(ledger.append(made, checkpoint_id=cid(at), step=at, metadata={}))
+    return rows, states
+
+
+@settings(deadline=None)
+@given(CHANGES, st.randoms())
+def test_any_history_is_read_back(changes: list[dict[str, Any]], random: Any) -> None:
+    """P11: whatever lists and dicts become from superstep to superstep, they come back equal in value, type and order,
+    from rows of their own and in a listing."""
+    if len(changes) > 3:  # what resembles what it was
+        for at in range(1, len(changes)):
+            for name, value in changes[at - 1].items():
+                if value and name in changes[at] and random.random() < 0.7:
+                    grown = [*value, random.random()] if isinstance(value, list) else {**value, "new": [1]}
+                    if isinstance(grown, list) and random.random() < 0.3:
+                        del grown[random.randrange(len(grown))]
+                    changes[at][name] = grown
+    rows, states = steps_of(changes)
+    listing = Reader("t", "", rows, keeps=True)
+    for at in reversed(range(len(rows))):
+        alone = Reader("t", "", read_for(rows, at))
+        for reader in (alone, listing):
+            state = reader.state(cid(at))
+            shared = {name: decode(value, CODEC, channel=name) for name, value in state.values.items()}
+            assert repr(shared) == repr(states[at])  # the order of keys, and 1 is not True
+            whole = state.decode(cid(at), CODEC)["channel_values"]
+            assert repr(whole) == repr({name: states[at][name] for name in sorted(states[at])})
+        assert Ledger.resume(alone, cid(at)).state == listing.state(cid(at))
+
+
+STATES = st.builds(
+    lambda names, seen, clock: State(
+        ts=float(clock),
+        clock=clock,
+        values={name: bytes([len(name)]) for name in names},
+        kinds=dict.fromkeys(names, "k"),
+        versions={name: clock - at % 3 for at, name in enumerate(names)},
+        seen={name: dict.fromkeys(seen, clock) for name in names[::2]},
+        ran=tuple(names[:2]),
+        tips=dict.fromkeys(seen, "tip"),
+        spent={},
+    ),
+    st.permutations(["a", "b", "c", "d", "e"]).flatmap(lambda all: st.integers(0, 5).map(lambda count: all[:count])),
+    st.lists(st.sampled_from(["n", "m", "o"]), unique=True, min_size=1),
+    st.integers(3, 9),
+)
+
+
+@given(STATES, STATES)
+def test_what_changed_since(before: State, now: State) -> None:
+    """A milestone makes of the state of the milestone before it the state that all supersteps between have made, in
+    the order in which channels were written."""
+    now = msgspec.structs.replace(now, tips={**before.tips, **now.tips})  # what stands stays
+    made = before.copy()
+    entry = now.since(before, {})
+    made.apply(entry, entry.values)
+    assert made == now
+    assert [*made.values] == [*now.values]
+
+
+def test_a_missing_row_is_damage() -> None:
+    """P11: without a row of its chain a state is not made up."""
+    rows, _ = thread_of(200)
+    chain = read_for(rows, 199)
+    reader = Reader("t", "", chain)
+    for gone in reader.way(cid(199))[1:]:
+        with pytest.raises(CorruptCheckpointError):
+            Reader("t", "", [row for row in chain if row.checkpoint_id != gone]).state(cid(199))
+
+
+@pytest.mark.parametrize("turns", ["emptied", "a text"])
+def test_what_comes_and_goes_does_not_make_reading_dearer(turns: str) -> None:
+    """P10: a read costs at most about twice the state: also where a channel holds something large in every other
+    superstep only, and after a resume in the midst of it."""
+    ledger = Ledger.start("")
+    rows: list[CheckpointRow] = []
+    for at in range(2000):
+        if at % 2:
+            change = entry(at + 1, {"c": encoded([f"{at}" * 100])})
+        elif turns == "emptied" and at:
+            change = entry(at + 1, {}, emptied=("c",))
+        else:
+            change = entry(at + 1, {"c": encoded("short")})
+        rows.append(ledger.append(change, checkpoint_id=cid(at), step=at, metadata={}))
+        if not at % 501:
+            ledger = Ledger.resume(Reader("t", "", read_for(rows, at)), cid(at))
+        read = sum(len(row.frame) for row in read_for(rows, at))
+        assert read <= 2 * 700 + SMALL + 700

@@ -49,7 +49,7 @@ MADE = ENTRIES.map(_as_runs_make_them)
 def after(*entries: Entry) -> State:
     state = State.empty()
     for entry in entries:
-        state.apply(entry)
+        state.apply(entry, entry.values)
     return state
 
 

@@ -16,7 +16,7 @@ from checkpoint_savers import owner as module
 from checkpoint_savers.owner import is_gone, is_live, this_process
 from checkpoint_savers.records import Owner
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="what only Linux tells")
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux tells when a process started")
 
 CODE = (
     "import msgspec, sys; from checkpoint_savers.owner import this_process; "
@@ -106,6 +106,7 @@ def test_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_process", lambda pid: None)
     monkeypatch.setattr(module, "_namespace", lambda: "")
     monkeypatch.setattr(module, "_boot", lambda: "")
+    monkeypatch.setattr(module, "_identity", module._identity.__wrapped__)  # it knows already
     with process() as (started, other):
         assert this_process("a").started == ""
         assert not is_gone(this_process("a"))
@@ -116,15 +117,18 @@ def test_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_after_fork() -> None:
-    """P6: a forked child is a process of its own, and its parent is not gone."""
+    """P6: a forked child is a process of its own, and its parent is not gone. It knows nothing of its parent's, not
+    even where it has its parent's number (in a pid namespace of its own)."""
     code = """if True:
         import os
-        from checkpoint_savers.owner import is_gone, this_process
+        from checkpoint_savers.owner import _identity, is_gone, this_process
         parent = this_process("a")
         child = os.fork()
         if child == 0:
+            good = _identity.cache_info().currsize == 0
             mine = this_process("a")
-            good = mine.pid == os.getpid() != parent.pid and not is_gone(parent) and not is_gone(mine)
+            good = good and mine.started == _identity.__wrapped__(os.getpid())[2]
+            good = good and mine.pid == os.getpid() != parent.pid and not is_gone(parent) and not is_gone(mine)
             os._exit(0 if good else 1)
         raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     """

@@ -45,9 +45,9 @@ KILLED = """if True:
     import anyio, sys
     from checkpoint_savers import SqliteSaver
     from checkpoint_savers.conformance.suite import commit, event, record, row, take
-    from checkpoint_savers.sqlite import transactions
+    from checkpoint_savers.sqlite import writing
 
-    whole = transactions.commit
+    whole = writing.commit
 
     def halfway(*args):
         whole(*args)
@@ -58,7 +58,7 @@ KILLED = """if True:
         async with SqliteSaver.from_conn_string(sys.argv[1]) as saver:
             claim = await take(saver, run="run-killed")
             await saver.commit(claim, commit(row(1), records=[record(1, "a")], events=[event(1)]))
-            transactions.commit = halfway
+            writing.commit = halfway
             await saver.commit(
                 claim,
                 commit(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, TypedDict, assert_type
 
-from checkpoint_savers import InMemorySaver
+from checkpoint_savers import BaseStore, InMemorySaver, InMemoryStore
+from checkpoint_savers.stores import GetOp, Item, PutOp, SearchItem
 from pregel_async import (
     START,
     RunnableConfig,
@@ -15,6 +16,7 @@ from pregel_async import (
     TaskFuture,
     entrypoint,
     get_runtime,
+    get_store,
     get_stream_writer,
     task,
 )
@@ -139,3 +141,45 @@ made.add_node("wrong", nothing)  # type: ignore[arg-type]  # pyright: ignore[rep
 
 get_stream_writer()("chunk")
 assert_type(get_runtime().context, Any)
+
+
+async def remembers(state: State, memory: BaseStore, *, runtime: Runtime[Context]) -> State:
+    assert_type(runtime.store, BaseStore | None)
+    item = await memory.aget(("memories", runtime.context.user), "food")
+    assert_type(item, Item | None)
+    if item is not None:
+        assert_type(item.value, dict[str, Any])
+        assert_type(item.namespace, tuple[str, ...])
+    await memory.aput(("memories",), "k", {"n": state["n"]}, ttl=5)
+    await memory.aput(("memories",), "k", {"n": 1}, ttl=None)
+    assert_type(await memory.asearch(("memories",), filter={"n": {"$gt": 1}}), list[SearchItem])
+    assert_type(await memory.alist_namespaces(prefix=("*",)), list[tuple[str, ...]])
+    await memory.abatch([GetOp(("a",), "k"), PutOp(("a",), "k", None)])
+    await memory.asearch((), query="food")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
+    await memory.aput(("a",), "k", {}, index=["n"])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
+    await memory.aget("a", "k")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
+    return state
+
+
+def plainly(state: State, store: BaseStore | None = None) -> State:
+    if store is not None:
+        assert_type(store.get(("a",), "k"), Item | None)
+        assert_type(store.put(("a",), "k", {"n": 1}), None)
+        assert_type(store.search(("a",)), list[SearchItem])
+    return state
+
+
+@entrypoint(store=InMemoryStore())
+async def memory_flow(x: int, *, store: BaseStore) -> int:
+    return x
+
+
+@task
+async def memory_task(x: int, store: BaseStore) -> int:
+    return x
+
+
+made.add_node(remembers).add_node("p", plainly).compile(store=InMemoryStore(ttl={"default_ttl": 5}))
+made.compile(store="store")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]  # wrong on purpose
+InMemoryStore(ttl={"default": 5})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
+assert_type(get_store(), BaseStore | None)

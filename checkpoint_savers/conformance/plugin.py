@@ -1,0 +1,177 @@
+"""What the pytest plugin does once it is asked: finds the saver, collects the suite, and reports promise by promise."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+from _pytest.terminal import TerminalReporter
+
+from ..abc import BaseCheckpointSaver
+from . import SaverConformance, given
+from .suite import VERBS, Suite
+
+TITLES: Final = {
+    1: "Isolation",
+    2: "Determinism",
+    3: "A superstep is all or nothing",
+    4: "Acknowledged means durable",
+    5: "What is recorded never runs again",
+    6: "One writer per thread",
+    7: "Cancellation can be trusted",
+    10: "Storage grows with new data",
+    11: "Stored bytes are data",
+    13: "The same on both event loops",
+}
+"""The promises that savers keep, by number."""
+
+PROMISE: Final = "promise"
+"""The name under which an item's report has whose promise it is, and which."""
+
+_NUMBERED = re.compile(r"P(\d+)(?:, P\d+)*: (.+)")
+
+
+def configure(config: pytest.Config) -> None:
+    """Take what the command line says.
+
+    Raises:
+        pytest.UsageError: the saver cannot be found, or what it lacks is nothing that there is.
+    """
+    named: str | None = config.getoption("saver")
+    if named is not None:
+        opener = found(named, config.invocation_params.dir)
+        lacks = dict(map(lacking, config.getoption("saver_lacks") or ()))
+        crashes: int | None = config.getoption("saver_crashes")
+        config.stash[given.GIVEN] = given.Given(named, opener, lacks, crashes)
+        suite = str(Path(given.__file__))
+        if config.args_source is not pytest.Config.ArgsSource.ARGS:
+            config.args = [suite]
+        elif suite not in config.args:
+            config.args.append(suite)
+    config.pluginmanager.register(Promises(named), "checkpoint-savers-promises")
+
+
+def found(named: str, folder: Path) -> Callable[[Path], AbstractAsyncContextManager[BaseCheckpointSaver]]:
+    """What opens the saver.
+
+    Args:
+        named: `package.module:name`.
+        folder: where modules are looked for, too.
+    """
+    module, _, name = named.partition(":")
+    if not module or not name:
+        raise pytest.UsageError(f"--saver is told as package.module:function, not {named!r}")
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    try:
+        opener: Any = importlib.import_module(module)
+        for part in name.split("."):
+            opener = getattr(opener, part)
+    except (ImportError, AttributeError) as error:
+        raise pytest.UsageError(f"--saver {named}: {error}") from error
+    if not callable(opener):
+        raise pytest.UsageError(f"--saver {named}: that is {opener!r}, and not a function that opens a saver")
+    return opener  # type: ignore[no-any-return]  # a user's; what it gives is seen when it is called
+
+
+def lacking(text: str) -> tuple[str, str]:
+    """A name and the reason."""
+    name, _, reason = text.partition("=")
+    if not reason.strip():
+        raise pytest.UsageError(
+            f"--saver-lacks {text}: say why, as in --saver-lacks 'erase=backups are kept for a year'"
+        )
+    if name not in VERBS and not (name.startswith("test_") and hasattr(SaverConformance, name)):
+        raise pytest.UsageError(f"--saver-lacks {text}: there is no such clause, and the verbs are {', '.join(VERBS)}")
+    return name, reason.strip()
+
+
+class Clause(NamedTuple):
+    """What became of one clause, on all event loops and with all its parameters.
+
+    Attributes:
+        number: of its promise.
+        says: its name, and the promise as its docstring has it.
+        passed, failed: the tests.
+        skipped: reasons.
+    """
+
+    number: int
+    says: str
+    passed: list[str]
+    failed: list[str]
+    skipped: list[str]
+
+
+class Promises:
+    """Says which promises hold.
+
+    Args:
+        named: what the saver of `--saver` is called.
+    """
+
+    def __init__(self, named: str | None) -> None:
+        self._named = named
+
+    def pytest_report_header(self) -> str | None:
+        return None if self._named is None else f"saver: {self._named}"
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        for item in items:
+            suite: Any = getattr(item, "cls", None)
+            if isinstance(suite, type) and issubclass(suite, Suite):
+                whose = suite.__name__ if suite is not given.TestSaver else self._named
+                function: Any = getattr(item, "function", None)
+                text = " ".join((function.__doc__ or "").split())
+                item.user_properties.append((PROMISE, f"{whose}\n{function.__name__}\n{text}"))
+
+    def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
+        savers: dict[str, dict[str, Clause]] = {}
+        for outcome, report, whose, name, text in reports(terminalreporter):
+            numbered = _NUMBERED.fullmatch(text)
+            number, says = (int(numbered[1]), numbered[2]) if numbered else (0, text)
+            says = f"{name.removeprefix('test_').replace('_', ' ')}: {says}"
+            clause = savers.setdefault(whose, {}).setdefault(name, Clause(number, says, [], [], []))
+            test = report.nodeid.rpartition("::")[2]
+            if outcome == "skipped":
+                why = report.longrepr
+                clause.skipped.append(why[2] if isinstance(why, tuple) else str(why))
+            else:
+                (clause.passed if outcome == "passed" else clause.failed).append(test)
+        for whose, clauses in savers.items():
+            self._tell(terminalreporter, whose, list(clauses.values()))
+
+    def _tell(self, terminal: TerminalReporter, whose: str, clauses: list[Clause]) -> None:
+        terminal.section(f"promises of {whose}")
+        for number in sorted({clause.number for clause in clauses}):
+            terminal.write_line(f"P{number} {TITLES.get(number, '')}" if number else "Others", bold=True)
+            for clause in clauses:
+                if clause.number != number:
+                    continue
+                if clause.failed:
+                    terminal.write_line(f"  BROKEN  {clause.says} ({', '.join(clause.failed)})", red=True)
+                elif clause.passed:
+                    terminal.write_line(f"  holds   {clause.says}")
+                else:
+                    why = clause.skipped[0].removeprefix("Skipped: ")
+                    terminal.write_line(f"  skipped {clause.says} ({why})", yellow=True)
+        broken = len([clause for clause in clauses if clause.failed])
+        held = len([clause for clause in clauses if clause.passed and not clause.failed])
+        left = len(clauses) - broken - held
+        terminal.write_line(f"{held} clauses hold, {broken} are broken, {left} were skipped", bold=True)
+
+
+def reports(terminal: TerminalReporter) -> Iterator[tuple[str, pytest.TestReport, str, str, str]]:
+    """Outcome and report of each test of a saver, with whose it is, the clause's name, and what it says."""
+    for outcome in ("passed", "failed", "error", "skipped"):
+        for report in terminal.stats.get(outcome, []):
+            for name, value in getattr(report, "user_properties", ()):
+                if name == PROMISE:
+                    whose, clause, text = str(value).split("\n")
+                    yield outcome, report, whose, clause, text

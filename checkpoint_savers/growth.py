@@ -1,0 +1,474 @@
+"""Values that grow: an encoded list or dict in parts, so that what it shares with an earlier value is stored once.
+
+    value = in_parts(data)              an encoded list or dict that is large enough to be worth it; else the bytes
+    patch = difference(now, before)     what makes the one of the other; None when there is nothing to gain
+    now == patched(before, patch)       nothing is put together before somebody asks for it
+
+What two values share is seen in their bytes, part by part: no reducer is asked, and none is run again. A list's parts
+are its elements, a dict's are its entries; entries that are lists or dicts themselves are looked into. Tuples, sets
+and objects are stored as a whole.
+
+A thread of n appended messages has a chain of n patches. So nothing here recurses along a chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, TypeAlias, cast
+
+import msgspec
+
+from .codec import Codec
+from .codec.containers import array_header
+from .errors import CorruptCheckpointError
+
+WORTH: Final = 256
+"""Bytes from which on a value is looked at part by part."""
+
+DEPTH: Final = 8
+"""How deep dicts in dicts are looked into."""
+
+ANCHOR: Final = 8
+"""Patches from one decoded whole that is held on to, to the next: so that neighbours need not start from the first."""
+
+SPAN: Final = 8
+"""Bytes that naming a span of the value before takes, at most about."""
+
+
+class ListPatch(msgspec.Struct, array_like=True, tag="l", frozen=True):
+    """What makes one list of another.
+
+    Attributes:
+        pieces: from the first element to the last: (start, stop) stands for these elements of the list before, bytes
+            for the elements of an encoded list.
+    """
+
+    pieces: tuple[tuple[int, int] | bytes, ...]
+
+
+class DictPatch(msgspec.Struct, array_like=True, tag="d", frozen=True):
+    """What makes one dict of another: first entries go, then some change in place, then others are put.
+
+    Attributes:
+        gone: an encoded list of keys.
+        grown: encoded key and patch, of entries that are lists or dicts.
+        put: an encoded list: key, value, key, value. New keys go to the end.
+    """
+
+    gone: bytes
+    grown: tuple[tuple[bytes, ListPatch | DictPatch], ...]
+    put: bytes
+
+
+Patch: TypeAlias = ListPatch | DictPatch
+
+_EMPTY: Final = array_header(0)
+_raws = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+
+
+_NOTHING: Final[tuple[Any, Any]] = (None, None)
+
+
+class Grown:
+    """An encoded list or dict: as bytes, in parts, or as what a patch makes of another. Never changed."""
+
+    __slots__ = ("_before", "_data", "_known", "_made", "_parts", "_patch", "_size", "is_list")
+
+    def __init__(self, *, is_list: bool, data: bytes | None, before: Grown | None, patch: Patch | None) -> None:
+        self.is_list = is_list
+        self._data = data
+        self._before = before
+        self._patch = patch
+        self._parts: list[bytes] | dict[bytes, bytes] | None = None
+        self._size = -1 if data is None else len(data)
+        self._known: tuple[Codec, Any] = _NOTHING  # its patch, decoded
+        self._made: tuple[Codec, Any] = _NOTHING  # the whole, decoded: of few
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Grown):
+            return self is other or self.data == other.data
+        return self.data == other if isinstance(other, bytes) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # compared by what may be large
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole, but for the header's."""
+        if self._size < 0:
+            before, patch = self._before, self._patch
+            # What only grows, and is by far the most frequent, is not put together for this.
+            if before is not None and before._size >= 0 and isinstance(patch, ListPatch) and _appends(patch):
+                self._size = before._size + len(cast("bytes", patch.pieces[1]))
+            elif self._data is not None:
+                self._size = len(self._data)
+            else:
+                parts = self.parts
+                each = parts if isinstance(parts, list) else (*parts, *parts.values())
+                self._size = 5 + sum(map(len, each))
+        return self._size
+
+    @property
+    def data(self) -> bytes:
+        """The whole, as `Codec.encode` gives it."""
+        if self._data is not None:
+            return self._data
+        parts = self.parts
+        return joined(parts) if isinstance(parts, list) else joined_map(parts)
+
+    @property
+    def parts(self) -> list[bytes] | dict[bytes, bytes]:
+        """The elements, or values by key; encoded, in order. Do not change them."""
+        if self._parts is None:
+            patches, start = self._way()
+            parts = start._parts
+            if parts is None:
+                assert start._data is not None
+                parts = split(start._data) if start.is_list else split_map(start._data)
+                if start is not self:
+                    start._parts = parts
+            for each in reversed(patches):
+                assert each._patch is not None
+                parts = apply_encoded(each._patch, parts)
+            self._parts = parts
+            self._before = self._patch = None  # what it was made of may go
+            self._known = _NOTHING
+        return self._parts
+
+    def _way(self) -> tuple[list[Grown], Grown]:
+        """The patches that lead here, the last first; and what they start from."""
+        patches: list[Grown] = []
+        at = self
+        while at._parts is None and at._before is not None:
+            patches.append(at)
+            at = at._before
+        return patches, at
+
+    def since(self, before: object) -> Patch | None:
+        """The patch, where it is known to be made of that very value."""
+        return self._patch if before is self._before else None
+
+    def decode(self, codec: Codec, *, channel: str) -> Any:
+        """The value, made of objects that other values may hold too: it must not be changed in place.
+
+        Raises:
+            CorruptCheckpointError, UnknownTypeError
+        """
+        patches: list[Grown] = []
+        at = self
+        while at._before is not None and at._made[0] is not codec:
+            patches.append(at)
+            at = at._before
+        if at._made[0] is not codec:
+            whole: Any = codec.decode(at.data, channel=channel)
+            at._made = codec, whole
+        made = at._made[1].copy()
+        left = len(patches)
+        while left:
+            left -= 1
+            each = patches[left]
+            if each._known[0] is not codec:
+                assert each._patch is not None
+                each._known = codec, _decoded(each._patch, codec, channel)
+            try:
+                made = _applied(each._known[1], made)
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                raise CorruptCheckpointError(f"channel {channel!r}", "a part does not fit what it extends") from error
+            if left and not left % ANCHOR:
+                each._made = codec, made.copy()
+        return made
+
+
+Value: TypeAlias = bytes | Grown
+"""An encoded value."""
+
+
+def in_parts(data: bytes) -> Value:
+    """An encoded value, as something that can be compared part by part, if that is worth it."""
+    if len(data) < WORTH:
+        return data
+    first = data[0]
+    if 0x90 <= first <= 0x9F or first in (0xDC, 0xDD):
+        return Grown(is_list=True, data=data, before=None, patch=None)
+    if is_map(data):
+        return Grown(is_list=False, data=data, before=None, patch=None)
+    return data
+
+
+def patched(before: Value | None, patch: Patch) -> Grown:
+    """What a patch makes of a value. Raises `ValueError` when the value is of another kind."""
+    is_list = isinstance(patch, ListPatch)
+    if not isinstance(before, Grown) or before.is_list is not is_list:
+        raise ValueError("a patch extends what is not there")
+    return Grown(is_list=is_list, data=None, before=before, patch=patch)
+
+
+def appended(before: Grown, length: int, more: bytes) -> Grown:
+    """A list of so many elements, with the elements of another encoded list behind them."""
+    return patched(before, ListPatch(((0, length), more)))
+
+
+def data_of(value: Value) -> bytes:
+    """The bytes of the whole."""
+    return value if isinstance(value, bytes) else value.data
+
+
+def size_of(value: Value) -> int:
+    """How many they are."""
+    return len(value) if type(value) is bytes else cast("Grown", value).size
+
+
+def decode(value: Value, codec: Codec, *, channel: str) -> Any:
+    """The value. A list or dict may share what it holds with others; see `Grown.decode`."""
+    return codec.decode(value, channel=channel) if isinstance(value, bytes) else value.decode(codec, channel=channel)
+
+
+# ---- what makes the one of the other -----------------------------------------------------------------------------
+
+
+def difference(now: Value, before: Value | None, depth: int = DEPTH) -> Patch | None:
+    """What makes `now` of `before`; None when that takes more than about three quarters of `now`.
+
+    Args:
+        depth: how deep dicts in dicts are looked into.
+    """
+    if not isinstance(now, Grown) or not isinstance(before, Grown) or now.is_list is not before.is_list:
+        return None
+    patch = now.since(before)
+    if patch is None:
+        one, other = now.parts, before.parts
+        if isinstance(one, list):
+            patch = _lists(one, cast("list[bytes]", other))
+        else:
+            patch = _dicts(one, cast("dict[bytes, bytes]", other), depth)
+    return patch if size_of_patch(patch) <= now.size * 3 // 4 else None
+
+
+def _lists(now: list[bytes], before: list[bytes]) -> ListPatch:
+    same = len(before)
+    if now[:same] != before:  # as fast as comparing gets, and the rule
+        same = next((at for at, (one, other) in enumerate(zip(now, before, strict=False)) if one != other), len(now))
+        same = min(same, len(now), len(before))
+    pieces: list[tuple[int, int] | list[bytes]] = [(0, same)] if same else []
+    places: dict[bytes, int] = {}
+    for at in range(len(before) - 1, same - 1, -1):
+        places[before[at]] = at
+    span: tuple[int, int] | None = None
+    for part in now[same:]:
+        if span is not None and span[1] < len(before) and before[span[1]] == part:
+            span = span[0], span[1] + 1
+            continue
+        if span is not None:
+            _put_span(pieces, span, before)
+            span = None
+        found = places.get(part)
+        if found is not None:
+            span = found, found + 1
+        else:
+            _put(pieces, [part])
+    if span is not None:
+        _put_span(pieces, span, before)
+    return ListPatch(tuple([each if isinstance(each, tuple) else joined(each) for each in pieces]))
+
+
+def _put(pieces: list[tuple[int, int] | list[bytes]], parts: list[bytes]) -> None:
+    last = pieces[-1] if pieces else None
+    if isinstance(last, list):
+        last += parts
+    else:
+        pieces.append(parts)
+
+
+def _put_span(pieces: list[tuple[int, int] | list[bytes]], span: tuple[int, int], before: list[bytes]) -> None:
+    parts = before[span[0] : span[1]]
+    if sum(map(len, parts)) > SPAN:
+        pieces.append(span)
+    else:
+        _put(pieces, parts)
+
+
+def _dicts(now: dict[bytes, bytes], before: dict[bytes, bytes], depth: int) -> DictPatch:
+    stood = iter([key for key in before if key in now])
+    stays: set[bytes] = set()
+    for key in now:
+        if key not in before or next(stood, None) != key:
+            break  # what comes after a new key, or elsewhere than it stood, is put again, in the order of now
+        stays.add(key)
+    gone = [key for key in before if key not in stays]
+    grown: list[tuple[bytes, Patch]] = []
+    put: list[bytes] = []
+    for key, value in now.items():
+        if key not in stays:
+            put += (key, value)
+        elif before[key] != value:
+            inner = difference(in_parts(value), in_parts(before[key]), depth - 1) if depth else None
+            if inner is None:
+                put += (key, value)
+            else:
+                grown.append((key, inner))
+    return DictPatch(joined(gone), tuple(grown), joined(put))
+
+
+def size_of_patch(patch: Patch) -> int:
+    """About how many bytes it takes."""
+    if isinstance(patch, ListPatch):
+        return sum([len(piece) if isinstance(piece, bytes) else SPAN for piece in patch.pieces])
+    return len(patch.gone) + len(patch.put) + sum([len(key) + size_of_patch(inner) for key, inner in patch.grown])
+
+
+def _appends(patch: ListPatch) -> bool:
+    """Whether it keeps the whole list before and puts something behind it; by its form."""
+    pieces = patch.pieces
+    return len(pieces) == 2 and isinstance(pieces[0], tuple) and pieces[0][0] == 0 and isinstance(pieces[1], bytes)
+
+
+def literal_of(patch: Patch) -> bytes | None:
+    """The encoded list that a patch ends with: the elements that are new at the end."""
+    last = patch.pieces[-1] if isinstance(patch, ListPatch) and patch.pieces else None
+    return last if isinstance(last, bytes) else None
+
+
+# ---- making the one of the other, encoded ------------------------------------------------------------------------
+
+
+def apply_encoded(patch: Patch, parts: list[bytes] | dict[bytes, bytes]) -> list[bytes] | dict[bytes, bytes]:
+    """The parts that a patch makes of others. Raises `CorruptCheckpointError` where it does not fit them."""
+    try:
+        if isinstance(patch, ListPatch):
+            return _apply_list(patch, cast("list[bytes]", parts))
+        made = dict(cast("dict[bytes, bytes]", parts))
+        for key in split(patch.gone):
+            del made[key]
+        for key, inner in patch.grown:
+            is_list = isinstance(inner, ListPatch)
+            old = split(made[key]) if is_list else split_map(made[key])
+            new = apply_encoded(inner, old)
+            made[key] = joined(new) if isinstance(new, list) else joined_map(new)
+        flat = split(patch.put)
+        made.update(zip(flat[::2], flat[1::2], strict=True))
+        return made
+    except (LookupError, TypeError, ValueError) as error:
+        raise CorruptCheckpointError("a value in parts", f"a part does not fit what it extends ({error})") from error
+
+
+def _apply_list(patch: ListPatch, parts: list[bytes]) -> list[bytes]:
+    made: list[bytes] = []
+    for piece in patch.pieces:
+        if isinstance(piece, bytes):
+            made += split(piece)
+        else:
+            made += _span_of(parts, piece)
+    return made
+
+
+def _span_of(elements: list[Any], span: tuple[int, int]) -> list[Any]:
+    start, stop = span
+    if not 0 <= start <= stop <= len(elements):
+        raise IndexError(f"elements {start} to {stop} of {len(elements)}")
+    return elements[start:stop]
+
+
+# ---- making the one of the other, decoded ------------------------------------------------------------------------
+
+
+def _decoded(patch: Patch, codec: Codec, channel: str) -> Any:
+    """A patch with values in the place of bytes."""
+
+    def listed(data: bytes) -> list[Any]:
+        made = codec.decode(data, channel=channel)
+        if type(made) is not list:
+            raise CorruptCheckpointError(f"channel {channel!r}", "a part is no list")
+        return made
+
+    if isinstance(patch, ListPatch):
+        return [piece if isinstance(piece, tuple) else listed(piece) for piece in patch.pieces]
+    flat = listed(patch.put)
+    if len(flat) % 2:
+        raise CorruptCheckpointError(f"channel {channel!r}", "a part has a key and no value")
+    grown = [(codec.decode(key, channel=channel), _decoded(inner, codec, channel)) for key, inner in patch.grown]
+    return listed(patch.gone), grown, list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _applied(patch: Any, made: Any) -> Any:
+    """What a decoded patch makes of a list or dict. That one is changed in place where it can be."""
+    if isinstance(patch, list):
+        if len(patch) == 2 and patch[0] == (0, len(made)) and isinstance(patch[1], list):
+            made += patch[1]
+            return made
+        out: list[Any] = []
+        for piece in patch:
+            out += _span_of(made, piece) if isinstance(piece, tuple) else piece
+        return out
+    gone, grown, put = patch
+    for key in gone:
+        del made[key]
+    for key, inner in grown:
+        made[key] = _applied(inner, made[key].copy())  # other values may hold it
+    made.update(put)
+    return made
+
+
+# ---- bytes ---------------------------------------------------------------------------------------------------------
+
+
+def split(data: bytes) -> list[bytes]:
+    """The elements of an encoded list."""
+    try:
+        return [bytes(raw) for raw in _raws(data)]
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise CorruptCheckpointError("a value in parts", f"its bytes are no list ({error})") from error
+
+
+def split_map(data: bytes) -> dict[bytes, bytes]:
+    """The entries of an encoded dict."""
+    first = data[0] if data else 0
+    if 0x80 <= first <= 0x8F:
+        count, start = first & 0x0F, 1
+    elif first in (0xDE, 0xDF):
+        start = 3 if first == 0xDE else 5
+        count = int.from_bytes(data[1:start], "big")
+    else:
+        raise CorruptCheckpointError("a value in parts", "its bytes are no dict")
+    flat = split(array_header(2 * count) + data[start:])
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def joined(parts: Sequence[bytes]) -> bytes:
+    """The list of these elements, encoded."""
+    return array_header(len(parts)) + b"".join(parts) if parts else _EMPTY
+
+
+def joined_map(parts: dict[bytes, bytes]) -> bytes:
+    """The dict of these entries, encoded."""
+    return map_header(len(parts)) + b"".join(_flat(parts.items()))
+
+
+def body(data: bytes) -> bytes:
+    """An encoded list without its header."""
+    first = data[0]
+    return data[1 if first <= 0x9F else 3 if first == 0xDC else 5 :]
+
+
+def length_of(data: bytes) -> int:
+    """How many elements an encoded list has; 0 for any other value."""
+    first = data[0] if data else 0
+    if 0x90 <= first <= 0x9F:
+        return first & 0x0F
+    return int.from_bytes(data[1 : 3 if first == 0xDC else 5], "big") if first in (0xDC, 0xDD) else 0
+
+
+def is_map(data: bytes) -> bool:
+    """Whether it is an encoded dict with plain keys."""
+    first = data[0] if data else 0
+    return 0x80 <= first <= 0x8F or first in (0xDE, 0xDF)
+
+
+def map_header(length: int) -> bytes:
+    if length < 16:
+        return bytes((0x80 | length,))
+    if length < 2**16:
+        return b"\xde" + length.to_bytes(2, "big")
+    return b"\xdf" + length.to_bytes(4, "big")
+
+
+def _flat(entries: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
+    return [each for entry in entries for each in entry]

@@ -1,0 +1,112 @@
+"""Taking a thread's claim so that nobody loses track of it, for runs and for upkeep alike."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Protocol, Self
+
+import anyio
+
+from .owner import this_process
+from .records import Claim, Owner
+
+CLAIM_SECONDS = 30.0
+"""How long a claim lasts after it was taken or renewed, when its process cannot be seen to be gone."""
+
+
+class Claims(Protocol):
+    """What claims are taken from: a saver."""
+
+    @property
+    def clock(self) -> Callable[[], float]: ...
+
+    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim: ...
+
+    async def renew(self, claim: Claim, *, expires_at: float) -> None: ...
+
+    async def release(self, claim: Claim) -> None: ...
+
+
+async def take(saver: Claims, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
+    """Claim a thread, in a task of its own: so a caller who is cancelled learns whether it had the thread already, and
+    gives it back.
+
+    Args:
+        now, expires_at: in unix seconds.
+
+    Raises:
+        ThreadBusyError: another claim is live.
+        StorageError
+    """
+    claim: Claim | None = None
+    failure: BaseException | None = None
+
+    async def do() -> None:
+        nonlocal claim, failure
+        with anyio.CancelScope(shield=True):
+            try:
+                claim = await saver.claim(thread_id, owner, now=now, expires_at=expires_at)
+            except anyio.get_cancelled_exc_class():
+                raise
+            except BaseException as error:  # which is to leave as it is, and in no group
+                failure = error
+
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(do)
+    except BaseException:
+        if claim is not None:
+            with anyio.CancelScope(shield=True):
+                await saver.release(claim)
+        raise
+    if failure is not None:
+        raise failure
+    assert claim is not None
+    return claim
+
+
+class Held:
+    """A thread's claim, for upkeep: by the saver's clock. Use it in `async with`, which gives it up.
+
+        async with Held(saver, "t") as held:
+            await saver.rewrite(held.claim, ...)
+
+    Raises:
+        ThreadBusyError: a run owns the thread, or somebody else who looks after it.
+    """
+
+    claim: Claim
+
+    def __init__(self, saver: Claims, thread_id: str) -> None:
+        self._saver = saver
+        self._thread_id = thread_id
+        self._owner = this_process(f"upkeep {os.urandom(8).hex()}")
+        self._until = 0.0
+
+    async def __aenter__(self) -> Self:
+        await self._take()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._saver.release(self.claim)
+
+    async def keep(self) -> None:
+        """Renew the claim when a third of its time is over. To be called now and then where something takes long."""
+        now = self._saver.clock()
+        if now > self._until - CLAIM_SECONDS * 2 / 3:
+            await self._saver.renew(self.claim, expires_at=now + CLAIM_SECONDS)
+            self._until = now + CLAIM_SECONDS
+
+    async def go_on_from(self, epoch: int) -> None:
+        """Take the claim again until its epoch is no smaller than one given: events that are stored under that one come
+        before those of the thread's next runs."""
+        while self.claim.epoch < epoch:
+            await self._take()
+
+    async def _take(self) -> None:
+        now = self._saver.clock()
+        until = now + CLAIM_SECONDS
+        self.claim = await take(self._saver, self._thread_id, self._owner, now=now, expires_at=until)
+        self._until = until

@@ -1,0 +1,101 @@
+"""Claims, as one statement for a whole batch: it looks at each thread, and takes those that may be taken.
+
+Whether a claim has lapsed by its time is asked in the statement. Whether its process is gone can only be asked on its
+own machine: then the claim is tried again, for just the epoch that was seen to be a dead one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import ThreadBusyError
+from ..owner import is_gone
+from ..records import Claim, Owner
+from .connecting import Cursor
+from .lane import Write
+from .rows import an_id_or_none, owner_of, owner_text
+from .texts import stored
+
+_STATEMENT = """
+WITH job AS MATERIALIZED (
+    SELECT * FROM unnest(%b::int[], %b::text[], %b::text[], %b::text[], %b::float8[], %b::float8[], %b::bigint[])
+    AS j (n, thread_id, run_id, owner, now, expires_at, dead)
+), seen AS MATERIALIZED (
+    SELECT j.*, t.thread, t.epoch, t.newest, t.owner AS holder, t.expires_at AS until,
+        t.owner IS NULL OR t.expires_at <= j.now OR t.owner = j.owner OR t.epoch = j.dead AS is_free
+    FROM job j LEFT JOIN {s}.pregel_threads t ON t.thread_id = j.thread_id
+), free AS MATERIALIZED (
+    SELECT s.n, s.run_id, s.owner, s.expires_at, t.thread
+    FROM seen s JOIN {s}.pregel_threads t ON t.thread = s.thread AND t.epoch = s.epoch
+        AND t.owner IS NOT DISTINCT FROM s.holder AND t.expires_at IS NOT DISTINCT FROM s.until
+    WHERE s.is_free
+    FOR UPDATE OF t SKIP LOCKED
+), taken AS (
+    UPDATE {s}.pregel_threads t
+    SET epoch = t.epoch + 1, seq = 0, run_id = f.run_id, owner = f.owner, expires_at = f.expires_at
+    FROM free f WHERE t.thread = f.thread
+    RETURNING f.n, t.epoch, t.newest
+), made AS (
+    INSERT INTO {s}.pregel_threads (thread_id, epoch, seq, run_id, owner, expires_at)
+    SELECT thread_id, 1, 0, run_id, owner, expires_at FROM seen WHERE thread IS NULL ORDER BY thread_id COLLATE "C"
+    ON CONFLICT (thread_id) DO NOTHING
+    RETURNING thread_id, epoch
+)
+SELECT s.n, coalesce(taken.epoch, made.epoch), taken.newest, s.thread IS NULL OR s.is_free, s.epoch, s.holder, s.until
+FROM seen s LEFT JOIN taken USING (n) LEFT JOIN made ON made.thread_id = s.thread_id
+"""
+
+
+class Wanted(Write[Claim]):
+    """A claim that somebody wants. Arguments as those of the verb."""
+
+    __slots__ = ("dead", "expires_at", "now", "owner", "text")
+
+    def __init__(self, thread_id: str, owner: Owner, now: float, expires_at: float) -> None:
+        super().__init__(thread_id)
+        self.owner = owner
+        self.text = owner_text(owner)
+        self.now = now
+        self.expires_at = expires_at
+        self.dead: int | None = None  # the epoch of a claim whose process is gone
+
+
+class Claiming:
+    """The statement of one schema.
+
+    Args:
+        schema: quoted.
+    """
+
+    def __init__(self, schema: str) -> None:
+        self._statement = _STATEMENT.format(s=schema).encode()
+
+    async def store(self, cursor: Cursor, writes: Sequence[Wanted]) -> list[Wanted]:
+        """See `lane.Store`."""
+        parameters: list[object] = [
+            list(range(len(writes))),
+            [stored(write.thread_id) for write in writes],
+            [stored(write.owner.run_id) for write in writes],
+            [write.text for write in writes],
+            [write.now for write in writes],
+            [write.expires_at for write in writes],
+            [write.dead for write in writes],
+        ]
+        await cursor.execute(self._statement, parameters, binary=True)
+        again: list[Wanted] = []
+        for n, epoch, newest, was_free, seen, holder, until in await cursor.fetchall():
+            write = writes[n]
+            if epoch is not None:
+                write.value = Claim(
+                    thread_id=write.thread_id, epoch=epoch, owner=write.owner, newest=an_id_or_none(newest)
+                )
+            elif was_free:
+                again.append(write)  # somebody else is at it
+            else:
+                found = owner_of(holder, write.thread_id)
+                if is_gone(found) and write.dead != seen:
+                    write.dead = seen
+                    again.append(write)
+                else:
+                    write.error = ThreadBusyError(write.thread_id, holder=str(found), expires_at=until or 0.0)
+        return again

@@ -1,0 +1,210 @@
+"""Where connections come from: a pool of the saver's own, or the user's; and what is done when they break."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, TypeAlias, TypeVar
+
+import psycopg
+import psycopg.conninfo
+import psycopg.rows
+import psycopg_pool
+from psycopg.pq import TransactionStatus
+
+from ..errors import SaverClosedError
+from .failures import UnreachableError, is_lost, is_to_be_tried_again
+
+T = TypeVar("T")
+
+Connection: TypeAlias = psycopg.AsyncConnection[Any]
+Cursor: TypeAlias = psycopg.AsyncCursor[tuple[Any, ...]]
+Pool: TypeAlias = psycopg_pool.AsyncConnectionPool[Any]
+
+# A server that has gone without a word is noticed within a minute, and not after the hours that TCP takes.
+_DEFAULTS: dict[str, str | int] = {
+    "connect_timeout": 10,
+    "keepalives_idle": 20,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 50_000,
+    "fallback_application_name": "pregel_async",
+}
+_OPTIONS = {"autocommit": True, "prepare_threshold": None}
+"""Of connections: each statement is a transaction; none is prepared, as behind a pooler the next may be elsewhere."""
+
+_FIRST_WAIT, _LONGEST_WAIT = 0.2, 2.0
+"""Seconds to wait for the pool before it is asked again. That makes it try to connect again, if that has failed."""
+
+
+class Source:
+    """Where connections come from. Its methods are called on one event loop, that of the pool.
+
+    Args:
+        conn: a URL or another connection string, of which a pool is made; or a pool, which stays the user's.
+        schema: named in messages.
+        pool_size: of the pool that is made.
+        reconnect_timeout: seconds to wait for a connection in all, while a server is away.
+
+    Attributes:
+        pool: while open.
+        name: how messages call the database.
+        conninfo: the connection string; None when a user's pool computes it.
+    """
+
+    def __init__(self, conn: str | Pool, *, schema: str, pool_size: int, reconnect_timeout: float) -> None:
+        self.given = None if isinstance(conn, str) else conn
+        self.reconnect_timeout = reconnect_timeout
+        self.pool: Pool | None = None
+        self._size = pool_size
+        if isinstance(conn, str):
+            self.conninfo: str | None = with_defaults(conn)
+        else:
+            self.conninfo = conn.conninfo if isinstance(conn.conninfo, str) else None
+        self.name = _described(self.conninfo, schema)
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncGenerator[None, None]:
+        """Have a pool for the length of a block. A user's pool is neither opened nor closed."""
+        if self.given is not None:
+            if self.given.closed:
+                raise SaverClosedError(f"{self.name}: the pool is not open. Open it first, and close it last")
+            self.pool = self.given
+            yield
+            return
+        assert self.conninfo is not None
+        # It gives up at the first failure to connect, and tries again when it is next asked: by itself it would go on
+        # trying at ever longer intervals, and be there long after the server is.
+        self.pool = psycopg_pool.AsyncConnectionPool(
+            self.conninfo, kwargs=_OPTIONS, min_size=1, max_size=self._size, open=False, reconnect_timeout=0.0
+        )
+        try:
+            await self.pool.open()
+            yield
+        finally:
+            await self.pool.close()
+
+    async def first(self, work: Callable[[Cursor], Awaitable[T]]) -> T:
+        """Work on a connection made for it, so that what keeps it from being made is raised at once. Of a user's pool,
+        on one of the pool's."""
+        if self.given is not None or self.conninfo is None:
+            return await self.reach(work)
+        async with await self.connect(self.conninfo) as connection:
+            return await work(_cursor(connection))
+
+    async def connect(self, conninfo: str) -> Connection:
+        """A connection that belongs to no pool."""
+        try:
+            return await psycopg.AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
+        except psycopg.OperationalError as error:
+            raise UnreachableError(f"no connection to the server ({_in_a_line(error)})") from error
+
+    async def reach(
+        self, work: Callable[[Cursor], Awaitable[T]], *, interrupted: Callable[[], None] | None = None
+    ) -> T:
+        """Work on a connection of the pool; and once more, on another, if that breaks, until the server is there again.
+
+        Args:
+            work: may be begun several times. It leaves no transaction open, unless it raises.
+            interrupted: called when the connection broke while it worked: what it was to write may be stored or not.
+
+        Raises:
+            UnreachableError: there was no connection for `reconnect_timeout` seconds.
+        """
+        assert self.pool is not None
+        deadline = time.monotonic() + self.reconnect_timeout
+        wait, broke = _FIRST_WAIT, False
+        while True:
+            connection: Connection | None = None
+            try:
+                left = max(deadline - time.monotonic(), 0.01)
+                borrowed: Connection = await self.pool.getconn(timeout=min(wait, left))
+                connection = borrowed
+                return await _on(borrowed, work)
+            except (psycopg_pool.PoolTimeout, psycopg_pool.TooManyRequests):
+                wait = min(wait * 1.5, _LONGEST_WAIT)
+                failure: Exception | None = None
+            except psycopg.Error as error:
+                failure = error
+                if not is_lost(error, connection):
+                    if not is_to_be_tried_again(error) or time.monotonic() >= deadline:
+                        raise
+                elif connection is not None:
+                    broke = True
+                    if interrupted is not None:
+                        interrupted()
+            finally:
+                if connection is not None:
+                    await self.pool.putconn(connection)
+            if time.monotonic() >= deadline:
+                await self._give_up(failure, unknown=broke and interrupted is not None)
+            if failure is not None:
+                await asyncio.sleep(random.uniform(0.01, 0.05))
+
+    async def _give_up(self, failure: Exception | None, *, unknown: bool) -> None:
+        seconds = f"{self.reconnect_timeout:g} s"
+        told = f"the server was not to be reached for {seconds}"
+        if failure is None:
+            told = f"the pool had no connection for {seconds}"
+            if self.given is None and self.conninfo is not None:
+                try:
+                    await (await self.connect(self.conninfo)).close()
+                except UnreachableError as error:  # the pool does not tell
+                    failure, told = error, f"{told}: {error}"
+                else:
+                    told = f"{told}, while the server takes connections: all are in use. Make the pool larger"
+        else:
+            told = f"{told} ({_in_a_line(failure)})"
+        if unknown:
+            told = (
+                f"{told}. The connection broke while a transaction was under way, and whether it was stored is not "
+                "known yet: the thread's state says, and a resume goes on from there"
+            )
+        raise UnreachableError(f"{told}.") from failure
+
+
+async def _on(connection: Connection, work: Callable[[Cursor], Awaitable[T]]) -> T:
+    """Work on a borrowed connection, with the options that statements here expect, and leave it as it was."""
+    autocommit, threshold = connection.autocommit, connection.prepare_threshold
+    connection.prepare_threshold = None
+    if not autocommit:
+        await connection.set_autocommit(True)
+    try:
+        return await work(_cursor(connection))
+    finally:
+        connection.prepare_threshold = threshold
+        if not connection.closed:
+            with contextlib.suppress(psycopg.Error):  # the pool finds it broken, and makes another
+                if connection.info.transaction_status != TransactionStatus.IDLE:
+                    await connection.rollback()
+                if not autocommit:
+                    await connection.set_autocommit(False)
+
+
+def _cursor(connection: Connection) -> Cursor:
+    return psycopg.AsyncCursor(connection, row_factory=psycopg.rows.tuple_row)
+
+
+def with_defaults(conninfo: str) -> str:
+    """A connection string that says what it did not say, and texts in UTF-8, whatever the environment says."""
+    given = psycopg.conninfo.conninfo_to_dict(conninfo)
+    more = {k: v for k, v in _DEFAULTS.items() if k not in given}
+    return psycopg.conninfo.make_conninfo(conninfo, **more, client_encoding="UTF8")
+
+
+def _described(conninfo: str | None, schema: str) -> str:
+    """A database in words, without its password."""
+    if conninfo is None:
+        return f"PostgreSQL, schema {schema!r}"
+    known = psycopg.conninfo.conninfo_to_dict(conninfo)
+    database = known.get("dbname") or known.get("service") or known.get("user") or ""
+    place = known.get("host") or known.get("hostaddr") or "this machine"
+    port = f":{known['port']}" if known.get("port") else ""
+    return f"PostgreSQL database {database!r} on {place}{port}, schema {schema!r}"
+
+
+def _in_a_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,195 @@
+"""Group commit: writes that arrive while a transaction is under way share the next one.
+
+A batch takes the oldest write of each thread, of the threads in turn, up to a number and a size. So a thread's writes
+are stored in their order, each in a transaction after the last one's, and a thread that writes without end takes one
+place in each batch, like the others. Each caller is told when the transaction of its own write is durable.
+
+A batch is one statement, which says for each write whether it was done (see `writing`). When the statement fails, the
+batch was rolled back whole; it is halved, and each half tried, until the write that is to blame stands alone.
+A write whose thread is locked by another connection is put aside for some milliseconds, and holds up nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+from ..bridge import until
+from ..errors import StorageLockedError
+from .connecting import Cursor
+from .driver import Driver, Work
+from .failures import is_everybodys, translate
+
+T = TypeVar("T")
+
+MOST = 256
+"""Writes in a batch."""
+
+MOST_BYTES = 4_000_000
+"""Payload of a batch, in bytes; a write that is larger goes alone."""
+
+PAUSE = (0.004, 0.02)
+"""Seconds after which a write is tried again whose thread was locked, at least and at most."""
+
+
+class Write(Work[T]):
+    """A write that waits for its turn.
+
+    Attributes:
+        thread_id: whose writes it keeps its order with.
+        size: of its payload, in bytes.
+        unsure: a transaction with it was under way when a connection broke: it may be stored already.
+    """
+
+    __slots__ = ("patience", "size", "thread_id", "unsure")
+
+    def __init__(self, thread_id: str, size: int = 0) -> None:
+        super().__init__()
+        self.thread_id = thread_id
+        self.size = size
+        self.unsure = False
+        self.patience: float | None = None  # until when it is tried again, once it was locked out
+
+    def queued(self) -> None:
+        """It has its place now, behind all that were taken in before."""
+
+
+W = TypeVar("W", bound=Write[Any])
+
+
+class Store(Protocol[W]):
+    """How a batch is done, in one transaction on a connection in autocommit mode."""
+
+    async def __call__(self, cursor: Cursor, writes: Sequence[W]) -> Sequence[W]:
+        """Give each write its value or its error, and return those that were locked out."""
+        ...
+
+
+class Lane(Generic[W]):
+    """Takes writes from any thread and event loop, and stores them in batches.
+
+    Args:
+        driver: whose loop does it.
+        store: does a batch.
+        width: how many transactions may be under way at the same time. They never have a thread in common.
+        busy_timeout: seconds for which a write that is locked out is tried again.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        store: Store[W],
+        *,
+        width: int,
+        busy_timeout: float,
+    ) -> None:
+        self._driver = driver
+        self._store = store
+        self._width = width
+        self._busy_timeout = busy_timeout
+        # All of it under the driver's lock.
+        self._waiting: dict[str, deque[W]] = {}  # by thread, in the order of their turns
+        self._under_way: set[str] = set()  # threads
+        self._servers = 0
+
+    async def do(self, write: W) -> None:
+        """Have a write stored, and return when it is durable, or raise its error.
+
+        Raises:
+            SaverClosedError: the saver is not open, or is in another process.
+        """
+        await until(lambda waiter: self._driver.submit(write, waiter, partial(self._queue, write)))
+
+    def _queue(self, write: W) -> None:
+        if self._servers < self._width:
+            self._driver.post(self._serve)
+            self._servers += 1
+        self._waiting.setdefault(write.thread_id, deque()).append(write)
+        write.queued()
+
+    # ---- on the driver's loop --------------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        while batch := self._take():
+            await self._settle(batch)
+
+    def _take(self) -> list[W]:
+        """The next batch; an empty one when there is nothing to do, and then this server has ended."""
+        with self._driver.lock:
+            batch: list[W] = []
+            size = 0
+            for thread_id, writes in list(self._waiting.items()):
+                if thread_id in self._under_way:
+                    continue
+                size += writes[0].size
+                if batch and size > MOST_BYTES:
+                    break
+                batch.append(writes.popleft())
+                del self._waiting[thread_id]
+                if writes:
+                    self._waiting[thread_id] = writes  # its next turn comes after the others'
+                if len(batch) == MOST:
+                    break
+            self._under_way.update(write.thread_id for write in batch)
+            if not batch:
+                self._servers -= 1
+            return batch
+
+    async def _settle(self, batch: Sequence[W]) -> None:
+        """Do a batch, in one transaction if it can be, and tell its callers."""
+        pieces = [batch]
+        while pieces:
+            piece = pieces.pop()
+            try:
+                locked = await self._driver.source.reach(
+                    partial(self._store, writes=piece), interrupted=partial(_interrupted, piece)
+                )
+            except Exception as error:
+                if len(piece) > 1 and not is_everybodys(error):
+                    half = len(piece) // 2
+                    pieces += (piece[half:], piece[:half])
+                    continue
+                for write in piece:
+                    write.error = translate(error, self._driver.source.name)
+                locked = ()
+            again = [write for write in locked if self._has_patience(write)]
+            for write in again:
+                self._driver.begin(partial(self._later, write))
+            done = [write for write in piece if write not in again]
+            with self._driver.lock:
+                self._under_way.difference_update(write.thread_id for write in done)
+            self._driver.tell(done)
+
+    def _has_patience(self, write: W) -> bool:
+        now = time.monotonic()
+        if write.patience is None:
+            write.patience = now + self._busy_timeout
+        if now < write.patience:
+            return True
+        write.error = StorageLockedError(
+            f"{self._driver.source.name}: another connection holds the lock on thread {write.thread_id!r} for longer "
+            "than the busy timeout. Nothing was stored. End what holds it, or pass a longer busy_timeout."
+        )
+        return False
+
+    async def _later(self, write: W) -> None:
+        """Put a write back in its place after a pause. Until then its thread counts as under way, to keep its order."""
+        await asyncio.sleep(random.uniform(*PAUSE))
+        with self._driver.lock:
+            self._under_way.discard(write.thread_id)
+            writes = self._waiting.pop(write.thread_id, deque())
+            writes.appendleft(write)
+            self._waiting = {write.thread_id: writes, **self._waiting}
+            if self._servers < self._width:
+                self._servers += 1
+                self._driver.begin(self._serve)
+
+
+def _interrupted(writes: Sequence[Write[Any]]) -> None:
+    for write in writes:
+        write.unsure = True

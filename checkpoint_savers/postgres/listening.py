@@ -1,0 +1,105 @@
+"""Hearing that a thread was given up: one connection that listens, for all who wait in this process.
+
+LISTEN belongs to a session, which behind a transaction pooler is not the client's. So it is only done where a direct
+connection is given. NOTIFY is sent by whoever gives a thread up, in the same transaction, and works through poolers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+from collections.abc import Callable
+
+import anyio
+import psycopg
+
+from ..bridge import here
+from .connecting import Source
+from .driver import Driver
+from .failures import UnreachableError
+from .writing import CHANNEL
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+"""Seconds between two attempts to connect."""
+
+Ear = Callable[[], None]
+
+
+class Listener:
+    """Those who wait for a thread, and the connection that hears for them.
+
+    The connection is made when somebody first waits, and again when it breaks. Whoever waits looks for himself, too.
+
+    Args:
+        source: makes the connection.
+        conninfo: of a direct connection.
+    """
+
+    def __init__(self, source: Source, conninfo: str) -> None:
+        self._source = source
+        self._conninfo = conninfo
+        self._lock = threading.Lock()
+        self._waiting: dict[str, set[Ear]] = {}  # by what NOTIFY says of a thread
+        self._is_served = False
+        self._scope: anyio.CancelScope | None = None
+
+    async def hear(self, said: str, driver: Driver) -> None:
+        """Return when something is said, or may have been.
+
+        Raises:
+            SaverClosedError
+        """
+        event, post = anyio.Event(), here()
+
+        def ear() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop of whoever waits has ended
+                post(event.set)
+
+        with self._lock:
+            self._waiting.setdefault(said, set()).add(ear)
+        try:
+            driver.ask(self._serve_once)
+            await event.wait()
+        finally:
+            with self._lock:
+                ears = self._waiting[said]
+                ears.discard(ear)
+                if not ears:
+                    del self._waiting[said]
+
+    # ---- on the driver's loop --------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Nothing is heard any more."""
+        self._is_served = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def _serve_once(self) -> None:
+        if self._is_served:
+            return
+        self._is_served = True
+        with anyio.CancelScope() as self._scope:
+            pause = FIRST_PAUSE
+            while True:
+                try:
+                    async with await self._source.connect(self._conninfo) as connection:
+                        await connection.execute(f"LISTEN {CHANNEL}".encode())
+                        pause = FIRST_PAUSE
+                        self._call(None)  # what was said before is not heard
+                        async for notify in connection.notifies():
+                            self._call(notify.payload)
+                except (UnreachableError, psycopg.Error):
+                    await asyncio.sleep(random.uniform(0.5, 1.0) * pause)
+                    pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _call(self, said: str | None) -> None:
+        with self._lock:
+            if said is None:
+                ears = [ear for each in self._waiting.values() for ear in each]
+            else:
+                ears = list(self._waiting.get(said, ()))
+        for ear in ears:
+            ear()

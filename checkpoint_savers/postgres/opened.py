@@ -1,0 +1,57 @@
+"""What there is of a saver while it is open: the driver's loop, the lanes of its writes, and who listens."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from ..records import Claim
+from .claiming import Claiming, Wanted
+from .connecting import Source
+from .driver import Driver
+from .lane import Lane
+from .listening import Listener
+from .writing import Held, Writing
+
+
+class Opened:
+    """
+    Args:
+        source, prepare: as for `Driver`.
+        claiming, writing: store what the lanes take.
+        direct: connection string of a direct connection to listen on, or "".
+        writers: transactions at most at the same time for commits.
+        busy_timeout: as for `Lane`.
+
+    Attributes:
+        driver: to be opened, and closed.
+        listener: None without a direct connection.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        prepare: Callable[[], Awaitable[None]],
+        claiming: Claiming,
+        writing: Writing,
+        *,
+        direct: str,
+        writers: int,
+        busy_timeout: float,
+    ) -> None:
+        self.listener = Listener(source, direct) if direct else None
+        self.driver = Driver(source, prepare, self._closing)
+        # Apart from each other: no commit waits for a claim, which may wait for another process's.
+        self._claims: Lane[Wanted] = Lane(self.driver, claiming.store, width=1, busy_timeout=busy_timeout)
+        self._writes: Lane[Held] = Lane(self.driver, writing.store, width=writers, busy_timeout=busy_timeout)
+
+    async def claimed(self, wanted: Wanted) -> Claim:
+        await self._claims.do(wanted)
+        return wanted.told()
+
+    async def written(self, held: Held) -> None:
+        await self._writes.do(held)
+        held.told()
+
+    def _closing(self) -> None:
+        if self.listener is not None:
+            self.listener.stop()

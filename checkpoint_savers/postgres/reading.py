@@ -1,0 +1,211 @@
+"""What is read, each as one statement: so it is of one moment, and one round trip."""
+
+from __future__ import annotations
+
+from ..errors import CorruptCheckpointError
+from ..records import (
+    Chain,
+    CheckpointId,
+    CheckpointRow,
+    EventKey,
+    EventRow,
+    TaskRecord,
+    ThreadDump,
+)
+from .connecting import Cursor
+from .rows import Raw, an_id, an_id_or_none, events_of, records_of, rows_of, where_of
+from .texts import stored, stored_or_none, told
+
+# Parts of one answer, each with a number: the head and the asked row's place; the rows between the full row and the
+# milestone; those between the milestone, or the full row, and the asked one; the asked one's records.
+_READ = """
+WITH asked AS MATERIALIZED (
+    SELECT t.thread, h.ns, h.checkpoint_id AS head, c.checkpoint_id, c.base_id, b.base_id AS first_id
+    FROM {s}.pregel_threads t
+    JOIN {s}.pregel_heads h ON h.thread = t.thread AND h.ns = %b
+    LEFT JOIN {s}.pregel_checkpoints c
+        ON c.thread = h.thread AND c.ns = h.ns AND c.checkpoint_id = coalesce(%b::text, h.checkpoint_id)
+    LEFT JOIN {s}.pregel_checkpoints b ON b.thread = h.thread AND b.ns = h.ns AND b.checkpoint_id = c.base_id
+    WHERE t.thread_id = %b
+)
+SELECT 0, head, checkpoint_id, base_id, first_id, NULL::bigint, NULL, NULL::boolean, NULL::bytea FROM asked
+UNION ALL
+SELECT 1, c.ns, c.checkpoint_id, c.parent_id, c.base_id, c.step, c.metadata, c.pinned, c.frame
+FROM asked a JOIN {s}.pregel_checkpoints c
+    ON c.thread = a.thread AND c.ns = a.ns AND c.base_id = a.first_id AND c.checkpoint_id <= a.base_id
+WHERE a.first_id <> a.base_id
+UNION ALL
+SELECT 1, c.ns, c.checkpoint_id, c.parent_id, c.base_id, c.step, c.metadata, c.pinned, c.frame
+FROM asked a JOIN {s}.pregel_checkpoints c
+    ON c.thread = a.thread AND c.ns = a.ns AND c.base_id = a.base_id AND c.checkpoint_id <= a.checkpoint_id
+UNION ALL
+SELECT 2, r.ns, r.checkpoint_id, r.task_id, r.kind, r.idx, NULL, NULL, r.frame
+FROM asked a JOIN {s}.pregel_records r
+    ON r.thread = a.thread AND r.ns = a.ns AND r.checkpoint_id = a.checkpoint_id
+"""
+_SEGMENT = """
+WITH found AS MATERIALIZED (
+    SELECT c.* FROM {s}.pregel_threads t JOIN {s}.pregel_checkpoints c ON c.thread = t.thread
+    WHERE t.thread_id = %b AND c.ns = %b AND c.base_id = %b
+)
+SELECT 1, ns, checkpoint_id, parent_id, base_id, step, metadata, pinned, frame FROM found
+UNION ALL
+SELECT 2, r.ns, r.checkpoint_id, r.task_id, r.kind, r.idx, NULL, NULL, r.frame
+FROM found f JOIN {s}.pregel_records r USING (thread, ns, checkpoint_id)
+"""
+_EVENTS = """
+SELECT e.checkpoint_id, e.epoch, e.position, e.kind, e.frame
+FROM {s}.pregel_threads t JOIN {s}.pregel_events e ON e.thread = t.thread
+WHERE t.thread_id = %b AND (e.checkpoint_id, e.epoch, e.position) >= (%b, %b::bigint, %b::bigint)
+ORDER BY e.checkpoint_id, e.epoch, e.position LIMIT %b
+"""
+_HEADER = """
+SELECT t.thread_id, c.ns, c.checkpoint_id, c.parent_id, c.base_id, c.step, c.metadata, octet_length(c.frame), c.pinned
+FROM {s}.pregel_threads t JOIN {s}.pregel_checkpoints c ON c.thread = t.thread
+"""
+_PAGE_OF_THREAD = f"""{_HEADER}
+WHERE t.thread_id = %b AND (%b::text IS NULL OR (c.checkpoint_id, c.ns) < (%b, %b)) AND (%b::text IS NULL OR c.ns = %b)
+ORDER BY c.checkpoint_id DESC, c.ns DESC LIMIT %b
+"""
+_PAGE_OF_ALL = f"""{_HEADER}
+WHERE (%b::text IS NULL OR (c.checkpoint_id, t.thread_id, c.ns) < (%b, %b, %b)) AND (%b::text IS NULL OR c.ns = %b)
+ORDER BY c.checkpoint_id DESC, t.thread_id DESC, c.ns DESC LIMIT %b
+"""
+_THREADS = """
+SELECT t.thread_id, t.epoch, t.owner, t.expires_at, t.newest, h.checkpoint_id, c.metadata
+FROM {s}.pregel_threads t
+LEFT JOIN {s}.pregel_heads h ON h.thread = t.thread AND h.ns = ''
+LEFT JOIN {s}.pregel_checkpoints c ON c.thread = h.thread AND c.ns = h.ns AND c.checkpoint_id = h.checkpoint_id
+WHERE %b::text IS NULL OR t.thread_id > %b
+ORDER BY t.thread_id LIMIT %b
+"""
+_THREAD = "SELECT thread FROM {s}.pregel_threads WHERE thread_id = %b"
+_ALL_HEADS = "SELECT ns, checkpoint_id FROM {s}.pregel_heads WHERE thread = %b ORDER BY ns"
+_ALL_ROWS = """
+SELECT ns, checkpoint_id, parent_id, base_id, step, metadata, pinned, frame FROM {s}.pregel_checkpoints
+WHERE thread = %b
+"""
+_ALL_RECORDS = "SELECT ns, checkpoint_id, task_id, idx, kind, frame FROM {s}.pregel_records WHERE thread = %b"
+_ALL_EVENTS = """
+SELECT checkpoint_id, epoch, position, kind, frame FROM {s}.pregel_events
+WHERE thread = %b ORDER BY checkpoint_id, epoch, position
+"""
+
+_FIRST = (CheckpointId(""), 0, 0)
+"""A key that is smaller than every row's."""
+
+_MOST = 2**63 - 1
+"""The greatest number that a column takes. A key to begin at may come from a reader far away, and hold any."""
+
+
+class Reading:
+    """The statements of one schema.
+
+    Args:
+        schema: quoted.
+    """
+
+    def __init__(self, schema: str) -> None:
+        def of(text: str) -> bytes:
+            return text.format(s=schema).encode()
+
+        self._read = of(_READ)
+        self._segment = of(_SEGMENT)
+        self._events = of(_EVENTS)
+        self._page_of_thread = of(_PAGE_OF_THREAD)
+        self._page_of_all = of(_PAGE_OF_ALL)
+        self._threads = of(_THREADS)
+        self._thread = of(_THREAD)
+        self._all_heads = of(_ALL_HEADS)
+        self._all_rows = of(_ALL_ROWS)
+        self._all_records = of(_ALL_RECORDS)
+        self._all_events = of(_ALL_EVENTS)
+
+    async def read(self, cursor: Cursor, thread_id: str, ns: str, checkpoint_id: CheckpointId | None) -> Chain | None:
+        where = where_of(thread_id, ns)
+        raw = await _all(cursor, self._read, stored(ns), stored_or_none(checkpoint_id), stored(thread_id))
+        places, rows, records = _parts(raw, where)
+        if not places:
+            return None
+        head, asked, base, first = (an_id_or_none(text) for text in places[0][1:5])
+        assert head is not None
+        if asked is None:
+            if checkpoint_id is None:
+                raise CorruptCheckpointError(where, f"its head, checkpoint {head}, is missing")
+            return None
+        if not rows or rows[0].checkpoint_id != first or rows[-1].checkpoint_id != asked:
+            raise CorruptCheckpointError(f"{where}, checkpoint {asked}", f"the base of its chain, {base}, is missing")
+        return Chain(rows=rows, records=records, head=head)
+
+    async def segment(
+        self, cursor: Cursor, thread_id: str, ns: str, base_id: CheckpointId
+    ) -> tuple[tuple[CheckpointRow, ...], tuple[TaskRecord, ...]]:
+        raw = await _all(cursor, self._segment, stored(thread_id), stored(ns), stored(base_id))
+        _, rows, records = _parts(raw, where_of(thread_id, ns))
+        return rows, records
+
+    async def events(self, cursor: Cursor, thread_id: str, since: EventKey | None, limit: int) -> tuple[EventRow, ...]:
+        checkpoint_id, *numbers = _FIRST if since is None else since
+        bound = [min(max(number, -_MOST), _MOST) for number in numbers]
+        raw = await _all(
+            cursor, self._events, stored(thread_id), stored(checkpoint_id), *bound, min(max(limit, 0), _MOST)
+        )
+        return events_of(raw, f"{where_of(thread_id)}, its events")
+
+    async def page(
+        self, cursor: Cursor, thread_id: str | None, ns: str | None, before: tuple[str, str, str] | None, limit: int
+    ) -> list[Raw]:
+        """Raw header rows, newest first, after a position (checkpoint id, thread id, namespace)."""
+        checkpoint_id, after_thread, after_ns = (None,) * 3 if before is None else map(stored, before)
+        of_ns = (stored_or_none(ns), stored_or_none(ns))
+        if thread_id is None:
+            everywhere = (checkpoint_id, checkpoint_id, after_thread, after_ns)
+            return await _all(cursor, self._page_of_all, *everywhere, *of_ns, limit)
+        within = (checkpoint_id, checkpoint_id, after_ns)
+        return await _all(cursor, self._page_of_thread, stored(thread_id), *within, *of_ns, limit)
+
+    async def threads(self, cursor: Cursor, after: str | None, limit: int) -> list[Raw]:
+        """Raw thread headers, in the order of their ids."""
+        return await _all(cursor, self._threads, stored_or_none(after), stored_or_none(after), limit)
+
+    async def dump(self, cursor: Cursor, thread_id: str) -> ThreadDump | None:
+        where = where_of(thread_id)
+        await cursor.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        found = await _all(cursor, self._thread, stored(thread_id))
+        heads: list[Raw] = []
+        rows: list[Raw] = []
+        records: list[Raw] = []
+        events: list[Raw] = []
+        if found:
+            heads = await _all(cursor, self._all_heads, found[0][0])
+            rows = await _all(cursor, self._all_rows, found[0][0])
+            records = await _all(cursor, self._all_records, found[0][0])
+            events = await _all(cursor, self._all_events, found[0][0])
+        await cursor.execute(b"COMMIT")
+        if not rows:
+            return None
+        return ThreadDump(
+            heads={told(ns): an_id(checkpoint_id) for ns, checkpoint_id in heads},
+            rows=rows_of(rows, where),
+            records=records_of(records, where),
+            events=events_of(events, where),
+        )
+
+
+async def _all(cursor: Cursor, statement: bytes, *parameters: object) -> list[Raw]:
+    await cursor.execute(statement, parameters, binary=True)
+    return await cursor.fetchall()
+
+
+def _parts(raw: list[Raw], where: str) -> tuple[list[Raw], tuple[CheckpointRow, ...], tuple[TaskRecord, ...]]:
+    places = [row for row in raw if row[0] == 0]
+    rows = rows_of((row[1:] for row in raw if row[0] == 1), where)
+    records = records_of(
+        (
+            (ns, checkpoint_id, task_id, index, kind, frame)
+            for part, ns, checkpoint_id, task_id, kind, index, _, _, frame in raw
+            if part == 2
+        ),
+        where,
+    )
+    return places, rows, records

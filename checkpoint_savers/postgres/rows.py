@@ -1,0 +1,145 @@
+"""From what is stored to records. The tables' types hold much of it; what they cannot is checked here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, get_args
+
+import msgspec
+
+from ..errors import CorruptCheckpointError
+from ..metadata import read_metadata
+from ..records import (
+    CheckpointId,
+    CheckpointRow,
+    EventKind,
+    EventRow,
+    Header,
+    Owner,
+    RecordKind,
+    TaskId,
+    TaskRecord,
+    ThreadHeader,
+)
+from .texts import told
+
+Raw = tuple[Any, ...]
+"""What a query gives."""
+
+_RECORD_KINDS = frozenset(get_args(RecordKind))
+_EVENT_KINDS = frozenset(get_args(EventKind))
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Owner).decode
+
+
+def owner_text(owner: Owner) -> str:
+    """The same text for the same owner: so claims are compared."""
+    return _encode(owner).decode()
+
+
+def owner_of(text: str, thread_id: str) -> Owner:
+    try:
+        return _decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise CorruptCheckpointError(where_of(thread_id), f"the owner of its claim cannot be read ({error})") from error
+
+
+def an_id(text: str) -> CheckpointId:
+    return CheckpointId(told(text))
+
+
+def an_id_or_none(text: str | None) -> CheckpointId | None:
+    return None if text is None else CheckpointId(told(text))
+
+
+def rows_of(raw: Iterable[Raw], where: str) -> tuple[CheckpointRow, ...]:
+    """In the order of their ids. Raw: ns, checkpoint id, parent, base, step, metadata, pinned, frame."""
+    rows = [
+        CheckpointRow(
+            ns=told(ns),
+            checkpoint_id=an_id(checkpoint_id),
+            parent_id=an_id_or_none(parent_id),
+            base_id=an_id(base_id),
+            step=step,
+            metadata=read_metadata(metadata, f"{where}, checkpoint {checkpoint_id}"),
+            frame=frame,
+            pinned=pinned,
+        )
+        for ns, checkpoint_id, parent_id, base_id, step, metadata, pinned, frame in raw
+    ]
+    rows.sort(key=lambda row: (row.checkpoint_id, row.ns))
+    return tuple(rows)
+
+
+def records_of(raw: Iterable[Raw], where: str) -> tuple[TaskRecord, ...]:
+    """In the order of checkpoint, namespace, index and task. Raw: ns, checkpoint id, task id, index, kind, frame."""
+    records = [
+        TaskRecord(
+            ns=told(ns),
+            checkpoint_id=an_id(checkpoint_id),
+            task_id=TaskId(told(task_id)),
+            index=index,
+            kind=_known(kind, _RECORD_KINDS, where),
+            frame=frame,
+        )
+        for ns, checkpoint_id, task_id, index, kind, frame in raw
+    ]
+    records.sort(key=lambda record: (record.checkpoint_id, record.ns, record.index, record.task_id))
+    return tuple(records)
+
+
+def events_of(raw: Iterable[Raw], where: str) -> tuple[EventRow, ...]:
+    """Raw: checkpoint id, epoch, position, kind, frame; in the order in which they are to be."""
+    return tuple(
+        EventRow(
+            checkpoint_id=an_id(checkpoint_id),
+            epoch=epoch,
+            position=position,
+            kind=_known(kind, _EVENT_KINDS, where),
+            frame=frame,
+        )
+        for checkpoint_id, epoch, position, kind, frame in raw
+    )
+
+
+def header_of(raw: Raw) -> Header:
+    """Raw: thread id, ns, checkpoint id, parent, base, step, metadata, size, pinned."""
+    thread_id, ns, checkpoint_id, parent_id, base_id, step, metadata, size, pinned = raw
+    thread_id, ns = told(thread_id), told(ns)
+    return Header(
+        thread_id=thread_id,
+        ns=ns,
+        checkpoint_id=an_id(checkpoint_id),
+        parent_id=an_id_or_none(parent_id),
+        base_id=an_id(base_id),
+        step=step,
+        metadata=read_metadata(metadata, f"{where_of(thread_id, ns)}, checkpoint {checkpoint_id}"),
+        size=size,
+        pinned=pinned,
+    )
+
+
+def thread_of(raw: Raw) -> ThreadHeader:
+    """Raw: thread id, epoch, owner, expiry, newest, head, metadata."""
+    thread_id, epoch, owner, expires_at, newest, head, metadata = raw
+    thread_id = told(thread_id)
+    return ThreadHeader(
+        thread_id=thread_id,
+        epoch=epoch,
+        owner=None if owner is None else owner_of(owner, thread_id),
+        expires_at=0.0 if owner is None else expires_at or 0.0,
+        newest=an_id_or_none(newest),
+        head=an_id_or_none(head),
+        metadata={} if metadata is None else read_metadata(metadata, f"{where_of(thread_id)}, checkpoint {head}"),
+    )
+
+
+def where_of(thread_id: str, ns: str = "") -> str:
+    return f"thread {thread_id!r}, namespace {ns!r}" if ns else f"thread {thread_id!r}"
+
+
+def _known(kind: str, kinds: frozenset[str], where: str) -> Any:
+    if kind not in kinds:
+        raise CorruptCheckpointError(where, f"a stored row is of the kind {kind!r}, which there is not")
+    return kind

@@ -1,0 +1,386 @@
+"""`PostgresSaver`: the port's verbs, each handed to the loop on which psycopg works."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import warnings
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import anyio
+import psycopg
+import psycopg_pool
+
+from ..abc import PAGE, BaseCheckpointSaver
+from ..codec import Codec
+from ..errors import CheckpointError, SaverClosedError
+from ..listing import Place, listed, place_before, place_of
+from ..records import (
+    Chain,
+    CheckpointId,
+    CheckpointRow,
+    Claim,
+    Commit,
+    EventKey,
+    EventRow,
+    Header,
+    Owner,
+    Rewrite,
+    TaskRecord,
+    ThreadDump,
+    ThreadHeader,
+)
+from . import schema as tables
+from .claiming import Claiming, Wanted
+from .connecting import Source, with_defaults
+from .driver import Driver
+from .opened import Opened
+from .reading import Reading
+from .rows import header_of, thread_of
+from .upkeep import Attempt, Upkeep
+from .writing import Held, Writing, payload
+
+T = TypeVar("T")
+
+SPACING = 1024
+"""Numbers between two writes; see `writing`."""
+
+
+class PostgresSaver(BaseCheckpointSaver):
+    """Keeps threads in PostgreSQL, which any number of processes on any number of machines may use at once.
+
+        async with PostgresSaver.from_conn_string("postgresql://localhost/app") as saver:
+            ...
+
+    Its tables are made once, by `setup()`, by `setup=True`, or by running what `setup_script()` returns. What a commit
+    survives is what the server says: with its `synchronous_commit` at `on`, the default, a power loss of the server.
+
+    Args:
+        conn: a URL or another connection string of libpq's, or a pool of psycopg's that is open. A pool stays its
+            owner's, who closes it after the saver; and the saver is opened on the loop of asyncio on which the pool
+            was. Either way the saver serves callers on any loop, and may be behind a pooler in transaction mode.
+        schema: where the tables are. It is named in every statement; the search path is not asked.
+        codec: as for every saver.
+        setup: make or upgrade the tables when the saver is opened.
+        listen: a connection string that leads to the server itself and not to a pooler, or True if `conn` does so: runs
+            that wait for a thread (`on_conflict="wait"`) then hear when it is given up, and do not have to poll. It
+            takes one connection more, from the first wait on.
+        pool_size: connections at most, where `conn` is no pool.
+        writers: transactions at most that may be under way at the same time for commits; those that arrive meanwhile
+            share the next one.
+        busy_timeout: seconds to wait for a lock of another connection's, before `StorageLockedError`.
+        reconnect_timeout: seconds for which a verb tries to reach the server again when the connection broke, or waits
+            for one of the pool, before `StorageError`.
+        clock: as for every saver.
+
+    Raises:
+        ValueError: `schema` is no name, `conn` or `listen` cannot be read, or a number is out of its range.
+    """
+
+    def __init__(
+        self,
+        conn: str | psycopg_pool.AsyncConnectionPool[Any],
+        *,
+        schema: str = "public",
+        codec: Codec | None = None,
+        setup: bool = False,
+        listen: str | bool = False,
+        pool_size: int = 10,
+        writers: int = 2,
+        busy_timeout: float = 5.0,
+        reconnect_timeout: float = 10.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(codec=codec, clock=clock)
+        if not busy_timeout >= 0 or not reconnect_timeout >= 0:
+            raise ValueError("busy_timeout and reconnect_timeout are seconds, 0 or more")
+        if pool_size < 1 or writers < 1:
+            raise ValueError("pool_size and writers are 1 or more")
+        quoted = tables.quoted(schema)
+        self.schema = schema
+        self.busy_timeout = busy_timeout
+        self.reconnect_timeout = reconnect_timeout
+        try:
+            self._source = Source(conn, schema=schema, pool_size=pool_size, reconnect_timeout=reconnect_timeout)
+            direct = self._source.conninfo if listen is True else with_defaults(listen) if listen else ""
+        except psycopg.ProgrammingError as error:
+            raise ValueError(f"no connection string: {str(error).strip()}") from error
+        if direct is None:
+            raise ValueError("listen=True is for a pool that has its connection string: pass one here")
+        self._direct = direct
+        self._sets_up = setup
+        self._writers = writers
+        self._reading = Reading(quoted)
+        self._writing = Writing(quoted, schema)
+        self._claiming = Claiming(quoted)
+        self._upkeep = Upkeep(quoted, schema, busy_timeout)
+        self._open: Opened | None = None
+        self._number = 0
+        self._taken: dict[tuple[str, str], Claim] = {}  # by thread and run: taken here, not given up yet
+
+    @classmethod
+    def from_conn_string(
+        cls,
+        conn_string: str,
+        *,
+        schema: str = "public",
+        codec: Codec | None = None,
+        setup: bool = False,
+        listen: str | bool = False,
+        pool_size: int = 10,
+        writers: int = 2,
+        busy_timeout: float = 5.0,
+        reconnect_timeout: float = 10.0,
+        clock: Callable[[], float] = time.time,
+    ) -> Self:
+        """A saver to be opened with `async with`. Arguments as for the class."""
+        return cls(
+            conn_string,
+            schema=schema,
+            codec=codec,
+            setup=setup,
+            listen=listen,
+            pool_size=pool_size,
+            writers=writers,
+            busy_timeout=busy_timeout,
+            reconnect_timeout=reconnect_timeout,
+            clock=clock,
+        )
+
+    # ---- the tables --------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def setup_script(*, schema: str = "public", version: int = 0) -> str:
+        """What `setup` does, as SQL to be read, kept, and run by whoever may: one transaction.
+
+        Args:
+            version: of the tables that are there; 0 when there are none.
+        """
+        return tables.script(schema, version)
+
+    async def setup(self) -> None:
+        """Make the tables, or upgrade those of an earlier version; nothing happens where they are right already. Any
+        number of processes may do it at the same time.
+
+        It may be called before the saver is opened, which does not open it.
+
+        Raises:
+            CorruptCheckpointError: the schema has tables of these names that are not a saver's.
+            UnsupportedFormatError: they are of a later version of this package.
+            StorageError
+        """
+        opened = self._open
+        if opened is not None:
+            await self._run(partial(tables.setup, schema=self.schema, name=self._source.name))
+            return
+        driver = Driver(self._source, self._prepare(sets_up=True), lambda: None)
+        await driver.open()
+        with anyio.CancelScope(shield=True):
+            await driver.close()
+
+    async def vacuum(self, *, full: bool = False) -> None:
+        """Make room of what was deleted (`VACUUM`), which the server also does by itself, in its own time.
+
+        Args:
+            full: write the tables anew, so that deleted rows are in no file of the database any more, and give the room
+                back to the disk (`VACUUM FULL`). Nobody can read or write meanwhile. What the server's log (WAL), its
+                replicas and backups have of them stays there until it is recycled.
+
+        Raises:
+            StorageError
+        """
+        await self._run(self._upkeep.vacuum, full)
+
+    async def size(self) -> int:
+        """Bytes that the tables and their indexes take."""
+        return await self._run(self._upkeep.size)
+
+    # ---- opening and closing -----------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Connect, and look whether the tables are there, and whose they are.
+
+        Raises:
+            CorruptCheckpointError: tables of these names are not a saver's.
+            UnsupportedFormatError: they are of a later version of this package.
+            StorageError: there is no connection; or no tables, or older ones, and `setup` is not set.
+        """
+        if self._open is not None:
+            raise SaverClosedError(f"{self._source.name}: the saver is open already: one 'async with' at a time")
+        opened = self._open = Opened(
+            self._source,
+            self._prepare(sets_up=self._sets_up),
+            self._claiming,
+            self._writing,
+            direct=self._direct,
+            writers=self._writers,
+            busy_timeout=self.busy_timeout,
+        )
+        try:
+            await opened.driver.open()
+        except BaseException:
+            self._open = None
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Finish what was begun, and close: on any thread and event loop, not just those it was opened on.
+
+        A run that still goes on can store nothing any more; its thread is given up, so that nobody has to wait for it.
+        """
+        opened, self._open = self._open, None
+        if opened is not None:
+            left, self._taken = self._taken, {}
+            with anyio.CancelScope(shield=True):  # else a cancelled scope would not even begin to close
+                async with anyio.create_task_group() as group:
+                    for claim in left.values():
+                        group.start_soon(self._give_up, opened, claim)
+                await opened.driver.close()
+
+    async def _give_up(self, opened: Opened, claim: Claim) -> None:
+        with contextlib.suppress(CheckpointError):  # it lapses by itself then
+            await opened.written(Held(claim, None, self._next))
+
+    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+        opened: Opened | None = getattr(self, "_open", None)
+        if opened is not None and opened.driver.is_open:
+            opened.driver.stop()
+            warn(
+                f"{self!r} of {self._source.name} was never closed: use it in 'async with'",
+                ResourceWarning,
+                source=self,
+            )
+
+    def _prepare(self, *, sets_up: bool) -> Callable[[], Awaitable[None]]:
+        """What is done first. It does not hold the saver: a forgotten one can be collected while its loop runs."""
+        work = partial(tables.setup if sets_up else tables.check, schema=self.schema, name=self._source.name)
+        return partial(self._source.first, work)
+
+    def _opened(self) -> Opened:
+        opened = self._open  # read once: another thread may close the saver meanwhile
+        if opened is None:
+            raise SaverClosedError(
+                f"{self._source.name}: the saver is not open: use it inside "
+                "'async with PostgresSaver.from_conn_string(...)', or 'with open_sync(...)'"
+            )
+        return opened
+
+    async def _run(
+        self, work: Callable[..., Awaitable[T]], *args: Any, interrupted: Callable[[], None] | None = None
+    ) -> T:
+        """Have something done with a cursor of a connection of the pool's."""
+        return await self._opened().driver.run(
+            lambda: self._source.reach(lambda cursor: work(cursor, *args), interrupted=interrupted)
+        )
+
+    def _next(self) -> int:
+        """A number for a write: greater than all before it, of this saver, and of others in this process."""
+        self._number = max(self._number, time.monotonic_ns() & -SPACING) + SPACING
+        return self._number
+
+    # ---- the port: a run's verbs -------------------------------------------------------------------------------
+
+    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
+        wanted = Wanted(thread_id, owner, now, expires_at)
+        try:
+            claim = self._taken[thread_id, owner.run_id] = await self._opened().claimed(wanted)
+            return claim
+        except BaseException:
+            # Cancelled, and the claim may have been taken all the same. Its run will never hear of it, and would
+            # leave the thread busy until it expires.
+            if wanted.value is not None:
+                with anyio.CancelScope(shield=True), contextlib.suppress(CheckpointError):
+                    await self.release(wanted.value)
+            raise
+
+    async def renew(self, claim: Claim, *, expires_at: float) -> None:
+        await self._write(claim, Commit(rows=(), expected_head=None, expires_at=expires_at))
+
+    async def commit(self, claim: Claim, commit: Commit) -> None:
+        await self._write(claim, commit)
+        if commit.releases:
+            self._taken.pop((claim.thread_id, claim.owner.run_id), None)
+
+    async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
+        await self._write(claim, Commit(rows=(), expected_head=None, records=tuple(records), expires_at=expires_at))
+
+    async def release(self, claim: Claim) -> None:
+        await self._write(claim, None)
+        self._taken.pop((claim.thread_id, claim.owner.run_id), None)
+
+    async def _write(self, claim: Claim, commit: Commit | None) -> None:
+        await self._opened().written(Held(claim, commit, self._next))
+
+    async def hear(self, thread_id: str) -> None:
+        opened = self._opened()
+        if opened.listener is None:
+            await anyio.sleep_forever()
+        else:
+            await opened.listener.hear(payload(self.schema, thread_id), opened.driver)
+
+    # ---- the port: upkeep --------------------------------------------------------------------------------------
+
+    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
+        await self._run(self._upkeep.rewrite, claim, change, interrupted=Attempt().interrupted)
+
+    async def load(self, claim: Claim, dump: ThreadDump) -> None:
+        attempt = Attempt()
+        await self._run(self._upkeep.load, claim, dump, attempt, interrupted=attempt.interrupted)
+
+    async def erase(self, claim: Claim) -> None:
+        """Delete all that is stored of the thread, its claim too, in one transaction.
+
+        The rows are gone for every reader. PostgreSQL keeps their bytes in pages of its files until these are vacuumed
+        and written over, and in its log (WAL) until that is recycled: `vacuum(full=True)` writes the tables anew, and
+        docs/postgres.md says what else there is to do where bytes matter.
+        """
+        attempt = Attempt()
+        await self._run(self._upkeep.erase, claim, attempt, interrupted=attempt.interrupted)
+        self._taken.pop((claim.thread_id, claim.owner.run_id), None)
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        await self._run(self._upkeep.delete, thread_id, self.clock(), interrupted=Attempt().interrupted)
+
+    # ---- the port: reading -------------------------------------------------------------------------------------
+
+    async def threads(
+        self, *, after: str | None = None, limit: int = PAGE, filter: Mapping[str, Any] | None = None
+    ) -> tuple[ThreadHeader, ...]:
+        async def page(after: str | None, size: int) -> list[ThreadHeader]:
+            return [thread_of(row) for row in await self._run(self._reading.threads, after, size)]
+
+        return await listed(page, after, attrgetter("thread_id"), limit, filter)
+
+    async def dump(self, thread_id: str) -> ThreadDump | None:
+        return await self._run(self._reading.dump, thread_id)
+
+    async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
+        return await self._run(self._reading.read, thread_id, ns, checkpoint_id)
+
+    async def segment(
+        self, thread_id: str, ns: str, base_id: CheckpointId
+    ) -> tuple[tuple[CheckpointRow, ...], tuple[TaskRecord, ...]]:
+        return await self._run(self._reading.segment, thread_id, ns, base_id)
+
+    async def scan(
+        self,
+        thread_id: str | None,
+        ns: str | None,
+        *,
+        before: CheckpointId | None = None,
+        limit: int = PAGE,
+        filter: Mapping[str, Any] | None = None,
+    ) -> tuple[Header, ...]:
+        async def page(after: Place | None, size: int) -> list[Header]:
+            return [header_of(row) for row in await self._run(self._reading.page, thread_id, ns, after, size)]
+
+        return await listed(page, place_before(before), place_of, limit, filter)
+
+    async def events(self, thread_id: str, *, since: EventKey | None = None, limit: int = PAGE) -> tuple[EventRow, ...]:
+        return await self._run(self._reading.events, thread_id, since, limit)

@@ -1,0 +1,295 @@
+"""The tables: what they are, how they are told apart from others of the same names, and how they are made and upgraded.
+
+Nothing is made by itself: `setup` runs what `script` prints, in one transaction, for whoever may. Opening a saver only
+looks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import psycopg
+
+from ..errors import CorruptCheckpointError, StorageError, UnsupportedFormatError
+
+VERSION = 1
+"""The number of this layout, in the table `pregel_saver`. A greater one is refused, not touched."""
+
+TABLES: Mapping[str, Mapping[str, str]] = {
+    "pregel_saver": {"version": "integer"},
+    "pregel_threads": {
+        "thread": "bigint",
+        "thread_id": "text",
+        "epoch": "bigint",
+        "seq": "bigint",
+        "run_id": "text",
+        "owner": "text",
+        "expires_at": "double precision",
+        "newest": "text",
+    },
+    "pregel_heads": {"thread": "bigint", "ns": "text", "checkpoint_id": "text"},
+    "pregel_checkpoints": {
+        "thread": "bigint",
+        "checkpoint_id": "text",
+        "ns": "text",
+        "base_id": "text",
+        "parent_id": "text",
+        "step": "bigint",
+        "pinned": "boolean",
+        "metadata": "text",
+        "frame": "bytea",
+    },
+    "pregel_records": {
+        "thread": "bigint",
+        "ns": "text",
+        "checkpoint_id": "text",
+        "task_id": "text",
+        "idx": "bigint",
+        "kind": "text",
+        "frame": "bytea",
+    },
+    "pregel_events": {
+        "thread": "bigint",
+        "checkpoint_id": "text",
+        "epoch": "bigint",
+        "position": "bigint",
+        "kind": "text",
+        "frame": "bytea",
+    },
+}
+"""What tables of ours have. What else a schema has is somebody else's business, and so are columns added to these."""
+
+# Rows name their thread by a number: a thread's id may be long, and would stand in every row and twice in every index.
+# Ids sort by code points, as in Python, whatever the database's own collation is: that is what "C" means in UTF-8.
+# A commit updates the rows of its thread and its head; in pages with room for that, no index has to be touched.
+# The first index of checkpoints is the way from an id to its row, and lists a thread by age; the second holds chains.
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        "CREATE TABLE {s}.pregel_saver (version integer NOT NULL)",
+        """
+        CREATE TABLE {s}.pregel_threads (
+            thread bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+            thread_id text COLLATE "C" NOT NULL UNIQUE,
+            epoch bigint NOT NULL,
+            seq bigint NOT NULL,
+            run_id text COLLATE "C",
+            owner text,
+            expires_at double precision,
+            newest text COLLATE "C"
+        ) WITH (fillfactor = 60)
+        """,
+        """
+        CREATE TABLE {s}.pregel_heads (
+            thread bigint NOT NULL,
+            ns text COLLATE "C" NOT NULL,
+            checkpoint_id text COLLATE "C" NOT NULL,
+            PRIMARY KEY (thread, ns)
+        ) WITH (fillfactor = 60)
+        """,
+        """
+        CREATE TABLE {s}.pregel_checkpoints (
+            thread bigint NOT NULL,
+            checkpoint_id text COLLATE "C" NOT NULL,
+            ns text COLLATE "C" NOT NULL,
+            base_id text COLLATE "C" NOT NULL,
+            parent_id text COLLATE "C",
+            step bigint NOT NULL,
+            pinned boolean NOT NULL,
+            metadata text NOT NULL,
+            frame bytea NOT NULL,
+            PRIMARY KEY (thread, checkpoint_id, ns)
+        )
+        """,
+        """
+        CREATE INDEX pregel_checkpoints_by_base ON {s}.pregel_checkpoints (thread, ns, base_id, checkpoint_id)
+        """,
+        """
+        CREATE TABLE {s}.pregel_records (
+            thread bigint NOT NULL,
+            ns text COLLATE "C" NOT NULL,
+            checkpoint_id text COLLATE "C" NOT NULL,
+            task_id text COLLATE "C" NOT NULL,
+            idx bigint NOT NULL,
+            kind text NOT NULL,
+            frame bytea NOT NULL,
+            PRIMARY KEY (thread, ns, checkpoint_id, task_id)
+        )
+        """,
+        """
+        CREATE TABLE {s}.pregel_events (
+            thread bigint NOT NULL,
+            checkpoint_id text COLLATE "C" NOT NULL,
+            epoch bigint NOT NULL,
+            position bigint NOT NULL,
+            kind text NOT NULL,
+            frame bytea NOT NULL,
+            PRIMARY KEY (thread, checkpoint_id, epoch, position)
+        )
+        """,
+        "INSERT INTO {s}.pregel_saver (version) VALUES (1)",
+    ),
+)
+"""Statements by which version n + 1 is made of version n, at index n."""
+
+
+class Layout(NamedTuple):
+    """The tables of one kind. Different kinds may stand in one schema.
+
+    Attributes:
+        kind: what they are kept for, in a word.
+        maker: the class that makes them.
+        versioned_by: the table with the version in its one row.
+        tables, migrations: as `TABLES` and `MIGRATIONS`.
+    """
+
+    kind: str
+    maker: str
+    versioned_by: str
+    tables: Mapping[str, Mapping[str, str]]
+    migrations: tuple[tuple[str, ...], ...]
+
+    @property
+    def version(self) -> int:
+        return len(self.migrations)
+
+
+SAVER = Layout("saver", "PostgresSaver", "pregel_saver", TABLES, MIGRATIONS)
+
+_COLUMNS = b"""
+    SELECT c.relname, a.attname, format_type(a.atttypid, NULL)
+    FROM pg_catalog.pg_namespace n
+    JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid
+    LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+    WHERE n.nspname = %b AND c.relname = ANY(%b)
+"""
+_HAS_SCHEMA = b"SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = %b"
+
+
+def quoted(schema: str) -> str:
+    """A schema's name as an identifier, for statements with parameters: whatever is in it, it is a name.
+
+    Raises:
+        ValueError: PostgreSQL has no such names: it is empty, holds NUL or half of a surrogate pair, or is longer than
+            63 bytes, of which the server would take the first 63.
+    """
+    if not schema or "\x00" in schema or len(schema.encode()) > 63:
+        raise ValueError(f"schema is a name of 1 to 63 bytes, without NUL, not {schema!r}")
+    name = schema.replace('"', '""').replace("%", "%%")
+    return f'"{name}"'
+
+
+def statements(schema: str, found: int, layout: Layout = SAVER) -> tuple[str, ...]:
+    """What has still to be run where version `found` is there; 0 stands for nothing. The schema itself exists."""
+    name = quoted(schema).replace("%%", "%")  # these have no parameters
+    return tuple(
+        "\n".join(line.removeprefix("        ") for line in statement.strip("\n ").splitlines()).format(s=name)
+        for migration in layout.migrations[found:]
+        for statement in migration
+    )
+
+
+def script(schema: str, found: int = 0, layout: Layout = SAVER) -> str:
+    """The same as a file for psql, which a database's owner can read, keep and run instead of `setup`."""
+    name = quoted(schema).replace("%%", "%")
+    lines = [
+        "BEGIN",
+        f"SELECT pg_advisory_xact_lock({_lock(schema)})",
+        f"CREATE SCHEMA IF NOT EXISTS {name}",
+        *statements(schema, found, layout),
+        "COMMIT",
+    ]
+    return "".join(f"{line};\n" for line in lines)
+
+
+async def setup(cursor: psycopg.AsyncCursor[Any], schema: str, name: str, layout: Layout = SAVER) -> None:
+    """Make the tables, or bring those of an earlier version up, in one transaction. Of any number that try at the same
+    time, the first does it, and the others see that it is done.
+
+    Args:
+        cursor: of a connection in autocommit mode.
+        name: how messages call the database.
+
+    Raises:
+        CorruptCheckpointError, UnsupportedFormatError: as `check`.
+    """
+    await cursor.execute(b"BEGIN ISOLATION LEVEL READ COMMITTED")
+    await cursor.execute(b"SELECT pg_advisory_xact_lock(%b)", (_lock(schema),))
+    found = await look(cursor, schema, name, layout)
+    if found < layout.version:
+        await cursor.execute(_HAS_SCHEMA, (schema,))
+        if await cursor.fetchone() is None:  # asked, as IF NOT EXISTS wants the right to make one all the same
+            await cursor.execute(f"CREATE SCHEMA {quoted(schema).replace('%%', '%')}".encode())
+        for statement in statements(schema, found, layout):
+            await cursor.execute(statement.encode())
+    await cursor.execute(b"COMMIT")
+
+
+async def check(cursor: psycopg.AsyncCursor[Any], schema: str, name: str, layout: Layout = SAVER) -> None:
+    """Look whether the tables are there.
+
+    Raises:
+        StorageError: there are no tables yet, or older ones; or the database's encoding, or the connection's, is not
+            UTF8.
+        CorruptCheckpointError: tables of these names are not ours, or some are missing.
+        UnsupportedFormatError: they are of a later version.
+    """
+    found = await look(cursor, schema, name, layout)
+    if found < layout.version:
+        what = "there are no tables"
+        if found:
+            what = f"the tables are of version {found}, and this is version {layout.version}"
+        maker = layout.maker
+        raise StorageError(
+            f"{name}: {what}. Make them once, when you deploy: 'await {maker}.from_conn_string(...).setup()', or "
+            f"pass setup=True, or have the database's owner run what {maker}.setup_script(...) returns."
+        )
+
+
+async def look(cursor: psycopg.AsyncCursor[Any], schema: str, name: str, layout: Layout = SAVER) -> int:
+    """The version of the tables; 0 where there are none. Raises when what is there is not for us."""
+    spoken = cursor.connection.info.encoding
+    if spoken != "utf-8":
+        raise StorageError(
+            f"{name}: the pool's connections have texts encoded as {spoken}, which has not every character that an id "
+            "may have. Let them have client_encoding=UTF8"
+        )
+    await cursor.execute(b"SELECT current_setting('server_encoding')")
+    encoding = await cursor.fetchone()
+    if encoding != ("UTF8",):
+        raise StorageError(
+            f"{name}: the database's encoding is {encoding}. Make one: CREATE DATABASE ... ENCODING 'UTF8'"
+        )
+    await cursor.execute(_COLUMNS, (schema, list(layout.tables)))
+    there: dict[str, dict[str, str]] = {}
+    for table, column, kind in await cursor.fetchall():
+        there.setdefault(table, {})[column] = kind
+    if not there:
+        return 0
+    if there.get(layout.versioned_by, {}).get("version") != "integer":
+        raise CorruptCheckpointError(
+            name, f"it has {sorted(there)}, which no {layout.kind} has made", "Choose another schema"
+        )
+    await cursor.execute(f"SELECT version FROM {quoted(schema)}.{layout.versioned_by}".encode(), ())
+    rows = await cursor.fetchall()
+    if len(rows) != 1 or rows[0][0] < 1:
+        raise CorruptCheckpointError(name, f"its table {layout.versioned_by} holds {rows}, and not one version")
+    version: int = rows[0][0]
+    if version > layout.version:
+        raise UnsupportedFormatError(name, version, layout.version)
+    wrong = sorted(
+        f"{table}.{column}"
+        for table, columns in layout.tables.items()
+        for column, kind in columns.items()
+        if there.get(table, {}).get(column) != kind
+    )
+    if wrong:
+        raise CorruptCheckpointError(name, f"these columns are missing, or of another type: {wrong}")
+    return version
+
+
+def _lock(schema: str) -> int:
+    """The key of the lock under which the tables of a schema are made."""
+    digest = hashlib.blake2b(b"pregel_saver\x00" + schema.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, signed=True)

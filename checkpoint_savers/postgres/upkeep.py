@@ -1,0 +1,301 @@
+"""Upkeep: what is done to a whole thread, in a transaction of several statements under the lock on its row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from ..errors import StorageError, ThreadBusyError
+from ..metadata import write_metadata
+from ..owner import is_live
+from ..records import Claim, Rewrite, ThreadDump
+from .connecting import Cursor
+from .rows import Raw, owner_of, where_of
+from .schema import TABLES
+from .texts import stored, stored_or_none
+from .writing import CHANNEL, payload
+
+_THREAD = """
+SELECT thread, epoch, run_id, owner, expires_at FROM {s}.pregel_threads WHERE thread_id = %b FOR UPDATE
+"""
+# A write of the claim's that looked at the thread before this sees by the number that it has changed. Writes have
+# numbers that are far apart, so the next one's is greater still.
+_COUNT = "UPDATE {s}.pregel_threads SET seq = seq + 1 WHERE thread = %b"
+_DELETE = tuple(
+    f"DELETE FROM {{s}}.pregel_{table} WHERE thread = %b"
+    for table in ("records", "checkpoints", "heads", "events", "threads")
+)
+_GONE = tuple(
+    f"DELETE FROM {{s}}.pregel_{table} t USING unnest(%b::text[], %b::text[]) AS g (ns, checkpoint_id) "
+    "WHERE t.thread = %b AND t.checkpoint_id = g.checkpoint_id AND t.ns = g.ns"
+    for table in ("records", "checkpoints")
+)
+_GONE_EVENTS = "DELETE FROM {s}.pregel_events WHERE thread = %b AND checkpoint_id = ANY(%b::text[])"
+_REPLACE = """
+UPDATE {s}.pregel_checkpoints c SET parent_id = r.parent_id, base_id = r.base_id, step = r.step, pinned = r.pinned,
+    metadata = r.metadata, frame = r.frame
+FROM unnest(%b::text[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::bool[], %b::text[], %b::bytea[])
+    AS r (ns, checkpoint_id, parent_id, base_id, step, pinned, metadata, frame)
+WHERE c.thread = %b AND c.checkpoint_id = r.checkpoint_id AND c.ns = r.ns
+"""
+_PIN = """
+UPDATE {s}.pregel_checkpoints c SET pinned = r.pinned
+FROM unnest(%b::text[], %b::text[], %b::bool[]) AS r (ns, checkpoint_id, pinned)
+WHERE c.thread = %b AND c.checkpoint_id = r.checkpoint_id AND c.ns = r.ns
+"""
+_NO_HEADS = "DELETE FROM {s}.pregel_heads WHERE thread = %b AND ns = ANY(%b::text[])"
+_HEADS = """
+INSERT INTO {s}.pregel_heads (thread, ns, checkpoint_id)
+SELECT %b, r.ns, r.checkpoint_id FROM unnest(%b::text[], %b::text[]) AS r (ns, checkpoint_id)
+ON CONFLICT (thread, ns) DO UPDATE SET checkpoint_id = excluded.checkpoint_id
+"""
+_BROKEN = """
+SELECT ns, checkpoint_id FROM {s}.pregel_heads h WHERE thread = %b AND NOT EXISTS (
+    SELECT FROM {s}.pregel_checkpoints c
+    WHERE c.thread = h.thread AND c.checkpoint_id = h.checkpoint_id AND c.ns = h.ns
+)
+UNION ALL
+SELECT ns, NULL FROM (SELECT DISTINCT ns FROM {s}.pregel_checkpoints WHERE thread = %b) AS c WHERE NOT EXISTS (
+    SELECT FROM {s}.pregel_heads h WHERE h.thread = %b AND h.ns = c.ns
+)
+"""
+_HOLDS = """
+SELECT EXISTS (SELECT FROM {s}.pregel_checkpoints WHERE thread = %b)
+    OR EXISTS (SELECT FROM {s}.pregel_heads WHERE thread = %b)
+    OR EXISTS (SELECT FROM {s}.pregel_records WHERE thread = %b)
+    OR EXISTS (SELECT FROM {s}.pregel_events WHERE thread = %b)
+"""
+_LOAD_ROWS = """
+INSERT INTO {s}.pregel_checkpoints (thread, ns, checkpoint_id, parent_id, base_id, step, pinned, metadata, frame)
+SELECT %b, r.* FROM unnest(
+    %b::text[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::bool[], %b::text[], %b::bytea[]
+) AS r
+"""
+_LOAD_RECORDS = """
+INSERT INTO {s}.pregel_records (thread, ns, checkpoint_id, task_id, idx, kind, frame)
+SELECT %b, r.* FROM unnest(%b::text[], %b::text[], %b::text[], %b::bigint[], %b::text[], %b::bytea[]) AS r
+"""
+_LOAD_EVENTS = """
+INSERT INTO {s}.pregel_events (thread, checkpoint_id, epoch, position, kind, frame)
+SELECT %b, r.* FROM unnest(%b::text[], %b::bigint[], %b::bigint[], %b::text[], %b::bytea[]) AS r
+"""
+_NEWEST = 'UPDATE {s}.pregel_threads SET newest = greatest(newest, %b::text COLLATE "C") WHERE thread = %b'
+_TABLES = ", ".join(f"{{s}}.{table}" for table in TABLES)
+_SIZE = """
+SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %b AND c.relname = ANY(%b)
+"""
+
+CHUNK = 8_000_000
+"""Payload of one statement, in bytes, when a thread is loaded."""
+
+
+class Attempt:
+    """What is remembered of the attempts at a transaction.
+
+    Attributes:
+        unsure: the connection of one broke, and it may have been stored.
+    """
+
+    def __init__(self) -> None:
+        self.unsure = False
+
+    def interrupted(self) -> None:
+        self.unsure = True
+
+
+class Upkeep:
+    """The statements of one schema.
+
+    Args:
+        schema: quoted.
+        name: of the schema.
+        busy_timeout: seconds to wait for the lock on a thread.
+    """
+
+    def __init__(self, schema: str, name: str, busy_timeout: float) -> None:
+        self._schema = schema
+        self._name = name
+        self._patience = f"{max(int(busy_timeout * 1000), 1)}ms"
+
+    async def rewrite(self, cursor: Cursor, claim: Claim, change: Rewrite) -> None:
+        """Doing it twice is doing it once: no matter whether a first attempt was stored whose connection broke."""
+        thread = await self._begin(cursor, claim)
+        where = where_of(claim.thread_id)
+        if change.gone:
+            for statement in _GONE:
+                await self._run(cursor, statement, *_columns(_keys(change.gone)), thread)
+        if change.rows:
+            rows = [
+                (
+                    stored(row.ns),
+                    stored(row.checkpoint_id),
+                    stored_or_none(row.parent_id),
+                    stored(row.base_id),
+                    row.step,
+                    row.pinned,
+                    write_metadata(row.metadata),
+                    row.frame,
+                )
+                for row in change.rows
+            ]
+            if await self._run(cursor, _REPLACE, *_columns(rows), thread) != len(rows):
+                raise StorageError(f"{where}: rows are to stand in the place of others that are not stored. {_NOTHING}")
+        if change.pins:
+            pins = [(*key, pinned) for key, pinned in zip(_keys(change.pins), change.pins.values(), strict=True)]
+            if await self._run(cursor, _PIN, *_columns(pins), thread) != len(pins):
+                raise StorageError(f"{where}: a checkpoint that is to be pinned, or not, is not stored. {_NOTHING}")
+        if change.events:
+            await self._run(cursor, _GONE_EVENTS, thread, [stored(one) for one in change.events])
+        dropped = [stored(ns) for ns, head in change.heads.items() if head is None]
+        if dropped:
+            await self._run(cursor, _NO_HEADS, thread, dropped)
+        kept = [(stored(ns), stored(head)) for ns, head in change.heads.items() if head is not None]
+        if kept:
+            await self._run(cursor, _HEADS, thread, *_columns(kept))
+        await self._run(cursor, _BROKEN, thread, thread, thread)
+        for ns, head in await cursor.fetchall():
+            wrong = "it holds checkpoints, and would have no head" if head is None else f"its head {head} is not stored"
+            raise StorageError(f"{where_of(claim.thread_id, ns)}: {wrong}. {_NOTHING}")
+        await self._run(cursor, _COUNT, thread)
+        await cursor.execute(b"COMMIT")
+
+    async def load(self, cursor: Cursor, claim: Claim, dump: ThreadDump, attempt: Attempt) -> None:
+        """Nobody else has the claim: where an attempt may have been stored, and there is something, it is that."""
+        thread = await self._begin(cursor, claim)
+        where = where_of(claim.thread_id)
+        await self._run(cursor, _HOLDS, *[thread] * 4)
+        if await cursor.fetchone() != (False,):
+            if attempt.unsure:
+                await cursor.execute(b"ROLLBACK")
+                return
+            raise StorageError(f"{where}: it holds something already. {_NOTHING}")
+        keys = {(row.ns, row.checkpoint_id) for row in dump.rows}
+        missing = sorted(set(dump.heads.items()) - keys)
+        if missing:
+            raise StorageError(f"{where}: heads are not among the rows: {missing}. {_NOTHING}")
+        rows = (
+            (
+                stored(row.ns),
+                stored(row.checkpoint_id),
+                stored_or_none(row.parent_id),
+                stored(row.base_id),
+                row.step,
+                row.pinned,
+                write_metadata(row.metadata),
+                row.frame,
+            )
+            for row in dump.rows
+        )
+        records = (
+            (stored(one.ns), stored(one.checkpoint_id), stored(one.task_id), one.index, one.kind, one.frame)
+            for one in dump.records
+        )
+        events = ((stored(one.checkpoint_id), one.epoch, one.position, one.kind, one.frame) for one in dump.events)
+        for statement, whole in ((_LOAD_ROWS, rows), (_LOAD_RECORDS, records), (_LOAD_EVENTS, events)):
+            for chunk in _chunks(whole):
+                await self._run(cursor, statement, thread, *_columns(chunk))
+        if dump.heads:
+            heads = [(stored(ns), stored(head)) for ns, head in dump.heads.items()]
+            await self._run(cursor, _HEADS, thread, *_columns(heads))
+        if dump.rows:
+            await self._run(cursor, _NEWEST, stored(max(row.checkpoint_id for row in dump.rows)), thread)
+        await self._run(cursor, _COUNT, thread)
+        await cursor.execute(b"COMMIT")
+
+    async def erase(self, cursor: Cursor, claim: Claim, attempt: Attempt) -> None:
+        """Where an attempt may have been stored, and there is no thread any more, it has been."""
+        try:
+            thread = await self._begin(cursor, claim)
+        except ThreadBusyError as error:
+            if attempt.unsure and error.holder is None:
+                await cursor.execute(b"ROLLBACK")
+                return
+            raise
+        await self._delete(cursor, claim.thread_id, thread)
+
+    async def delete(self, cursor: Cursor, thread_id: str, now: float) -> None:
+        """Whatever the thread holds, unless a run owns it."""
+        found = await self._lock(cursor, thread_id)
+        if found is None:
+            await cursor.execute(b"ROLLBACK")
+            return
+        thread, _, _, owner, until = found
+        if owner is not None:
+            holder = owner_of(owner, thread_id)
+            if is_live(holder, until or 0.0, now=now):
+                raise ThreadBusyError(thread_id, holder=str(holder), expires_at=until)
+        await self._delete(cursor, thread_id, thread)
+
+    async def vacuum(self, cursor: Cursor, full: bool) -> None:
+        await cursor.execute(f"VACUUM{' (FULL)' if full else ''} {_TABLES.format(s=self._plain)}".encode())
+
+    async def size(self, cursor: Cursor) -> int:
+        """Bytes of the tables and their indexes."""
+        await self._run(cursor, _SIZE, self._name, list(TABLES))
+        found = await cursor.fetchone()
+        assert found is not None
+        return int(found[0])
+
+    # ---- inside the transaction --------------------------------------------------------------------------------
+
+    @property
+    def _plain(self) -> str:
+        """The schema, quoted, for statements without parameters."""
+        return self._schema.replace("%%", "%")
+
+    async def _run(self, cursor: Cursor, statement: str, *parameters: object) -> int:
+        await cursor.execute(statement.format(s=self._schema).encode(), parameters, binary=True)
+        return cursor.rowcount
+
+    async def _lock(self, cursor: Cursor, thread_id: str) -> Raw | None:
+        await cursor.execute(b"BEGIN ISOLATION LEVEL READ COMMITTED")
+        await cursor.execute(b"SELECT set_config('lock_timeout', %b, true)", (self._patience,))
+        await self._run(cursor, _THREAD, stored(thread_id))
+        return await cursor.fetchone()
+
+    async def _begin(self, cursor: Cursor, claim: Claim) -> int:
+        """Lock a thread that is under a claim, and return its number. It is to be counted as changed in the end."""
+        found = await self._lock(cursor, claim.thread_id)
+        if found is None:
+            raise ThreadBusyError(claim.thread_id, lost=True)
+        thread, epoch, run_id, owner, until = found
+        if epoch != claim.epoch or run_id != stored(claim.owner.run_id):
+            if owner is None:
+                raise ThreadBusyError(claim.thread_id, lost=True)
+            holder = owner_of(owner, claim.thread_id)
+            raise ThreadBusyError(claim.thread_id, holder=str(holder), expires_at=until or 0.0, lost=True)
+        return int(thread)
+
+    async def _delete(self, cursor: Cursor, thread_id: str, thread: int) -> None:
+        for statement in _DELETE:
+            await self._run(cursor, statement, thread)
+        await cursor.execute(b"SELECT pg_notify(%b, %b)", (CHANNEL, payload(self._name, thread_id)))
+        await cursor.execute(b"COMMIT")
+
+
+_NOTHING = "Nothing was changed."
+
+
+def _keys(keys: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(stored(ns), stored(checkpoint_id)) for ns, checkpoint_id in keys]
+
+
+def _columns(rows: Sequence[tuple[Any, ...]]) -> Iterator[list[Any]]:
+    """Rows as one list for each column."""
+    return map(list, zip(*rows, strict=True))
+
+
+def _chunks(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+    """Rows, the last of whose values is a payload, in lists of a bounded size."""
+    chunk: list[tuple[Any, ...]] = []
+    size = 0
+    for row in rows:
+        size += len(row[-1])
+        if chunk and (size > CHUNK or len(chunk) == 10_000):
+            yield chunk
+            chunk, size = [], len(row[-1])
+        chunk.append(row)
+    if chunk:
+        yield chunk

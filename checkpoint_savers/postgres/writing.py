@@ -1,0 +1,290 @@
+"""What a run writes, as one statement for a whole batch: it compares, and stores only what it may.
+
+The statement is a transaction of its own, so a commit is one round trip, and no lock is held while a client thinks. It
+reads the claims and heads as they are (`seen`); locks the threads whose claim and head are the expected ones, passing
+over those that another connection has locked (`held`); and stores the rows of these alone. A thread that has changed
+since it was seen is not held, as the number of its last write has changed with it.
+
+Every write has a number, greater than that of any before it under the same claim, and the thread's row keeps that of
+the last one stored. So it can be told afterwards whether a write was stored whose connection broke: it is repeated as
+it is. If it has been stored, its number is there; if it was lost, it is stored now; and should the first attempt still
+come to life on the server later, its number is too small by then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..errors import ThreadBusyError
+from ..metadata import write_metadata
+from ..records import Claim, Commit, EventRow, TaskRecord
+from .connecting import Cursor
+from .lane import Write
+from .rows import owner_of
+from .texts import stored, stored_or_none
+
+CHANNEL = "pregel_saver"
+"""On which NOTIFY tells that a thread was given up."""
+
+_STATEMENT = """
+WITH job AS MATERIALIZED (
+    SELECT * FROM unnest(%b::int[], %b::text[], %b::bigint[], %b::text[], %b::bigint[], %b::float8[], %b::bool[],
+        %b::text[], %b::text[], %b::text[], %b::bool[])
+    AS j (n, thread_id, epoch, run_id, seq, expires_at, releases, ns, expected, head, is_new)
+), seen AS MATERIALIZED (
+    SELECT j.*, t.thread, t.epoch AS epoch_now, t.seq AS seq_now, t.owner, t.expires_at AS until,
+        t.epoch = j.epoch AND t.run_id = j.run_id AS is_held,
+        j.ns IS NULL OR h.checkpoint_id IS NOT DISTINCT FROM j.expected AND (j.is_new OR EXISTS (
+            SELECT FROM {s}.pregel_checkpoints c
+            WHERE c.thread = t.thread AND c.checkpoint_id = j.head AND c.ns = j.ns
+        )) AS fits
+    FROM job j
+    LEFT JOIN {s}.pregel_threads t ON t.thread_id = j.thread_id
+    LEFT JOIN {s}.pregel_heads h ON h.thread = t.thread AND h.ns = j.ns
+), held AS MATERIALIZED (
+    SELECT s.n, s.seq, s.expires_at, s.releases, s.ns, s.head, t.thread,
+        s.releases AND t.newest IS NULL AND s.head IS NULL AS is_bare
+    FROM seen s
+    JOIN {s}.pregel_threads t
+        ON t.thread = s.thread AND t.epoch = s.epoch AND t.run_id = s.run_id AND t.seq = s.seq_now
+    WHERE s.is_held AND s.fits AND s.seq_now < s.seq
+    FOR UPDATE OF t SKIP LOCKED
+), renewed AS (
+    UPDATE {s}.pregel_threads t SET
+        expires_at = CASE WHEN h.releases THEN NULL ELSE coalesce(h.expires_at, t.expires_at) END,
+        run_id = CASE WHEN h.releases THEN NULL ELSE t.run_id END,
+        owner = CASE WHEN h.releases THEN NULL ELSE t.owner END,
+        newest = greatest(t.newest, h.head COLLATE "C"),
+        seq = h.seq
+    FROM held h WHERE t.thread = h.thread AND NOT h.is_bare
+)"""
+
+_HEADS = """, moved AS (
+    INSERT INTO {s}.pregel_heads (thread, ns, checkpoint_id)
+    SELECT thread, ns, head FROM held WHERE ns IS NOT NULL
+    ON CONFLICT (thread, ns) DO UPDATE SET checkpoint_id = excluded.checkpoint_id
+)"""
+_ROWS = """, added AS (
+    INSERT INTO {s}.pregel_checkpoints
+        (thread, checkpoint_id, ns, base_id, parent_id, step, pinned, metadata, frame)
+    SELECT h.thread, r.checkpoint_id, h.ns, r.base_id, r.parent_id, r.step, r.pinned, r.metadata, r.frame
+    FROM unnest(%b::int[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::bool[], %b::text[], %b::bytea[])
+        AS r (n, checkpoint_id, base_id, parent_id, step, pinned, metadata, frame)
+    JOIN held h USING (n)
+)"""
+_CLEARS = """, cleared AS (
+    DELETE FROM {s}.pregel_records t
+    USING unnest(%b::int[], %b::text[], %b::text[], %b::text[]) AS r (n, ns, checkpoint_id, task_id), held h
+    WHERE h.n = r.n AND t.thread = h.thread AND t.ns = r.ns AND t.checkpoint_id = r.checkpoint_id
+        AND t.task_id = r.task_id
+)"""
+_RECORDS = """, recorded AS (
+    INSERT INTO {s}.pregel_records (thread, ns, checkpoint_id, task_id, idx, kind, frame)
+    SELECT h.thread, r.ns, r.checkpoint_id, r.task_id, r.idx, r.kind, r.frame
+    FROM unnest(%b::int[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::text[], %b::bytea[])
+        AS r (n, ns, checkpoint_id, task_id, idx, kind, frame)
+    JOIN held h ON h.n = r.n AND NOT h.is_bare
+    ON CONFLICT (thread, ns, checkpoint_id, task_id)
+        DO UPDATE SET idx = excluded.idx, kind = excluded.kind, frame = excluded.frame
+)"""
+_EVENTS = """, shown AS (
+    INSERT INTO {s}.pregel_events (thread, checkpoint_id, epoch, position, kind, frame)
+    SELECT h.thread, r.checkpoint_id, r.epoch, r.position, r.kind, r.frame
+    FROM unnest(%b::int[], %b::text[], %b::bigint[], %b::bigint[], %b::text[], %b::bytea[])
+        AS r (n, checkpoint_id, epoch, position, kind, frame)
+    JOIN held h ON h.n = r.n AND NOT h.is_bare
+)"""
+_BARE = """, bare AS (
+    DELETE FROM {s}.pregel_threads t USING held h WHERE t.thread = h.thread AND h.is_bare
+), bare_records AS (
+    DELETE FROM {s}.pregel_records t USING held h WHERE t.thread = h.thread AND h.is_bare
+), bare_events AS (
+    DELETE FROM {s}.pregel_events t USING held h WHERE t.thread = h.thread AND h.is_bare
+)"""
+_ANSWER = """
+SELECT s.n, h.n IS NOT NULL, s.is_held AND s.fits, s.epoch_now, s.seq_now, s.owner, s.until
+FROM seen s LEFT JOIN held h USING (n)"""
+_ANSWER_AND_TELL = """
+SELECT s.n, h.n IS NOT NULL, s.is_held AND s.fits, s.epoch_now, s.seq_now, s.owner, s.until,
+    pg_notify(%b, r.payload)
+FROM seen s LEFT JOIN held h USING (n)
+LEFT JOIN unnest(%b::int[], %b::text[]) AS r (n, payload) ON r.n = h.n"""
+
+_IS_STORED = b"""
+    SELECT 1 FROM {s}.pregel_threads t JOIN {s}.pregel_checkpoints c ON c.thread = t.thread
+    WHERE t.thread_id = %b AND c.checkpoint_id = %b AND c.ns = %b
+"""
+
+Row = tuple[Any, ...]
+"""Values to be bound."""
+
+
+def payload(schema: str, thread_id: str) -> str:
+    """What NOTIFY says of a thread. Others who may listen learn no ids from it, and its length is bounded."""
+    return hashlib.blake2b(f"{schema}\x00{thread_id}".encode(), digest_size=16).hexdigest()
+
+
+class Held(Write[None]):
+    """A write under a claim: a commit, records, a renewed or released claim.
+
+    Args:
+        claim: compared with the thread's.
+        commit: what is stored. A release alone is `None`: it is no error when the claim is not held any more.
+        number: gives greater numbers each time.
+    """
+
+    __slots__ = ("_number", "claim", "clears", "commit", "events", "head", "ns", "records", "rows", "seq")
+
+    def __init__(self, claim: Claim, commit: Commit | None, number: Callable[[], int]) -> None:
+        rows = () if commit is None else commit.rows
+        super().__init__(claim.thread_id)
+        self.claim = claim
+        self.commit = commit
+        self.seq = 0
+        self._number = number
+        self.ns: str | None = None
+        self.head: str | None = None
+        self.rows: list[Row] = []
+        self.records: list[Row] = []
+        self.clears: list[Row] = []
+        self.events: list[Row] = []
+        if commit is None:
+            return
+        if rows:
+            self.ns, self.head = rows[-1].ns, rows[-1].checkpoint_id
+        elif commit.head is not None:
+            self.ns, self.head = commit.head
+        self.rows = [
+            (
+                stored(row.checkpoint_id),
+                stored(row.base_id),
+                stored_or_none(row.parent_id),
+                row.step,
+                False,  # `rewrite` pins
+                write_metadata(row.metadata),
+                row.frame,
+            )
+            for row in rows
+        ]
+        # A key stands once in a statement: the last record of a task counts, and it need not be cleared before.
+        records = {(one.ns, one.checkpoint_id, one.task_id): one for one in commit.records}
+        self.records = [_record(one) for one in records.values()]
+        self.clears = [
+            (stored(ns), stored(checkpoint_id), stored(task_id))
+            for ns, checkpoint_id, task_id in commit.clears
+            if (ns, checkpoint_id, task_id) not in records
+        ]
+        self.events = [_event(one) for one in commit.events]
+        self.size = sum(len(row[-1]) for row in (*self.rows, *self.records, *self.events))
+
+    def queued(self) -> None:
+        self.seq = self._number()  # only now: numbers are in the order in which writes are stored
+
+    @property
+    def releases(self) -> bool:
+        return self.commit is None or self.commit.releases
+
+
+class Writing:
+    """The statements of one schema.
+
+    Args:
+        schema: quoted.
+        name: of the schema.
+    """
+
+    def __init__(self, schema: str, name: str) -> None:
+        self._schema = schema
+        self._name = name
+        self._is_stored = _IS_STORED.replace(b"{s}", schema.encode())
+
+    async def store(self, cursor: Cursor, writes: Sequence[Held]) -> list[Held]:
+        """See `lane.Store`."""
+        statement, parameters = self._statement(writes)
+        await cursor.execute(statement, parameters, binary=True)
+        locked: list[Held] = []
+        for n, done, fits, epoch, seq, owner, until, *_ in await cursor.fetchall():
+            write = writes[n]
+            if done or (write.commit is None and not fits):
+                continue
+            if write.unsure and epoch == write.claim.epoch and seq >= write.seq:
+                continue  # an attempt whose connection broke did it
+            if fits:
+                locked.append(write)
+            elif not (write.unsure and await self._was_stored(cursor, write, epoch)):
+                write.error = self._lost(write, owner, until)
+        return locked
+
+    def _statement(self, writes: Sequence[Held]) -> tuple[bytes, list[object]]:
+        """One for what there is to be done, and no more: each part costs time to plan."""
+        commits = [(n, write, write.commit) for n, write in enumerate(writes)]
+        text = [_STATEMENT]
+        bound: list[object] = [
+            list(range(len(writes))),
+            [stored(write.thread_id) for write in writes],
+            [write.claim.epoch for write in writes],
+            [stored(write.claim.owner.run_id) for write in writes],
+            [write.seq for write in writes],
+            [None if commit is None else commit.expires_at for _, _, commit in commits],
+            [write.releases for write in writes],
+            [stored_or_none(write.ns) for write in writes],
+            [None if commit is None else stored_or_none(commit.expected_head) for _, _, commit in commits],
+            [stored_or_none(write.head) for write in writes],
+            [bool(write.rows) for write in writes],
+        ]
+        if any(write.ns is not None for write in writes):
+            text.append(_HEADS)
+        for part, lists in (
+            (_ROWS, [write.rows for write in writes]),
+            (_CLEARS, [write.clears for write in writes]),
+            (_RECORDS, [write.records for write in writes]),
+            (_EVENTS, [write.events for write in writes]),
+        ):
+            if any(lists):
+                text.append(part)
+                bound += map(list, zip(*((n, *row) for n, rows in enumerate(lists) for row in rows), strict=True))
+        released = [(n, write) for n, write in enumerate(writes) if write.releases]
+        if any(write.claim.newest is None and write.head is None for _, write in released):
+            text.append(_BARE)
+        if released:
+            text.append(_ANSWER_AND_TELL)
+            bound += [
+                CHANNEL,
+                [n for n, _ in released],
+                [payload(self._name, write.thread_id) for _, write in released],
+            ]
+        else:
+            text.append(_ANSWER)
+        return "".join(text).format(s=self._schema).encode(), bound
+
+    async def _was_stored(self, cursor: Cursor, write: Held, epoch: int | None) -> bool:
+        """Whether an attempt whose connection broke has done a write, although the thread is another run's by now."""
+        if epoch is None:
+            return write.releases  # it was bare, and left no trace
+        if not write.rows:
+            return False
+        await cursor.execute(self._is_stored, (stored(write.thread_id), write.rows[-1][0], stored_or_none(write.ns)))
+        return await cursor.fetchone() is not None
+
+    def _lost(self, write: Held, owner: str | None, until: float | None) -> ThreadBusyError:
+        if owner is None:
+            return ThreadBusyError(write.thread_id, lost=True)
+        holder = owner_of(owner, write.thread_id)
+        return ThreadBusyError(write.thread_id, holder=str(holder), expires_at=until or 0.0, lost=True)
+
+
+def _record(record: TaskRecord) -> Row:
+    return (
+        stored(record.ns),
+        stored(record.checkpoint_id),
+        stored(record.task_id),
+        record.index,
+        record.kind,
+        record.frame,
+    )
+
+
+def _event(event: EventRow) -> Row:
+    return (stored(event.checkpoint_id), event.epoch, event.position, event.kind, event.frame)

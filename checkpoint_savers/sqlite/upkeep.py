@@ -1,0 +1,151 @@
+"""The verbs of upkeep: a thread is rewritten, loaded or deleted, under its claim.
+
+Functions of a cursor, as in `writing`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..errors import StorageError
+from ..records import Claim
+from .ids import StoredId
+from .rows import Event, Record, Row, place, read_checkpoint_id
+from .writing import (
+    add_checkpoint,
+    add_events,
+    add_row,
+    delete,
+    held,
+    put_records,
+    space_of,
+)
+
+Key = tuple[str, StoredId]
+"""Of a checkpoint: its namespace and its id."""
+
+_STORED = "SELECT base, frame FROM checkpoint INDEXED BY checkpoint_by_id WHERE thread = ? AND id = ? AND space = ?"
+_DELETE_ROW = "DELETE FROM checkpoint WHERE thread = ? AND space = ? AND base = ? AND id = ?"
+_DELETE_FRAME = "DELETE FROM frame WHERE key = ?"
+_DELETE_RECORDS = "DELETE FROM record WHERE thread = ? AND space = ? AND checkpoint = ?"
+_DELETE_EVENTS = "DELETE FROM event WHERE thread = ? AND checkpoint = ?"
+_DELETE_TEXTS = (
+    "DELETE FROM metadata WHERE thread = :thread "
+    "AND key NOT IN (SELECT metadata FROM checkpoint WHERE thread = :thread)"
+)
+_DELETE_SPACES = (
+    "DELETE FROM space WHERE thread = ? AND head IS NULL "
+    "AND NOT EXISTS (SELECT 1 FROM record AS r WHERE r.thread = space.thread AND r.space = space.key)"
+)
+_CHANGE_FRAME = "UPDATE frame SET data = ? WHERE key = ?"
+_PIN = "UPDATE checkpoint SET pinned = ? WHERE thread = ? AND space = ? AND base = ? AND id = ?"
+_MOVE_ROOT = "UPDATE thread SET head = ? WHERE key = ?"
+_MOVE_SPACE = "UPDATE space SET head = ? WHERE key = ?"
+_NEWEST = "UPDATE thread SET newest = max(ifnull(newest, ''), ?) WHERE key = ?"
+_UNFOUNDED = (
+    "SELECT ns, head FROM (SELECT 0 AS key, '' AS ns, head FROM thread WHERE key = :thread "
+    "UNION ALL SELECT key, ns, head FROM space WHERE thread = :thread) AS s "
+    "WHERE CASE WHEN head IS NULL "
+    "THEN EXISTS (SELECT 1 FROM checkpoint AS c WHERE c.thread = :thread AND c.space = s.key) "
+    "ELSE NOT EXISTS (SELECT 1 FROM checkpoint AS c INDEXED BY checkpoint_by_id "
+    "WHERE c.thread = :thread AND c.id = s.head AND c.space = s.key) END LIMIT 1"
+)
+_HOLDS = (
+    "SELECT EXISTS (SELECT 1 FROM checkpoint WHERE thread = :thread) "
+    "OR EXISTS (SELECT 1 FROM record WHERE thread = :thread) OR EXISTS (SELECT 1 FROM event WHERE thread = :thread)"
+)
+
+
+def rewrite(
+    db: sqlite3.Cursor,
+    claim: Claim,
+    gone: Iterable[Key],
+    rows: Iterable[Row],
+    heads: Mapping[str, StoredId | None],
+    events: Iterable[StoredId],
+    pins: Mapping[Key, bool],
+) -> None:
+    thread, _ = held(db, claim)
+    for ns, id in gone:
+        space = space_of(db, thread, ns)
+        found = db.execute(_STORED, (thread, id, space)).fetchone()
+        if found is not None:
+            base, frame = found
+            db.execute(_DELETE_FRAME, (frame,))
+            db.execute(_DELETE_ROW, (thread, space, base, id))
+            db.execute(_DELETE_RECORDS, (thread, space, id))
+    for row in rows:
+        space, base, frame = _stored(db, claim, thread, (row.ns, row.id))
+        db.execute(_DELETE_ROW, (thread, space, base, row.id))
+        db.execute(_CHANGE_FRAME, (row.frame, frame))
+        add_checkpoint(db, thread, space, row, frame)
+    for key, pinned in pins.items():
+        space, base, _ = _stored(db, claim, thread, key)
+        db.execute(_PIN, (pinned, thread, space, base, key[1]))
+    _set_heads(db, claim, thread, heads)
+    for id in events:
+        db.execute(_DELETE_EVENTS, (thread, id))
+    db.execute(_DELETE_TEXTS, {"thread": thread})
+    db.execute(_DELETE_SPACES, (thread,))
+
+
+def load(
+    db: sqlite3.Cursor,
+    claim: Claim,
+    heads: Mapping[str, StoredId],
+    rows: Sequence[Row],
+    records: Sequence[Record],
+    events: Iterable[Event],
+) -> None:
+    thread, _ = held(db, claim)
+    if db.execute(_HOLDS, {"thread": thread}).fetchone()[0]:
+        raise _refused(claim, "it holds something already")
+    if len({record[:3] for record in records}) < len(records):
+        raise _refused(claim, "two of the records to be loaded have one key")
+    for row in rows:
+        add_row(db, thread, space_of(db, thread, row.ns), row)
+        db.execute(_NEWEST, (row.id, thread))
+    _set_heads(db, claim, thread, heads)
+    put_records(db, thread, records)
+    add_events(db, thread, events)
+
+
+def erase(db: sqlite3.Cursor, claim: Claim) -> None:
+    """All rows; `files.vacuum` takes care of the bytes that they leave."""
+    delete(db, held(db, claim)[0])
+
+
+def _stored(db: sqlite3.Cursor, claim: Claim, thread: int, key: Key) -> tuple[int, StoredId, int]:
+    """The number of its namespace, its base and the number of its frame."""
+    ns, id = key
+    space = space_of(db, thread, ns)
+    found = db.execute(_STORED, (thread, id, space)).fetchone()
+    if found is None:
+        raise _refused(claim, f"checkpoint {_spelled(claim, id)} of namespace {ns!r} is not stored")
+    return space, found[0], found[1]
+
+
+def _set_heads(db: sqlite3.Cursor, claim: Claim, thread: int, heads: Mapping[str, StoredId | None]) -> None:
+    for ns, head in heads.items():
+        if ns:
+            db.execute(_MOVE_SPACE, (head, space_of(db, thread, ns)))
+        else:
+            db.execute(_MOVE_ROOT, (head, thread))
+    wrong = db.execute(_UNFOUNDED, {"thread": thread}).fetchone()
+    if wrong is None:
+        return
+    ns, head = wrong
+    if head is None:
+        raise _refused(claim, f"namespace {ns!r} would hold checkpoints and have no head")
+    raise _refused(
+        claim, f"the head of namespace {ns!r} would be checkpoint {_spelled(claim, head)}, which is not stored"
+    )
+
+
+def _spelled(claim: Claim, id: StoredId) -> str:
+    return read_checkpoint_id(id, place(claim.thread_id, ""))
+
+
+def _refused(claim: Claim, reason: str) -> StorageError:
+    return StorageError(f"thread {claim.thread_id!r}: {reason}. Nothing was changed.")

@@ -1,0 +1,252 @@
+"""A run's verbs: what each does between BEGIN and COMMIT.
+
+Functions of a cursor, which run in the connection's thread. Statements are constant texts, which SQLite compiles
+once; every value is bound. A transaction that writes has the write lock from its beginning: so what a function reads
+stands until it has written, and is compared in Python.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from ..errors import CorruptCheckpointError, ThreadBusyError
+from ..owner import is_live
+from ..records import Claim, Owner
+from .ids import StoredId
+from .reading import MOST
+from .rows import Event, Record, Row, Text, checked, place, read_checkpoint_id, read_owner, write_owner
+
+_THREAD = "SELECT key, epoch, run_id, owner, expires_at, newest, head FROM thread WHERE id = ?"
+_ADD_THREAD = "INSERT INTO thread (id, epoch, run_id, owner, expires_at) VALUES (?, 1, ?, ?, ?)"
+_TAKE_THREAD = "UPDATE thread SET epoch = ?, run_id = ?, owner = ?, expires_at = ? WHERE key = ?"
+_HELD = "SELECT key, epoch, run_id, head FROM thread WHERE id = ?"
+_RENEW = "UPDATE thread SET expires_at = ? WHERE key = ?"
+_ADVANCE = "UPDATE thread SET expires_at = ?, newest = max(ifnull(newest, ''), ?) WHERE key = ?"
+_ADVANCE_ROOT = "UPDATE thread SET expires_at = ?, newest = max(ifnull(newest, ''), ?), head = ? WHERE key = ?"
+_RELEASE = "UPDATE thread SET run_id = NULL, owner = NULL, expires_at = NULL WHERE key = ?"
+_IS_BARE = "SELECT 1 FROM thread WHERE key = ? AND newest IS NULL"
+_SPACE = "SELECT key FROM space WHERE thread = ? AND ns = ?"
+_HEAD = "SELECT head FROM space WHERE key = ?"
+_ADD_SPACE = "INSERT INTO space (thread, ns) VALUES (?, ?)"
+_MOVE_SPACE = "UPDATE space SET head = ? WHERE key = ?"
+_IS_STORED = "SELECT 1 FROM checkpoint INDEXED BY checkpoint_by_id WHERE thread = ? AND id = ? AND space = ?"
+_TEXT = "SELECT counts, text FROM metadata WHERE thread = ? AND key = ?"
+_ADD_TEXT = "INSERT INTO metadata (thread, key, counts, text) VALUES (?, ?, ?, ?)"
+_ADD_FRAME = "INSERT INTO frame (id, data) VALUES (?, ?)"
+_ADD_CHECKPOINT = (
+    "INSERT INTO checkpoint (thread, space, base, id, parent, step, metadata, pinned, frame, size) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_PUT_RECORD = (
+    "INSERT OR REPLACE INTO record (thread, space, checkpoint, task_id, place, kind, frame) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_CLEAR_RECORD = "DELETE FROM record WHERE thread = ? AND space = ? AND checkpoint = ? AND task_id = ?"
+_ADD_EVENT = "INSERT INTO event (thread, checkpoint, epoch, position, kind, frame) VALUES (?, ?, ?, ?, ?, ?)"
+_DELETE = (
+    "DELETE FROM frame WHERE key IN (SELECT frame FROM checkpoint WHERE thread = ?)",
+    *(f"DELETE FROM {table} WHERE thread = ?" for table in ("checkpoint", "metadata", "record", "event", "space")),
+    "DELETE FROM thread WHERE key = ?",
+)
+
+ROOT = 0
+"""The number of the root graph's namespace, in every thread."""
+
+_TEXTS = 1 << 23
+"""Numbers that a thread's metadata may have. SQLite stores them in three bytes."""
+
+
+def claim(db: sqlite3.Cursor, thread_id: str, owner: Owner, now: float, expires_at: float) -> Claim:
+    found = _thread(db, thread_id)
+    if found is None:
+        db.execute(_ADD_THREAD, (thread_id, owner.run_id, write_owner(owner), expires_at))
+        return Claim(thread_id=thread_id, epoch=1, owner=owner, newest=None)
+    if found.owner is not None and found.owner != owner and is_live(found.owner, found.expires_at, now=now):
+        raise ThreadBusyError(thread_id, holder=str(found.owner), expires_at=found.expires_at)
+    newest = None if found.newest is None else read_checkpoint_id(found.newest, place(thread_id, ""))
+    if not 0 < found.epoch < MOST:
+        raise CorruptCheckpointError(place(thread_id, ""), f"its epoch is {found.epoch}, which no saver has counted")
+    db.execute(_TAKE_THREAD, (found.epoch + 1, owner.run_id, write_owner(owner), expires_at, found.key))
+    return Claim(thread_id=thread_id, epoch=found.epoch + 1, owner=owner, newest=newest)
+
+
+def renew(db: sqlite3.Cursor, claim: Claim, expires_at: float) -> None:
+    db.execute(_RENEW, (expires_at, held(db, claim)[0]))
+
+
+def commit(
+    db: sqlite3.Cursor,
+    claim: Claim,
+    rows: Sequence[Row],
+    expected_head: StoredId | None,
+    records: Iterable[Record],
+    clears: Iterable[tuple[str, StoredId, str]],
+    expires_at: float,
+    releases: bool,
+    moved: tuple[str, StoredId] | None,
+    events: Iterable[Event],
+) -> None:
+    thread, head = held(db, claim)
+    target = (rows[-1].ns, rows[-1].id) if rows else moved
+    if target is None:
+        db.execute(_RENEW, (expires_at, thread))
+    else:
+        ns, tip = target
+        space = space_of(db, thread, ns)
+        if ns:
+            (head,) = db.execute(_HEAD, (space,)).fetchone()
+        if head != expected_head or not (rows or is_stored(db, thread, space, tip)):
+            raise lost(db, claim.thread_id)
+        if ns:
+            db.execute(_ADVANCE, (expires_at, tip, thread))
+            db.execute(_MOVE_SPACE, (tip, space))
+        else:
+            db.execute(_ADVANCE_ROOT, (expires_at, tip, tip, thread))
+        for row in rows:
+            add_row(db, thread, space, row)
+    for name, checkpoint, task_id in clears:
+        db.execute(_CLEAR_RECORD, (thread, space_of(db, thread, name), checkpoint, task_id))
+    put_records(db, thread, records)
+    add_events(db, thread, events)
+    if releases:
+        _give_up(db, thread)
+
+
+def record(db: sqlite3.Cursor, claim: Claim, records: Iterable[Record], expires_at: float) -> None:
+    thread, _ = held(db, claim)
+    db.execute(_RENEW, (expires_at, thread))
+    put_records(db, thread, records)
+
+
+def release(db: sqlite3.Cursor, claim: Claim) -> None:
+    found = _held(db, claim)
+    if found is not None:
+        _give_up(db, found[0])
+
+
+def delete_thread(db: sqlite3.Cursor, thread_id: str, now: float) -> None:
+    found = _thread(db, thread_id)
+    if found is None:
+        _must_write(db)
+        return
+    if found.owner is not None and is_live(found.owner, found.expires_at, now=now):
+        raise ThreadBusyError(thread_id, holder=str(found.owner), expires_at=found.expires_at)
+    delete(db, found.key)
+
+
+# ---- what the verbs, and those of upkeep, are made of ---------------------------------------------------------------
+
+
+def held(db: sqlite3.Cursor, claim: Claim) -> tuple[int, StoredId | None]:
+    """The thread's number and the root graph's head. Raises `ThreadBusyError(lost=True)`."""
+    found = _held(db, claim)
+    if found is None:
+        raise lost(db, claim.thread_id)
+    return found
+
+
+def lost(db: sqlite3.Cursor, thread_id: str) -> ThreadBusyError:
+    found = _thread(db, thread_id)
+    if found is None or found.owner is None:
+        return ThreadBusyError(thread_id, lost=True)
+    return ThreadBusyError(thread_id, holder=str(found.owner), expires_at=found.expires_at, lost=True)
+
+
+def space_of(db: sqlite3.Cursor, thread: int, ns: str) -> int:
+    """The number of a namespace, which has one from now on."""
+    if not ns:
+        return ROOT
+    found: tuple[int] | None = db.execute(_SPACE, (thread, ns)).fetchone()
+    return inserted(db.execute(_ADD_SPACE, (thread, ns))) if found is None else found[0]
+
+
+def is_stored(db: sqlite3.Cursor, thread: int, space: int, id: StoredId) -> bool:
+    return db.execute(_IS_STORED, (thread, id, space)).fetchone() is not None
+
+
+def add_row(db: sqlite3.Cursor, thread: int, space: int, row: Row) -> None:
+    add_checkpoint(db, thread, space, row, inserted(db.execute(_ADD_FRAME, (row.id, row.frame))))
+
+
+def add_checkpoint(db: sqlite3.Cursor, thread: int, space: int, row: Row, frame: int) -> None:
+    """Args: frame: the number of its stored frame."""
+    text = _text(db, thread, row.metadata)
+    db.execute(
+        _ADD_CHECKPOINT,
+        (thread, space, row.base, row.id, row.parent, row.step, text, row.pinned, frame, len(row.frame)),
+    )
+
+
+def inserted(db: sqlite3.Cursor) -> int:
+    """The number that an INSERT gave."""
+    assert db.lastrowid is not None
+    return db.lastrowid
+
+
+def put_records(db: sqlite3.Cursor, thread: int, records: Iterable[Record]) -> None:
+    for ns, *rest in records:
+        db.execute(_PUT_RECORD, (thread, space_of(db, thread, ns), *rest))
+
+
+def add_events(db: sqlite3.Cursor, thread: int, events: Iterable[Event]) -> None:
+    for event in events:
+        db.execute(_ADD_EVENT, (thread, *event))
+
+
+def delete(db: sqlite3.Cursor, thread: int) -> None:
+    for statement in _DELETE:
+        db.execute(statement, (thread,))
+
+
+def _give_up(db: sqlite3.Cursor, thread: int) -> None:
+    db.execute(_RELEASE, (thread,))
+    if db.execute(_IS_BARE, (thread,)).fetchone() is not None:
+        delete(db, thread)
+
+
+def _held(db: sqlite3.Cursor, claim: Claim) -> tuple[int, StoredId | None] | None:
+    found = db.execute(_HELD, (claim.thread_id,)).fetchone()
+    if found is None or found[1] != claim.epoch or found[2] != claim.owner.run_id:
+        _must_write(db)
+        return None
+    return found[0], found[3]
+
+
+def _must_write(db: sqlite3.Cursor) -> None:
+    """Change nothing, and raise where nothing may be changed: BEGIN IMMEDIATE does not raise on a read-only file."""
+    db.execute("DELETE FROM thread WHERE key IS NULL")
+
+
+def _text(db: sqlite3.Cursor, thread: int, given: Text) -> int:
+    """The number of metadata in a thread. It is made of the text, so that it is found; one that is taken is passed."""
+    key = crc32(given.text.encode()) % _TEXTS
+    while True:
+        found = db.execute(_TEXT, (thread, key)).fetchone()
+        if found is None:
+            db.execute(_ADD_TEXT, (thread, key, *given))
+            return key
+        if found == given:
+            return key
+        key = (key + 1) % _TEXTS
+
+
+class _Thread(NamedTuple):
+    key: int
+    epoch: int
+    owner: Owner | None
+    expires_at: float
+    newest: StoredId | None
+
+
+def _thread(db: sqlite3.Cursor, thread_id: str) -> _Thread | None:
+    row = db.execute(_THREAD, (thread_id,)).fetchone()
+    if row is None:
+        return None
+    where = place(thread_id, "")
+    key, epoch, _, owner, expires_at, newest, _ = checked(
+        row, tuple[int, int, str | None, str | None, float | None, Any, Any], where
+    )
+    return _Thread(key, epoch, None if owner is None else read_owner(owner, where), expires_at or 0.0, newest)

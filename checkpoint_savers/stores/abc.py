@@ -1,0 +1,386 @@
+"""The port of long-term memory: items under namespaces, for all threads and all graphs.
+
+A store of one's own subclasses `BaseStore`, implements `transact`, and runs
+`checkpoint_savers.conformance.StoreConformance` on the result. Everything else is written here once.
+
+The contract, for every store
+    - Operations that are asked in the same turn of an event loop are one batch, and so are those of one call of
+      `abatch`: one transaction, of which all is stored or nothing. Its reads see what was stored before it. Of several
+      puts and deletes of one item in it, the last is done. Who waits for one operation before asking the next sees what
+      it did.
+    - What is passed in is captured when the verb is called; what is given back is the caller's own.
+    - Expired items are not there, swept away or not.
+    - A store serves concurrent calls from any thread and any event loop of the process, asyncio and trio.
+    - Cancelling a caller does not tear its batch, nor those of others: it ends before control returns.
+    - A database's own exceptions are translated to `StorageError`s, with their cause. Damaged rows give
+      `CorruptCheckpointError`, a newer format `UnsupportedFormatError`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any, ClassVar, Literal, Self
+
+import anyio
+import anyio.lowlevel
+
+from ..bridge import Waiter, block, running_library, until
+from ..codec import Codec
+from ..errors import SaverClosedError, SyncCallError, VectorSearchError
+from .asking import ask_of, lifetimes, listing
+from .gathering import Ask, Gathering, Gatherings
+from .ops import (
+    NOT_PROVIDED,
+    GetOp,
+    Item,
+    Namespace,
+    NotProvided,
+    Op,
+    PutOp,
+    Result,
+    SearchItem,
+    SearchOp,
+    TTLConfig,
+)
+from .port import MANY, Batch, Done
+from .sweeping import Sweeper
+
+APART = 60.0
+"""Seconds that lie at least between two batches of puts that remove expired items as well."""
+
+
+class BaseStore(ABC):
+    """Keeps items: dicts, each under a namespace and a key.
+
+        await store.aput(("memories", "ann"), "food", {"likes": "pizza"})
+        item = await store.aget(("memories", "ann"), "food")
+        found = await store.asearch(("memories",), filter={"likes": "pizza"})
+
+    Each verb has a twin without the `a`, for plain functions, in worker threads or where there is no event loop at all.
+    Where an event loop runs that it would block, it raises `SyncCallError`, and does nothing.
+
+    Args:
+        codec: turns values into bytes; give types of your own here (`Codec().with_types(Invoice)`).
+        ttl: how long items are kept; for ever without.
+        clock: unix seconds; says when an item was put, and when it has expired.
+        index: not offered: there is no vector search.
+
+    Raises:
+        VectorSearchError: an index was passed.
+        TypeError, ValueError: the ttl is no configuration of one.
+    """
+
+    supports_ttl: ClassVar[bool] = True
+
+    waits: ClassVar[bool] = True
+    """Whether `transact` may return before the batch has ended."""
+
+    def __init__(
+        self,
+        *,
+        codec: Codec | None = None,
+        ttl: TTLConfig | None = None,
+        clock: Callable[[], float] = time.time,
+        index: None = None,
+    ) -> None:
+        if index is not None:
+            raise VectorSearchError("index=")
+        self.codec = Codec() if codec is None else codec
+        self.clock = clock
+        self.ttl_config = ttl
+        self._lifetimes = lifetimes(ttl)
+        self._gatherings = Gatherings()
+        self._swept_at = -math.inf
+        self._sweeper: Sweeper | None = None
+
+    @abstractmethod
+    def transact(self, batch: Batch, done: Done) -> None:
+        """Do what a batch says, in one transaction, and tell `done` what came of it.
+
+        It does not wait: it hands the batch on, to a thread of its own, say, which calls `done`. It may be called in
+        any thread, also in one in which an event loop runs. Once it has returned, the batch runs to its end, whatever
+        becomes of those who asked.
+
+        Args:
+            batch: what to do. `port.py` says what each part of it means.
+            done: to be called once. Of an exception, each who waits is given a copy.
+
+        Raises:
+            StorageError: the batch was not taken, and `done` will not be called.
+        """
+
+    # ---- one item ------------------------------------------------------------------------------------------------
+
+    async def aget(self, namespace: Namespace, key: str, *, refresh_ttl: bool | None = None) -> Item | None:
+        """The item of a key; None if there is none.
+
+        Args:
+            refresh_ttl: whether its time begins anew; None for what the store was told (`TTLConfig`).
+
+        Raises:
+            InvalidNamespaceError, InvalidKeyError
+            CorruptCheckpointError, UnknownTypeError, UnsupportedFormatError, StorageError
+        """
+        item: Item | None = await self._one(GetOp(namespace, key, refresh_ttl))
+        return item
+
+    async def aput(
+        self,
+        namespace: Namespace,
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | None = None,
+        *,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+    ) -> None:
+        """Keep an item, in the place of the one before it under that key. When this returns, it is durable.
+
+        Args:
+            value: a dict of what can be stored. (None deletes the item.)
+            index: False or None: there is no vector search.
+            ttl: minutes for which it is kept from now on; None for ever. See `TTLConfig`.
+
+        Raises:
+            UnstorableItemError: the value cannot be stored.
+            InvalidNamespaceError, InvalidKeyError, VectorSearchError
+            TypeError, ValueError: the value is no dict, or the ttl no time that is positive and finite.
+            StorageError
+        """
+        await self._one(PutOp(namespace, key, value, index, ttl))
+
+    async def adelete(self, namespace: Namespace, key: str) -> None:
+        """Delete an item; nothing happens when there is none. Raises: as `aput`."""
+        await self._one(PutOp(namespace, key, None))
+
+    # ---- many ----------------------------------------------------------------------------------------------------
+
+    async def asearch(
+        self,
+        namespace_prefix: Namespace,
+        /,
+        *,
+        query: None = None,
+        filter: Mapping[str, Any] | None = None,
+        limit: int = 10,
+        offset: int = 0,
+        refresh_ttl: bool | None = None,
+    ) -> list[SearchItem]:
+        """Items in a namespace and in all namespaces inside it: those first that were put last, and by namespace and
+        key where that is the same.
+
+        Args:
+            namespace_prefix: ("memories",) stands for ("memories",), ("memories", "ann") and so on; () for all.
+            query: not offered: there is no vector search.
+            filter: what their values have; `filters.py` says what matches. Items are read first and filtered then, so
+                name a namespace that narrows the search.
+            limit, offset: of all that match, leave out so many, and return so many at most.
+            refresh_ttl: as of `aget`, for the items that are returned.
+
+        Raises:
+            InvalidNamespaceError, VectorSearchError
+            TypeError, ValueError: the filter is none, or a number is below zero.
+            UnstorableValueError: the filter has a value that no item can have.
+            CorruptCheckpointError, UnknownTypeError, UnsupportedFormatError: an item cannot be read. Such an item
+                matches every filter.
+            StorageError
+        """
+        found: list[SearchItem] = await self._one(SearchOp(namespace_prefix, filter, limit, offset, query, refresh_ttl))
+        return found
+
+    async def alist_namespaces(
+        self,
+        *,
+        prefix: Namespace | None = None,
+        suffix: Namespace | None = None,
+        max_depth: int | None = None,
+        limit: int = 100,
+        offset: int = 0,
+    ) -> list[Namespace]:
+        """The namespaces in which there are items, sorted.
+
+        Args:
+            prefix, suffix: how they begin, and end; "*" stands for any one label.
+            max_depth: the first so many labels of each; namespaces that begin alike are one then.
+            limit, offset: as of `asearch`.
+
+        Raises:
+            InvalidNamespaceError
+            TypeError, ValueError: a number is none, or too small.
+            CorruptCheckpointError, StorageError
+        """
+        found: list[Namespace] = await self._one(listing(prefix, suffix, max_depth, limit, offset))
+        return found
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """Do several operations in one transaction: their answers, in their order. Reads see what was stored before.
+
+        Raises: as the verbs. If an operation is refused, nothing was done.
+        """
+        return await self._all(ops)
+
+    async def asweep_ttl(self) -> int:
+        """Remove all expired items, and return how many there were. Raises `StorageError`."""
+        total = 0
+        while True:
+            gathering = Gathering(sweeps=MANY)
+            await until(partial(self._begin_alone, gathering))
+            count = gathering.result().swept
+            total += count
+            if count < MANY:
+                return total
+
+    # ---- without async -------------------------------------------------------------------------------------------
+
+    def get(self, namespace: Namespace, key: str, *, refresh_ttl: bool | None = None) -> Item | None:
+        """As `aget`. Raises `SyncCallError`, too."""
+        self._check_blocking("get")
+        item: Item | None = self._one_here(GetOp(namespace, key, refresh_ttl))
+        return item
+
+    def put(
+        self,
+        namespace: Namespace,
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | None = None,
+        *,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+    ) -> None:
+        """As `aput`. Raises `SyncCallError`, too."""
+        self._check_blocking("put")
+        self._one_here(PutOp(namespace, key, value, index, ttl))
+
+    def delete(self, namespace: Namespace, key: str) -> None:
+        """As `adelete`. Raises `SyncCallError`, too."""
+        self._check_blocking("delete")
+        self._one_here(PutOp(namespace, key, None))
+
+    def search(
+        self,
+        namespace_prefix: Namespace,
+        /,
+        *,
+        query: None = None,
+        filter: Mapping[str, Any] | None = None,
+        limit: int = 10,
+        offset: int = 0,
+        refresh_ttl: bool | None = None,
+    ) -> list[SearchItem]:
+        """As `asearch`. Raises `SyncCallError`, too."""
+        self._check_blocking("search")
+        found: list[SearchItem] = self._one_here(SearchOp(namespace_prefix, filter, limit, offset, query, refresh_ttl))
+        return found
+
+    def list_namespaces(
+        self,
+        *,
+        prefix: Namespace | None = None,
+        suffix: Namespace | None = None,
+        max_depth: int | None = None,
+        limit: int = 100,
+        offset: int = 0,
+    ) -> list[Namespace]:
+        """As `alist_namespaces`. Raises `SyncCallError`, too."""
+        self._check_blocking("list_namespaces")
+        found: list[Namespace] = self._one_here(listing(prefix, suffix, max_depth, limit, offset))
+        return found
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """As `abatch`. Raises `SyncCallError`, too."""
+        self._check_blocking("batch")
+        return self._all_here(ops)
+
+    def sweep_ttl(self) -> int:
+        """As `asweep_ttl`. Raises `SyncCallError`, too."""
+        self._check_blocking("sweep_ttl")
+        total = 0
+        while True:
+            gathering = Gathering(sweeps=MANY)
+            block(partial(self._begin_alone, gathering))
+            count = gathering.result().swept
+            total += count
+            if count < MANY:
+                return total
+
+    # ---- its life ------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Begin to sweep, if the store was told to. A store that has to be opened does so first."""
+        every = self._lifetimes.sweep_every
+        if every is not None:
+            if self._sweeper is not None:
+                raise SaverClosedError("the store is open already: one 'async with' at a time")
+            self._sweeper = Sweeper(self, every)
+            self._sweeper.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End the sweeping: on any thread and event loop, not just those on which it began."""
+        sweeper, self._sweeper = self._sweeper, None
+        if sweeper is not None:
+            with anyio.CancelScope(shield=True):
+                await sweeper.end()
+
+    # ---- from what is asked to the backend, and back ---------------------------------------------------------------
+
+    async def _one(self, op: Op) -> Any:
+        (answer,) = await self._all([op])
+        return answer
+
+    async def _all(self, ops: Iterable[Op]) -> list[Any]:
+        asks = self._asks(ops)
+        if not asks:
+            await anyio.lowlevel.checkpoint()
+            return []
+        joined = list[Gathering]()
+        await until(lambda waiter: joined.append(self._gatherings.join(asks, waiter, self._begin)))
+        return joined[0].answers(asks)
+
+    def _one_here(self, op: Op) -> Any:
+        (answer,) = self._all_here([op])
+        return answer
+
+    def _all_here(self, ops: Iterable[Op]) -> list[Any]:
+        asks = self._asks(ops)
+        gathering = Gathering()
+        gathering.add(asks)
+        if asks:
+            block(partial(self._begin_alone, gathering))
+            return gathering.answers(asks)
+        return []
+
+    def _asks(self, ops: Iterable[Op]) -> list[Ask]:
+        return [ask_of(op, self.codec, self._lifetimes) for op in ops]
+
+    def _check_blocking(self, verb: str) -> None:
+        library = running_library() if self.waits else None
+        if library is not None:
+            raise SyncCallError(f"{verb}()", f"await store.a{verb}(...)", library)
+
+    def _begin_alone(self, gathering: Gathering, waiter: Waiter) -> None:
+        gathering.waiters.append(waiter)
+        self._begin(gathering)
+
+    def _begin(self, gathering: Gathering) -> None:
+        """Hand a gathering to the backend."""
+        try:
+            now = self.clock()
+            sweeps = gathering.sweeps
+            if gathering.writes and not 0 <= now - self._swept_at < APART:
+                self._swept_at, sweeps = now, MANY
+            batch = Batch(
+                now=now,
+                reads=tuple(gathering.reads.values()),
+                writes=tuple(gathering.writes.values()),
+                sweeps=sweeps,
+            )
+            self.transact(batch, gathering.end)
+        except BaseException as error:  # whatever it is: those who wait have to be told
+            gathering.end(error)

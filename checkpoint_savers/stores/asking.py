@@ -1,0 +1,190 @@
+"""From what users pass to what a backend is asked: everything is checked, and captured, before anything is awaited."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final, cast
+
+import msgspec
+
+from ..codec import Codec
+from ..errors import VectorSearchError
+from .gathering import Ask
+from .items import captured, frame_of, item_of, namespace_of
+from .names import checked_address, checked_labels, pattern, span
+from .ops import (
+    NOT_PROVIDED,
+    GetOp,
+    Item,
+    ListNamespacesOp,
+    MatchCondition,
+    Namespace,
+    PutOp,
+    SearchItem,
+    SearchOp,
+    TTLConfig,
+)
+from .port import Find, Row, Scan, Spaces, Write
+
+_MOST: Final = 2**60
+"""What databases can count to, and no store holds so many."""
+
+
+class Lifetimes(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a store keeps items.
+
+    Attributes:
+        default: seconds; None keeps them.
+        refreshes: whether reading begins the time anew.
+        sweep_every: seconds between two sweeps; None for none.
+    """
+
+    default: float | None = None
+    refreshes: bool = True
+    sweep_every: float | None = None
+
+
+def lifetimes(config: TTLConfig | None) -> Lifetimes:
+    """What a configuration says.
+
+    Raises:
+        TypeError, ValueError
+    """
+    if config is None:
+        return Lifetimes()
+    if not isinstance(config, dict):
+        raise TypeError(f"a ttl configuration is a dict, like {{'default_ttl': 60}}, not {config!r}")
+    unknown = sorted(map(str, config.keys() - TTLConfig.__annotations__.keys()))
+    if unknown:
+        raise ValueError(f"a ttl configuration has {', '.join(TTLConfig.__annotations__)}, and no {unknown[0]!r}")
+    if config.get("omit_expired", True) is not True:
+        raise ValueError("omit_expired can only be True: what has expired is never found")
+    refreshes = config.get("refresh_on_read", True)
+    if not isinstance(refreshes, bool):
+        raise TypeError(f"refresh_on_read is True or False, not {refreshes!r}")
+    return Lifetimes(
+        default=_seconds("default_ttl", config.get("default_ttl")),
+        refreshes=refreshes,
+        sweep_every=_seconds("sweep_interval_minutes", config.get("sweep_interval_minutes")),
+    )
+
+
+def ask_of(op: object, codec: Codec, lifetimes: Lifetimes) -> Ask:
+    """What an operation asks of the backend.
+
+    Raises:
+        InvalidNamespaceError, InvalidKeyError, UnstorableValueError, VectorSearchError, TypeError, ValueError
+    """
+    match op:
+        case GetOp():
+            return _get(op, codec, lifetimes)
+        case PutOp():
+            return _put(op, codec, lifetimes)
+        case SearchOp():
+            return _search(op, codec, lifetimes)
+        case ListNamespacesOp():
+            return _list(op)
+        case _:
+            raise TypeError(f"an operation is a GetOp, PutOp, SearchOp or ListNamespacesOp, not {op!r}")
+
+
+def listing(
+    prefix: Namespace | None, suffix: Namespace | None, max_depth: int | None, limit: int, offset: int
+) -> ListNamespacesOp:
+    """The operation behind `alist_namespaces`."""
+    conditions = list[MatchCondition]()
+    if prefix is not None:
+        conditions.append(MatchCondition("prefix", prefix))
+    if suffix is not None:
+        conditions.append(MatchCondition("suffix", suffix))
+    return ListNamespacesOp(tuple(conditions), max_depth, limit, offset)
+
+
+# ---- one by one ------------------------------------------------------------------------------------------------------
+
+
+def _get(op: GetOp, codec: Codec, lifetimes: Lifetimes) -> Ask:
+    refresh = _refresh(op.refresh_ttl, lifetimes)
+    read = Find(*checked_address(op.namespace, op.key), refresh)
+
+    def answer(row: Row | None) -> Item | None:
+        return None if row is None else item_of(row, codec, Item)
+
+    return Ask(read=read, same=read, answer=answer)
+
+
+def _put(op: PutOp, codec: Codec, lifetimes: Lifetimes) -> Ask:
+    if op.index is not None and op.index is not False:
+        raise VectorSearchError("index=")
+    address = checked_address(op.namespace, op.key)
+    ttl = lifetimes.default if op.ttl is NOT_PROVIDED else _seconds("ttl", op.ttl)
+    frame = None if op.value is None else frame_of(op.namespace, op.key, op.value, address, codec)
+    return Ask(write=Write(*address, frame, ttl), answer=_nothing)
+
+
+def _search(op: SearchOp, codec: Codec, lifetimes: Lifetimes) -> Ask:
+    if op.query is not None:
+        raise VectorSearchError("query=")
+    start, end = span(checked_labels(op.namespace_prefix))
+    limit, offset = _count("limit", op.limit), _count("offset", op.offset)
+    refresh = _refresh(op.refresh_ttl, lifetimes)
+    known, accepts = (b"", None) if op.filter is None else captured(op.filter, codec)
+    read = Scan(start=start, end=end, accepts=accepts, offset=offset, limit=limit, refresh=refresh)
+
+    def answer(rows: list[Row]) -> list[SearchItem]:
+        return [item_of(row, codec, SearchItem) for row in rows]
+
+    return Ask(read=read, same=(start, known, offset, limit, refresh), answer=answer)
+
+
+def _list(op: ListNamespacesOp) -> Ask:
+    conditions = tuple(op.match_conditions or ())
+    if op.max_depth is not None and (not _is_int(op.max_depth) or op.max_depth < 1):
+        raise ValueError(f"max_depth is 1 or more, or None, not {op.max_depth!r}")
+    limit, offset = _count("limit", op.limit), _count("offset", op.offset)
+    start, end, shown = pattern(conditions, op.max_depth)
+    read = Spaces(start=start, end=end, shown=shown, offset=offset, limit=limit)
+
+    def answer(found: list[bytes]) -> list[Namespace]:
+        return [namespace_of(one) for one in found]
+
+    return Ask(read=read, same=(conditions, op.max_depth, offset, limit), answer=answer)
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
+
+
+def _nothing(_: Any) -> None:
+    return None
+
+
+def _refresh(given: object, lifetimes: Lifetimes) -> bool:
+    if given is None:
+        return lifetimes.refreshes
+    if not isinstance(given, bool):
+        raise TypeError(f"refresh_ttl is True, False or None, not {given!r}")
+    return given
+
+
+def _seconds(name: str, minutes: object) -> float | None:
+    if minutes is None:
+        return None
+    if not isinstance(minutes, int | float) or isinstance(minutes, bool):
+        raise TypeError(f"{name} is minutes or None, not {minutes!r}")
+    seconds = minutes * 60.0
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"{name} is minutes, more than 0 and finite, not {minutes!r}")
+    return seconds
+
+
+def _count(name: str, value: object) -> int:
+    if not _is_int(value):
+        raise TypeError(f"{name} is a number, not {value!r}")
+    number = cast("int", value)
+    if number < 0:
+        raise ValueError(f"{name} is 0 or more, not {number}")
+    return min(number, _MOST)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

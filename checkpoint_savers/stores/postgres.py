@@ -1,0 +1,288 @@
+"""`PostgresStore`: items in PostgreSQL, in the schema of a `PostgresSaver` or in one of their own."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+
+try:
+    import psycopg
+    import psycopg_pool
+
+    from ..postgres import schema as tables
+    from ..postgres.connecting import Cursor, Source
+    from ..postgres.driver import Driver, Work
+    from ..postgres.failures import UnreachableError, translate
+    from .postgres_rows import LAYOUT, Attempt, Key, Rows
+except ModuleNotFoundError as error:
+    if (error.name or "") not in ("psycopg", "psycopg_pool"):
+        raise
+    raise ImportError(
+        f"PostgresStore needs {error.name}, which is not installed: pip install 'pregel-async[postgres]'",
+        name=error.name,
+    ) from error
+
+from ..bridge import at_once
+from ..codec import Codec
+from ..errors import SaverClosedError, StorageError, StorageReadOnlyError
+from .abc import BaseStore
+from .ops import TTLConfig
+from .port import Answer, Batch, Done, Outcome
+
+
+class PostgresStore(BaseStore):
+    """Keeps items in PostgreSQL, which any number of processes on any number of machines may use at once.
+
+        async with PostgresStore.from_conn_string("postgresql://localhost/app") as store:
+            ...
+
+    Its table is made once, by `setup()`, by `setup=True`, or by running what `setup_script()` returns; it may stand in
+    the schema of a `PostgresSaver`. What a put survives is what the server says: with its `synchronous_commit` at `on`,
+    the default, a power loss of the server. No connection is held between batches.
+
+    Args:
+        conn: as for `PostgresSaver`: a connection string, or a pool of psycopg's that is open and stays its owner's.
+        schema: where the table is. It is named in every statement; the search path is not asked.
+        codec, ttl, clock, index: as for every store. Clocks of machines that share a store should agree: by them it is
+            said when an item was put, and whether it has expired.
+        setup: make or upgrade the table when the store is opened.
+        pool_size: connections at most, where `conn` is no pool.
+        busy_timeout: seconds to wait for a lock of another connection's, before `StorageLockedError`.
+        reconnect_timeout: seconds for which a batch tries to reach the server again when the connection broke, or waits
+            for one of the pool, before `StorageError`.
+
+    Raises:
+        ValueError: `schema` is no name, `conn` cannot be read, or a number is out of its range.
+    """
+
+    def __init__(
+        self,
+        conn: str | psycopg_pool.AsyncConnectionPool[Any],
+        *,
+        schema: str = "public",
+        codec: Codec | None = None,
+        ttl: TTLConfig | None = None,
+        setup: bool = False,
+        pool_size: int = 10,
+        busy_timeout: float = 5.0,
+        reconnect_timeout: float = 10.0,
+        clock: Callable[[], float] = time.time,
+        index: None = None,
+    ) -> None:
+        super().__init__(codec=codec, ttl=ttl, clock=clock, index=index)
+        if not busy_timeout >= 0 or not reconnect_timeout >= 0:
+            raise ValueError("busy_timeout and reconnect_timeout are seconds, 0 or more")
+        if pool_size < 1:
+            raise ValueError("pool_size is 1 or more")
+        quoted = tables.quoted(schema)
+        self.schema = schema
+        self.busy_timeout = busy_timeout
+        self.reconnect_timeout = reconnect_timeout
+        try:
+            self._source = Source(conn, schema=schema, pool_size=pool_size, reconnect_timeout=reconnect_timeout)
+        except psycopg.ProgrammingError as error:
+            raise ValueError(f"no connection string: {str(error).strip()}") from error
+        self._sets_up = setup
+        self._rows = Rows(quoted, self._source.name, busy_timeout)
+        self._driver: Driver | None = None
+
+    @classmethod
+    def from_conn_string(
+        cls,
+        conn_string: str,
+        *,
+        schema: str = "public",
+        codec: Codec | None = None,
+        ttl: TTLConfig | None = None,
+        setup: bool = False,
+        pool_size: int = 10,
+        busy_timeout: float = 5.0,
+        reconnect_timeout: float = 10.0,
+        clock: Callable[[], float] = time.time,
+        index: None = None,
+    ) -> Self:
+        """A store to be opened with `async with`. Arguments as for the class."""
+        return cls(
+            conn_string,
+            schema=schema,
+            codec=codec,
+            ttl=ttl,
+            setup=setup,
+            pool_size=pool_size,
+            busy_timeout=busy_timeout,
+            reconnect_timeout=reconnect_timeout,
+            clock=clock,
+            index=index,
+        )
+
+    # ---- the table -------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def setup_script(*, schema: str = "public", version: int = 0) -> str:
+        """What `setup` does, as SQL to be read, kept, and run by whoever may: one transaction.
+
+        Args:
+            version: of the table that is there; 0 when there is none.
+        """
+        return tables.script(schema, version, LAYOUT)
+
+    async def setup(self) -> None:
+        """Make the table, or upgrade that of an earlier version; nothing happens where it is right already. Any number
+        of processes may do it at the same time.
+
+        It may be called before the store is opened, which does not open it.
+
+        Raises:
+            CorruptCheckpointError: the schema has tables of these names that are not a store's.
+            UnsupportedFormatError: they are of a later version of this package.
+            StorageError
+        """
+        opened = self._driver
+        if opened is not None:
+            await opened.run(lambda: self._source.reach(self._set_up))
+            return
+        driver = Driver(self._source, lambda: self._source.first(self._set_up), _nothing, maker=LAYOUT.maker)
+        await driver.open()
+        with anyio.CancelScope(shield=True):
+            await driver.close()
+
+    async def _set_up(self, cursor: Cursor) -> None:
+        await tables.setup(cursor, self.schema, self._source.name, LAYOUT)
+
+    # ---- opening and closing ---------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Connect, and look whether the table is there, and whose it is.
+
+        Raises:
+            CorruptCheckpointError: tables of these names are not a store's.
+            UnsupportedFormatError: they are of a later version of this package.
+            StorageError: there is no connection; or no table, or an older one, and `setup` is not set.
+        """
+        if self._driver is not None:
+            raise SaverClosedError(f"{self._source.name}: the store is open already: one 'async with' at a time")
+        source, schema = self._source, self.schema
+        work = tables.setup if self._sets_up else tables.check
+        # The driver's thread must not keep the store alive: one that is dropped is to be noticed.
+        driver = self._driver = Driver(
+            source,
+            lambda: source.first(lambda cursor: work(cursor, schema, source.name, LAYOUT)),
+            _nothing,
+            maker=LAYOUT.maker,
+        )
+        try:
+            await driver.open()
+        except BaseException:
+            self._driver = None
+            raise
+        return await super().__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Finish what was begun, and close: on any thread and event loop, not just those it was opened on."""
+        try:
+            await super().__aexit__(kind, error, traceback)
+        finally:  # however the end of the sweeping was cancelled
+            driver, self._driver = self._driver, None
+            if driver is not None:
+                with anyio.CancelScope(shield=True):  # else a cancelled scope would not even begin to close
+                    await driver.close()
+
+    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+        driver: Driver | None = getattr(self, "_driver", None)
+        if driver is not None and driver.is_open:
+            driver.stop()
+            warn(
+                f"{self!r} of {self._source.name} was never closed: use it in 'async with'",
+                ResourceWarning,
+                source=self,
+            )
+
+    # ---- the port --------------------------------------------------------------------------------------------
+
+    def transact(self, batch: Batch, done: Done) -> None:
+        driver = self._driver  # read once: another thread may close the store meanwhile
+        if driver is None:
+            raise _closed(self._source.name)
+        _Transaction(driver, self._rows, batch, done).begin()
+
+
+class _Transaction:
+    """A batch on its way. It does not know the store, which must not be kept alive by it."""
+
+    __slots__ = ("_answers", "_attempt", "_batch", "_done", "_driver", "_due", "_rows", "_work")
+
+    def __init__(self, driver: Driver, rows: Rows, batch: Batch, done: Done) -> None:
+        self._driver = driver
+        self._rows = rows
+        self._batch = batch
+        self._done = done
+        self._work: Work[Outcome] = Work()
+        self._attempt = Attempt()
+        self._answers: list[Answer] | None = None
+        self._due: list[Key] = []
+
+    def begin(self) -> None:
+        driver = self._driver
+        try:
+            driver.submit(self._work, at_once(self._end), lambda: driver.post(self._run))
+        except SaverClosedError as error:  # said of a saver
+            raise _closed(driver.source.name) from error
+
+    async def _run(self) -> None:
+        work, source = self._work, self._driver.source
+        try:
+            work.value = await source.reach(self._do)
+        except UnreachableError as error:
+            work.error = translate(error, source.name)
+            if self._attempt.outcome is not None:
+                work.error = StorageError(
+                    f"{work.error} The connection broke while a transaction was being committed, and whether it was "
+                    "stored is not known. Read what is stored before you write it again."
+                )
+                work.error.__cause__ = error.__cause__
+        except Exception as error:
+            work.error = translate(error, source.name)
+        self._driver.tell((work,))
+
+    async def _do(self, cursor: Cursor) -> Outcome:
+        """On one connection; begun anew on another when that breaks."""
+        batch = self._batch
+        if self._answers is None:
+            self._answers, self._due = await self._rows.read(cursor, batch) if batch.reads else ([], [])
+        if not batch.writes and not batch.sweeps and not self._due:
+            return Outcome(self._answers, 0)
+        try:
+            return await self._rows.write(cursor, batch, self._answers, self._due, self._attempt)
+        except psycopg.Error as error:
+            if batch.writes or batch.sweeps or not isinstance(translate(error, ""), StorageReadOnlyError):
+                raise
+            return Outcome(self._answers, 0)  # where nothing can be written, items end when they were to
+
+    def _end(self) -> None:
+        error = self._work.error
+        if isinstance(error, SaverClosedError) and not isinstance(error.__cause__, psycopg_pool.PoolClosed):
+            cause, error = error.__cause__, _closed(self._driver.source.name)
+            error.__cause__ = cause
+        outcome = self._work.value
+        if error is not None:
+            self._done(error)
+        elif outcome is not None:
+            self._done(outcome)
+
+
+def _nothing() -> None:
+    """Nothing is to be stopped before the driver closes."""
+
+
+def _closed(name: str) -> SaverClosedError:
+    return SaverClosedError(
+        f"{name}: the store is not open in this process: use it inside "
+        "'async with PostgresStore.from_conn_string(...)', or 'with open_sync(...)'"
+    )

@@ -1,0 +1,344 @@
+"""What `PostgresStore` says to its database: its table, and the operations of a batch.
+
+Reads of several statements see one snapshot. Writes are a transaction of their own after them, which locks rows in the
+order of their keys: so two batches never wait for each other in a circle. No search holds a lock.
+
+When a connection breaks while a transaction is being committed, its number tells afterwards what came of it
+(`pg_xact_status`): so nothing is done twice, and nothing that others did meanwhile is written over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+import psycopg
+
+from ..errors import StorageError
+from ..postgres.connecting import Cursor
+from ..postgres.schema import Layout
+from .port import Answer, Batch, Find, Outcome, Row, Scan, Spaces, Write, paging_of_spaces
+
+# Namespaces and keys are bytes of UTF-8 (see `names.py`): they sort by code points whatever the database's collation
+# is, and a search of a namespace is a range. The index by age holds all by which a search finds and orders its rows.
+LAYOUT: Final = Layout(
+    kind="store",
+    maker="PostgresStore",
+    versioned_by="pregel_store",
+    tables={
+        "pregel_store": {"version": "integer"},
+        "pregel_items": {
+            "namespace": "bytea",
+            "key": "bytea",
+            "created_at": "double precision",
+            "updated_at": "double precision",
+            "ttl": "double precision",
+            "expires_at": "double precision",
+            "frame": "bytea",
+        },
+    },
+    migrations=(
+        (
+            "CREATE TABLE {s}.pregel_store (version integer NOT NULL)",
+            """
+        CREATE TABLE {s}.pregel_items (
+            namespace bytea NOT NULL,
+            key bytea NOT NULL,
+            created_at double precision NOT NULL,
+            updated_at double precision NOT NULL,
+            ttl double precision,
+            expires_at double precision,
+            frame bytea NOT NULL,
+            PRIMARY KEY (namespace, key)
+        )
+        """,
+            """
+        CREATE INDEX pregel_items_by_age ON {s}.pregel_items (namespace, updated_at DESC, key, expires_at)
+        """,
+            """
+        CREATE INDEX pregel_items_by_expiry ON {s}.pregel_items (expires_at) WHERE expires_at IS NOT NULL
+        """,
+            "INSERT INTO {s}.pregel_store (version) VALUES (1)",
+        ),
+    ),
+)
+"""The table, beside those of a saver, in a version of its own."""
+
+SLICE: Final = 64
+"""Rows that are read in one go where a filter looks at them."""
+
+SPACES: Final = 256
+"""Namespaces that are read in one go."""
+
+CHUNK: Final = 8_000_000
+"""Payload of one statement, in bytes."""
+
+_MOST: Final = 2**63 - 1
+
+_THERE: Final = "(i.expires_at IS NULL OR i.expires_at > %b)"
+_COLUMNS: Final = "i.namespace, i.key, i.created_at, i.updated_at, i.ttl, i.frame"
+_RANGE: Final = "i.namespace >= %b AND i.namespace < %b"
+_KEYS: Final = "unnest(%b::bytea[], %b::bytea[]) AS r (namespace, key)"
+_XID: Final = "RETURNING pg_current_xact_id_if_assigned()::text"
+
+_FIND: Final = (
+    "SELECT r.n::int, {c} FROM unnest(%b::bytea[], %b::bytea[]) WITH ORDINALITY AS r (namespace, key, n) "
+    "JOIN {s}.pregel_items i ON i.namespace = r.namespace AND i.key = r.key WHERE {t}"
+)
+_HAS_INNER: Final = "SELECT EXISTS (SELECT FROM {s}.pregel_items WHERE namespace > %b AND namespace < %b)"
+_OF_ONE: Final = (
+    "SELECT {c} FROM {s}.pregel_items i WHERE i.namespace = %b AND {t} ORDER BY i.updated_at DESC, i.key "
+    "LIMIT %b OFFSET %b"
+)
+_OF_ALL: Final = (
+    "SELECT {c} FROM {s}.pregel_items i WHERE {r} AND {t} ORDER BY i.updated_at DESC, i.namespace, i.key "
+    "LIMIT %b OFFSET %b"
+)
+_SPACES: Final = """
+WITH RECURSIVE found (namespace) AS (
+    (SELECT i.namespace FROM {s}.pregel_items i WHERE {r} AND {t} ORDER BY i.namespace LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT i.namespace FROM {s}.pregel_items i
+        WHERE i.namespace > found.namespace AND i.namespace < %b AND {t} ORDER BY i.namespace LIMIT 1
+    ) FROM found WHERE found.namespace IS NOT NULL
+)
+SELECT namespace FROM found WHERE namespace IS NOT NULL LIMIT %b
+"""
+_PUT: Final = """
+INSERT INTO {s}.pregel_items AS i (namespace, key, created_at, updated_at, ttl, expires_at, frame)
+SELECT r.namespace, r.key, n.now, n.now, r.ttl, n.now + r.ttl, r.frame
+FROM unnest(%b::bytea[], %b::bytea[], %b::float8[], %b::bytea[]) AS r (namespace, key, ttl, frame),
+    (SELECT %b::float8 AS now) AS n
+ORDER BY r.namespace, r.key
+ON CONFLICT (namespace, key) DO UPDATE SET
+    created_at = CASE WHEN i.expires_at <= excluded.updated_at THEN excluded.updated_at ELSE i.created_at END,
+    updated_at = excluded.updated_at, ttl = excluded.ttl, expires_at = excluded.expires_at, frame = excluded.frame
+{x}
+"""
+_REMOVE: Final = """
+DELETE FROM {s}.pregel_items i USING (
+    SELECT i.namespace, i.key FROM {s}.pregel_items i JOIN {k} ON i.namespace = r.namespace AND i.key = r.key
+    ORDER BY i.namespace, i.key FOR UPDATE OF i
+) AS held
+WHERE i.namespace = held.namespace AND i.key = held.key {x}
+"""
+_REFRESH: Final = """
+UPDATE {s}.pregel_items i SET expires_at = %b::float8 + i.ttl FROM (
+    SELECT i.namespace, i.key FROM {s}.pregel_items i JOIN {k} ON i.namespace = r.namespace AND i.key = r.key
+    ORDER BY i.namespace, i.key FOR UPDATE OF i
+) AS held
+WHERE i.namespace = held.namespace AND i.key = held.key AND i.ttl IS NOT NULL AND i.expires_at > %b {x}
+"""
+_SWEEP: Final = """
+DELETE FROM {s}.pregel_items WHERE (namespace, key) IN (
+    SELECT namespace, key FROM {s}.pregel_items WHERE expires_at <= %b
+    ORDER BY expires_at LIMIT %b FOR UPDATE SKIP LOCKED
+) {x}
+"""
+_STATUS: Final = b"SELECT pg_xact_status(%b::text::xid8)"
+
+Key = tuple[bytes, bytes]
+"""A row's namespace and key."""
+
+
+class Attempt:
+    """What is remembered of the attempts at one batch.
+
+    Attributes:
+        outcome: what its transaction does; None before it is about to be committed.
+        xid: the number of that transaction; None when it writes nothing.
+    """
+
+    def __init__(self) -> None:
+        self.outcome: Outcome | None = None
+        self.xid: str | None = None
+
+
+class Rows:
+    """The statements of one schema.
+
+    Args:
+        schema: quoted.
+        name: how messages call the database.
+        busy_timeout: seconds to wait for a lock.
+    """
+
+    def __init__(self, schema: str, name: str, busy_timeout: float) -> None:
+        def of(text: str) -> bytes:
+            return text.format(s=schema, c=_COLUMNS, t=_THERE, r=_RANGE, k=_KEYS, x=_XID).encode()
+
+        self._name = name
+        self._busy_timeout = busy_timeout
+        self._patience = f"{max(round(busy_timeout * 1000), 1)}ms"  # 0 would be for ever
+        self._find = of(_FIND)
+        self._has_inner = of(_HAS_INNER)
+        self._of_one = of(_OF_ONE)
+        self._of_all = of(_OF_ALL)
+        self._spaces = of(_SPACES)
+        self._put = of(_PUT)
+        self._remove = of(_REMOVE)
+        self._refresh = of(_REFRESH)
+        self._sweep = of(_SWEEP)
+
+    # ---- reading ---------------------------------------------------------------------------------------------
+
+    async def read(self, cursor: Cursor, batch: Batch) -> tuple[list[Answer], list[Key]]:
+        """The answers to a batch's reads, and the keys of the rows that are to live for their ttl from now on."""
+        finds = [(n, one) for n, one in enumerate(batch.reads) if isinstance(one, Find)]
+        answers: list[Answer] = [None] * len(batch.reads)
+        in_transaction = len(finds) < len(batch.reads)
+        if in_transaction:
+            await cursor.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        if finds:
+            spaces, keys = [one.namespace for _, one in finds], [one.key for _, one in finds]
+            for number, *columns in await _all(cursor, self._find, spaces, keys, batch.now):
+                answers[finds[number - 1][0]] = Row(*columns)
+        for n, one in enumerate(batch.reads):
+            match one:
+                case Scan():
+                    answers[n] = await self._scan(cursor, one, batch.now)
+                case Spaces():
+                    answers[n] = await self._list(cursor, one, batch.now)
+                case Find():
+                    pass
+        if in_transaction:
+            await cursor.execute(b"COMMIT")
+        due: dict[Key, None] = {}
+        for one, answer in zip(batch.reads, answers, strict=True):
+            if isinstance(one, Spaces) or not one.refresh or answer is None:
+                continue
+            rows = [answer] if isinstance(answer, Row) else answer
+            due.update(((row.namespace, row.key), None) for row in rows if isinstance(row, Row) and row.ttl is not None)
+        return answers, list(due)
+
+    async def _scan(self, cursor: Cursor, scan: Scan, now: float) -> list[Row]:
+        if scan.limit <= 0:
+            return []
+        statement, where = self._of_all, [scan.start, scan.end]
+        if scan.start and not (await _all(cursor, self._has_inner, scan.start, scan.end))[0][0]:
+            statement, where = self._of_one, [scan.start]
+        if scan.accepts is None:
+            page = min(scan.limit, _MOST), min(scan.offset, _MOST)
+            return [Row(*raw) for raw in await _all(cursor, statement, *where, now, *page)]
+        # Read as far as is needed, and sorted once. It lives no longer than the transaction.
+        await cursor.execute(b"DECLARE pregel_scan NO SCROLL CURSOR FOR " + statement, (*where, now, _MOST, 0))
+        found = await _accepted(cursor, scan, scan.accepts)
+        await cursor.execute(b"CLOSE pregel_scan")
+        return found
+
+    async def _list(self, cursor: Cursor, spaces: Spaces, now: float) -> list[bytes]:
+        paging = paging_of_spaces(spaces)
+        known: Iterator[bytes] = iter(())
+        name: bytes | None = None
+        is_all = False
+        try:
+            at = next(paging)
+            while True:
+                while name is None or name < at:
+                    name = next(known, None)
+                    if name is not None:
+                        continue
+                    if is_all:
+                        break
+                    bound = (at, spaces.end, now, spaces.end, now, SPACES)
+                    names = [raw[0] for raw in await _all(cursor, self._spaces, *bound)]
+                    is_all, known = len(names) < SPACES, iter(names)
+                at = paging.send(name)
+        except StopIteration as end:
+            found: list[bytes] = end.value
+            return found
+
+    # ---- writing ---------------------------------------------------------------------------------------------
+
+    async def write(
+        self, cursor: Cursor, batch: Batch, answers: list[Answer], due: Sequence[Key], attempt: Attempt
+    ) -> Outcome:
+        """Do a batch's writes, in one transaction, unless an attempt before has done them."""
+        if attempt.outcome is not None and (attempt.xid is None or await self._was_stored(cursor, attempt.xid)):
+            return attempt.outcome
+        attempt.outcome = attempt.xid = None
+        await cursor.execute(
+            f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '{self._patience}'".encode()
+        )
+        xid: str | None = None
+        written = {(one.namespace, one.key) for one in batch.writes}
+        todo: list[tuple[Key, Write | None]] = [(key, None) for key in due if key not in written]
+        todo += [((one.namespace, one.key), one) for one in batch.writes]
+        todo.sort(key=lambda each: each[0])
+        for kind, group in groupby(todo, key=lambda each: "refresh" if each[1] is None else each[1].frame is not None):
+            for part in _parts(group):
+                keys = [key[0] for key, _ in part], [key[1] for key, _ in part]
+                writes = [one for _, one in part if one is not None]
+                if kind == "refresh":
+                    raw = await _all(cursor, self._refresh, batch.now, *keys, batch.now)
+                elif kind:
+                    ttls = [None if one.ttl is None else float(one.ttl) for one in writes]
+                    raw = await _all(cursor, self._put, *keys, ttls, [one.frame for one in writes], batch.now)
+                else:
+                    raw = await _all(cursor, self._remove, *keys)
+                xid = raw[0][0] if raw else xid
+        swept = 0
+        if batch.sweeps:
+            raw = await _all(cursor, self._sweep, batch.now, batch.sweeps)
+            swept = len(raw)
+            xid = raw[0][0] if raw else xid
+        attempt.outcome, attempt.xid = Outcome(answers, swept), xid
+        await cursor.execute(b"COMMIT")
+        return attempt.outcome
+
+    async def _was_stored(self, cursor: Cursor, xid: str) -> bool:
+        deadline = time.monotonic() + self._busy_timeout
+        while True:
+            try:
+                status = (await _all(cursor, _STATUS, xid))[0][0]
+            except psycopg.errors.InvalidParameterValue:  # the server has crashed, and never heard of that number
+                return False
+            if status != "in progress":
+                return bool(status == "committed")
+            if time.monotonic() >= deadline:
+                raise StorageError(
+                    f"{self._name}: the connection broke while a transaction was being committed, and the server has "
+                    "not ended it yet. Read what is stored before you write it again."
+                )
+            await asyncio.sleep(0.02)  # the server has not noticed yet that nobody is there
+
+
+async def _accepted(cursor: Cursor, scan: Scan, accepts: Callable[[Row], bool]) -> list[Row]:
+    """The answer to a scan, of the rows of the cursor `pregel_scan`."""
+    found: list[Row] = []
+    left = scan.offset
+    while True:
+        raw = await _all(cursor, f"FETCH FORWARD {SLICE} FROM pregel_scan".encode())
+        for row in filter(accepts, (Row(*columns) for columns in raw)):
+            if left:
+                left -= 1
+                continue
+            found.append(row)
+            if len(found) == scan.limit:
+                return found
+        if len(raw) < SLICE:
+            return found
+
+
+def _parts(todo: Iterable[tuple[Key, Write | None]]) -> Iterator[list[tuple[Key, Write | None]]]:
+    """The same in parts of which none is much too large for a statement."""
+    part: list[tuple[Key, Write | None]] = []
+    size = 0
+    for key, one in todo:
+        length = 0 if one is None or one.frame is None else len(one.frame)
+        if part and size + length > CHUNK:
+            yield part
+            part, size = [], 0
+        part.append((key, one))
+        size += length
+    if part:
+        yield part
+
+
+async def _all(cursor: Cursor, statement: bytes, *bound: Any) -> list[tuple[Any, ...]]:
+    await cursor.execute(statement, bound, binary=True)
+    return await cursor.fetchall()

@@ -1,0 +1,236 @@
+"""`SqliteStore`: items in one SQLite file, which may be that of a `SqliteSaver`.
+
+The file is one of a saver's: `schema.prepare` checks it and sets it up. The store's tables stand beside the saver's, in
+a version of their own. A store has a connection of its own, so that a long search holds up no run.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from ..bridge import at_once
+from ..codec import Codec
+from ..errors import (
+    CorruptCheckpointError,
+    SaverClosedError,
+    StorageReadOnlyError,
+    UnsupportedFormatError,
+)
+from ..sqlite import schema
+from ..sqlite.connected import Connected
+from ..sqlite.failures import is_read_only
+from ..sqlite.worker import Job, Maker, Worker
+from . import sqlite_rows as rows
+from .abc import BaseStore
+from .ops import TTLConfig
+from .port import Batch, Done, Outcome
+
+
+class SqliteStore(Connected, BaseStore):
+    """Keeps items in one SQLite file, which any number of processes on one machine may use at once.
+
+        async with SqliteStore.from_conn_string("runs.db") as store:
+            ...
+
+    The file may be one in which a `SqliteSaver` keeps threads: both may have it open. What a put survives: with
+    `synchronous="FULL"`, a power loss; with `"NORMAL"`, a crash of the process. SQLite's WAL mode is used, which needs
+    a local disk.
+
+    Args:
+        path: a file, which is made if it is missing; `":memory:"`; or an SQLite URI (`file:runs.db?mode=ro`).
+        codec, ttl, clock, index: as for every store.
+        synchronous: see above.
+        busy_timeout: seconds to wait for another process's lock, before `StorageLockedError`.
+    """
+
+    _maker = Maker("SqliteStore", "store", "inside 'async with SqliteStore(...)', or 'with open_sync(...)'")
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        codec: Codec | None = None,
+        ttl: TTLConfig | None = None,
+        synchronous: Literal["FULL", "NORMAL"] = "FULL",
+        busy_timeout: float = 5.0,
+        clock: Callable[[], float] = time.time,
+        index: None = None,
+    ) -> None:
+        super().__init__(codec=codec, ttl=ttl, clock=clock, index=index)
+        self._have(path, busy_timeout, synchronous)
+        self.synchronous: Literal["FULL", "NORMAL"] = synchronous
+
+    @classmethod
+    def from_conn_string(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        codec: Codec | None = None,
+        ttl: TTLConfig | None = None,
+        synchronous: Literal["FULL", "NORMAL"] = "FULL",
+        busy_timeout: float = 5.0,
+        clock: Callable[[], float] = time.time,
+        index: None = None,
+    ) -> Self:
+        """A store to be opened with `async with`. Arguments as for the class."""
+        return cls(
+            path, codec=codec, ttl=ttl, synchronous=synchronous, busy_timeout=busy_timeout, clock=clock, index=index
+        )
+
+    # ---- opening and closing ---------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Open the database, checking first whose it is. A saver's file of an earlier version is upgraded.
+
+        Raises:
+            CorruptCheckpointError: it is damaged, or another program's.
+            UnsupportedFormatError: it, or the store in it, is of a later version of this package.
+            StorageError: it cannot be opened; `StorageReadOnlyError`: there is no store in it, and it cannot be
+                written.
+        """
+        await self._connect(
+            partial(prepare, name=self.path, synchronous=self.synchronous, busy_timeout=self.busy_timeout),
+            partial(upgraded_since, name=self.path),
+        )
+        return await super().__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Finish what was begun, and close: on any thread and event loop, not just those it was opened on."""
+        try:
+            await super().__aexit__(kind, error, traceback)
+        finally:  # however the end of the sweeping was cancelled
+            await self._disconnect()
+
+    # ---- the port --------------------------------------------------------------------------------------------
+
+    def transact(self, batch: Batch, done: Done) -> None:
+        _Transaction(self._connection, batch, done).begin()
+
+
+class _Transaction:
+    """A batch on its way. It does not know the store: the worker holds the last one, and must not keep that alive.
+
+    The reads are a job of their own, given first: jobs are done in that order. So a long search takes place before the
+    write lock is taken, and stops nobody else who writes to the file.
+    """
+
+    __slots__ = ("_batch", "_done", "_reading", "_worker", "_writing")
+
+    def __init__(self, worker: Worker, batch: Batch, done: Done) -> None:
+        self._worker = worker
+        self._batch = batch
+        self._done = done
+        self._reading: Job[rows.Answers] = Job(partial(rows.read, batch=batch), writes=False)
+        size = sum([len(one.frame or b"") for one in batch.writes])
+        self._writing: Job[int] = Job(self._write, writes=True, size=size)
+
+    def begin(self) -> None:
+        if not self._batch.writes and not self._batch.sweeps:
+            self._submit(self._reading, self._read_only)
+            return
+        if self._batch.reads:
+            self._submit(self._reading, None)
+        self._submit(self._writing, self._end)
+
+    def _submit(self, job: Job[Any], then: Callable[[], None] | None) -> None:
+        self._worker.submit(job, None if then is None else at_once(then))
+
+    def _read_only(self) -> None:
+        """The reads are done, and there is nothing else to do, unless rows were found that are to live longer."""
+        found = self._reading.value
+        if found is None or not found.due:
+            self._end()
+            return
+        try:
+            self._submit(self._writing, self._end)
+        except SaverClosedError:
+            self._end()
+
+    def _write(self, db: sqlite3.Cursor) -> int:
+        if self._reading.error is not None:
+            raise self._reading.error
+        if self._reading.value is not None:
+            rows.refresh(db, self._reading.value.due, self._batch.now)
+        return rows.write(db, self._batch)
+
+    def _end(self) -> None:
+        error = self._reading.error or self._writing.error
+        if isinstance(error, StorageReadOnlyError) and not self._batch.writes and not self._batch.sweeps:
+            error = None  # it was read; where nothing can be written, items end when they were to
+        if error is not None:
+            self._done(error)
+        else:
+            found = self._reading.value
+            self._done(Outcome([] if found is None else found.answers, self._writing.value or 0))
+
+
+# ---- the file --------------------------------------------------------------------------------------------------------
+
+
+def prepare(
+    connection: sqlite3.Connection, name: str, *, synchronous: Literal["FULL", "NORMAL"], busy_timeout: float
+) -> None:
+    """Make a fresh connection ready: check whose file it is before anything is changed; then put a store into it, if
+    there is none. Raises: as `SqliteStore.__aenter__` says; locked and full as errors of SQLite's."""
+    deadline = time.monotonic() + busy_timeout
+    schema.prepare(connection, name, synchronous=synchronous, busy_timeout=busy_timeout)
+    schema._patiently(connection, "BEGIN", deadline)
+    try:
+        is_ready = _is_ready(connection, name)
+    finally:
+        schema._end(connection)
+    if not is_ready:
+        _set_up(connection, name, deadline)
+
+
+def upgraded_since(connection: sqlite3.Connection, name: str) -> UnsupportedFormatError | None:
+    """What to say when the store is of a later version by now, and so may have other tables; None when it is not."""
+    try:
+        _is_ready(connection, name)
+    except UnsupportedFormatError as error:
+        return error
+    except CorruptCheckpointError:
+        return None
+    return None
+
+
+def _set_up(connection: sqlite3.Connection, name: str, deadline: float) -> None:
+    """Of several processes that try, the first to get the lock does; the others see under it that it is done."""
+    try:
+        schema._patiently(connection, "BEGIN IMMEDIATE", deadline)
+        if not _is_ready(connection, name):
+            for statement in rows.TABLES.values():
+                connection.execute(statement)
+            connection.execute("INSERT INTO store_version (version) VALUES (?)", (rows.VERSION,))
+        schema._patiently(connection, "COMMIT", deadline)
+    except sqlite3.OperationalError as error:
+        if not is_read_only(error):
+            raise
+        raise StorageReadOnlyError(f"{name}: there is no store in it, and it cannot be written") from error
+    finally:
+        schema._end(connection)
+
+
+def _is_ready(connection: sqlite3.Connection, name: str) -> bool:
+    """Whether there is a store in the file. Raises when there is one that is not for us."""
+    names = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema")}
+    missing = sorted(rows.TABLES.keys() - names)
+    if "store_version" in missing:
+        theirs = sorted(one for one in names if one.lower() in rows.TABLES)
+        if theirs:
+            raise CorruptCheckpointError(name, f"it has {theirs} already, which no store has made", "Rename that")
+        return False
+    found = connection.execute("SELECT max(version) FROM store_version").fetchone()[0]
+    if isinstance(found, int) and found > rows.VERSION:
+        raise UnsupportedFormatError(f"{name}, its store", found, rows.VERSION)
+    if found != rows.VERSION or missing:
+        raise CorruptCheckpointError(name, f"its store's version is {found}, and these parts are missing: {missing}")
+    return True

@@ -1,0 +1,379 @@
+"""Threads in a file: byte for byte as they are stored, to be imported into a saver of any kind.
+
+    magic (8) | format (2) | checksum (4)                       the file's beginning
+    tag (1) | length (8) | checksum (4) | body | checksum (4)   blocks, one behind the other
+
+A block is a thread (T: its id, its heads and how many blocks of each kind follow), a checkpoint (C), a record of a task
+(R), a row of events (E), or the file's end (Z: how many threads there were). A checksum covers all of the file before
+it, so that a block that is damaged, missing, doubled or out of place is noticed where it stands; a file without its end
+was truncated. Bodies are MessagePack. Frames are in them as they are stored.
+
+A file is read twice when it is imported: nothing is stored before all of it was found whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from io import BufferedReader, BufferedWriter, BytesIO, FileIO
+from struct import Struct
+from typing import BinaryIO, Final, TypeAlias, TypeVar
+from zlib import crc32
+
+import anyio.to_thread
+import msgspec
+
+from ..codec import unseal
+from ..errors import CorruptCheckpointError, ThreadExistsError, ThreadNotFoundError, UnsupportedFormatError
+from ..metadata import read_metadata, write_metadata
+from ..records import CheckpointId, CheckpointRow, EventRow, TaskRecord, ThreadDump
+from .threads import Upkept, load_thread, moved
+
+MAGIC: Final = b"\x89PREGEL\n"
+"""No text begins like this, and a transfer as text would change it."""
+
+EXPORT_FORMAT: Final = 1
+"""The number of the layout above, which this version writes."""
+
+Place: TypeAlias = "str | os.PathLike[str] | BinaryIO"
+"""A file by its path, or open in binary mode."""
+
+T = TypeVar("T")
+
+_BEGIN = Struct(">8sH")
+_BLOCK = Struct(">cQ")
+_SUM = Struct(">I")
+
+_ADVICE = "Export the thread again"
+
+
+class _Thread(msgspec.Struct, array_like=True, frozen=True):
+    """The block that a thread begins with. Here and below: new fields go to the end, with a default."""
+
+    thread_id: str
+    heads: dict[str, CheckpointId]
+    rows: int
+    records: int
+    events: int
+
+
+class _Row(msgspec.Struct, array_like=True, frozen=True):
+    ns: str
+    checkpoint_id: CheckpointId
+    parent_id: CheckpointId | None
+    base_id: CheckpointId
+    step: int
+    metadata: str
+    frame: bytes
+    pinned: bool
+
+
+class _Record(TaskRecord, array_like=True, frozen=True, kw_only=True):
+    pass
+
+
+class _Event(EventRow, array_like=True, frozen=True, kw_only=True):
+    pass
+
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+# ---- writing ---------------------------------------------------------------------------------------------------------
+
+
+class Writer:
+    """Writes threads to a file that is open in binary mode. It is complete when `end` has returned."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._sum = 0
+        self._threads = 0
+        start = _BEGIN.pack(MAGIC, EXPORT_FORMAT)
+        self._write(start)
+        self._check()
+
+    def add(self, thread_id: str, dump: ThreadDump) -> None:
+        """Write a thread.
+
+        Raises:
+            CorruptCheckpointError: what is stored of it is damaged. The file is of no use then.
+        """
+        check_frames(thread_id, dump)
+        counts = len(dump.rows), len(dump.records), len(dump.events)
+        self._block(b"T", _encode(_Thread(thread_id, dump.heads, *counts)))
+        for row in dump.rows:
+            metadata = write_metadata(row.metadata)
+            known = (row.ns, row.checkpoint_id, row.parent_id, row.base_id, row.step, metadata, row.frame, row.pinned)
+            self._block(b"C", _encode(_Row(*known)))
+        for record in dump.records:
+            self._block(b"R", _encode(_Record(**msgspec.structs.asdict(record))))
+        for event in dump.events:
+            self._block(b"E", _encode(_Event(**msgspec.structs.asdict(event))))
+        self._threads += 1
+
+    def end(self) -> None:
+        self._block(b"Z", _encode(self._threads))
+        self._file.flush()
+
+    def _block(self, tag: bytes, body: bytes) -> None:
+        self._write(_BLOCK.pack(tag, len(body)))
+        self._check()
+        self._write(body)
+        self._check()
+
+    def _write(self, data: bytes) -> None:
+        self._sum = crc32(data, self._sum)
+        self._file.write(data)
+
+    def _check(self) -> None:
+        self._write(_SUM.pack(self._sum))
+
+
+def check_frames(thread_id: str, dump: ThreadDump) -> None:
+    """Look whether all frames of a thread are whole, and in a format that this version reads.
+
+    Raises:
+        CorruptCheckpointError, UnsupportedFormatError
+    """
+    where = f"thread {thread_id!r}"
+    for row in dump.rows:
+        unseal(row.frame, f"{where}, checkpoint {row.checkpoint_id}")
+    for record in dump.records:
+        unseal(record.frame, f"{where}, checkpoint {record.checkpoint_id}, record of task {record.task_id!r}")
+    for event in dump.events:
+        unseal(event.frame, f"{where}, the events on checkpoint {event.checkpoint_id}")
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_file(file: BinaryIO, where: str) -> Iterator[tuple[str, ThreadDump]]:
+    """The threads of a file, one after the other, as (id, dump).
+
+    Args:
+        where: what is being read, for errors.
+
+    Raises:
+        CorruptCheckpointError: it is no file of ours, or damaged, or truncated.
+        UnsupportedFormatError: it, or what is stored in it, is of a later version of this package.
+    """
+    blocks = _Blocks(file, where)
+    known: set[str] = set()
+    while True:
+        tag, body = blocks.next()
+        if tag == b"Z":
+            if _decoded(body, int, where) != len(known):
+                raise _damaged(where, f"it ends after {len(known)} threads, and there were more")
+            if file.read(1):
+                raise _damaged(where, "something follows its end")
+            return
+        if tag != b"T":
+            raise _damaged(where, f"a block {tag!r} stands where a thread begins")
+        begin = _decoded(body, _Thread, where)
+        here = f"{where}, thread {begin.thread_id!r}"
+        if begin.thread_id in known:
+            raise _damaged(here, "it stands there twice")
+        rows = [_row(_decoded(blocks.of(b"C"), _Row, here), here) for _ in range(begin.rows)]
+        records = [_decoded(blocks.of(b"R"), _Record, here) for _ in range(begin.records)]
+        events = [_decoded(blocks.of(b"E"), _Event, here) for _ in range(begin.events)]
+        dump = ThreadDump(
+            heads=begin.heads,
+            rows=tuple(rows),
+            records=tuple([TaskRecord(**msgspec.structs.asdict(record)) for record in records]),
+            events=tuple([EventRow(**msgspec.structs.asdict(event)) for event in events]),
+        )
+        check_frames(begin.thread_id, dump)
+        known.add(begin.thread_id)
+        yield begin.thread_id, dump
+
+
+class _Blocks:
+    """The blocks of a file, checked."""
+
+    def __init__(self, file: BinaryIO, where: str) -> None:
+        self._file = file
+        self._where = where
+        self._sum = 0
+        start = self._file.read(_BEGIN.size)
+        if len(start) < _BEGIN.size or not start.startswith(MAGIC):
+            raise _damaged(where, "it does not begin like an export of threads")
+        self._sum = crc32(start)
+        self._check()
+        _, number = _BEGIN.unpack(start)
+        if number > EXPORT_FORMAT:
+            raise UnsupportedFormatError(where, number, EXPORT_FORMAT)
+
+    def next(self) -> tuple[bytes, bytes]:
+        """The next block's tag and body."""
+        start = self._read(_BLOCK.size)
+        self._check()  # before anybody believes the length
+        tag, length = _BLOCK.unpack(start)
+        body = self._read(length)
+        self._check()
+        return tag, body
+
+    def of(self, tag: bytes) -> bytes:
+        """The body of the next block, which is one of these."""
+        found, body = self.next()
+        if found != tag:
+            raise _damaged(self._where, f"a block {found!r} stands where one {tag!r} is announced")
+        return body
+
+    def _read(self, size: int) -> bytes:
+        data = self._file.read(size)
+        if len(data) < size:
+            raise _damaged(self._where, "it was truncated: its end is missing")
+        self._sum = crc32(data, self._sum)
+        return data
+
+    def _check(self) -> None:
+        expected = self._sum
+        if _SUM.unpack(self._read(_SUM.size))[0] != expected:
+            raise _damaged(self._where, "a checksum is wrong: it is damaged")
+
+
+def _row(row: _Row, where: str) -> CheckpointRow:
+    return CheckpointRow(
+        ns=row.ns,
+        checkpoint_id=row.checkpoint_id,
+        parent_id=row.parent_id,
+        base_id=row.base_id,
+        step=row.step,
+        metadata=read_metadata(row.metadata, f"{where}, checkpoint {row.checkpoint_id}"),
+        frame=row.frame,
+        pinned=row.pinned,
+    )
+
+
+def _decoded(body: bytes, kind: type[T], where: str) -> T:
+    try:
+        return msgspec.msgpack.decode(body, type=kind)
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
+        raise _damaged(where, f"a block cannot be read ({error})") from error
+
+
+def _damaged(where: str, reason: str) -> CorruptCheckpointError:
+    return CorruptCheckpointError(where, reason, _ADVICE)
+
+
+# ---- files and savers ------------------------------------------------------------------------------------------------
+
+
+async def export_threads(saver: Upkept, thread_ids: Iterable[str], target: Place) -> int:
+    """Write threads to a file, one after the other: no more than one is held in memory. How many there were.
+
+    Args:
+        thread_ids: each is written once.
+        target: a path, where the file appears when it is complete, in the place of another of that name; or an open
+            file.
+
+    Raises:
+        ThreadNotFoundError: nothing is stored of one of them.
+        CorruptCheckpointError, StorageError
+        OSError: the file's.
+    """
+    count = 0
+    async with _written(target) as file:
+        writer = await _apart(lambda: Writer(file))
+        for thread_id in dict.fromkeys(thread_ids):
+            dump = await saver.dump(thread_id)
+            if dump is None:
+                raise ThreadNotFoundError(thread_id)
+            await _apart(partial(writer.add, thread_id, dump))
+            count += 1
+        await _apart(writer.end)
+    return count
+
+
+async def import_threads(saver: Upkept, source: Place | bytes, *, thread_id: str | None = None) -> list[str]:
+    """Make threads of those of a file, and return their ids.
+
+    Args:
+        source: a path, an open file that can be read twice, or the file's bytes.
+        thread_id: what the file's only thread is to be called; None leaves all their names.
+
+    Raises:
+        CorruptCheckpointError, UnsupportedFormatError: as `read_file`; nothing was stored.
+        ThreadExistsError: a thread of one of these names holds something; nothing was stored.
+        ValueError: a name is given, and the file has not exactly one thread; nothing was stored.
+        ThreadBusyError, StorageError: the threads before that one are stored.
+        OSError: the file's.
+    """
+    return await _import(saver, source, thread_id, alone=thread_id is not None)
+
+
+async def import_thread(saver: Upkept, source: Place | bytes, *, thread_id: str | None = None) -> str:
+    """Make a thread of a file that has exactly one. As `import_threads`."""
+    return (await _import(saver, source, thread_id, alone=True))[0]
+
+
+async def _import(saver: Upkept, source: Place | bytes, thread_id: str | None, *, alone: bool) -> list[str]:
+    async with _opened(source) as (file, where):
+        start = await _apart(file.tell)
+        names = await _apart(lambda: [name for name, _ in read_file(file, where)])
+        if alone and len(names) != 1:
+            raise ValueError(
+                f"{where} has {len(names)} threads, and not one. Import all, under their own names: "
+                "'pregel-async threads import' without --as, or checkpoint_savers.upkeep.export.import_threads()"
+            )
+        made = names if thread_id is None else [thread_id]
+        for name in made:
+            if await saver.scan(name, None, limit=1):
+                raise ThreadExistsError(name)
+        await _apart(lambda: file.seek(start))
+        threads = read_file(file, where)
+        for target in made:
+            name, dump = await _apart(lambda: _next(threads, where))
+            await load_thread(saver, target, dump if target == name else moved(dump, name))
+    return made
+
+
+@asynccontextmanager
+async def _written(target: Place) -> AsyncGenerator[BinaryIO, None]:
+    if not isinstance(target, (str, os.PathLike)):
+        yield target
+        return
+    path = os.fspath(target)
+    unfinished = f"{path}.partial"
+    file = await _apart(lambda: BufferedWriter(FileIO(unfinished, "wb")))
+    try:
+        yield file
+        await _apart(lambda: os.fsync(file.fileno()))
+        file.close()
+        await _apart(lambda: os.replace(unfinished, path))
+    except BaseException:
+        with contextlib.suppress(OSError):  # what is left in its buffer finds no room either
+            file.close()
+        os.unlink(unfinished)
+        raise
+
+
+@asynccontextmanager
+async def _opened(source: Place | bytes) -> AsyncGenerator[tuple[BinaryIO, str], None]:
+    if isinstance(source, bytes):
+        yield BytesIO(source), "the bytes to be imported"
+    elif isinstance(source, (str, os.PathLike)):
+        path = os.fspath(source)
+        file = await _apart(lambda: BufferedReader(FileIO(path)))
+        try:
+            yield file, f"file {path!r}"
+        finally:
+            file.close()
+    else:
+        yield source, f"file {getattr(source, 'name', 'to be imported')!r}"
+
+
+def _next(threads: Iterator[tuple[str, ThreadDump]], where: str) -> tuple[str, ThreadDump]:
+    found = next(threads, None)
+    if found is None:
+        raise _damaged(where, "it was changed while it was read")
+    return found
+
+
+async def _apart(work: Callable[[], T]) -> T:
+    """Do something with a file in a worker thread: disks make the event loop wait."""
+    return await anyio.to_thread.run_sync(work)

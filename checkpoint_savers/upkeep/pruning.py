@@ -1,0 +1,245 @@
+"""Taking checkpoints out of threads, so that what stays reads as before: by age, number and size, or by the run.
+
+What may go is `retention`'s to say, and `mending` makes rows anew that were read with one that goes. Here the thread is
+read and written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import aclosing
+from functools import cached_property
+
+from ..errors import ThreadBusyError
+from ..holding import Held
+from ..ledger import Reader
+from ..records import CheckpointId, CheckpointRow, Claim, Rewrite
+from .mending import mended
+from .retention import (
+    Change,
+    Key,
+    Kin,
+    Needed,
+    Pruned,
+    PrunedThread,
+    Retention,
+    Stayed,
+    Why,
+    changes,
+    made_since_input,
+    next_heads,
+    weight,
+    within,
+)
+from .threads import Upkept, headers_of, list_threads
+
+LIGHT = 64 * 1024
+"""Bytes that are written anew at the end of a run whatever that frees."""
+
+LOOKS = 20
+"""How often a thread is looked at again that is changed meanwhile, where no claim keeps others from it."""
+
+_ALL = 2**31 - 1
+"""As many as there are."""
+
+
+async def delete_for_runs(saver: Upkept, run_ids: Collection[str]) -> None:
+    """See `BaseCheckpointSaver.adelete_for_runs`."""
+    if isinstance(run_ids, str):
+        raise TypeError(f"run_ids is a collection of run ids, not {run_ids!r}")
+    wanted = set(run_ids)
+    threads: set[str] = set()
+    for run_id in sorted(wanted):
+        found = await saver.scan(None, None, limit=_ALL, filter={"run_id": run_id})
+        threads |= {header.thread_id for header in found}
+    for thread_id in sorted(threads):
+        async with Held(saver, thread_id) as held:
+            kin = Kin(await headers_of(saver, thread_id))
+            stays = {key for key, row in kin.rows.items() if row.metadata.get("run_id") not in wanted}
+            if not stays:
+                await saver.drop(held.claim)
+            elif len(stays) < len(kin.rows):
+                change = await _change(saver, thread_id, kin, stays, changes(kin, stays, forgotten=True))
+                await held.keep()
+                await saver.rewrite(held.claim, change)
+
+
+async def prune(
+    saver: Upkept,
+    thread_ids: str | Sequence[str] | None,
+    *,
+    retention: Retention | None,
+    strategy: str | None,
+    dry_run: bool,
+) -> Pruned:
+    """See `BaseCheckpointSaver.aprune`."""
+    if (retention is None) == (strategy is None):
+        raise ValueError("aprune is told either retention= or strategy=, to know what is to be kept")
+    if strategy not in (None, "keep_latest", "delete"):
+        raise ValueError(f"strategy is 'keep_latest' or 'delete', not {strategy!r}")
+    limits = None if strategy == "delete" else retention or Retention(keep=1)
+    done: list[PrunedThread] = []
+    busy: list[str] = []
+    if thread_ids is not None:
+        names = dict.fromkeys([thread_ids] if isinstance(thread_ids, str) else thread_ids)
+        do = _would if dry_run else _prune
+        done += [await do(saver, name, limits) for name in names]
+    else:
+        async with aclosing(list_threads(saver)) as threads:
+            async for header in threads:
+                told = await _would(saver, header.thread_id, limits)
+                if not dry_run and (limits is None or told.gone):
+                    try:
+                        told = await _prune(saver, header.thread_id, limits)
+                    except ThreadBusyError:
+                        busy.append(header.thread_id)
+                        continue
+                done.append(told)
+    changed = [thread for thread in done if thread.gone or thread.stayed]
+    return Pruned(threads=tuple(changed), busy=tuple(busy), dry_run=dry_run)
+
+
+async def _would(saver: Upkept, thread_id: str, retention: Retention | None) -> PrunedThread:
+    """What would go, seen without the claim: while somebody changes the thread, it is looked at again."""
+    for _ in range(LOOKS):
+        with contextlib.suppress(ThreadBusyError):
+            return (await _look(saver, thread_id, retention)).told
+    return (await _look(saver, thread_id, retention)).told
+
+
+async def _prune(saver: Upkept, thread_id: str, retention: Retention | None) -> PrunedThread:
+    async with Held(saver, thread_id) as held:
+        looked = await _look(saver, thread_id, retention)
+        if retention is None:
+            await saver.drop(held.claim)
+        elif looked.told.gone:
+            change = await looked.change(saver)
+            await held.keep()
+            await saver.rewrite(held.claim, change)
+    return looked.told
+
+
+async def prune_held(
+    saver: Upkept, claim: Claim, retention: Retention, *, now: float, since_input: bool = False
+) -> None:
+    """Prune a thread at the end of a run that owns it, if that is worth what has to be written anew: when it is little,
+    or at most half of what goes.
+
+    Args:
+        now: in unix seconds.
+        since_input: what was made since the last input stays, whatever the limits say, and what that came from.
+    """
+    looked = await _look(saver, claim.thread_id, retention, now=now, since_input=since_input)
+    if looked.told.gone and (looked.weight <= LIGHT or 2 * looked.weight <= looked.told.freed):
+        await saver.rewrite(claim, await looked.change(saver))
+
+
+class _Look:
+    """What goes of a thread, and what stays.
+
+    Attributes:
+        told: for who has asked.
+    """
+
+    def __init__(self, thread_id: str, kin: Kin, stays: Mapping[Key, Why | None]) -> None:
+        gone = tuple([key for key in kin.rows if key not in stays])
+        self.told = PrunedThread(
+            thread_id=thread_id,
+            gone=gone,
+            freed=sum([kin.rows[key].size for key in gone]),
+            stayed=tuple([Stayed(*key, why) for key in kin.rows if (why := stays.get(key)) is not None]),
+        )
+        self._kin = kin
+        self._stays = stays
+
+    @cached_property
+    def _due(self) -> list[Change]:
+        return changes(self._kin, self._stays)
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes have to be written."""
+        return weight(self._kin, self._due)
+
+    async def change(self, saver: Upkept) -> Rewrite:
+        """What is to be done."""
+        return await _change(saver, self.told.thread_id, self._kin, self._stays, self._due)
+
+
+async def _look(
+    saver: Upkept,
+    thread_id: str,
+    retention: Retention | None,
+    *,
+    now: float | None = None,
+    since_input: bool = False,
+) -> _Look:
+    """What would go by these limits; without limits, everything."""
+    headers = await headers_of(saver, thread_id)
+    kin = Kin(headers)
+    if retention is None:
+        return _Look(thread_id, kin, {})
+    limits = within(retention, headers, saver.clock() if now is None else now)
+    if since_input:
+        limits |= made_since_input(kin)
+    if len(limits) == len(kin.rows):
+        return _Look(thread_id, kin, dict.fromkeys(limits))
+    chain = await saver.read(thread_id)
+    needed = Needed(kin, limits, None if chain is None else chain.head)
+    tips: set[Key] = set()
+    if kin.keeps_states:
+        roots = [key for key in needed.stays if key[0] == ""]
+        reader = (await _readers(saver, thread_id, kin, roots))[""]
+        for _, root in roots:
+            tips |= {(ns, CheckpointId(tip)) for ns, tip in reader.state(root).tips.items()}
+    needed.inside(tips)
+    return _Look(thread_id, kin, needed.stays)
+
+
+# ---- the rows --------------------------------------------------------------------------------------------------------
+
+
+async def _change(saver: Upkept, thread_id: str, kin: Kin, stays: Collection[Key], due: Sequence[Change]) -> Rewrite:
+    """What has to be done so that nothing but some checkpoints of a thread stays."""
+    gone = [key for key in kin.rows if key not in stays]
+    readers = await _readers(saver, thread_id, kin, [change.key for change in due])
+    rows: list[CheckpointRow] = []
+    for ns, reader in readers.items():
+        rows += mended(reader, kin, stays, [change for change in due if change.key[0] == ns])
+    heads: dict[str, CheckpointId] = {}
+    shrinking = {ns for ns, _ in gone}
+    for ns in shrinking & {ns for ns, _ in stays}:
+        chain = await saver.read(thread_id, ns)
+        if chain is not None:
+            heads[ns] = chain.head
+    events = [checkpoint_id for ns, checkpoint_id in gone if ns == ""]
+    if any(kin.rows["", checkpoint_id].parent_id is None for checkpoint_id in events):
+        events.append(CheckpointId(""))  # what was shown before there was a checkpoint
+    return Rewrite(
+        gone=tuple(gone),
+        rows=tuple(rows),
+        heads=next_heads(kin, stays, heads, shrinking),
+        events=tuple(events),
+    )
+
+
+async def _readers(saver: Upkept, thread_id: str, kin: Kin, keys: Sequence[Key]) -> dict[str, Reader]:
+    """What can restore the states of checkpoints, by namespace.
+
+    Raises:
+        ThreadBusyError: with `lost=True`: one is not there any more, which only another owner of the thread can do.
+        CorruptCheckpointError, StorageError
+    """
+    newest: dict[Key, CheckpointId] = {}
+    for key in sorted(keys, key=lambda key: key[1]):
+        newest[key[0], kin.rows[key].base_id] = key[1]  # what it is read with, all others of its base are
+    readers: dict[str, Reader] = {}
+    for (ns, _), checkpoint_id in newest.items():
+        chain = await saver.read(thread_id, ns, checkpoint_id)
+        if chain is None:
+            raise ThreadBusyError(thread_id, lost=True)
+        readers.setdefault(ns, Reader(thread_id, ns, ())).add(chain.rows)
+    if any(checkpoint_id not in readers[ns].rows for ns, checkpoint_id in keys):
+        raise ThreadBusyError(thread_id, lost=True)
+    return readers

@@ -1,0 +1,185 @@
+"""Looking after threads over the verbs of any saver: listing, copying, erasing and pinning.
+
+What writes takes the thread's claim, as a run does: a thread that a run owns is left alone (`ThreadBusyError`). What it
+changes of one thread is one transaction. These are `BaseCheckpointSaver`'s methods of the same names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, Protocol
+
+import anyio
+from msgspec.structs import replace
+
+from ..errors import CheckpointNotFoundError, ThreadExistsError, ThreadNotFoundError
+from ..holding import Claims, Held
+from ..records import (
+    MADE_IN,
+    Chain,
+    CheckpointId,
+    Claim,
+    Header,
+    Rewrite,
+    ThreadDump,
+    ThreadHeader,
+)
+
+PAGE = 256
+"""Threads and checkpoints that are asked for at once."""
+
+ERASED = 64
+"""Threads that are erased at the same time."""
+
+
+class Upkept(Claims, Protocol):
+    """What upkeep needs of a saver; see `BaseCheckpointSaver`."""
+
+    async def rewrite(self, claim: Claim, change: Rewrite) -> None: ...
+
+    async def load(self, claim: Claim, dump: ThreadDump) -> None: ...
+
+    async def erase(self, claim: Claim) -> None: ...
+
+    async def drop(self, claim: Claim) -> None: ...
+
+    async def threads(
+        self, *, after: str | None = None, limit: int = PAGE, filter: Mapping[str, Any] | None = None
+    ) -> tuple[ThreadHeader, ...]: ...
+
+    async def dump(self, thread_id: str) -> ThreadDump | None: ...
+
+    async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None: ...
+
+    async def scan(
+        self,
+        thread_id: str | None,
+        ns: str | None,
+        *,
+        before: CheckpointId | None = None,
+        limit: int = PAGE,
+        filter: Mapping[str, Any] | None = None,
+    ) -> tuple[Header, ...]: ...
+
+
+# ---- listing ---------------------------------------------------------------------------------------------------------
+
+
+async def list_threads(
+    saver: Upkept, *, filter: Mapping[str, Any] | None = None, after: str | None = None, limit: int | None = None
+) -> AsyncGenerator[ThreadHeader, None]:
+    """See `BaseCheckpointSaver.alist_threads`."""
+    left = limit
+    while left is None or left > 0:
+        size = PAGE if left is None else min(PAGE, left)
+        page = await saver.threads(after=after, limit=size, filter=filter)
+        for header in page:
+            yield header
+        if len(page) < size:
+            return
+        after = page[-1].thread_id
+        left = None if left is None else left - size
+
+
+async def headers_of(saver: Upkept, thread_id: str, filter: Mapping[str, Any] | None = None) -> list[Header]:
+    """All checkpoints of a thread, of all namespaces, newest first."""
+    found: list[Header] = []
+    before: CheckpointId | None = None
+    while True:
+        page = await saver.scan(thread_id, None, before=before, limit=PAGE, filter=filter)
+        found += page
+        if len(page) < PAGE:
+            return found
+        before = page[-1].checkpoint_id
+
+
+# ---- copying ---------------------------------------------------------------------------------------------------------
+
+
+async def copy_thread(saver: Upkept, source: str, target: str) -> None:
+    """See `BaseCheckpointSaver.acopy_thread`."""
+    if source == target:
+        raise ThreadExistsError(target)
+    async with Held(saver, source):
+        dump = await saver.dump(source)
+        if dump is None:
+            raise ThreadNotFoundError(source)
+        await load_thread(saver, target, moved(dump, source))
+
+
+async def load_thread(saver: Upkept, thread_id: str, dump: ThreadDump) -> None:
+    """Make a thread of a dump.
+
+    Raises:
+        ThreadExistsError: it holds something already.
+        ThreadBusyError: a run owns it.
+        StorageError: nothing was stored.
+    """
+    async with Held(saver, thread_id) as held:
+        if held.claim.newest is not None:
+            raise ThreadExistsError(thread_id)
+        await held.go_on_from(max([event.epoch for event in dump.events], default=0))
+        await saver.load(held.claim, dump)
+
+
+def moved(dump: ThreadDump, source: str) -> ThreadDump:
+    """A thread's dump, for a thread of another name.
+
+    Ids of tasks are made of the thread's. What was recorded of tasks, what they gave and what they asked, stands under
+    the ids that they have in `source`: the checkpoints on which they were planned say so. Tasks that are planned in the
+    other thread have ids of its own: services that know them as keys are not to take the work of two threads for one.
+    """
+    begun = {(row.ns, row.parent_id) for row in dump.rows} | {(one.ns, one.checkpoint_id) for one in dump.records}
+    begun |= {(ns, made_on) for row in dump.rows for ns, made_on in row.metadata.get("parents", {}).items()}
+    rows = [
+        replace(row, metadata={MADE_IN: source, **row.metadata}) if (row.ns, row.checkpoint_id) in begun else row
+        for row in dump.rows
+    ]
+    return replace(dump, rows=tuple(rows))
+
+
+# ---- erasing and pinning ---------------------------------------------------------------------------------------------
+
+
+async def erase_thread(saver: Upkept, thread_id: str) -> None:
+    """See `BaseCheckpointSaver.aerase_thread`."""
+    async with Held(saver, thread_id) as held:
+        await saver.erase(held.claim)
+
+
+async def erase_threads(saver: Upkept, thread_ids: Sequence[str]) -> None:
+    """Erase several threads, many at the same time: a saver that rewrites its files for it does so once for these.
+
+    Raises: as `erase_thread`: the first error in their order. The others are erased.
+    """
+    failures: dict[str, Exception] = {}
+    places = anyio.CapacityLimiter(ERASED)
+
+    async def one(thread_id: str) -> None:
+        async with places:
+            try:
+                await erase_thread(saver, thread_id)
+            except Exception as error:
+                failures[thread_id] = error
+
+    async with anyio.create_task_group() as group:
+        for thread_id in dict.fromkeys(thread_ids):
+            group.start_soon(one, thread_id)
+    for thread_id in thread_ids:
+        if thread_id in failures:
+            raise failures[thread_id]
+
+
+async def pin(saver: Upkept, thread_id: str, ns: str, checkpoint_id: CheckpointId | None, *, pinned: bool) -> None:
+    """See `BaseCheckpointSaver.apin`."""
+    async with Held(saver, thread_id) as held:
+        chain = await saver.read(thread_id, ns, checkpoint_id)
+        if chain is None:
+            raise (
+                ThreadNotFoundError(thread_id)
+                if checkpoint_id is None
+                else CheckpointNotFoundError(thread_id, checkpoint_id)
+            )
+        row = chain.rows[-1]
+        if row.pinned is not pinned:
+            await saver.rewrite(held.claim, Rewrite(pins={(ns, row.checkpoint_id): pinned}))

@@ -1,0 +1,353 @@
+"""`threads`: what is stored, whichever graph made it: listed, shown, copied, pruned, erased, exported and imported."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import anyio
+import typer
+
+from checkpoint_savers import BaseCheckpointSaver, Pruned, Retention, SqliteSaver, ThreadHeader, ThreadNotFoundError
+from checkpoint_savers.owner import is_live
+from checkpoint_savers.records import ThreadDump
+from checkpoint_savers.upkeep.export import export_threads, import_threads
+from checkpoint_savers.upkeep.threads import erase_threads
+
+from .ending import DbOption, TracebackOption, guarded
+from .listing import exists
+from .showing import columns, plural, print_json
+from .target import NotStoredError, UsageError
+
+T = TypeVar("T")
+
+threads = typer.Typer(help="Look after stored threads.", no_args_is_help=True, rich_markup_mode=None)
+
+PostgresOption = Annotated[
+    str | None, typer.Option("--postgres", metavar="URL", help="The PostgreSQL database, instead of --db.")
+]
+SchemaOption = Annotated[str, typer.Option("--schema", metavar="NAME", help="With --postgres: where the tables are.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="As JSON.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+IdsArgument = Annotated[list[str], typer.Argument(metavar="ID...", help="The threads.")]
+FilterOption = Annotated[
+    list[str] | None,
+    typer.Option("--filter", metavar="KEY=JSON", help="Only those whose metadata have it; may be given again."),
+]
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@threads.command("list")
+def list_(
+    db: DbOption = "pregel.db",
+    postgres: PostgresOption = None,
+    schema: SchemaOption = "public",
+    filters: FilterOption = None,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="ID", help="Only ids greater than this: the last of a page.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many.")] = None,
+    count: Annotated[bool, typer.Option("--count", help="Only how many.")] = False,
+    as_json: JsonOption = False,
+    traceback: TracebackOption = False,
+) -> None:
+    """List threads, in the order of their ids."""
+    with guarded(full=traceback):
+        wanted = _filter(filters)
+
+        async def read(saver: BaseCheckpointSaver) -> list[dict[str, Any]]:
+            found = saver.alist_threads(filter=wanted, after=after, limit=limit)
+            return [_header(header, saver.clock()) async for header in found]
+
+        if count:
+            print(_with(db, postgres, schema, lambda saver: saver.acount_threads(filter=wanted)))
+            return
+        found = _with(db, postgres, schema, read)
+        if as_json:
+            print_json(found, indent=2)
+        else:
+            rows = [
+                (each["thread_id"], each["newest"] or "", each["running"] or "", _compact(each["metadata"]))
+                for each in found
+            ]
+            print("\n".join(columns(("thread", "newest", "running", "metadata"), rows)))
+
+
+@threads.command()
+def show(
+    thread: Annotated[str, typer.Argument(metavar="ID", help="The thread.")],
+    db: DbOption = "pregel.db",
+    postgres: PostgresOption = None,
+    schema: SchemaOption = "public",
+    as_json: JsonOption = False,
+    traceback: TracebackOption = False,
+) -> None:
+    """Show what is stored of a thread: namespaces, checkpoints, bytes, pins, and who runs it."""
+    with guarded(full=traceback):
+        told = _with(db, postgres, schema, lambda saver: _told(saver, thread))
+        if as_json:
+            print_json(told, indent=2)
+            return
+        inside = told.pop("namespaces")
+        for name, value in told.items():
+            print(f"{name.replace('_', ' ')}: {value if isinstance(value, (str, int)) else _compact(value)}")
+        rows = [
+            (each["ns"] or "(root)", each["head"] or "", str(each["checkpoints"]), str(each["bytes"]))
+            for each in inside
+        ]
+        print("\n".join(columns(("namespace", "head", "checkpoints", "bytes"), rows)))
+
+
+@threads.command()
+def copy(
+    source: Annotated[str, typer.Argument(metavar="ID", help="The thread.")],
+    target: Annotated[str, typer.Argument(metavar="NEW", help="The id of the copy.")],
+    db: DbOption = "pregel.db",
+    postgres: PostgresOption = None,
+    schema: SchemaOption = "public",
+    traceback: TracebackOption = False,
+) -> None:
+    """Copy a thread, with its questions, branches and recorded results."""
+    with guarded(full=traceback):
+        _with(db, postgres, schema, lambda saver: saver.acopy_thread(source, target))
+
+
+@threads.command()
+def prune(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The threads; all, if left out.")] = None,
+    db: DbOption = "pregel.db",
+    postgres: PostgresOption = None,
+    schema: SchemaOption = "public",
+    keep: Annotated[int | None, typer.Option(min=1, metavar="N", help="Keep the newest N of each namespace.")] = None,
+    max_age: Annotated[
+        str | None, typer.Option("--max-age", metavar="AGE", help="Keep what is no older: 30d, 12h, 45m, 10s.")
+    ] = None,
+    max_bytes: Annotated[
+        int | None, typer.Option("--max-bytes", min=0, metavar="N", help="Keep the newest that take no more.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only tell what would go.")] = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+    traceback: TracebackOption = False,
+) -> None:
+    """Take out of threads what is not needed any more.
+
+    What an open question, a branch, a recorded result or a pin needs stays, whatever the limits say.
+    """
+    with guarded(full=traceback):
+        if keep is None and max_age is None and max_bytes is None:
+            raise UsageError("say how much is kept: --keep, --max-age or --max-bytes")
+        retention = Retention(keep=keep, max_age=None if max_age is None else _age(max_age), max_bytes=max_bytes)
+        if not dry_run:
+            _confirm(f"Prune {plural(len(ids), 'thread') if ids else 'all threads'}?", yes)
+        pruned = _with(
+            db, postgres, schema, lambda saver: saver.aprune(ids or None, retention=retention, dry_run=dry_run)
+        )
+        if as_json:
+            print_json(_pruned(pruned), indent=2)
+            return
+        rows = [
+            (each.thread_id, str(len(each.gone)), str(each.freed), _compact(_why(each.stayed)))
+            for each in pruned.threads
+        ]
+        print("\n".join(columns(("thread", "would go" if dry_run else "gone", "bytes", "stays"), rows)))
+        if pruned.busy:
+            print(f"passed over, as a run owns them: {', '.join(pruned.busy)}", file=sys.stderr)
+
+
+@threads.command()
+def erase(
+    ids: IdsArgument,
+    db: DbOption = "pregel.db",
+    postgres: PostgresOption = None,
+    schema: SchemaOption = "public",
+    yes: YesOption = False,
+    traceback: TracebackOption = False,
+) -> None:
+    """Erase threads: no byte of them is left in the database's files."""
+    with guarded(full=traceback):
+        _confirm(f"Erase {plural(len(ids), 'thread')}: {', '.join(ids)}?", yes)
+
+        async def work(saver: BaseCheckpointSaver) -> None:
+            unknown = [each for each in ids if await saver.dump(each) is None]
+            if len(unknown) in (0, len(ids)):  # of unknown ones, an erasure that broke off may have left bytes
+                await erase_threads(saver, ids)
+            if unknown:
+                raise ThreadNotFoundError(unknown[0])
+
+        _with(db, postgres, schema, work)
+
+
+@threads.command("export")
+def export_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")],
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The threads; all, if left out.")] = None,
+    db: DbOption = "pregel.db",
+    postgres: PostgresOption = None,
+    schema: SchemaOption = "public",
+    traceback: TracebackOption = False,
+) -> None:
+    """Write threads to a file, byte for byte; any saver can import them."""
+    with guarded(full=traceback):
+
+        async def work(saver: BaseCheckpointSaver) -> int:
+            wanted = ids or [each.thread_id async for each in saver.alist_threads() if each.newest is not None]
+            return await export_threads(saver, wanted, file)
+
+        print(plural(_with(db, postgres, schema, work), "thread"), file=sys.stderr)
+
+
+@threads.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `threads export` wrote.")],
+    name: Annotated[
+        str | None, typer.Option("--as", metavar="ID", help="What the file's only thread is to be called.")
+    ] = None,
+    db: DbOption = "pregel.db",
+    postgres: PostgresOption = None,
+    schema: SchemaOption = "public",
+    traceback: TracebackOption = False,
+) -> None:
+    """Make threads of those of a file, and print their ids. An SQLite file is made if it is missing."""
+    with guarded(full=traceback):
+        if not file.exists():
+            raise UsageError(f"there is no file {file}")
+        made = _with(db, postgres, schema, lambda saver: import_threads(saver, file, thread_id=name), new=True)
+        print("\n".join(made))
+
+
+# ---- the saver -------------------------------------------------------------------------------------------------------
+
+
+def _with(
+    db: str,
+    postgres: str | None,
+    schema: str,
+    work: Callable[[BaseCheckpointSaver], Awaitable[T]],
+    *,
+    new: bool = False,
+) -> T:
+    """Open the database, and work with it."""
+
+    async def opened() -> T:
+        saver: AbstractAsyncContextManager[BaseCheckpointSaver]
+        if postgres is not None:
+            from checkpoint_savers import PostgresSaver
+
+            saver = PostgresSaver.from_conn_string(postgres, schema=schema)
+        else:
+            if not new and not exists(db):
+                raise NotStoredError(f"there is no database {db}")
+            saver = SqliteSaver.from_conn_string(db)
+        async with saver as open_saver:
+            return await work(open_saver)
+
+    return anyio.run(opened)
+
+
+async def _told(saver: BaseCheckpointSaver, thread_id: str) -> dict[str, Any]:
+    dump = await saver.dump(thread_id)
+    if dump is None:
+        raise ThreadNotFoundError(thread_id)
+    header: dict[str, Any] = {}
+    async for each in saver.alist_threads(after=thread_id[:-1] or None):  # those before it, as far as they begin so
+        if each.thread_id >= thread_id:
+            header = _header(each, saver.clock())
+            break
+    spaces = sorted({row.ns for row in dump.rows})
+    return {
+        "thread": thread_id,
+        "running": header.get("running") or "no",
+        "checkpoints": len(dump.rows),
+        "records": len(dump.records),
+        "rows_of_events": len(dump.events),
+        "bytes": _size(dump),
+        "pinned": [row.checkpoint_id for row in dump.rows if row.pinned],
+        "metadata": header.get("metadata", {}),
+        "namespaces": [
+            {
+                "ns": ns,
+                "head": dump.heads.get(ns),
+                "checkpoints": len([row for row in dump.rows if row.ns == ns]),
+                "bytes": sum([len(row.frame) for row in dump.rows if row.ns == ns]),
+            }
+            for ns in spaces
+        ],
+    }
+
+
+# ---- from text and to text -------------------------------------------------------------------------------------------
+
+
+def _filter(given: list[str] | None) -> dict[str, Any] | None:
+    wanted: dict[str, Any] = {}
+    for each in given or ():
+        key, equals, text = each.partition("=")
+        if not equals:
+            raise UsageError(f"--filter is KEY=JSON, not {each!r}")
+        try:
+            wanted[key] = json.loads(text)
+        except json.JSONDecodeError:
+            wanted[key] = text  # a text need not be quoted
+    return wanted or None
+
+
+def _age(text: str) -> timedelta:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if found is None:
+        raise UsageError(f"--max-age is a number and a unit, as in 30d, 12h, 45m or 10s; not {text!r}")
+    return timedelta(seconds=float(found[1]) * UNITS[found[2]])
+
+
+def _confirm(question: str, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} Nobody is there to answer: pass --yes")
+    if not typer.confirm(question):
+        raise UsageError("nothing was done")
+
+
+def _size(dump: ThreadDump) -> int:
+    frames = [row.frame for row in dump.rows] + [one.frame for one in dump.records] + [one.frame for one in dump.events]
+    return sum(map(len, frames))
+
+
+def _header(header: ThreadHeader, now: float) -> dict[str, Any]:
+    live = header.owner is not None and is_live(header.owner, header.expires_at, now=now)
+    return {
+        "thread_id": header.thread_id,
+        "newest": header.newest,
+        "head": header.head,
+        "epoch": header.epoch,
+        "running": str(header.owner) if live else None,
+        "metadata": header.metadata,
+    }
+
+
+def _pruned(pruned: Pruned) -> dict[str, Any]:
+    return {
+        "dry_run": pruned.dry_run,
+        "checkpoints": pruned.checkpoints,
+        "freed": pruned.freed,
+        "busy": pruned.busy,
+        "threads": pruned.threads,
+    }
+
+
+def _why(stayed: Any) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for each in stayed:
+        counts[each.why] = counts.get(each.why, 0) + 1
+    return counts
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, ensure_ascii=True, default=str) if value else ""

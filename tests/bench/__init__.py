@@ -1,0 +1,1 @@
+"""Workloads x engines, side by side: `nox -s bench` writes docs/benchmarks.md."""

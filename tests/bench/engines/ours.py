@@ -1,0 +1,31 @@
+"""pregel-async, on the event loop that the cell runs on. Savers are imported where they are used, as a program would."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pregel_async import END, START, Send, StateGraph
+
+from ..workloads import postgres
+from .state_graph import StateGraphDriver
+
+
+class Driver(StateGraphDriver):
+    graph, start, end, send = StateGraph, START, END, Send
+
+    def memory(self) -> Any:
+        from checkpoint_savers import InMemorySaver
+
+        return InMemorySaver()
+
+    async def sqlite(self, path: str) -> Any:
+        from checkpoint_savers import SqliteSaver
+
+        return await self.stack.enter_async_context(SqliteSaver.from_conn_string(path))
+
+    async def postgres(self) -> Any:
+        from checkpoint_savers import PostgresSaver
+
+        url, schema = postgres(self.stack)
+        saver = PostgresSaver.from_conn_string(url, schema=schema, setup=True)
+        return await self.stack.enter_async_context(saver)

@@ -1,0 +1,122 @@
+"""`pregel-async threads`: what is stored is listed, shown, copied, pruned, erased, exported and imported."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def stored(call: Any) -> None:
+    for name in ("a", "b"):
+        call("run", "flows:greeting", "--thread", name)
+
+
+def rows(ended: Any) -> list[list[str]]:
+    assert ended.code == 0, ended.err
+    return [line.split() for line in ended.out.splitlines()[1:]]
+
+
+@pytest.mark.usefixtures("stored")
+def test_threads_are_listed(call: Any) -> None:
+    """In the order of their ids, in pages, by metadata, as text, JSON or a number."""
+    assert [row[0] for row in rows(call("threads", "list"))] == ["a", "b"]
+    assert [row[0] for row in rows(call("threads", "list", "--after", "a", "--limit", "1"))] == ["b"]
+    assert call("threads", "list", "--count").out.strip() == "2"
+    assert call("threads", "list", "--count", "--filter", "graph=flows:greeting").out.strip() == "2"
+    assert call("threads", "list", "--count", "--filter", 'graph="other"').out.strip() == "0"
+    [first, _] = json.loads(call("threads", "list", "--json").out)
+    assert (first["thread_id"], first["running"]) == ("a", None)
+    assert first["head"] == first["newest"]
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_thread_is_shown(call: Any) -> None:
+    """Its checkpoints, bytes and pins; one that is not there is an error."""
+    told = json.loads(call("threads", "show", "a", "--json").out)
+    assert told["checkpoints"] == told["namespaces"][0]["checkpoints"] > 1
+    assert told["bytes"] > 100
+    assert "checkpoints: " in call("threads", "show", "a").out
+    missing = call("threads", "show", "c")
+    assert missing.code == 1
+    assert "'c'" in missing.err
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_copy_is_a_thread(call: Any) -> None:
+    """The copy has the same checkpoints, and no thread is overwritten."""
+    assert call("threads", "copy", "a", "c").code == 0
+    here, there = (json.loads(call("history", "--thread", name, "--json").out) for name in "ac")
+    assert [row["checkpoint_id"] for row in here] == [row["checkpoint_id"] for row in there]
+    again = call("threads", "copy", "b", "c")
+    assert again.code == 1
+    assert "'c'" in again.err
+
+
+@pytest.mark.usefixtures("stored")
+def test_pruning(call: Any) -> None:
+    """A dry run tells what would go and does nothing; nothing goes unless somebody says yes, and how much is kept."""
+    before = call("history", "--thread", "a", "--json").out
+    assert call("threads", "prune").code == 2
+    assert call("threads", "prune", "--keep", "1", "--max-age", "tomorrow").code == 2
+    refused = call("threads", "prune", "--keep", "1")
+    assert refused.code == 2
+    assert "--yes" in refused.err
+    would = rows(call("threads", "prune", "--keep", "1", "--dry-run"))
+    assert [row[0] for row in would] == ["a", "b"]
+    assert call("history", "--thread", "a", "--json").out == before
+    done = json.loads(call("threads", "prune", "a", "--keep", "1", "--yes", "--json").out)
+    assert done["checkpoints"] == int(would[0][1]) > 0
+    assert len(json.loads(call("history", "--thread", "a", "--json").out)) == len(json.loads(before)) - int(would[0][1])
+    assert call("run", "flows:greeting", "--thread", "a").code == 0
+
+
+@pytest.mark.usefixtures("stored")
+def test_erasing(call: Any) -> None:
+    """Nothing is erased without a yes, nor when one of the threads is not there."""
+    assert call("threads", "erase", "a").code == 2
+    assert call("threads", "erase", "a", "nobody", "--yes").code == 1
+    assert call("threads", "list", "--count").out.strip() == "2"
+    assert call("threads", "erase", "a", "--yes").code == 0
+    assert [row[0] for row in rows(call("threads", "list"))] == ["b"]
+
+
+@pytest.mark.usefixtures("stored")
+def test_an_erasure_that_broke_off_is_finished(call: Any, tmp_path: Path) -> None:
+    """What is gone as a thread, and left bytes in the file, is erased again: nothing of it stays, and it is said that
+    there was no such thread."""
+    [file] = tmp_path.rglob("pregel.db")
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("PRAGMA secure_delete = OFF")
+        database.execute("CREATE TABLE left_over AS SELECT 'SECRET ' || zeroblob(20000) AS bytes")
+        database.execute("DROP TABLE left_over")
+    assert b"SECRET" in b"".join(path.read_bytes() for path in file.parent.glob("pregel.db*"))
+    ended = call("threads", "erase", "gone", "--yes")
+    assert ended.code == 1 and "'gone'" in ended.err
+    assert b"SECRET" not in b"".join(path.read_bytes() for path in file.parent.glob("pregel.db*"))
+    assert call("threads", "list", "--count").out.strip() == "2"
+
+
+@pytest.mark.usefixtures("stored")
+def test_export_and_import(call: Any) -> None:
+    """Threads go through a file to another database, byte for byte; a damaged file is refused whole."""
+    assert call("threads", "export", "all.threads").code == 0
+    assert call("threads", "import", "all.threads", "--db", "other.db").out.split() == ["a", "b"]
+    here = call("history", "--thread", "a", "--json").out
+    assert call("history", "--thread", "a", "--json", "--db", "other.db").out == here
+    assert call("threads", "import", "all.threads", "--db", "other.db").code == 1  # they are there
+    assert call("threads", "export", "one.threads", "a").code == 0
+    assert call("threads", "import", "one.threads", "--as", "z", "--db", "other.db").out.split() == ["z"]
+    assert call("threads", "import", "nothing.threads").code == 2
+
+
+def test_a_database_that_is_not_there(call: Any) -> None:
+    """It is not made by looking."""
+    missing = call("threads", "list", "--db", "none.db")
+    assert missing.code == 1
+    assert "there is no database none.db" in missing.err

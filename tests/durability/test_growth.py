@@ -1,0 +1,187 @@
+"""P10: what threads take as they grow, counted in bytes: exactly, as it does not depend on the machine."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Annotated, Any, TypedDict
+
+import pytest
+
+from checkpoint_savers import InMemorySaver
+from checkpoint_savers.growth import decode
+from checkpoint_savers.ledger import Reader
+from pregel_async import END, START, StateGraph
+from pregel_async.channels import Topic
+from pregel_async.messages import add_messages
+from pregel_async.types import Durability
+
+pytestmark = pytest.mark.anyio
+
+
+def message(number: int) -> dict[str, Any]:
+    """About 270 bytes: a chat message of plain data."""
+    return {
+        "id": f"msg-{number:08d}",
+        "role": "assistant",
+        "content": ("The quick brown fox jumps over the lazy dog. " * 4)[:160] + f"{number:04}",
+        "meta": {"tokens": 40 + number % 7, "finish": "stop", "model": "m-1"},
+    }
+
+
+def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    return {**old, **new}
+
+
+class ByAdd(TypedDict):
+    held: Annotated[list[Any], operator.add]
+    n: int
+
+
+class ByMessages(TypedDict):
+    held: Annotated[list[Any], add_messages]
+    n: int
+
+
+class ByMerge(TypedDict):
+    held: Annotated[dict[str, Any], merged]
+    n: int
+
+
+class ByTopic(TypedDict):
+    held: Annotated[list[Any], Topic(Any, accumulate=True)]
+    n: int
+
+
+class ByHand(TypedDict):
+    held: list[Any]
+    n: int
+
+
+def graph(state: Any, write: Callable[[Any, int], Any], saver: InMemorySaver) -> Any:
+    async def grow(given: Any) -> dict[str, Any]:
+        return {"held": write(given, len(given.get("held", ())))}
+
+    builder = StateGraph(state)
+    builder.add_node("grow", grow)
+    builder.add_edge(START, "grow")
+    builder.add_conditional_edges("grow", lambda s: "grow" if len(s["held"]) < s["n"] else END, ["grow", END])
+    return builder.compile(checkpointer=saver)
+
+
+GROWING: dict[str, tuple[Any, Callable[[Any, int], Any]]] = {
+    "a list by add": (ByAdd, lambda given, at: [message(at)]),
+    "messages": (ByMessages, lambda given, at: [message(at)]),
+    "a dict by a merge": (ByMerge, lambda given, at: {f"key {at}": message(at)}),
+    "a topic": (ByTopic, lambda given, at: [message(at)]),
+    "a list that its node extends": (ByHand, lambda given, at: [*given.get("held", ()), message(at)]),
+    "a list in a dict": (
+        ByMerge,
+        lambda given, at: {"said": [*given["held"].get("said", ()), message(at)], f"{at}": 1},
+    ),
+}
+
+
+async def taken(name: str, n: int, durability: Durability = "sync") -> tuple[int, int]:
+    """Frames and records of a thread of n supersteps: bytes, and rows of checkpoints."""
+    saver = InMemorySaver()
+    made, write = GROWING[name]
+    config: Any = {"configurable": {"thread_id": "t"}, "recursion_limit": 10 * n}
+    result = await graph(made, write, saver).ainvoke({"n": n}, config, durability=durability)
+    assert len(result["held"]) >= n
+    frames, rows = 0, 0
+    async for header, reader, records in saver.walk("t", None):
+        frames += len(reader.rows[header.checkpoint_id].frame) + sum(len(record.frame) for record in records)
+        rows += 1
+    return frames, rows
+
+
+async def test_a_thread_of_1000_messages() -> None:
+    """P10: 1000 messages of 275 bytes, one by each superstep: these bytes and no more, on any machine."""
+    assert await taken("a list by add", 1000) == (ONE_BY_ONE, 1002)
+
+
+ONE_BY_ONE = 631_572
+
+
+@pytest.mark.parametrize("name", GROWING)
+async def test_it_takes_what_is_new(name: str) -> None:
+    """P10: whatever grows, 400 supersteps take at most little more than four times what 100 take."""
+    small, large = [await taken(name, n) for n in (100, 400)]
+    assert large[0] <= 4.6 * small[0]
+
+
+async def test_many_runs_take_what_is_new() -> None:
+    """P10: a thread of 100 runs that say two things each grows like one run that says all of them."""
+    saver = InMemorySaver()
+    made, write = GROWING["messages"]
+    app = graph(made, write, saver)
+    config: Any = {"configurable": {"thread_id": "t"}}
+    sizes: list[int] = []
+    for turn in range(100):
+        await app.ainvoke({"held": [message(10_000 + turn)], "n": 2 * turn + 2}, config)
+        if turn in (24, 99):
+            frames = [len(reader.rows[header.checkpoint_id].frame) async for header, reader, _ in saver.walk("t", None)]
+            sizes.append(sum(frames))
+    assert sizes[1] <= 4.6 * sizes[0]
+    state = await app.aget_state(config)
+    assert len(state.values["held"]) == 200
+
+
+async def test_stored_at_the_end_it_takes_its_state() -> None:
+    """P10: with "exit", a run of 1000 messages is one checkpoint that holds them once."""
+    frames, rows = await taken("a list by add", 1000, "exit")
+    assert rows == 1
+    assert frames < 1000 * 290
+
+
+async def test_what_history_shows_is_what_was_there() -> None:
+    """P1: states in a history share what they hold: changing one changes no other, nor what is read later."""
+    saver = InMemorySaver()
+    made, write = GROWING["a list by add"]
+    app = graph(made, write, saver)
+    config: Any = {"configurable": {"thread_id": "t"}, "recursion_limit": 1000}
+    await app.ainvoke({"n": 100}, config)
+    shown = [state async for state in app.aget_state_history(config)]
+    for state in shown:
+        for said in state.values.get("held", ()):
+            said["content"] = "changed"
+            said["meta"]["tokens"] = -1
+        if "held" in state.values:
+            state.values["held"].append("more")
+    again = [state async for state in app.aget_state_history(config)]
+    for at, state in enumerate(reversed(again)):
+        assert state.values.get("held", []) == [message(number) for number in range(max(0, at - 1))]
+    chain = await saver.read("t")
+    assert chain is not None
+    reader = Reader("t", "", chain.rows)
+    held = decode(reader.state(chain.head).values["held"], saver.codec, channel="held")
+    assert held == [message(number) for number in range(100)]
+
+
+class Thing:
+    """Neither data nor known to the isolation of values: it is shared."""
+
+    def __init__(self, said: str) -> None:
+        self.said = said
+
+
+async def test_an_opaque_object_that_changed_in_place_is_stored_as_it_is() -> None:
+    """P10: what is encoded only once is what cannot change; of objects that nobody copies, all are looked at again."""
+    saver = InMemorySaver()
+    saver.codec = saver.codec.with_type(Thing, encode=lambda thing: thing.said, decode=lambda said: Thing(said))
+    first = Thing("x" * 300)
+
+    async def grow(given: Any) -> dict[str, Any]:
+        first.said += "!"
+        return {"held": ["more"]}
+
+    builder = StateGraph(ByAdd)
+    builder.add_node("grow", grow)
+    builder.add_edge(START, "grow")
+    builder.add_conditional_edges("grow", lambda s: "grow" if len(s["held"]) < 5 else END, ["grow", END])
+    app = builder.compile(checkpointer=saver)
+    config: Any = {"configurable": {"thread_id": "t"}}
+    await app.ainvoke({"held": [first], "n": 0}, config)
+    state = await app.aget_state(config)
+    assert state.values["held"][0].said == "x" * 300 + "!!!!"

@@ -1,0 +1,23 @@
+"""Savers with a defect, and the clauses that must find it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from checkpoint_savers import InMemorySaver
+
+S = TypeVar("S", bound=type[InMemorySaver])
+
+BROKEN: list[tuple[type[InMemorySaver], str]] = []
+"""Each defect with each clause that must find it."""
+
+
+def caught_by(*clauses: str) -> Callable[[S], S]:
+    """Add a saver to those that the suite must find, by these clauses."""
+
+    def add(saver: S) -> S:
+        BROKEN.extend((saver, clause) for clause in clauses)
+        return saver
+
+    return add

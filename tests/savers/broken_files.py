@@ -1,0 +1,173 @@
+"""Savers that keep threads in files, with one defect each: what a process leaves that is killed. The suite finds them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+from breaking import caught_by
+from msgspec.structs import replace
+
+from checkpoint_savers import InMemorySaver
+from checkpoint_savers.conformance import Cell
+from checkpoint_savers.conformance.suite import OpenSaver
+from checkpoint_savers.errors import CorruptCheckpointError
+from checkpoint_savers.records import Claim, Commit, Header, Owner, Rewrite, TaskRecord, ThreadDump
+
+
+class Filed(InMemorySaver):
+    """Reads all that there is when it is opened, and writes all of it after every change."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    @classmethod
+    def opener(cls, folder: Path) -> OpenSaver:
+        return partial(cls, folder)
+
+    async def __aenter__(self) -> Self:
+        self.get()
+        return self
+
+    def get(self) -> None:
+        path = self.folder / "threads"
+        if path.exists():
+            self._threads = pickle.loads(path.read_bytes())
+
+    def put(self) -> None:
+        new = self.folder / "new"
+        with new.open("wb") as file:
+            file.write(pickle.dumps(self._threads))
+        new.replace(self.folder / "threads")
+
+    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
+        claim = await super().claim(thread_id, owner, now=now, expires_at=expires_at)
+        self.put()
+        return claim
+
+    async def commit(self, claim: Claim, commit: Commit) -> None:
+        await super().commit(claim, commit)
+        self.put()
+
+    async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
+        await super().record(claim, records, expires_at=expires_at)
+        self.put()
+
+    async def release(self, claim: Claim) -> None:
+        await super().release(claim)
+        self.put()
+
+    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
+        await super().rewrite(claim, change)
+        self.put()
+
+    async def load(self, claim: Claim, dump: ThreadDump) -> None:
+        await super().load(claim, dump)
+        self.put()
+
+    async def erase(self, claim: Claim) -> None:
+        await super().erase(claim)
+        self.put()
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        await super().adelete_thread(thread_id)
+        self.put()
+
+
+@caught_by("test_killed_in_the_midst")
+class WritesInPlace(Filed):
+    """There is a moment at which the file is empty."""
+
+    def put(self) -> None:
+        with (self.folder / "threads").open("wb") as file:
+            file.write(pickle.dumps(self._threads))
+
+
+@caught_by("test_killed_in_the_midst")
+class WritesTwoFiles(Filed):
+    """There is a moment at which the one is new and the other is old."""
+
+    def get(self) -> None:
+        super().get()
+        path = self.folder / "events"
+        for name, events in pickle.loads(path.read_bytes()).items() if path.exists() else ():
+            if name in self._threads:
+                self._threads[name].events, self._threads[name].event_order = events
+
+    def put(self) -> None:
+        events: dict[str, Any] = {name: (one.events, one.event_order) for name, one in self._threads.items()}
+        new = self.folder / "new events"
+        new.write_bytes(pickle.dumps(events))
+        new.replace(self.folder / "events")
+        for one in self._threads.values():
+            one.events, one.event_order = {}, []
+        super().put()
+        for name, (kept, order) in events.items():
+            self._threads[name].events, self._threads[name].event_order = kept, order
+
+
+@caught_by("test_killed_in_the_midst")
+class WritesWhenItIsClosed(Filed):
+    """What it has acknowledged is lost with the process."""
+
+    def put(self) -> None:
+        pass
+
+    async def __aexit__(self, *error: object) -> None:
+        super().put()
+
+
+@caught_by("test_killed_in_the_midst")
+class RewritesStepByStep(Filed):
+    """Each is written by itself."""
+
+    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
+        await super().rewrite(claim, Rewrite(gone=change.gone, heads=change.heads))
+        for row in change.rows:
+            await super().rewrite(claim, Rewrite(rows=(row,)))
+        await super().rewrite(claim, Rewrite(events=change.events))
+        await super().rewrite(claim, Rewrite(pins=change.pins))
+
+
+@caught_by("test_no_byte_is_left")
+class KeepsTheLastFile(Filed):
+    """What was there before the last change."""
+
+    def put(self) -> None:
+        path = self.folder / "threads"
+        if path.exists():
+            path.replace(self.folder / "threads.bak")
+        super().put()
+
+
+class Damageable(Filed):
+    """Its values can be reached below its verbs."""
+
+    def cells(self) -> list[Cell]:
+        found: list[Cell] = []
+        for thread in self._threads.values():
+            for key in thread.rows:
+                found += [_cell(thread.rows, key, name) for name in ("metadata", "frame")]
+        return found
+
+
+def _cell(rows: dict[Any, Any], key: object, name: str) -> Cell:
+    def put(value: object) -> None:
+        if type(value) is not type(getattr(rows[key], name)):
+            raise TypeError(name)
+        rows[key] = replace(rows[key], **{name: value})
+
+    return Cell(name, lambda: getattr(rows[key], name), put)
+
+
+@caught_by("test_whatever_a_cell_holds")
+class TrustsItsMetadata(Damageable):
+    async def scan(self, thread_id: str | None, ns: str | None, **options: Any) -> tuple[Header, ...]:
+        try:
+            return await super().scan(thread_id, ns, **options)
+        except CorruptCheckpointError as error:
+            raise KeyError("metadata") from error

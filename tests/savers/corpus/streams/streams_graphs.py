@@ -1,0 +1,117 @@
+"""Threads with stream events kept beside them: of runs that ended, asked, failed, were drained or cut off."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import operator
+import uuid
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+from corpus_told import digest
+
+from checkpoint_savers import Codec
+from pregel_async import START, GraphDrained, RunControl, StateGraph, get_stream_writer, interrupt
+
+later = False
+"""Whether the threads are being finished: what has failed goes well then, and what runs then says so."""
+
+control: Any = None
+"""Of the run that is drained."""
+
+MODES = ["values", "updates", "custom", "tasks", "checkpoints", "messages"]
+
+
+def codec() -> Codec:
+    return Codec()
+
+
+def token(name: str) -> str:
+    """What a node returns: another text each time that it runs. So a result that was stored is known again."""
+    return f"{name} later" if later else f"{name} {uuid.uuid4().hex[:8]}"
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+
+
+def spoken(saver: Any, how: str) -> Any:
+    """A chain whose nodes write to the stream; the third of it fails, asks or is drained, as asked."""
+
+    def speaks(name: str) -> Any:
+        async def speak(state: State) -> dict[str, Any]:
+            writer = get_stream_writer()
+            for number in range(3):
+                writer({"from": name, "number": number, "bytes": bytes([number]), "tuple": (number,)})
+            if name == "c" and how == "fails" and not later:
+                raise RuntimeError("not yet")
+            if name == "c" and how == "asks":
+                return {"log": [f"c {interrupt('well?')}"]}
+            if name == "b" and how == "drained" and not later:
+                control.request_drain("deploy")
+            return {"log": [token(name)]}
+
+        return speak
+
+    inner = StateGraph(State).add_node("inside", speaks("inside")).add_edge(START, "inside")
+    graph = StateGraph(State).add_node("a", speaks("a")).add_node("b", inner.compile())
+    graph.add_node("b2", speaks("b")).add_node("c", speaks("c")).add_node("d", speaks("d"))
+    graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", "b2").add_edge("b2", "c").add_edge("c", "d")
+    return graph.compile(saver)
+
+
+HOW = ("ends", "asks", "fails", "drained")
+
+
+def graphs(saver: Any) -> dict[str, Any]:
+    """By thread."""
+    return {how: spoken(saver, how) for how in HOW}
+
+
+CURSORS = Path(__file__).with_name("cursors.json")
+"""Where readers of these threads were: a cursor of each of the first parts, by thread."""
+
+
+async def fill(saver: Any) -> None:
+    global control
+    cursors: dict[str, list[str]] = {}
+    for thread, graph in graphs(saver).items():
+        control = RunControl()
+        settings: dict[str, Any] = {"control": control} if thread == "drained" else {}
+        cursors[thread] = []
+        parts = graph.astream(
+            {"log": ["in"]}, thread, stream_mode=MODES, version="v2", subgraphs=True, keep_events=True, **settings
+        )
+        with contextlib.suppress(RuntimeError, GraphDrained):
+            async for part in parts:
+                cursors[thread].append(part["cursor"])
+    CURSORS.write_text(json.dumps({thread: one[::7] for thread, one in cursors.items()}, indent=1) + "\n")
+
+
+async def more(saver: Any) -> dict[str, Any]:
+    """What readers get who come back to what is stored: of the threads on which nothing is left to run."""
+    found: dict[str, Any] = {}
+    for thread in ("ends", "asks"):
+        graph = graphs(saver)[thread]
+        found[thread] = []
+        for cursor in json.loads(CURSORS.read_text())[thread]:
+            parts = graph.astream(None, thread, after=cursor, stream_mode=MODES, version="v2", subgraphs=True)
+            told = [repr((one["type"], list(one["ns"]), one["data"])) async for one in parts]
+            # In full for the first of them, whose parts end with those of the others.
+            found[thread].append([len(told), digest(told)] if found[thread] else told)
+    return found
+
+
+async def finish(saver: Any) -> dict[str, Any]:
+    """Resume what is open."""
+    from pregel_async import Command
+
+    global later
+    later = True
+    made = graphs(saver)
+    return {
+        "asks": await made["asks"].ainvoke(Command(resume="yes"), "asks"),
+        "fails": await made["fails"].ainvoke(None, "fails"),
+        "drained": await made["drained"].ainvoke(None, "drained"),
+    }

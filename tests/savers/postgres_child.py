@@ -1,0 +1,73 @@
+"""A process among several that write the same threads: python postgres_child.py CONNINFO SCHEMA NAME LOG THREADS.
+
+It claims one of the threads for a moment, commits some checkpoints, gives it up or does not, and begins again. A commit
+that was acknowledged is written to the log, in one write, before the next begins. A byte goes to standard output for
+each, so that whoever stops and kills this process can choose the moment; it ends when its standard input does.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import threading
+import time
+
+import anyio
+
+from checkpoint_savers import PostgresSaver, StorageLockedError, ThreadBusyError
+from checkpoint_savers.owner import this_process
+from checkpoint_savers.records import CheckpointId, CheckpointRow, Commit
+
+SECONDS = 0.15
+"""How long a claim lasts: less than a pause."""
+
+
+async def main(conninfo: str, schema: str, name: str, log: int, threads: int) -> None:
+    rng = random.Random(name)
+    ending = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), ending.set()), daemon=True).start()
+    async with PostgresSaver.from_conn_string(conninfo, schema=schema, reconnect_timeout=60) as saver:
+        async with anyio.create_task_group() as group:
+            for number in range(3):  # several at once, so that they share transactions
+                group.start_soon(work, saver, random.Random(rng.random()), f"{name}.{number}", log, threads, ending)
+
+
+async def work(
+    saver: PostgresSaver, rng: random.Random, name: str, log: int, threads: int, ending: threading.Event
+) -> None:
+    turn = 0
+    while not ending.is_set():
+        turn += 1
+        thread = f"t{rng.randrange(threads)}"
+        now = time.time()
+        try:
+            claim = await saver.claim(thread, this_process(f"{name} {turn}"), now=now, expires_at=now + SECONDS)
+            chain = await saver.read(thread)
+            head, step = (None, 0) if chain is None else (chain.head, chain.rows[-1].step)
+            for _ in range(rng.randint(1, 6)):
+                step += 1
+                one = CheckpointRow(
+                    ns="",
+                    # Of several who make a step, each would give it another id: what was refused leaves no trace.
+                    checkpoint_id=CheckpointId(f"{step:08d} {name} {turn}"),
+                    parent_id=head,
+                    base_id=CheckpointId(f"{step:08d} {name} {turn}"),
+                    step=step,
+                    metadata={"epoch": claim.epoch},
+                    frame=name.encode() * rng.randint(1, 2000),
+                )
+                await saver.commit(claim, Commit(rows=(one,), expected_head=head, expires_at=time.time() + SECONDS))
+                os.write(log, f"{thread}\t{one.checkpoint_id}\n".encode())
+                os.write(1, b".")
+                head = one.checkpoint_id
+            if rng.random() < 0.8:
+                await saver.release(claim)
+        except (ThreadBusyError, StorageLockedError):
+            await anyio.sleep(rng.random() * 0.01)
+
+
+if __name__ == "__main__":
+    conninfo, schema, name, path, threads = sys.argv[1:]
+    log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    anyio.run(main, conninfo, schema, name, log, int(threads))

@@ -1,0 +1,429 @@
+"""What the tests of PostgresSaver share: a server to work on, schemas of their own, and servers that may be killed.
+
+The server is the one that `PREGEL_POSTGRES` names (a connection string), else the database `test` on 127.0.0.1:5432, else
+one that is made of the system's binaries for the length of the run. Where there is none of these, the tests are skipped.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pwd
+import selectors
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import anyio
+import anyio.lowlevel
+import psycopg
+import psycopg.conninfo
+import pytest
+
+from checkpoint_savers import PostgresSaver
+
+ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+"""For processes that import what the tests import."""
+
+HOW = (
+    "no PostgreSQL: install its server (Debian: postgresql), or set PREGEL_POSTGRES to a connection string of a database "
+    "in which schemas may be made"
+)
+
+
+@cache
+def conninfo() -> str:
+    """Of a server that goes on while the tests run, or the test is skipped."""
+    given = os.environ.get("PREGEL_POSTGRES")
+    if given is not None:
+        return given
+    usual = "postgresql://127.0.0.1:5432/test"
+    try:
+        psycopg.connect(usual, connect_timeout=2).close()
+    except psycopg.OperationalError:
+        pass
+    else:
+        return usual
+    server = OwnServer()
+    server.start()
+    atexit.register(server.remove)
+    return server.conninfo
+
+
+@contextmanager
+def new_schema(url: str | None = None) -> Iterator[str]:
+    """A name that nobody else has, for a schema that is dropped in the end."""
+    url = conninfo() if url is None else url
+    name = f"pregel_test_{uuid.uuid4().hex}"
+    try:
+        yield name
+    finally:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(f'DROP SCHEMA IF EXISTS "{name}" CASCADE')
+
+
+@contextmanager
+def made_schema(url: str | None = None) -> Iterator[str]:
+    """A schema with the tables of PostgresSaver."""
+    with new_schema(url) as schema:
+        execute(PostgresSaver.setup_script(schema=schema), url=url)
+        yield schema
+
+
+def execute(sql: str, *parameters: object, url: str | None = None) -> list[tuple[Any, ...]]:
+    """Do something beside the saver, in a transaction of its own."""
+    with psycopg.connect(conninfo() if url is None else url, autocommit=True) as connection:
+        cursor = connection.execute(sql, parameters or None)
+        return cursor.fetchall() if cursor.description else []
+
+
+@contextmanager
+def locked(schema: str, thread_id: str) -> Iterator[None]:
+    """Another program holds the lock on a thread's row."""
+    with psycopg.connect(conninfo()) as connection:
+        connection.execute(f'SELECT 1 FROM "{schema}".pregel_threads WHERE thread_id = %s FOR UPDATE', (thread_id,))
+        yield
+
+
+@asynccontextmanager
+async def stopped(saver: PostgresSaver) -> AsyncIterator[threading.Event]:
+    """Keep the saver's event loop from doing anything until the event is set, which the end of the block does."""
+    inside, go = threading.Event(), threading.Event()
+
+    async def stop() -> None:
+        inside.set()
+        go.wait(60)
+
+    assert saver._open is not None
+    async with anyio.create_task_group() as group:
+        group.start_soon(saver._open.driver.run, stop)
+        while not inside.is_set():
+            await anyio.lowlevel.checkpoint()
+        try:
+            yield go
+        finally:
+            go.set()
+
+
+async def turns(number: int = 20) -> None:
+    for _ in range(number):
+        await anyio.lowlevel.checkpoint()
+
+
+SYNC = b"S\0\0\0\4"
+"""What a client says when its question is complete."""
+READY = b"Z\0\0\0\5I"
+"""What the server says when it is ready for another, outside of a transaction."""
+
+Plan = Literal["lose the question", "lose the answer", "deliver late"]
+
+
+class Proxy:
+    """Stands between a saver and the server, counts round trips, and breaks connections where it is told.
+
+    Attributes:
+        turns: how often the server was asked something, on all connections. What a new connection begins with does not
+            count: a pool opens them in the background.
+        connections: how many there have been.
+    """
+
+    def __init__(self, url: str) -> None:
+        known = psycopg.conninfo.conninfo_to_dict(url)
+        self._server = (str(known.get("host", "127.0.0.1")), int(known.get("port") or 5432))
+        self._known = {**known, "host": "127.0.0.1", "hostaddr": "127.0.0.1"}
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._lock = threading.Lock()
+        self._plans: list[tuple[Plan, bytes]] = []
+        self._kept: list[tuple[socket.socket, bytes]] = []
+        self._open: list[socket.socket] = []
+        self.broke = threading.Event()
+        self.refuses = False
+        self.turns = 0
+        self.connections = 0
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _close(self._listener)
+        self.cut()
+
+    @property
+    def url(self) -> str:
+        return psycopg.conninfo.make_conninfo(**{**self._known, "port": self._listener.getsockname()[1]})
+
+    def plan(self, plan: Plan, marker: str) -> None:
+        """What is done to the next connection on which the server is asked something with `marker` in it."""
+        self.broke.clear()
+        self._plans.append((plan, marker.encode()))
+
+    def deliver(self) -> None:
+        """Give the server what was kept from it, and wait until it has dealt with it."""
+        for server, data in self._kept:
+            server.sendall(data)
+            assert server.recv(65536)
+            server.close()
+        self._kept.clear()
+
+    def cut(self) -> None:
+        """Break all connections."""
+        with self._lock:
+            for one in self._open:
+                _close(one)
+            self._open.clear()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if self.refuses:
+                _close(client)
+                continue
+            server = socket.create_connection(self._server)
+            for one in (client, server):
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self._lock:
+                self._open += (client, server)
+                self.connections += 1
+            threading.Thread(target=self._serve, args=(client, server), daemon=True).start()
+
+    def _serve(self, client: socket.socket, server: socket.socket) -> None:
+        """All of one connection, in one thread: questions and answers alternate."""
+        ready, asked, plan, kept = False, False, None, b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(client, selectors.EVENT_READ)
+            selector.register(server, selectors.EVENT_READ)
+            try:
+                while True:
+                    for key, _ in selector.select():
+                        data = key.fileobj.recv(1 << 20)
+                        if not data:
+                            return
+                        if key.fileobj is server:
+                            if plan is not None:
+                                return  # the answer is lost
+                            asked = False
+                            ready = ready or data.endswith(READY)
+                            client.sendall(data)
+                            continue
+                        self.turns += ready and not asked
+                        asked = True
+                        plan = plan or self._plan_of(data)
+                        if plan == "lose the question":
+                            return
+                        if plan == "deliver late":
+                            kept += data
+                            if kept.endswith(SYNC):
+                                self._kept.append((server, kept))
+                                return
+                        else:
+                            server.sendall(data)
+            except OSError:
+                return
+            finally:
+                _close(client)
+                if plan != "deliver late":
+                    _close(server)
+                if plan is not None:
+                    self.broke.set()
+
+    def _plan_of(self, data: bytes) -> Plan | None:
+        with self._lock:
+            for number, (plan, marker) in enumerate(self._plans):
+                if marker in data:
+                    del self._plans[number]
+                    return plan
+        return None
+
+
+def _close(one: socket.socket) -> None:
+    with suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
+    one.close()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _as_user() -> str | None:
+    """Who a server is run as: it refuses to run as root."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        pwd.getpwnam("postgres")
+    except KeyError:
+        pytest.skip("PostgreSQL does not run as root, and there is no user 'postgres' to run it as")
+    return "postgres"
+
+
+class _Home:
+    """A folder of one's own, and programs that are run there, as somebody who may."""
+
+    def __init__(self) -> None:
+        self.user = _as_user()
+        self.path = Path(tempfile.mkdtemp(prefix="pregel-postgres-"))
+        if self.user is not None:
+            shutil.chown(self.path, self.user)
+
+    def run(self, *command: str) -> None:
+        """A program that ends, though what it starts may go on: so its output goes to a file."""
+        said = self.path / "said"
+        with said.open("w") as output:
+            done = subprocess.run(
+                command,
+                user=self.user,
+                cwd=self.path,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                timeout=60,
+            )
+        assert done.returncode == 0, (command, said.read_text())
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path)
+
+
+class OwnServer:
+    """A server with a folder and a port of its own. The test is skipped where its binaries are missing."""
+
+    def __init__(self) -> None:
+        self._bin = _binaries()
+        self._home = _Home()
+        self.port = free_port()
+        self._data = str(self._home.path / "data")
+        self._run("initdb", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync")
+
+    @property
+    def conninfo(self) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    def start(self) -> None:
+        options = f"-p {self.port} -k {self._home.path} -c listen_addresses=127.0.0.1 -c max_connections=200"
+        self._run("pg_ctl", "-l", str(self._home.path / "log"), "-o", options, "-w", "start")
+
+    def stop(self, mode: str = "immediate") -> None:
+        """With `immediate` it is as if the server was killed."""
+        self._run("pg_ctl", "-m", mode, "-w", "stop")
+
+    def restart(self) -> None:
+        """Killed, and started at once."""
+        self.stop()
+        self.start()
+
+    def remove(self) -> None:
+        if (self._home.path / "data" / "postmaster.pid").exists():
+            self.stop()
+        self._home.remove()
+
+    def _run(self, program: str, *args: str) -> None:
+        self._home.run(str(self._bin / program), "-D", self._data, *args)
+
+
+@contextmanager
+def own_server() -> Iterator[OwnServer]:
+    """A server that runs, and may be stopped and started."""
+    server = OwnServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+class Pooler:
+    """pgbouncer in transaction mode before a server, with fewer connections than its clients want.
+
+    Args:
+        url: of the server.
+    """
+
+    def __init__(self, url: str) -> None:
+        program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
+        if program is None:
+            pytest.skip("no pooler: install pgbouncer (Debian: pgbouncer)")
+        self._program = program
+        self._home = _Home()
+        self._known = psycopg.conninfo.conninfo_to_dict(url)
+        self._port = free_port()
+        with psycopg.connect(url) as connection:
+            info = connection.info
+            self._user, database = info.user, info.dbname
+            target = f"host={info.host or '127.0.0.1'} port={info.port} dbname={database} user={info.user}"
+            target += f" password={info.password}" if info.password else ""
+        self.url = f"postgresql://{self._user}@127.0.0.1:{self._port}/{database}"
+        (self._home.path / "users").write_text(f'"{self._user}" ""\n')
+        (self._home.path / "ini").write_text(
+            f"[databases]\n{database} = {target}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self._port}\n"
+            f"unix_socket_dir =\nauth_type = any\nauth_file = {self._home.path}/users\npool_mode = transaction\n"
+            f"default_pool_size = 3\nmax_client_conn = 200\nlogfile = {self._home.path}/log\n"
+            f"pidfile = {self._home.path}/pid\n"
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            [self._program, "-q", "ini"],
+            user=self._home.user,
+            cwd=self._home.path,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                psycopg.connect(self.url, connect_timeout=2).close()
+                return
+            except psycopg.OperationalError:
+                assert self._process.poll() is None, (self._home.path / "log").read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def remove(self) -> None:
+        self.kill()
+        self._home.remove()
+
+
+@contextmanager
+def pooler(url: str) -> Iterator[Pooler]:
+    """A pooler that runs, and may be killed and started."""
+    one = Pooler(url)
+    try:
+        one.start()
+        yield one
+    finally:
+        one.remove()
+
+
+def _binaries() -> Path:
+    """The folder of a server's programs, or the test is skipped."""
+    places = [Path(place) for place in os.environ.get("PATH", "").split(os.pathsep) if place]
+    places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    places += sorted(Path("/usr").glob("pgsql-*/bin"), reverse=True)
+    for place in places:
+        if (place / "initdb").exists() and (place / "pg_ctl").exists():
+            return place
+    pytest.skip(HOW)

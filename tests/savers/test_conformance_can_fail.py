@@ -1,0 +1,127 @@
+"""The conformance suite can fail: each of many savers, right but for one defect, is found by the clauses that are named."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import anyio
+import broken_claims
+import broken_files
+import broken_reading
+import broken_upkeep
+import pytest
+from breaking import BROKEN
+
+from checkpoint_savers import InMemorySaver
+from checkpoint_savers.conformance import SaverConformance
+from checkpoint_savers.conformance.deleting import Deleting
+from checkpoint_savers.conformance.suite import OpenSaver, Suite, _killed, clauses
+
+pytestmark = pytest.mark.anyio
+
+MODULES = (broken_claims, broken_files, broken_reading, broken_upkeep)
+"""Importing them has filled `BROKEN`."""
+
+WITHOUT = sorted({(saver.__bases__[0], clause) for saver, clause in BROKEN}, key=repr)
+"""Each clause, with the savers that the defects were put into."""
+
+SECONDS = 30.0
+"""A clause that takes longer has found that the saver hangs."""
+
+
+def parameters(clause: Any) -> Iterator[dict[str, Any]]:
+    """What pytest would call a clause with, one after the other."""
+    choices: list[list[dict[str, Any]]] = []
+    for mark in getattr(clause, "pytestmark", []):
+        if mark.name == "parametrize":
+            names, rows = mark.args[0], mark.args[1]
+            names, rows = ((names,), [(row,) for row in rows]) if isinstance(names, str) else (names, rows)
+            choices.append([dict(zip(names, row, strict=True)) for row in rows])
+    for chosen in product(*choices):
+        yield {name: value for one in chosen for name, value in one.items()}
+
+
+async def failure(saver: type[InMemorySaver], clause: str, backend: str, folder: Path) -> BaseException | None:
+    """What a clause says of a saver; None when it has nothing to say."""
+    suite, asked = SaverConformance(), False
+    ask = getattr(suite, clause)
+    for number, given in enumerate(parameters(ask)):
+        place = folder / str(number)
+        place.mkdir()
+        open_saver = opener(saver, place)
+        async with open_saver() as opened:
+            fixtures: Mapping[str, Any] = {
+                "saver": opened,
+                "open_saver": open_saver,
+                "gone": _killed(),
+                "cells": getattr(opened, "cells", None),
+                "files": partial(list, [place]),
+                "anyio_backend_name": backend,
+                **given,
+            }
+            try:
+                with anyio.fail_after(SECONDS):
+                    await ask(**{name: fixtures[name] for name in inspect.signature(ask).parameters})
+            except pytest.skip.Exception:
+                continue
+            except (Exception, pytest.fail.Exception, BaseExceptionGroup) as found:
+                return found
+        asked = True
+    assert asked, f"{clause} was skipped"
+    return None
+
+
+def opener(saver: type[InMemorySaver], folder: Path) -> OpenSaver:
+    """Opens the same storage each time, unless the saver has its own way."""
+    own: Callable[[Path], OpenSaver] | None = getattr(saver, "opener", None)
+    return partial(nullcontext, saver()) if own is None else own(folder)
+
+
+@pytest.mark.parametrize(("saver", "clause"), BROKEN, ids=lambda one: getattr(one, "__name__", one))
+async def test_a_defect_is_found(
+    saver: type[InMemorySaver], clause: str, anyio_backend_name: str, tmp_path: Path
+) -> None:
+    """The clause fails on the saver with the defect."""
+    found = await failure(saver, clause, anyio_backend_name, tmp_path)
+    assert found is not None, f"{saver.__name__} keeps {clause}"
+
+
+@pytest.mark.parametrize(("saver", "clause"), WITHOUT, ids=lambda one: getattr(one, "__name__", one))
+async def test_without_the_defect_it_holds(
+    saver: type[InMemorySaver], clause: str, anyio_backend_name: str, tmp_path: Path
+) -> None:
+    """The same clause, asked in the same way of the same saver without a defect: so it was the defect that was found."""
+    found = await failure(saver, clause, anyio_backend_name, tmp_path)
+    if found is not None:
+        raise found
+
+
+def test_every_part_of_the_suite_can_fail() -> None:
+    """Each class of clauses has found something."""
+    named = {clause for _, clause in BROKEN}
+    found = {author for name, author in clauses(SaverConformance).items() if name in named}
+    assert set(SaverConformance.__bases__) - found == set()
+
+
+def test_no_clause_hides_another() -> None:
+    """Two parts of the suite with a clause of one name are refused: the second would never be asked."""
+
+    class More(Suite):
+        async def test_nothing_to_delete(self) -> None: ...
+
+    with pytest.raises(TypeError, match="Deleting and More both have a clause test_nothing_to_delete"):
+        type("Both", (More, Deleting), {})
+    type("Own", (SaverConformance,), {"test_nothing_to_delete": More.test_nothing_to_delete})
+
+
+def test_what_a_saver_lacks_is_something() -> None:
+    """A name in `lacks` that is neither a verb nor a clause is a mistake, and would skip nothing."""
+    with pytest.raises(TypeError, match="test_delating"):
+        type("Mistaken", (SaverConformance,), {"lacks": {"test_delating": "not offered"}})
+    type("Right", (SaverConformance,), {"lacks": {"erase": "not offered", "test_deleting": "not offered"}})

@@ -1,0 +1,212 @@
+"""Texts that would do something if they ever became part of a query, a pattern or a path: in every place that takes a text, on
+every saver (P11)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from msgspec.structs import replace
+from postgres_tools import conninfo, new_schema
+
+from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, PostgresSaver, SqliteSaver
+from checkpoint_savers.conformance.growing import BEGAN, Growing
+from checkpoint_savers.conformance.suite import LATER, MANY, NOW, here
+from checkpoint_savers.errors import CheckpointError, ThreadExistsError
+from checkpoint_savers.records import CheckpointId
+from checkpoint_savers.upkeep.retention import Retention
+
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
+
+QUERIES = (
+    "'",
+    "''",
+    '"',
+    "`",
+    "\\",
+    "\\'",
+    "' OR '1'='1",
+    "' OR 1=1 --",
+    '" OR ""="',
+    "'; DROP TABLE pregel_threads; --",
+    "'; DELETE FROM thread; --",
+    "x'); DELETE FROM checkpoint; --",
+    "*/ DROP TABLE thread /*",
+    "-- ",
+    "/* */",
+    "#",
+    "' UNION SELECT * FROM sqlite_schema --",
+    "$1",
+    "$$; DROP SCHEMA public CASCADE; $$",
+    ":name",
+    "?",
+    "?1",
+    "@p",
+    "%s",
+    "%(x)s",
+    "%",
+    "%%",
+    "_",
+    "{}",
+    "{0.__class__}",
+    "[a-z]*",
+    "E'\\x41'",
+    "\\copy",
+    "pg_sleep(10)",
+)
+PATHS = (
+    "$",
+    "$.a",
+    '$."a"',
+    "$[0]",
+    "$.*",
+    "a.b",
+    "a,b",
+    "{a,b}",
+    "a->b",
+    "a#>>b",
+    "../../x",
+    "file:x?mode=memory",
+    "C:\\x",
+)
+TEXTS = (
+    "\u202e' RO ;--",
+    "\u05d0\u05d1\u05d2",
+    "\u2028\u2029",
+    "\ufeff",
+    "\u0000",
+    "a\u0000' OR '1'='1",
+    "a\n;b",
+    "x" * 3000,
+    "",
+)
+
+ALL = (*QUERIES, *PATHS, *TEXTS)
+
+NUL = frozenset(text for text in ALL if "\u0000" in text)
+
+
+@pytest.fixture(scope="module")
+def schema() -> Iterator[str]:
+    with new_schema() as schema:
+        with psycopg.connect(conninfo(), autocommit=True) as connection:
+            connection.execute(PostgresSaver.setup_script(schema=schema))
+        yield schema
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BaseCheckpointSaver]:
+    opened: AbstractAsyncContextManager[BaseCheckpointSaver]
+    if request.param == "memory":
+        opened = nullcontext(InMemorySaver())
+    elif request.param == "sqlite":
+        opened = SqliteSaver(tmp_path / "threads.db", synchronous="NORMAL")
+    else:
+        opened = PostgresSaver.from_conn_string(conninfo(), schema=request.getfixturevalue("schema"))
+    async with opened as saver:
+        saver.clock = lambda: BEGAN
+        yield saver
+        for header in await saver.threads(limit=MANY):
+            await saver.adelete_thread(header.thread_id)
+
+
+async def grown(saver: BaseCheckpointSaver, thread: str, text: str, first: int = 0) -> None:
+    """A thread whose run, namespaces and metadata have a text as their name."""
+    memory = InMemorySaver()
+    await Growing(memory, "t", 1, first=first).grow(4)
+    dump = await memory.dump("t")
+    assert dump is not None
+    rows = [replace(row, metadata={**row.metadata, "run_id": text, text: text}) for row in dump.rows]
+    inside = [replace(row, ns=text) for row in rows if text]
+    heads = {**dump.heads, **({text: dump.rows[-1].checkpoint_id} if text else {})}
+    rows = sorted([*rows, *inside], key=lambda row: (row.checkpoint_id, row.ns))
+    claim = await saver.claim(thread, here(text), now=NOW, expires_at=LATER)
+    await saver.load(claim, replace(dump, rows=tuple(rows), heads=heads))
+    await saver.release(claim)
+
+
+async def asked_about(saver: BaseCheckpointSaver, text: str) -> None:
+    """Ask for a text wherever one can be asked for. There is nothing of that name."""
+    place: dict[str, Any]
+    for place in (
+        {"thread_id": text},
+        {"thread_id": "innocent", "checkpoint_ns": text},
+        {"thread_id": "innocent", "checkpoint_id": text},
+        {"thread_id": text, "checkpoint_ns": text, "checkpoint_id": text},
+    ):
+        if place.get("checkpoint_ns") == "":
+            continue
+        found = await saver.aget_tuple({"configurable": place})
+        assert found is None or place == {"thread_id": "innocent", "checkpoint_id": ""}, place
+        listed = [one async for one in saver.alist({"configurable": place})]
+        assert listed == [] or "checkpoint_id" in place
+    assert [one async for one in saver.alist(text)] == []
+    for filter in ({text: text}, {"source": text}, {text: "loop"}, {text: {text: [text]}}, {"parents": {text: text}}):
+        assert [one async for one in saver.alist(None, filter=filter)] == []
+        assert [one async for one in saver.alist_threads(filter=filter)] == []
+        assert await saver.acount_threads(filter=filter) == 0
+    before = {"configurable": {"checkpoint_id": text}}
+    assert all(one.checkpoint["id"] < text for one in [one async for one in saver.alist("innocent", before=before)])
+    assert [one.thread_id async for one in saver.alist_threads(after=text)] == (
+        ["innocent"] if "innocent" > text else []
+    )
+    assert await saver.events(text) == ()
+    assert all(one.checkpoint_id >= text for one in await saver.events("innocent", since=(CheckpointId(text), 0, 0)))
+    assert await saver.dump(text) is None
+    await saver.adelete_thread(text)
+    await saver.aerase_thread(text)
+    await saver.adelete_for_runs([text])
+    assert (await saver.aprune(text, retention=Retention(keep=1))).threads == ()
+
+
+@pytest.mark.parametrize("text", ALL, ids=ascii)
+async def test_a_text_that_is_asked_for(saver: BaseCheckpointSaver, text: str) -> None:
+    """P11: thread, namespace, checkpoint, run, filter: nothing is found that is not there, nothing else happens, and no
+    error comes of it, but for a NUL where the database takes none."""
+    await grown(saver, "innocent", "other")
+    before = await saver.dump("innocent")
+    try:
+        await asked_about(saver, text)
+    except (CheckpointError, ValueError):
+        assert text in NUL
+    assert await saver.dump("innocent") == before
+    assert [one.thread_id for one in await saver.threads()] == ["innocent"]
+
+
+@pytest.mark.parametrize("text", ALL, ids=ascii)
+async def test_a_text_that_is_a_name(saver: BaseCheckpointSaver, text: str) -> None:
+    """P11: of a thread, of its namespaces, of the run that made it, and in its metadata: it is found by it, copied, pruned,
+    pinned and deleted under it, and nothing beside it is touched."""
+    await grown(saver, "innocent", "other", first=1000)
+    before = await saver.dump("innocent")
+    try:
+        await grown(saver, text, text)
+    except (CheckpointError, ValueError):
+        assert text in NUL or len(text) > 2000
+        assert await saver.dump("innocent") == before
+        return
+    rows = 2 if text else 1
+    mine = [one async for one in saver.alist({"configurable": {"thread_id": text}}, filter={text: text})]
+    assert mine and {one.config["configurable"]["thread_id"] for one in mine} == {text}
+    assert {one.config["configurable"]["checkpoint_ns"] for one in mine} >= ({"", text} if rows == 2 else {""})
+    assert [one.thread_id async for one in saver.alist_threads(filter={text: text})] == [text]
+    assert await saver.acount_threads(filter={"run_id": text}) == 1
+    copy = f"{text} (copy)"
+    await saver.acopy_thread(text, copy)
+    with pytest.raises(ThreadExistsError):
+        await saver.acopy_thread(text, copy)
+    await saver.apin(mine[-1].config)
+    pinned = [one for one in await saver.scan(text, None, limit=MANY) if one.pinned]
+    assert [one.checkpoint_id for one in pinned] == [mine[-1].checkpoint["id"]]
+    await saver.aprune(text, retention=Retention(keep=1))
+    assert await saver.aget_tuple(mine[-1].config) is not None, "what is pinned stays"
+    assert await saver.aget_tuple(text) is not None
+    await saver.aerase_thread(copy)
+    await saver.adelete_for_runs([text])
+    assert await saver.dump(text) is None
+    assert [one.thread_id for one in await saver.threads()] == ["innocent"]
+    assert await saver.dump("innocent") == before

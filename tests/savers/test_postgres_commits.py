@@ -1,0 +1,491 @@
+"""PostgresSaver's commits: round trips, batches, and what a batch means for each of its callers (P3, P4, P6, P7)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from postgres_tools import Proxy, conninfo, execute, locked, made_schema, stopped, turns
+
+from checkpoint_savers import PostgresSaver, StorageError, StorageLockedError, ThreadBusyError
+from checkpoint_savers.conformance.suite import (
+    LATER,
+    NOW,
+    cid,
+    commit,
+    elsewhere,
+    event,
+    head_of,
+    here,
+    record,
+    row,
+    take,
+    written,
+)
+from checkpoint_savers.postgres.lane import MOST, MOST_BYTES
+from checkpoint_savers.records import Claim
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def schema() -> Iterator[str]:
+    with made_schema() as schema:
+        yield schema
+
+
+@pytest.fixture
+def proxy(schema: str) -> Iterator[Proxy]:
+    execute(f'TRUNCATE "{schema}".pregel_threads, "{schema}".pregel_checkpoints, "{schema}".pregel_heads')
+    execute(f'TRUNCATE "{schema}".pregel_records, "{schema}".pregel_events')
+    with Proxy(conninfo()) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def saver(proxy: Proxy, schema: str) -> AsyncIterator[PostgresSaver]:
+    async with PostgresSaver.from_conn_string(proxy.url, schema=schema, writers=1) as saver:
+        yield saver
+
+
+async def claims(saver: PostgresSaver, number: int) -> list[Claim]:
+    """Of threads t0, t1, ..., each with one checkpoint."""
+    found: list[Claim] = []
+
+    async def one(number: int) -> None:
+        claim = await take(saver, f"t{number}")
+        await saver.commit(claim, commit(row(1)))
+        found.append(claim)
+
+    async with anyio.create_task_group() as group:
+        for each in range(number):
+            group.start_soon(one, each)
+    return sorted(found, key=lambda claim: int(claim.thread_id[1:]))
+
+
+class Fates:
+    """What became of calls, by name, in the order in which they ended."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, BaseException | None] = {}
+
+    async def watch(self, name: str, call: Awaitable[object]) -> None:
+        try:
+            await call
+        except Exception as error:
+            self.of[name] = error
+        else:
+            self.of[name] = None
+
+
+def batches_of(saver: PostgresSaver) -> list[list[str]]:
+    """The threads in each batch of commits from now on, in the order in which they are stored."""
+    batches: list[list[str]] = []
+    assert saver._open is not None
+    lane = saver._open._writes
+    store = lane._store
+
+    async def told(cursor: Any, writes: Sequence[Any]) -> Sequence[Any]:
+        batches.append([write.thread_id for write in writes])
+        return await store(cursor, writes)
+
+    lane._store = told
+    return batches
+
+
+# ---- alone ----------------------------------------------------------------------------------------------------------
+
+
+async def test_each_verb_is_one_round_trip(saver: PostgresSaver, proxy: Proxy) -> None:
+    """A commit with all that it may have is one question to the server and one answer, and so is every other verb of a
+    run."""
+    claim = await take(saver)
+
+    async def costs(call: Awaitable[object]) -> int:
+        before = proxy.turns
+        await call
+        return proxy.turns - before
+
+    whole = commit(row(1), records=[record(1, "a")], events=[event(1)])
+    assert await costs(saver.commit(claim, whole)) == 1
+    second = commit(row(2, 1, base=1), head=1, records=[record(2, "b")], clears=[record(1, "a")], events=[event(2)])
+    assert await costs(saver.commit(claim, second)) == 1
+    assert await costs(saver.record(claim, [record(2, "c")], expires_at=LATER)) == 1
+    assert await costs(saver.renew(claim, expires_at=LATER)) == 1
+    assert await costs(saver.commit(claim, commit(head=2, moves=("", 1)))) == 1
+    assert await costs(saver.release(claim)) == 1
+    assert await costs(take(saver)) == 1
+    assert await costs(saver.read("t")) == 1
+    assert await costs(saver.segment("t", "", cid(1))) == 1
+    assert await costs(saver.events("t")) == 1
+    assert await costs(saver.threads()) == 1
+
+
+async def test_no_connection_is_held_between_verbs(saver: PostgresSaver, schema: str) -> None:
+    """While a node runs, its claim holds no connection, no transaction and no lock."""
+    claim = await take(saver)
+    await saver.commit(claim, commit(row(1)))
+    assert saver._source.pool is not None
+    stats = saver._source.pool.get_stats()
+    assert stats["pool_available"] == stats["pool_size"]
+    found = execute(
+        "SELECT count(*) FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = %s",
+        schema,
+    )
+    assert found == [(0,)]
+
+
+# ---- together -------------------------------------------------------------------------------------------------------
+
+
+async def test_commits_that_wait_share_the_next_transaction(saver: PostgresSaver, proxy: Proxy, schema: str) -> None:
+    """P4: a hundred threads' commits, records, renewals and releases that queue up are one transaction."""
+    held = await claims(saver, 100)
+    fates, before = Fates(), proxy.turns
+    async with anyio.create_task_group() as group:
+        async with stopped(saver):
+            for number, claim in enumerate(held):
+                calls = (
+                    saver.commit(claim, commit(row(2, 1, base=1), head=1, events=[event(1)])),
+                    saver.record(claim, [record(1, "a")], expires_at=LATER),
+                    saver.renew(claim, expires_at=LATER + 1),
+                    saver.release(claim),
+                )
+                for other in calls[: number % 4] + calls[number % 4 + 1 :]:
+                    other.close()
+                group.start_soon(fates.watch, claim.thread_id, calls[number % 4])
+            await turns()
+            assert not fates.of
+    assert proxy.turns == before + 1
+    assert set(fates.of.values()) == {None} and len(fates.of) == 100
+    rows = execute(f'SELECT count(DISTINCT xmin::text), count(*) FROM "{schema}".pregel_threads')
+    assert rows == [(1, 100)], "written by one transaction"
+    assert await head_of(saver, "t0") == cid(2) and await head_of(saver, "t1") == cid(1)
+
+
+async def test_claims_share_a_transaction_too(saver: PostgresSaver, proxy: Proxy) -> None:
+    """P6: of threads that are new, given up, lapsed, busy; each claimer is told about his own."""
+    await written(saver, row(1), thread="old")
+    await saver.claim("busy", elsewhere("run-0"), now=NOW, expires_at=LATER)
+    await saver.claim("lapsed", elsewhere("run-0"), now=1.0, expires_at=NOW)
+    fates, before = Fates(), proxy.turns
+    async with anyio.create_task_group() as group:
+        async with stopped(saver):
+            for name in ("old", "busy", "lapsed", *(f"new{n}" for n in range(40))):
+                group.start_soon(fates.watch, name, take(saver, name, f"run-{name}"))
+            await turns()
+    assert proxy.turns == before + 1
+    busy = fates.of.pop("busy")
+    assert isinstance(busy, ThreadBusyError) and not busy.lost and "run-0" in str(busy)
+    assert set(fates.of.values()) == {None} and len(fates.of) == 42
+
+
+async def test_a_failure_hits_its_own_caller_only(saver: PostgresSaver, schema: str) -> None:
+    """P3, P6: of forty commits in a batch, one was taken over, one has the wrong head, one's checkpoint is there, one's
+    events are, one cannot be encoded, one is too long: those fail, each in its own way, and all others are stored."""
+    held = await claims(saver, 40)
+    await saver.commit(held[4], commit(events=[event(1)]))
+    await saver.claim("t1", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
+    wrong = {
+        1: commit(row(2, 1), head=1),
+        2: commit(row(2, 1), head=7),
+        3: commit(row(2, 1), row(1), head=1),
+        4: commit(row(2, 1), head=1, events=[event(1)]),
+        5: commit(row(2, 1), head=1, records=[record(2, "\ud800")]),
+        6: commit(row(2, 1), head=1, records=[record(2, "".join(map(chr, range(300, 3300))))]),
+    }
+    fates = Fates()
+    async with anyio.create_task_group() as group:
+        async with stopped(saver):
+            for number, claim in enumerate(held):
+                one = wrong.get(number, commit(row(2, 1), head=1))
+                group.start_soon(fates.watch, claim.thread_id, saver.commit(claim, one))
+            await turns()
+    failed = {name: error for name, error in fates.of.items() if error is not None}
+    assert failed.keys() == {f"t{number}" for number in wrong}
+    assert isinstance(failed["t1"], ThreadBusyError) and "run-2" in str(failed["t1"])
+    assert isinstance(failed["t2"], ThreadBusyError) and failed["t2"].lost
+    assert isinstance(failed["t3"], StorageError) and isinstance(failed["t4"], StorageError)
+    assert isinstance(failed["t5"], UnicodeEncodeError)
+    assert isinstance(failed["t6"], StorageError) and "too long" in str(failed["t6"])
+    heads = {claim.thread_id: await head_of(saver, claim.thread_id) for claim in held}
+    assert {name for name, head in heads.items() if head == cid(1)} == failed.keys()
+    assert execute(f'SELECT count(*) FROM "{schema}".pregel_checkpoints') == [(40 + 34,)]
+
+
+@pytest.mark.parametrize("writers", [1, 4])
+async def test_writes_of_one_thread_keep_their_order(writers: int, schema: str, proxy: Proxy) -> None:
+    """P5: each in a transaction after the last one's, however many may be under way: of records of one task, the last to
+    come is the one kept."""
+    async with PostgresSaver.from_conn_string(proxy.url, schema=schema, writers=writers) as saver:
+        (claim,) = await claims(saver, 1)
+        fates = Fates()
+        async with anyio.create_task_group() as group:
+            async with stopped(saver):
+                for number in range(20):
+                    kept = record(1, "a", frame=b"%d" % number)
+                    group.start_soon(fates.watch, f"{number}", saver.record(claim, [kept], expires_at=LATER))
+                    await turns(2)
+                group.start_soon(fates.watch, "last", saver.commit(claim, commit(row(2, 1), head=1, releases=True)))
+                await turns()
+        assert set(fates.of.values()) == {None} and len(fates.of) == 21
+        chain = await saver.read("t0", "", cid(1))
+        assert chain is not None and [one.frame for one in chain.records] == [b"19"]
+
+
+async def test_a_flood_of_one_thread_starves_nobody(saver: PostgresSaver) -> None:
+    """A thread that writes without end takes one place in each batch: another's commit is in the next one."""
+    flood, other = await claims(saver, 2)
+    fates, batches = Fates(), batches_of(saver)
+    async with anyio.create_task_group() as group:
+        async with stopped(saver):
+            for number in range(50):
+                call = saver.record(flood, [record(1, f"task-{number}")], expires_at=LATER)
+                group.start_soon(fates.watch, f"flood {number}", call)
+            await turns()
+            group.start_soon(fates.watch, "other", saver.commit(other, commit(row(2, 1), head=1)))
+            await turns()
+    assert set(fates.of.values()) == {None} and len(fates.of) == 51
+    assert batches == [["t0", "t1"], *[["t0"]] * 49]
+
+
+async def test_threads_take_turns(saver: PostgresSaver) -> None:
+    """With more threads than a batch has places, each has its first write stored before any has its third."""
+    held = await claims(saver, MOST + 20)
+    fates, batches = Fates(), batches_of(saver)
+    async with anyio.create_task_group() as group:
+        async with stopped(saver):
+            for claim in held:
+                for number in range(3):
+                    call = saver.record(claim, [record(1, f"task-{number}")], expires_at=LATER)
+                    group.start_soon(fates.watch, f"{claim.thread_id} {number}", call)
+            await turns()
+    assert set(fates.of.values()) == {None} and len(fates.of) == 3 * len(held)
+    assert [len(batch) for batch in batches] == [MOST, MOST, MOST, 3 * 20]
+    places: dict[str, list[int]] = {}
+    for place, thread in enumerate(thread for batch in batches for thread in batch):
+        places.setdefault(thread, []).append(place)
+    assert max(each[0] for each in places.values()) < min(each[2] for each in places.values())
+
+
+async def test_a_batch_is_bounded(saver: PostgresSaver, proxy: Proxy) -> None:
+    """By a number of commits and by their bytes; one that is larger than that goes alone."""
+    held = await claims(saver, MOST + 1)
+
+    async def transactions(frames: list[bytes], at: int) -> int:
+        fates, before = Fates(), proxy.turns
+        async with anyio.create_task_group() as group:
+            async with stopped(saver):
+                for claim, frame in zip(held, frames, strict=False):
+                    call = saver.commit(claim, commit(row(at, at - 1, frame=frame), head=at - 1))
+                    group.start_soon(fates.watch, claim.thread_id, call)
+                await turns()
+        assert set(fates.of.values()) == {None}
+        return proxy.turns - before
+
+    assert await transactions([b""] * (MOST + 1), 2) == 2
+    assert await transactions([bytes(MOST_BYTES // 4)] * 8, 3) == 2
+    assert await transactions([b"", bytes(MOST_BYTES + 1)], 4) == 2
+
+
+async def test_cancelling_a_caller_does_not_tear_the_batch(saver: PostgresSaver) -> None:
+    """P7: of a batch half of whose callers are cancelled, all is stored, and the cancelled know it when they end."""
+    held = await claims(saver, 20)
+    fates = Fates()
+    async with stopped(saver) as go:
+        async with anyio.create_task_group() as group:
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as cancelled:
+                    for claim in held[:10]:
+                        cancelled.start_soon(saver.commit, claim, commit(row(2, 1), head=1))
+                    for claim in held[10:]:
+                        group.start_soon(fates.watch, claim.thread_id, saver.commit(claim, commit(row(2, 1), head=1)))
+                    await turns()
+                    scope.cancel()
+                    go.set()
+            assert scope.cancelled_caught
+            for claim in held[:10]:
+                assert await head_of(saver, claim.thread_id) == cid(2)
+    assert set(fates.of.values()) == {None} and len(fates.of) == 10
+
+
+async def test_closing_finishes_what_was_begun(proxy: Proxy, schema: str) -> None:
+    """P4, P7: commits that wait when the saver is closed are stored, and what comes after is refused."""
+    async with PostgresSaver.from_conn_string(proxy.url, schema=schema, writers=1) as saver:
+        held = await claims(saver, 30)
+        fates = Fates()
+        async with anyio.create_task_group() as group:
+            async with stopped(saver):
+                for claim in held:
+                    group.start_soon(fates.watch, claim.thread_id, saver.commit(claim, commit(row(2, 1), head=1)))
+                await turns()
+            await saver.__aexit__(None, None, None)
+            with pytest.raises(StorageError, match="not open"):
+                await saver.commit(held[0], commit(row(3, 2), head=2))
+        assert set(fates.of.values()) == {None} and len(fates.of) == 30
+        async with saver:
+            assert await head_of(saver, "t29") == cid(2)
+            await take(saver, "t29", "run-2")  # it was given up when the saver was closed
+
+
+# ---- locks of others ------------------------------------------------------------------------------------------------
+
+
+async def test_a_locked_thread_holds_up_nobody_else(proxy: Proxy, schema: str) -> None:
+    """P6: while another connection has a thread's row locked, its commit waits, all others go on; and then it is stored."""
+    async with PostgresSaver.from_conn_string(proxy.url, schema=schema, writers=1, busy_timeout=30) as saver:
+        held = await claims(saver, 10)
+        fates = Fates()
+        async with anyio.create_task_group() as group:
+            with locked(schema, "t0"):
+                async with stopped(saver):
+                    for claim in held:
+                        group.start_soon(fates.watch, claim.thread_id, saver.commit(claim, commit(row(2, 1), head=1)))
+                    await turns()
+                for step in range(2, 12):
+                    await saver.commit(held[1], commit(row(step + 1, step), head=step))
+                assert len(fates.of) == 9 and "t0" not in fates.of
+                group.start_soon(fates.watch, "after it", saver.record(held[0], [record(2, "a")], expires_at=LATER))
+                await saver.renew(held[2], expires_at=LATER)
+                assert "after it" not in fates.of, "a thread's writes keep their order"
+        assert set(fates.of.values()) == {None} and len(fates.of) == 11
+        chain = await saver.read("t0")
+        assert chain is not None and chain.head == cid(2) and len(chain.records) == 1
+
+
+async def test_a_lock_that_lasts_is_an_error(proxy: Proxy, schema: str) -> None:
+    """P3: after `busy_timeout` seconds commit, claim, rewrite and delete say so, and have changed nothing."""
+    async with PostgresSaver.from_conn_string(proxy.url, schema=schema, busy_timeout=0.1) as saver:
+        (claim,) = await claims(saver, 1)
+        await written(saver, row(1), thread="free")
+        with locked(schema, "t0"):
+            with pytest.raises(StorageLockedError, match="busy_timeout"):
+                await saver.commit(claim, commit(row(2, 1), head=1))
+            with pytest.raises(StorageLockedError, match="busy_timeout"):
+                await saver.adelete_thread("t0")
+            with pytest.raises(StorageLockedError, match="busy_timeout"):
+                await saver.erase(claim)
+        with locked(schema, "free"), pytest.raises(StorageLockedError, match="busy_timeout"):
+            await take(saver, "free")
+        assert await head_of(saver, "t0") == cid(1)
+        await saver.commit(claim, commit(row(2, 1), head=1))
+        await take(saver, "free")
+
+
+# ---- many at once ---------------------------------------------------------------------------------------------------
+
+
+async def test_many_writers_of_many_threads(schema: str, proxy: Proxy) -> None:
+    """P6, P13: three savers, each with three transactions at a time, on the same twenty threads: each thread is one
+    chain, with an epoch for every claim."""
+    rounds = 5
+
+    async def count(saver: PostgresSaver, thread: str, run: str) -> None:
+        done = 0
+        while done < rounds:
+            try:
+                claim = await take(saver, thread, f"{run} {done}")
+            except ThreadBusyError:
+                await anyio.lowlevel.checkpoint()
+                continue
+            head = await head_of(saver, thread)
+            last = 0 if head is None else int(head.split("-")[0])
+            await saver.commit(claim, commit(row(last + 1, last or None, base=1), head=last or None, releases=True))
+            done += 1
+
+    async def saver_of(number: int) -> None:
+        async with PostgresSaver.from_conn_string(conninfo(), schema=schema, writers=3) as saver:
+            async with anyio.create_task_group() as group:
+                for thread in range(20):
+                    group.start_soon(count, saver, f"t{thread}", f"run {number}")
+
+    async with anyio.create_task_group() as group:
+        for number in range(3):
+            group.start_soon(saver_of, number)
+    async with PostgresSaver.from_conn_string(conninfo(), schema=schema) as saver:
+        for thread in range(20):
+            rows, _ = await saver.segment(f"t{thread}", "", cid(1))
+            assert [one.checkpoint_id for one in rows] == [cid(number) for number in range(1, 3 * rounds + 1)]
+            assert [one.parent_id for one in rows[1:]] == [one.checkpoint_id for one in rows[:-1]]
+            assert (await take(saver, f"t{thread}")).epoch == 3 * rounds + 1
+
+
+async def test_one_of_two_claims_wins(schema: str, proxy: Proxy) -> None:
+    """P6: of two savers that claim a thread at the same moment, which is given up, or lapsed, one gets it, even if the other
+    had seen it free before."""
+    async with (
+        PostgresSaver.from_conn_string(conninfo(), schema=schema) as one,
+        PostgresSaver.from_conn_string(conninfo(), schema=schema) as other,
+    ):
+        await written(one, row(1))
+        for turn in range(150):
+            won: list[tuple[PostgresSaver, Claim]] = []
+
+            async def attempt(
+                saver: PostgresSaver, run: str, won: list[tuple[PostgresSaver, Claim]] = won, turn: int = turn
+            ) -> None:
+                try:
+                    claim = await saver.claim("t", elsewhere(f"{run} {turn}"), now=turn, expires_at=turn + 1)
+                except ThreadBusyError:
+                    return
+                won.append((saver, claim))
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(attempt, one, "one")
+                group.start_soon(attempt, other, "other")
+            assert len(won) == 1
+            ((winner, claim),) = won
+            await winner.renew(claim, expires_at=turn + 1)
+            if turn % 2:
+                await winner.release(claim)
+
+
+async def test_one_of_two_with_the_same_claim_wins(schema: str, proxy: Proxy) -> None:
+    """P3, P6: of two commits that expect the same head, through two savers at the same moment, one is stored, even if the
+    other had looked before; a head never passes over a checkpoint."""
+    async with (
+        PostgresSaver.from_conn_string(conninfo(), schema=schema) as one,
+        PostgresSaver.from_conn_string(conninfo(), schema=schema) as other,
+    ):
+        claim = await take(one)
+        await one.commit(claim, commit(row(1)))
+        head = 1
+        for turn in range(150):
+            won: list[int] = []
+
+            async def attempt(saver: PostgresSaver, number: int, won: list[int] = won, head: int = head) -> None:
+                try:
+                    await saver.commit(claim, commit(row(number, head), head=head))
+                except ThreadBusyError:
+                    return
+                won.append(number)
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(attempt, one, 2 * turn + 2)
+                group.start_soon(attempt, other, 2 * turn + 3)
+            assert len(won) == 1
+            (head,) = won
+            assert await head_of(one) == cid(head)
+
+
+async def test_the_clock_of_a_claim_is_the_ports(saver: PostgresSaver) -> None:
+    """P6: the server's clock is not asked: a claim that expired by it is live by the caller's."""
+    await saver.claim("t", elsewhere("run-1"), now=1.0, expires_at=2.0)
+    with pytest.raises(ThreadBusyError):
+        await saver.claim("t", here("run-2"), now=1.5, expires_at=3.0)
+    assert time.time() > 2.0
+    await saver.claim("t", here("run-2"), now=2.0, expires_at=3.0)
+
+
+async def test_threads_of_the_process_and_their_loops(saver: PostgresSaver) -> None:
+    """P13: the saver's loop runs in a thread of its own, which ends when it is closed."""
+    names = [one.name for one in threading.enumerate() if "PostgresSaver" in one.name]
+    assert len(names) == 1
+    await saver.__aexit__(None, None, None)
+    assert not [one for one in threading.enumerate() if "PostgresSaver" in one.name]

@@ -1,0 +1,141 @@
+"""PostgresSaver behind a pooler in transaction mode, with three connections to the server for all clients.
+
+There each transaction may be on another session than the one before: nothing of a session may be relied on, nor left.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+
+import anyio
+import anyio.to_thread
+import psycopg
+import pytest
+from postgres_tools import Pooler, conninfo, execute, made_schema, new_schema, pooler
+
+from checkpoint_savers import PostgresSaver
+from checkpoint_savers.conformance import SaverConformance
+from checkpoint_savers.conformance.p3_atomic import Atomic
+from checkpoint_savers.conformance.p6_one_writer import OneWriter
+from checkpoint_savers.conformance.p13_both_loops import BothLoops
+from checkpoint_savers.conformance.reading import Reading
+from checkpoint_savers.conformance.rewriting import Rewriting
+from checkpoint_savers.conformance.suite import OpenSaver, cid, commit, head_of, in_threads, row, take, written
+
+
+@pytest.fixture(scope="module")
+def behind() -> Iterator[Pooler]:
+    with pooler(conninfo()) as behind:
+        yield behind
+
+
+@pytest.fixture(scope="module")
+def schema() -> Iterator[str]:
+    with made_schema() as schema:
+        yield schema
+
+
+class TestBehindAPooler(Atomic, BothLoops, OneWriter, Reading, Rewriting):
+    """Those parts of the suite that have the most to do with sessions; all of it is run without the pooler."""
+
+    @pytest.fixture
+    def open_saver(self, behind: Pooler, schema: str) -> OpenSaver:
+        tables = [f'"{schema}".pregel_{table}' for table in ("threads", "heads", "checkpoints", "records", "events")]
+        execute(f"TRUNCATE {', '.join(tables)}")
+        return lambda: PostgresSaver.from_conn_string(behind.url, schema=schema, busy_timeout=60)
+
+
+def test_these_are_parts_of_the_suite() -> None:
+    """So nothing is asked here that is not asked without the pooler."""
+    assert set(TestBehindAPooler.__bases__) <= set(SaverConformance.__mro__)
+
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_nothing_is_left_in_a_session(behind: Pooler, schema: str) -> None:
+    """After verbs of every kind, the sessions that the pooler shares have no prepared statement, no setting, no lock and
+    no listener of the saver's."""
+    async with PostgresSaver.from_conn_string(behind.url, schema=schema, listen=conninfo()) as saver:
+        for number in range(8):
+            claim = await take(saver, f"t{number}")
+            for step in range(1, 8):  # often enough to be worth preparing
+                await saver.commit(claim, commit(row(step, step - 1 or None), head=step - 1 or None))
+                await head_of(saver, f"t{number}")
+            await saver.dump(f"t{number}")
+            await saver.erase(claim)
+        await saver.setup()
+        looks: list[tuple[object, ...]] = []
+        for _ in range(12):
+            with psycopg.connect(behind.url, autocommit=True, prepare_threshold=None) as connection:
+                cursor = connection.execute(
+                    "SELECT (SELECT count(*) FROM pg_prepared_statements), "
+                    "(SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory'), "
+                    "(SELECT count(*) FROM pg_listening_channels()), current_setting('lock_timeout'), "
+                    "current_setting('search_path')"
+                )
+                looks += cursor.fetchall()
+        plain = execute("SELECT current_setting('lock_timeout'), current_setting('search_path')")[0]
+        assert set(looks) == {(0, 0, 0, *plain)}
+
+
+async def test_waiting_beside_a_pooler(behind: Pooler, schema: str) -> None:
+    """P6: work goes through the pooler, and hearing past it."""
+    async with (
+        PostgresSaver.from_conn_string(behind.url, schema=schema, listen=conninfo()) as waiting,
+        PostgresSaver.from_conn_string(behind.url, schema=schema) as working,
+    ):
+        claim = await take(working, "held")
+        with anyio.fail_after(30):
+            await waiting.hear("held")  # it has begun to listen
+            async with anyio.create_task_group() as group:
+                group.start_soon(waiting.hear, "held")
+                await anyio.lowlevel.checkpoint()
+                await working.release(claim)
+
+
+@pytest.mark.slow
+async def test_the_pooler_is_killed(schema: str) -> None:
+    """P4: while many commit; when it is there again all go on, and all that was acknowledged is stored, once."""
+    with pooler(conninfo()) as mine:
+        async with PostgresSaver.from_conn_string(mine.url, schema=schema, reconnect_timeout=60) as saver:
+            claims = [await take(saver, f"killed{number}") for number in range(10)]
+            stored = dict.fromkeys(range(10), 0)
+            over = anyio.Event()
+
+            async def write(number: int) -> None:
+                while not over.is_set():
+                    last = stored[number]
+                    await saver.commit(claims[number], commit(row(last + 1, last or None), head=last or None))
+                    stored[number] = last + 1
+
+            async with anyio.create_task_group() as group:
+                for number in range(10):
+                    group.start_soon(write, number)
+                for _ in range(3):
+                    before = dict(stored)
+                    mine.kill()
+                    await anyio.to_thread.run_sync(mine.start)
+                    while any(stored[number] <= before[number] for number in stored):
+                        await anyio.sleep(0.005)
+                over.set()
+    async with PostgresSaver.from_conn_string(conninfo(), schema=schema) as saver:
+        for number, last in stored.items():
+            headers = await saver.scan(f"killed{number}", "", limit=10_000)
+            assert [one.checkpoint_id for one in headers] == [cid(n) for n in range(last, 0, -1)]
+
+
+async def test_setting_up_through_it(behind: Pooler) -> None:
+    """P13: ten savers at once, in threads, through three connections."""
+    with new_schema() as fresh:
+
+        async def work(number: int) -> None:
+            async with PostgresSaver.from_conn_string(behind.url, schema=fresh, setup=True) as saver:
+                await written(saver, row(1), thread=f"t{number}")
+
+        await in_threads(*(partial(work, number) for number in range(10)))
+        async with PostgresSaver.from_conn_string(conninfo(), schema=fresh) as saver:
+            assert len(await saver.threads()) == 10
+    assert not [one for one in threading.enumerate() if "PostgresSaver" in one.name]

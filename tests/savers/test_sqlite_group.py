@@ -1,0 +1,413 @@
+"""Commits that wait at the same time share a transaction (P3, P4, P7): in one hop, in order, each told when its own is
+durable; a failure is its own; the rest is bounded and fair."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from sqlite_tools import execute, held, turns
+
+from checkpoint_savers import CorruptCheckpointError, SqliteSaver, StorageError, StorageFullError, ThreadBusyError
+from checkpoint_savers.bridge import Waiter
+from checkpoint_savers.conformance.suite import LATER, cid, commit, event, head_of, in_threads, record, row, take
+from checkpoint_savers.records import Claim
+from checkpoint_savers.sqlite import worker
+from checkpoint_savers.sqlite.worker import MOST_BYTES, MOST_JOBS, Job
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "threads.db"
+
+
+@pytest.fixture
+async def saver(path: Path) -> AsyncIterator[SqliteSaver]:
+    async with SqliteSaver.from_conn_string(path, synchronous="NORMAL") as saver:
+        yield saver
+
+
+class Seen:
+    """What a block has had done.
+
+    Attributes:
+        statements: of the connection.
+        hops: how many callers were told at once, for each time that their loop was woken.
+    """
+
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+        self.hops: list[int] = []
+
+    @property
+    def transactions(self) -> int:
+        return self.statements.count("BEGIN IMMEDIATE")
+
+
+@asynccontextmanager
+async def watched(saver: SqliteSaver, patch: pytest.MonkeyPatch) -> AsyncIterator[Seen]:
+    seen = Seen()
+    tell = worker.tell
+
+    def count(waiters: Sequence[Waiter]) -> None:
+        if waiters:
+            seen.hops.append(len(waiters))
+        tell(waiters)
+
+    await execute(saver, lambda db: db.connection.set_trace_callback(seen.statements.append))
+    patch.setattr(worker, "tell", count)
+    try:
+        yield seen
+    finally:
+        patch.setattr(worker, "tell", tell)
+        await execute(saver, lambda db: db.connection.set_trace_callback(None))
+
+
+async def claims_of(saver: SqliteSaver, number: int) -> list[Claim]:
+    return [await take(saver, f"t{one:04d}") for one in range(number)]
+
+
+# ---- one transaction, one hop ------------------------------------------------------------------------------------
+
+
+async def test_one_transaction_and_one_hop(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thirty supersteps of thirty threads: one BEGIN, one COMMIT, and the loop is woken once."""
+    claims = await claims_of(saver, 30)
+    async with watched(saver, monkeypatch) as seen:
+        async with anyio.create_task_group() as group, held(saver):
+            seen.statements.clear()
+            for claim in claims:
+                new = commit(row(1), records=[record(1, "a")], events=[event(1)])
+                group.start_soon(saver.commit, claim, new)
+            await turns()
+        assert (seen.transactions, seen.statements.count("COMMIT")) == (1, 2), "one is of what held the connection"
+        assert sorted(seen.hops) == [1, 30]
+
+
+async def test_alone_it_waits_for_nobody(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that is alone has a transaction of its own, without a savepoint."""
+    claim = await take(saver)
+    async with watched(saver, monkeypatch) as seen:
+        await saver.commit(claim, commit(row(1)))
+        assert seen.hops == [1] and seen.transactions == 1
+        assert not [one for one in seen.statements if one.startswith("SAVEPOINT")]
+
+
+async def test_callers_of_many_loops(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P13: of threads on asyncio and on trio: each is told on its own loop."""
+    claims = await claims_of(saver, 40)
+
+    def work(number: int) -> Callable[[], Any]:
+        async def run() -> None:
+            async with anyio.create_task_group() as group:
+                for claim in claims[number * 10 : number * 10 + 10]:
+                    group.start_soon(saver.commit, claim, commit(row(1)))
+
+        return run
+
+    await in_threads(*(work(number) for number in range(4)))
+    assert len(await saver.scan(None, None)) == 40
+
+
+# ---- in order ----------------------------------------------------------------------------------------------------
+
+
+async def test_in_the_order_in_which_they_were_given(saver: SqliteSaver) -> None:
+    """P3: fifty commits of one thread that each expect the one before, given by as many tasks at once."""
+    claim = await take(saver)
+    async with anyio.create_task_group() as group, held(saver):
+        for number in range(1, 51):
+            group.start_soon(
+                saver.commit, claim, commit(row(number, number - 1 or None, base=1), head=number - 1 or None)
+            )
+            await anyio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
+    assert await head_of(saver) == cid(50)
+
+
+async def test_told_when_it_is_durable(saver: SqliteSaver, path: Path) -> None:
+    """P4: nobody is told before the COMMIT that stores all of them; when one is told, another program sees it."""
+    claims = await claims_of(saver, 10)
+    told: list[int] = []
+
+    def stored(thread: str) -> int:
+        with closing(sqlite3.connect(path)) as other:
+            count: int = other.execute(
+                "SELECT count(*) FROM checkpoint JOIN thread ON key = thread WHERE thread.id = ?", (thread,)
+            ).fetchone()[0]
+            return count
+
+    async def run(number: int) -> None:
+        await saver.commit(claims[number], commit(row(1)))
+        told.append(stored(f"t{number:04d}"))
+
+    async with anyio.create_task_group() as group:
+        async with held(saver) as go:
+            for number in range(10):
+                group.start_soon(run, number)
+            await turns()
+            async with held_last(saver) as written:  # a job of the same transaction, after theirs
+                go.set()
+                while not written():
+                    await anyio.lowlevel.checkpoint()
+                await turns(20)
+                assert told == [] and stored("t0000") == 0
+    assert told == [1] * 10
+
+
+@asynccontextmanager
+async def held_last(saver: SqliteSaver) -> AsyncIterator[Callable[[], bool]]:
+    """As `held` with `writes`, and does not wait until it is the job's turn."""
+    import threading
+
+    inside, go = threading.Event(), threading.Event()
+
+    def work(db: sqlite3.Cursor) -> None:
+        inside.set()
+        go.wait()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(lambda: execute(saver, work, writes=True))
+        await turns()
+        try:
+            yield inside.is_set
+        finally:
+            go.set()
+
+
+# ---- a failure is its own ----------------------------------------------------------------------------------------
+
+
+async def test_failures_of_every_kind(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P3: a claim that was lost, a head that is another, an id that is taken, a payload that does not fit, a damaged
+    row: each is told to its own caller, and the others' commits are stored, whole."""
+    claims = await claims_of(saver, 30)
+    for number in (5, 25):
+        await saver.commit(claims[number], commit(row(1)))
+    await saver.release(claims[10])
+    pages = await execute(saver, lambda db: db.execute("PRAGMA page_count").fetchone()[0])
+    await execute(saver, lambda db: db.execute(f"PRAGMA max_page_count = {pages + 40}").fetchall())
+    await execute(saver, lambda db: db.execute("UPDATE thread SET owner = '{' WHERE id = 't0020'"), writes=True)
+    wrong = {
+        5: (commit(row(2, 1), head=7), ThreadBusyError),
+        10: (commit(row(1)), ThreadBusyError),
+        15: (commit(row(1, frame=bytes(1_000_000))), StorageFullError),
+        25: (commit(row(1), head=1), StorageError),
+    }
+    found: dict[int, BaseException] = {}
+
+    async def run(number: int) -> None:
+        try:
+            if number == 20:
+                await saver.claim("t0020", claims[0].owner, now=0.0, expires_at=LATER)
+            else:
+                await saver.commit(claims[number], wrong[number][0] if number in wrong else commit(row(1)))
+        except StorageError as error:
+            found[number] = error
+        except (ThreadBusyError, CorruptCheckpointError) as error:
+            found[number] = error
+
+    async with anyio.create_task_group() as group, held(saver):
+        for number in range(30):
+            group.start_soon(run, number)
+        await turns()
+    assert {number: type(error) for number, error in found.items()} == {
+        **{number: kind for number, (_, kind) in wrong.items()},
+        20: CorruptCheckpointError,
+    }
+    stored = {one.thread_id for one in await saver.scan(None, None)}
+    assert stored == {f"t{number:04d}" for number in range(30)} - {"t0010", "t0015", "t0020"}
+
+
+async def test_a_key_that_is_taken_costs_the_others_nothing(
+    saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P3: the transaction is theirs still."""
+    claims = await claims_of(saver, 10)
+    await saver.commit(claims[3], commit(row(1)))
+    refused: list[StorageError] = []
+
+    async def run(number: int) -> None:
+        try:
+            await saver.commit(claims[number], commit(row(1), head=1 if number == 3 else None))
+        except StorageError as error:
+            refused.append(error)
+
+    async with watched(saver, monkeypatch) as seen:
+        async with anyio.create_task_group() as group, held(saver):
+            for number in range(10):
+                group.start_soon(run, number)
+            await turns()
+        assert seen.transactions == 1
+    assert len(refused) == 1 and isinstance(refused[0].__cause__, sqlite3.IntegrityError)
+    assert len(await saver.scan(None, None)) == 10
+
+
+async def test_a_job_that_raises_anything(saver: SqliteSaver) -> None:
+    """P3: also what no verb raises."""
+    claims = await claims_of(saver, 4)
+    raised: list[BaseException] = []
+
+    def wrong(db: sqlite3.Cursor) -> None:
+        db.execute("DELETE FROM thread")
+        raise ZeroDivisionError
+
+    async def run() -> None:
+        try:
+            await execute(saver, wrong, writes=True)
+        except ZeroDivisionError as error:
+            raised.append(error)
+
+    async with anyio.create_task_group() as group, held(saver):
+        for claim in claims[:2]:
+            group.start_soon(saver.commit, claim, commit(row(1)))
+        group.start_soon(run)
+        for claim in claims[2:]:
+            group.start_soon(saver.commit, claim, commit(row(1)))
+        await turns()
+    assert len(raised) == 1 and len(await saver.scan(None, None)) == 4
+
+
+# ---- bounded and fair --------------------------------------------------------------------------------------------
+
+
+async def test_a_batch_has_a_greatest_number_of_jobs(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand commits that wait: some transactions, each of so many at most."""
+    number = 5 * MOST_JOBS + 7
+    claims = await claims_of(saver, number)
+    async with watched(saver, monkeypatch) as seen:
+        async with anyio.create_task_group() as group, held(saver):
+            for claim in claims:
+                group.start_soon(saver.commit, claim, commit(row(1)))
+            await turns()
+        assert seen.transactions == 6
+        assert max(seen.hops) == MOST_JOBS and sum(seen.hops) == number + 1
+    assert len(await saver.scan(None, None, limit=10_000)) == number
+
+
+async def test_a_batch_has_a_greatest_size(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve commits of a third of it each: never more than three or four in one transaction; and one that is larger
+    than all of it is stored."""
+    claims = await claims_of(saver, 13)
+    async with watched(saver, monkeypatch) as seen:
+        async with anyio.create_task_group() as group, held(saver):
+            for claim in claims[:12]:
+                group.start_soon(saver.commit, claim, commit(row(1, frame=bytes(MOST_BYTES // 3))))
+            await turns()
+        assert seen.transactions == 3 and max(seen.hops) == 4
+    await saver.commit(claims[12], commit(row(1, frame=bytes(2 * MOST_BYTES))))
+    assert len(await saver.scan(None, None)) == 13
+
+
+@pytest.mark.parametrize("writes", [True, False])
+async def test_nobody_starves(saver: SqliteSaver, writes: bool) -> None:
+    """A reader among a thousand writers, and a writer among a thousand readers, are served in their turn: after those
+    that came before, and at most one batch."""
+    await take(saver, "t")
+    given: list[int] = []
+    served: list[int] = []
+    number, odd = 8 * MOST_JOBS, 100
+
+    async def run(index: int) -> None:
+        mine = writes if index != odd else not writes
+
+        def work(db: sqlite3.Cursor) -> None:
+            db.execute("UPDATE thread SET epoch = epoch" if mine else "SELECT * FROM thread")
+            served.append(index)
+
+        given.append(index)
+        await execute(saver, work, writes=mine)
+
+    async with anyio.create_task_group() as group, held(saver):
+        for index in range(number):
+            group.start_soon(run, index)
+        await turns()
+        assert len(given) == number
+    assert sorted(served) == list(range(number))
+    places = {index: place for place, index in enumerate(given)}
+    assert all(abs(place - places[index]) < MOST_JOBS for place, index in enumerate(served))
+
+
+async def test_who_asks_again_and_again(saver: SqliteSaver) -> None:
+    """Readers who ask anew whenever they are answered do not keep a writer waiting, nor writers a reader."""
+    claims = await claims_of(saver, 8)
+    stop = False
+
+    async def write(claim: Claim) -> None:
+        while not stop:
+            await saver.renew(claim, expires_at=LATER)
+
+    async def read(thread: str) -> None:
+        while not stop:
+            await saver.read(thread)
+
+    async with anyio.create_task_group() as group:
+        for claim in claims[1:]:
+            group.start_soon(write, claim)
+            group.start_soon(read, claim.thread_id)
+        for number in range(1, 20):
+            await saver.commit(claims[0], commit(row(number, number - 1 or None, base=1), head=number - 1 or None))
+            assert await head_of(saver, "t0000") == cid(number)
+        stop = True
+
+
+# ---- shielded ----------------------------------------------------------------------------------------------------
+
+
+async def test_one_of_many_is_cancelled(saver: SqliteSaver) -> None:
+    """P7: its commit is stored with the others', before it is told; they do not notice."""
+    claims = await claims_of(saver, 10)
+    told: list[int] = []
+    cancelled: list[bool] = []
+
+    async def run(number: int) -> None:
+        await saver.commit(claims[number], commit(row(1)))
+        told.append(number)
+
+    async def run_cancelled() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(run, 4)
+            await turns()
+            group.cancel_scope.cancel()
+        cancelled.append(await head_of(saver, "t0004") == cid(1))
+
+    async with anyio.create_task_group() as group, held(saver):
+        for number in (0, 1, 2, 3, 5, 6, 7, 8, 9):
+            group.start_soon(run, number)
+        group.start_soon(run_cancelled)
+        await turns(20)
+        assert not cancelled
+    assert sorted(told) == [0, 1, 2, 3, 5, 6, 7, 8, 9] and cancelled == [True]
+
+
+async def test_what_needs_no_transaction_comes_in_its_turn(saver: SqliteSaver) -> None:
+    """What rewrites the file comes after those who wrote before it, and is done once for all who want the same."""
+    claims = await claims_of(saver, 3)
+    seen: list[int] = []
+
+    def count(db: sqlite3.Cursor) -> int:
+        assert not db.connection.in_transaction
+        seen.append(db.execute("SELECT count(*) FROM checkpoint").fetchone()[0])
+        return len(seen)
+
+    found: list[int] = []
+
+    async def run() -> None:
+        assert saver._worker is not None
+        found.append(await saver._worker.run(Job(count, writes=True, bare=True)))
+
+    async with anyio.create_task_group() as group, held(saver):
+        group.start_soon(run)
+        for claim in claims:
+            group.start_soon(saver.commit, claim, commit(row(1)))
+        group.start_soon(run)
+        await turns()
+    assert seen == [3] and found == [1, 1]

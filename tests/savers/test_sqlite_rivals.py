@@ -1,0 +1,213 @@
+"""Several processes that write one file, stopped and killed at random moments (P3, P4, P6).
+
+`PREGEL_KILLS` says how often (20 by default, as in tests/durability/test_kills.py), `PREGEL_SEED` when.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import selectors
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import anyio
+import pytest
+from sqlite_rival import SHARED, SHORT, numbered
+from sqlite_tools import ENV
+
+from checkpoint_savers import SqliteSaver
+from checkpoint_savers.conformance.suite import cid
+from checkpoint_savers.sqlite import worker
+
+KILLS = int(os.environ.get("PREGEL_KILLS", "20"))
+SEED = os.environ.get("PREGEL_SEED", "0")
+
+RIVAL = Path(__file__).with_name("sqlite_rival.py")
+
+PATIENCE = 0.3
+"""Seconds without a superstep, after which a process that is stopped goes on: it may hold the lock."""
+
+
+class Told(NamedTuple):
+    """A superstep that a process was told is stored."""
+
+    thread: str
+    number: int
+    epoch: int
+    mark: str
+
+
+class Rival:
+    """A process, and what it has said."""
+
+    def __init__(self, path: Path, name: str, seed: str) -> None:
+        self.name = name
+        self.process = subprocess.Popen(
+            [sys.executable, str(RIVAL), str(path), name, seed], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENV
+        )
+        assert self.process.stdout is not None
+        self.output = self.process.stdout
+        os.set_blocking(self.output.fileno(), False)
+        self.said = b""
+        self.ended = False
+
+    def read(self) -> None:
+        """What is there; all of the rest, once it is killed."""
+        found = self.output.read()
+        self.ended = found == b""
+        self.said += found or b""
+
+    @property
+    def told(self) -> list[Told]:
+        """Lines that are whole: half of one was being written when it was killed."""
+        lines = self.said.decode().split("\n")[:-1]
+        fields = [line.split("\t") for line in lines if line != "ready"]
+        return [Told(thread, int(number), int(epoch), mark) for thread, number, epoch, mark in fields]
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        self.send(signal.SIGKILL)
+        self.process.wait()
+        os.set_blocking(self.output.fileno(), True)
+        self.read()
+        assert self.process.stderr is not None
+        errors = self.process.stderr.read().decode()
+        assert errors == "", errors
+        self.process.stderr.close()
+        self.output.close()
+
+
+def disturb(path: Path, count: int, disturbances: int) -> list[Told]:
+    """Let processes write, and stop and kill them; gives all that any of them was told.
+
+    Who is stopped goes on after a while in which, as a rule, its claim lapses and another takes its thread.
+    """
+    rng = random.Random(f"{SEED} {count}")
+    rivals = [Rival(path, f"{number}", f"{SEED} {number}") for number in range(count)]
+    gone: list[Rival] = []
+    stopped: dict[Rival, float] = {}  # until when
+    try:
+        while disturbances or len(_all([*gone, *rivals])) < 50:
+            heard = all([_hear(rivals, PATIENCE) for _ in range(rng.randrange(1, 8))])
+            now = time.monotonic()
+            for one, until in [*stopped.items()]:
+                if now >= until or not heard:
+                    one.send(signal.SIGCONT)
+                    del stopped[one]
+            if disturbances and heard and len(stopped) < count - 1:
+                disturbances -= 1
+                victim = rng.choice(rivals)
+                if rng.random() < 0.6:
+                    victim.send(signal.SIGSTOP)
+                    stopped[victim] = now + rng.uniform(0, 4 * SHORT)
+                else:
+                    victim.kill()
+                    gone.append(victim)
+                    stopped.pop(victim, None)
+                    rivals[rivals.index(victim)] = Rival(path, victim.name, f"{SEED} {victim.name} {disturbances}")
+    finally:
+        for one in stopped:
+            one.send(signal.SIGCONT)
+        for one in rivals:
+            one.kill()
+    return _all([*gone, *rivals])
+
+
+def _all(rivals: list[Rival]) -> list[Told]:
+    return [told for one in rivals for told in one.told]
+
+
+def _hear(rivals: list[Rival], patience: float) -> bool:
+    """Wait until one of them has said something. False: none has, for so many seconds."""
+    with selectors.DefaultSelector() as selector:
+        for one in rivals:
+            if not one.ended:
+                selector.register(one.output, selectors.EVENT_READ, one)
+        ready = selector.select(patience)
+        for key, _ in ready:
+            key.data.read()
+        return bool(ready)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 8])
+def test_rivals(count: int, tmp_path: Path) -> None:
+    """P3, P4, P6: every thread is one chain, on which epochs never fall; each superstep is there whole or not at all;
+    and nothing is lost that somebody was told is stored."""
+    path = tmp_path / "threads.db"
+    told = disturb(path, count, KILLS)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    anyio.run(_check, path, told)
+    assert len({one.thread for one in told}) >= 3
+    assert {one.thread for one in told} >= set(SHARED)
+
+
+async def _check(path: Path, told: list[Told]) -> None:
+    async with SqliteSaver.from_conn_string(path) as saver:
+        headers = await saver.threads()
+        dumps = {one.thread_id: await saver.dump(one.thread_id) for one in headers}
+        assert {one.thread for one in told} <= dumps.keys()
+        found: set[Told] = set()
+        for thread, dump in dumps.items():
+            if dump is None:
+                continue  # claimed by one who was killed before its first superstep
+            last = len(dump.rows)
+            marks = [one.frame.decode().split(" ")[0] for one in dump.rows]
+            assert dump.rows == tuple(numbered(number, mark) for number, mark in enumerate(marks, 1))
+            assert dump.heads == {"": cid(last)}
+            assert [(one.checkpoint_id, one.frame.decode()) for one in dump.records] == [(cid(last), marks[-1])]
+            assert [(one.checkpoint_id, one.frame.decode()) for one in dump.events] == [
+                (cid(number), mark) for number, mark in enumerate(marks, 1)
+            ]
+            epochs = [one.epoch for one in dump.events]
+            assert epochs == sorted(epochs)
+            assert len({(epoch, mark.split(".")[0]) for epoch, mark in zip(epochs, marks, strict=True)}) == len(
+                set(epochs)
+            ), "an epoch is one run's"
+            found |= {
+                Told(thread, n, epoch, mark) for n, (epoch, mark) in enumerate(zip(epochs, marks, strict=True), 1)
+            }
+            chain = await saver.read(thread)
+            assert chain is not None and chain.head == cid(last)
+            assert chain.rows[0] == dump.rows[(last - 1) // 20 * 20]
+        assert set(told) <= found, "lost, although it was told to be stored"
+        assert len(told) == len(set(told))
+
+
+def test_waiting_for_a_lock_is_not_in_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P6: processes that were told busy at once wait for times that differ, within twenty milliseconds."""
+    path = tmp_path / "threads.db"
+    waited: list[float] = []
+
+    async def main() -> None:
+        async with SqliteSaver.from_conn_string(path, busy_timeout=60) as saver:
+            with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+                other.execute("BEGIN IMMEDIATE")
+
+                def sleep(seconds: float) -> None:
+                    waited.append(seconds)
+                    if len(waited) == 20:
+                        other.execute("COMMIT")
+
+                monkeypatch.setattr(worker.time, "sleep", sleep)
+
+                def at_once(db: sqlite3.Cursor) -> None:
+                    db.execute("PRAGMA busy_timeout = 0").fetchall()
+
+                assert saver._worker is not None
+                await saver._worker.run(worker.Job(at_once, writes=False))
+                await saver.adelete_thread("t")
+
+    anyio.run(main)
+    assert len(waited) == 20 == len(set(waited))
+    assert all(0.001 <= seconds <= 0.02 for seconds in waited)

@@ -1,0 +1,303 @@
+"""Threads in files (P11): byte for byte from saver to saver; what is damaged, truncated or newer is refused, and nothing of
+it is stored."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO
+from zlib import crc32
+
+import anyio
+import pytest
+from msgspec.structs import replace
+from upkeep_graphs import KINDS, Ran, nested, opened, steps
+
+import checkpoint_savers.upkeep.export as module
+from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
+from checkpoint_savers.codec import seal
+from checkpoint_savers.errors import (
+    CorruptCheckpointError,
+    PregelError,
+    ThreadBusyError,
+    ThreadExistsError,
+    ThreadNotFoundError,
+    UnsupportedFormatError,
+)
+from checkpoint_savers.holding import Held
+from checkpoint_savers.upkeep.export import _BEGIN, _SUM, MAGIC, Writer, export_threads, import_threads, read_file
+from checkpoint_savers.upkeep.threads import load_thread
+from pregel_async import Command
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=KINDS)
+async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BaseCheckpointSaver]:
+    async with opened(request.param, tmp_path) as saver:
+        yield saver
+
+
+async def filled(saver: BaseCheckpointSaver, name: str = "t") -> Any:
+    """A thread with a question inside, records, events and a pin."""
+    graph = nested(saver, Ran(), keeps=True)
+    async for _ in graph.astream({"log": ["in"]}, name, keep_events=True, version="v2"):
+        pass
+    await saver.apin(name)
+    return graph
+
+
+async def bytes_of(saver: BaseCheckpointSaver, *names: str) -> bytes:
+    file = BytesIO()
+    assert await export_threads(saver, names, file) == len(names)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("target", KINDS)
+async def test_from_one_saver_to_another(saver: BaseCheckpointSaver, target: str, tmp_path: Path) -> None:
+    """P11: a thread is what it was, byte for byte; its readers' places count there, and it is gone on with."""
+    await filled(saver)
+    dump = await saver.dump("t")
+    path = tmp_path / "t.thread"
+    await saver.aexport_thread("t", path)
+    async with opened(target, tmp_path, "other.db") as other:
+        assert await other.aimport_thread(path) == "t"
+        assert await other.dump("t") == dump
+        assert await other.aimport_thread(path.read_bytes(), thread_id="named") == "named"
+        moved = await other.dump("named")
+        assert moved is not None and dump is not None
+        assert [row.frame for row in moved.rows] == [row.frame for row in dump.rows]
+        for name in ("t", "named"):
+            ran = Ran()
+            again = nested(other, ran, keeps=True)
+            assert (await again.ainvoke(Command(resume="yes"), name))["log"][-2:] == ["yes", "after"]
+            assert ran.names == ["inner ask", "after"]
+
+
+async def test_places_of_readers_count_where_a_thread_was_imported(saver: BaseCheckpointSaver) -> None:
+    """P4: a reader comes back there with the cursor that it got here; what the thread's next run shows comes after."""
+    graph = nested(saver, Ran())
+    for _ in range(3):
+        await graph.ainvoke({"log": ["in"]}, "t")
+    shown = [
+        part
+        async for part in graph.astream({"log": ["in"]}, "t", keep_events=True, version="v2", stream_mode="updates")
+    ]
+    other = InMemorySaver()
+    await other.aimport_thread(await bytes_of(saver, "t"))
+    again = nested(other, Ran())
+    how: Any = {"keep_events": True, "version": "v2", "stream_mode": "updates"}
+    more = [part async for part in again.astream(Command(resume="x"), "t", **how)]
+    back = [
+        part async for part in again.astream(None, "t", after=shown[0]["cursor"], version="v2", stream_mode="updates")
+    ]
+    assert [part["data"] for part in back] == [part["data"] for part in [*shown[1:], *more]]
+
+
+async def test_many_threads_in_one_file(saver: BaseCheckpointSaver, tmp_path: Path) -> None:
+    """Issue 6: one after the other, each as it is; one of several cannot be named anew."""
+    for name in ("a", "b", "ü"):
+        await filled(saver, name)
+    path = str(tmp_path / "all")
+    assert await export_threads(saver, ["a", "b", "ü"], path) == 3
+    other = InMemorySaver()
+    for wrong in (lambda: other.aimport_thread(path), lambda: import_threads(other, path, thread_id="x")):
+        with pytest.raises(ValueError, match="3 threads"):
+            await wrong()
+    assert await other.threads() == ()
+    assert await import_threads(other, path) == ["a", "b", "ü"]
+    for name in ("a", "b", "ü"):
+        assert await other.dump(name) == await saver.dump(name)
+    assert await import_threads(InMemorySaver(), await bytes_of(saver)) == []
+
+
+async def test_each_thread_once(saver: BaseCheckpointSaver) -> None:
+    """P3: a thread that is asked for twice is written once; a file that has one twice is refused before anything of it
+    is stored."""
+    for name in ("a", "b"):
+        await filled(saver, name)
+    data = BytesIO()
+    assert await export_threads(saver, ["a", "b", "a"], data) == 2
+    assert await import_threads(InMemorySaver(), data.getvalue()) == ["a", "b"]
+    dump = await saver.dump("a")
+    assert dump is not None
+    doubled = BytesIO()
+    writer = Writer(doubled)
+    for _ in range(2):
+        writer.add("a", dump)
+    writer.end()
+    other = InMemorySaver()
+    with pytest.raises(CorruptCheckpointError, match="'a': it stands there twice"):
+        await import_threads(other, doubled.getvalue())
+    assert await other.threads() == ()
+
+
+async def test_over_what_is_there(saver: BaseCheckpointSaver, tmp_path: Path) -> None:
+    """P3: nothing of a file is stored when a thread of one of its names holds something; an owned one is busy."""
+    for name in ("a", "b"):
+        await filled(saver, name)
+    data = await bytes_of(saver, "a", "b")
+    other = InMemorySaver()
+    await steps(other).ainvoke({"log": ["in"]}, "b")
+    before = await other.dump("b")
+    with pytest.raises(ThreadExistsError, match="'b'"):
+        await import_threads(other, data)
+    assert await other.dump("a") is None and await other.dump("b") == before
+    alone = await bytes_of(saver, "a")
+    async with Held(other, "a"):
+        with pytest.raises(ThreadBusyError):
+            await other.aimport_thread(alone)
+    assert await other.aimport_thread(BytesIO(alone)) == "a"
+    with pytest.raises(ThreadNotFoundError):
+        await saver.aexport_thread("never", tmp_path / "never")
+    assert list(tmp_path.glob("never*")) == []
+
+
+async def test_a_file_appears_when_it_is_complete(saver: BaseCheckpointSaver, tmp_path: Path) -> None:
+    """P4: what was there before stays until then, and nothing half is left."""
+    await filled(saver)
+    path = tmp_path / "t.thread"
+    path.write_bytes(b"the one before")
+    with pytest.raises(ThreadNotFoundError):
+        await export_threads(saver, ["t", "never"], path)
+    assert path.read_bytes() == b"the one before" and not list(tmp_path.glob("*.partial"))
+    await saver.aexport_thread("t", path)
+    assert [name for name, _ in read_file(BytesIO(path.read_bytes()), "here")] == ["t"]
+    with pytest.raises(FileNotFoundError):
+        await saver.aexport_thread("t", tmp_path / "no folder" / "t")
+    with pytest.raises(FileNotFoundError):
+        await saver.aimport_thread(tmp_path / "never")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here, which is always full")
+async def test_no_room_for_a_file(saver: BaseCheckpointSaver, tmp_path: Path) -> None:
+    """P4: the error is the disk's, and nothing half is left."""
+    await filled(saver)
+    (tmp_path / "t.partial").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        await saver.aexport_thread("t", tmp_path / "t")
+    assert [each.name for each in tmp_path.iterdir() if each.stem == "t"] == []
+
+
+# ---- damage ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def small() -> bytes:
+    """A file of two small threads."""
+
+    async def made() -> bytes:
+        saver = InMemorySaver()
+        graph = steps(saver)
+        for name in ("a", "b"):
+            await graph.ainvoke({"log": ["in"]}, name)
+        return await bytes_of(saver, "a", "b")
+
+    return anyio.run(made)
+
+
+async def refused(data: bytes, error: type[PregelError] = CorruptCheckpointError) -> PregelError:
+    saver = InMemorySaver()
+    with pytest.raises(error) as caught:
+        await import_threads(saver, data)
+    assert type(caught.value) is error
+    assert await saver.threads() == ()
+    return caught.value
+
+
+def test_truncated_anywhere(small: bytes) -> None:
+    """P11: at every byte."""
+    for length in range(len(small)):
+        with pytest.raises(CorruptCheckpointError):
+            list(read_file(BytesIO(small[:length]), "here"))
+    assert len(list(read_file(BytesIO(small), "here"))) == 2
+
+
+def test_damaged_anywhere(small: bytes) -> None:
+    """P11: each byte changed in one of several ways; no other exception, and no value."""
+    luck = random.Random(0)
+    for place in range(len(small)):
+        changed = bytearray(small)
+        changed[place] ^= luck.choice((0x01, 0x80, 0xFF, luck.randint(1, 255)))
+        with pytest.raises(CorruptCheckpointError):
+            list(read_file(BytesIO(bytes(changed)), "here"))
+
+
+def test_pieces_out_of_place(small: bytes) -> None:
+    """P11: pieces that are missing, doubled or moved."""
+    luck = random.Random(1)
+    for _ in range(400):
+        first, second, third = sorted(luck.sample(range(len(small)), 3))
+        a, b, c, d = small[:first], small[first:second], small[second:third], small[third:]
+        for other in (a + c + d, a + b + b + c + d, a + c + b + d, small + a):
+            if other != small:
+                with pytest.raises(CorruptCheckpointError):
+                    list(read_file(BytesIO(other), "here"))
+
+
+async def test_what_is_no_file_of_ours(small: bytes) -> None:
+    """P11: said so, and nothing is stored."""
+    for data in (b"", b"{}", b"\x89PREGEL", b"SQLite format 3\0" * 9, small[8:]):
+        assert "does not begin like an export" in str(await refused(data))
+    assert "truncated" in str(await refused(small[:-1]))
+    assert "follows its end" in str(await refused(small + b"x"))
+    assert "Export the thread again" in str(await refused(small[:50] + b"\0\0" + small[52:]))
+
+
+async def test_a_newer_file() -> None:
+    """P11: of a later version of this package: upgrade it."""
+    start = _BEGIN.pack(MAGIC, 2)
+    error = await refused(start + _SUM.pack(crc32(start)) + b"whatever", UnsupportedFormatError)
+    assert "Upgrade" in str(error)
+
+
+class Rewriter(Writer):
+    """Writes what `Writer` would refuse to."""
+
+    def add(self, thread_id: str, dump: Any) -> None:
+        check, module.check_frames = module.check_frames, lambda *_: None
+        try:
+            super().add(thread_id, dump)
+        finally:
+            module.check_frames = check
+
+
+async def test_frames_inside() -> None:
+    """P11: a frame that is damaged is refused on its way out and on its way in; a newer one on its way in."""
+    saver = InMemorySaver()
+    await filled(saver)
+    dump = await saver.dump("t")
+    assert dump is not None
+    newer = bytearray(seal(b"body"))
+    newer[2] = 99
+    newer[11:15] = crc32(b"body", crc32(bytes(newer[:11]))).to_bytes(4, "big")
+    kinds: dict[str, tuple[Any, ...]] = {"rows": dump.rows, "records": dump.records, "events": dump.events}
+    for name, each in kinds.items():
+        for frame, error in ((b"no frame", CorruptCheckpointError), (bytes(newer), UnsupportedFormatError)):
+            wrong = replace(dump, **{name: (*each[:-1], replace(each[-1], frame=frame))})
+            file = BytesIO()
+            writer = Rewriter(file)
+            writer.add("t", wrong)
+            writer.end()
+            await refused(file.getvalue(), error)
+            other = InMemorySaver()
+            await load_thread(other, "t", wrong)
+            with pytest.raises(error):
+                await other.aexport_thread("t", BytesIO())
+
+
+async def test_a_file_that_changes(small: bytes) -> None:
+    """P11: between the two looks at it."""
+
+    class Changing(BytesIO):
+        def seek(self, offset: int, whence: int = 0) -> int:
+            self.truncate(80)
+            return super().seek(offset, whence)
+
+    saver = InMemorySaver()
+    file: BinaryIO = Changing(small)
+    with pytest.raises(CorruptCheckpointError):
+        await import_threads(saver, file)
+    assert await saver.threads() == ()

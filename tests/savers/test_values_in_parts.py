@@ -1,0 +1,169 @@
+"""Values in parts: what two share is found by their bytes, and patches give back what they were made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkpoint_savers.codec import Codec
+from checkpoint_savers.errors import CorruptCheckpointError
+from checkpoint_savers.growth import (
+    DictPatch,
+    Grown,
+    ListPatch,
+    Patch,
+    appended,
+    data_of,
+    decode,
+    difference,
+    in_parts,
+    joined,
+    patched,
+    size_of,
+    size_of_patch,
+)
+
+CODEC = Codec()
+LONG = "long " * 60
+
+
+def encoded(value: object) -> Any:
+    return in_parts(CODEC.encode(value, channel="c"))
+
+
+def read(value: Any) -> Any:
+    return decode(value, CODEC, channel="c")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "pieces"),
+    [
+        ([LONG, "a"], [LONG, "a", "b"], [(0, 2), ["b"]]),
+        ([LONG, LONG + "1", LONG + "2"], [LONG, LONG + "2"], [(0, 1), (2, 3)]),
+        ([LONG, LONG + "1"], [LONG, "changed"], [(0, 1), ["changed"]]),
+        ([LONG, LONG + "1", LONG + "2"], [LONG + "1", LONG + "2", "new"], [(1, 3), ["new"]]),
+        ([LONG, LONG + "1"], ["first", LONG, LONG + "1"], [["first"], (0, 2)]),
+        ([LONG, "a", "b"], [LONG], [(0, 1)]),
+        ([LONG, 1], [LONG, True], [(0, 1), [True]]),
+    ],
+    ids=["appended", "removed", "replaced", "a window", "in front", "cut", "one is not True"],
+)
+def test_what_lists_share(before: list[Any], now: list[Any], pieces: list[Any]) -> None:
+    """P10: whatever became of a list, what it kept is named and not stored again."""
+    patch = difference(encoded(now), encoded(before))
+    assert isinstance(patch, ListPatch)
+    shown = [piece if isinstance(piece, tuple) else CODEC.decode(piece, channel="c") for piece in patch.pieces]
+    assert shown == pieces
+    assert repr(read(patched(encoded(before), patch))) == repr(now)
+
+
+def test_what_dicts_share() -> None:
+    """P10: of a dict only entries that changed are stored, and of those that grew only what is new; in order."""
+    before = {"a": LONG, "b": [LONG, LONG], "c": 1, 2: LONG}
+    now = {"a": LONG, "b": [LONG, LONG, "x"], 2: LONG, "new": None}
+    patch = difference(encoded(now), encoded(before))
+    assert isinstance(patch, DictPatch)
+    assert CODEC.decode(patch.gone, channel="c") == ["c"]
+    assert [CODEC.decode(key, channel="c") for key, _ in patch.grown] == ["b"]
+    assert CODEC.decode(patch.put, channel="c") == ["new", None]
+    made = patched(encoded(before), patch)
+    assert list(read(made).items()) == list(now.items())
+    assert made.data == CODEC.encode(now, channel="c")
+
+
+def test_nothing_to_gain() -> None:
+    """What has little in common, is small, or is no list or dict is stored as a whole."""
+    assert difference(encoded([LONG]), encoded(["other " * 60])) is None
+    assert difference(encoded([LONG]), encoded({"a": LONG})) is None
+    assert difference(encoded([1, 2]), encoded([1])) is None
+    assert difference(encoded((LONG, LONG)), encoded((LONG,))) is None
+    assert difference(encoded([LONG]), None) is None
+
+
+def test_a_chain_of_any_length() -> None:
+    """P10: a list of 20000 appended elements is put together without recursion, and knows its size without that."""
+    value = encoded([LONG])
+    for at in range(20_000):
+        value = appended(value, at + 1, CODEC.encode([at], channel="c"))
+    assert 0 < size_of(value) - len(LONG) < 100_000
+    assert read(value) == [LONG, *range(20_000)]
+    assert CODEC.decode(data_of(value), channel="c") == [LONG, *range(20_000)]
+
+
+PLAIN = (
+    st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False) | st.text(max_size=2) | st.just(LONG)
+)
+INNER = st.recursive(PLAIN, lambda each: st.lists(each, max_size=5) | st.dictionaries(st.text(max_size=1), each))
+KEYS = st.text(max_size=1) | st.integers(0, 3)
+BOTH = st.one_of(
+    st.tuples(st.lists(INNER, max_size=40), st.lists(INNER, max_size=40)),
+    st.tuples(st.dictionaries(KEYS, INNER, max_size=12), st.dictionaries(KEYS, INNER, max_size=12)),
+)
+
+
+def as_grown(value: object) -> Grown:
+    return Grown(is_list=isinstance(value, list), data=CODEC.encode(value, channel="c"), before=None, patch=None)
+
+
+@settings(deadline=None)
+@given(BOTH)
+def test_a_patch_gives_the_value(both: tuple[Any, Any]) -> None:
+    """P11: whatever two lists or dicts are, the patch gives the one of the other: equal in value, type and order, put
+    together from bytes or from objects, and no larger than the whole."""
+    before, now = as_grown(both[0]), as_grown(both[1])
+    patch = difference(now, before)
+    if patch is None:
+        return
+    stored: Patch = msgspec.msgpack.decode(msgspec.msgpack.encode(patch), type=ListPatch | DictPatch)
+    assert stored == patch
+    assert size_of_patch(patch) <= now.size
+    assert repr(read(patched(before, stored))) == repr(both[1])
+    assert patched(before, stored).data == CODEC.encode(both[1], channel="c")
+
+
+def test_nobody_changes_what_another_holds() -> None:
+    """P1: values that share elements are lists and dicts of their own, at each level that a patch changes."""
+    first = encoded({"said": [LONG], "same": [LONG]})
+    second = encoded({"said": [LONG, "more"], "same": [LONG]})
+    patch = difference(second, first)
+    assert patch is not None
+    later = patched(first, patch)
+    assert read(first)["said"] == [LONG]
+    assert read(later)["said"] == [LONG, "more"]
+    assert read(first)["said"] == [LONG]
+    read(first).clear()
+    assert read(first) and read(later)
+
+
+LIST = encoded([LONG, "a"])
+DICT = encoded({"a": LONG, "b": [1]})
+
+
+@pytest.mark.parametrize(
+    ("before", "patch"),
+    [
+        (LIST, ListPatch(((0, 3),))),
+        (LIST, ListPatch(((-1, 1),))),
+        (LIST, ListPatch(((1, 0),))),
+        (LIST, ListPatch((b"\xc0",))),
+        (LIST, ListPatch((b"\x92\x01",))),
+        (DICT, DictPatch(joined([b"\xa1z"]), (), joined([]))),
+        (DICT, DictPatch(joined([]), ((b"\xa1z", ListPatch(((0, 1),))),), joined([]))),
+        (DICT, DictPatch(joined([]), ((b"\xa1b", DictPatch(joined([]), (), joined([]))),), joined([b"\x01"]))),
+        (DICT, DictPatch(joined([]), ((b"\xa1b", ListPatch(((0, 2),))),), joined([]))),
+        (DICT, DictPatch(joined([]), (), joined([b"\xa1a"]))),
+        (DICT, DictPatch(b"\xc0", (), joined([]))),
+    ],
+)
+def test_a_patch_that_does_not_fit_is_damage(before: Any, patch: Patch) -> None:
+    """P11: a patch of another value gives an error of ours, decoded or put together, and never a value."""
+    with pytest.raises(CorruptCheckpointError):
+        read(patched(before, patch))
+    with pytest.raises(CorruptCheckpointError):
+        _ = patched(before, patch).data
+    with pytest.raises(ValueError, match="extends what is not there"):
+        patched(DICT if before is LIST else LIST, patch)
