@@ -135,6 +135,7 @@ class Proxy:
         turns: how often the server was asked something, on all connections. What a new connection begins with does not
             count: a pool opens them in the background.
         connections: how many there have been.
+        refuses: whether the server is gone, for new connections at once, and for all when a plan has broken one.
     """
 
     def __init__(self, url: str) -> None:
@@ -189,13 +190,14 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            if self.refuses:
-                _close(client)
-                continue
             server = socket.create_connection(self._server)
             for one in (client, server):
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
+                if self.refuses:
+                    _close(client)
+                    _close(server)
+                    continue
                 self._open += (client, server)
                 self.connections += 1
             threading.Thread(target=self._serve, args=(client, server), daemon=True).start()
@@ -234,6 +236,8 @@ class Proxy:
             except OSError:
                 return
             finally:
+                if plan is not None and self.refuses:
+                    self.cut()  # a pool may have opened another connection in the background
                 _close(client)
                 if plan != "deliver late":
                     _close(server)

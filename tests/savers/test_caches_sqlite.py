@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sqlite3
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dropping import warned
 from sqlite_tools import ENV, locked, saver_threads
 
 from checkpoint_savers import (
@@ -337,9 +337,9 @@ async def test_a_cache_that_was_never_closed(path: Path) -> None:
     cache = SqliteCache(path)
     await cache.__aenter__()
     threads = saver_threads()
-    with pytest.warns(ResourceWarning, match="never closed"):
+    with pytest.warns(ResourceWarning, match="never closed") as caught:
         del cache
-        gc.collect()
+        await warned(caught)
     for thread in threads:
         thread.join(10)
     assert not saver_threads()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ import psycopg
 import psycopg.rows
 import psycopg_pool
 import pytest
+from dropping import warned
 from postgres_tools import ENV, Plan, Proxy, conninfo, execute, free_port, made_schema
 
 from checkpoint_savers import PostgresSaver, SaverClosedError, StorageError, ThreadBusyError
@@ -551,9 +551,9 @@ async def test_a_saver_that_is_forgotten(schema: str) -> None:
     saver = await PostgresSaver.from_conn_string(conninfo(), schema=schema).__aenter__()
     await head_of(saver, "nothing")
     (thread,) = [one for one in threading.enumerate() if "PostgresSaver" in one.name]
-    with pytest.warns(ResourceWarning, match="never closed"):
+    with pytest.warns(ResourceWarning, match="never closed") as caught:
         del saver
-        gc.collect()
+        await warned(caught)
     await anyio.to_thread.run_sync(thread.join)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
+from dropping import warned
 from sqlite_tools import held, saver_threads, turns
 
 from checkpoint_savers import (
@@ -270,9 +271,9 @@ def test_a_saver_that_was_never_closed(path: Path) -> None:
         await written(saver, row(1))
 
     threads = set(threading.enumerate())
-    with pytest.warns(ResourceWarning, match="never closed"):
+    with pytest.warns(ResourceWarning, match="never closed") as caught:
         asyncio.run(forget())
-        gc.collect()
+        anyio.run(warned, caught)
     for thread in set(threading.enumerate()) - threads:
         thread.join()
     assert saver_threads() == []

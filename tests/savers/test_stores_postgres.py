@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -16,6 +15,7 @@ import anyio.to_thread
 import psycopg
 import psycopg_pool
 import pytest
+from dropping import warned
 from postgres_tools import Pooler, Proxy, conninfo, execute, new_schema, pooler
 
 import checkpoint_savers
@@ -420,7 +420,7 @@ async def test_never_closed(made: str) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         del store
-        gc.collect()
+        await warned(caught)
     assert [str(one.message) for one in caught if one.category is ResourceWarning][0].endswith("use it in 'async with'")
     await driver.close()
     assert not threads()

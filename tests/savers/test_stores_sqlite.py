@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import random
 import signal
@@ -19,6 +18,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
+from dropping import warned
 from sqlite_tools import ENV, held, locked, saver_threads, turns
 
 from checkpoint_savers import (
@@ -638,7 +638,7 @@ async def test_never_closed(path: Path) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         del store
-        gc.collect()
+        await warned(caught)
     assert [str(one.message) for one in caught if one.category is ResourceWarning][0].endswith("use it in 'async with'")
     await worker.close()
     assert not saver_threads()
