@@ -14,7 +14,7 @@ A thread of n appended messages has a chain of n patches. So nothing here recurs
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, TypeGuard, cast
 
 import msgspec
 
@@ -94,17 +94,15 @@ class Grown:
     @property
     def size(self) -> int:
         """Bytes of the whole, but for the header's."""
-        if self._size < 0:
-            before, patch = self._before, self._patch
-            # What only grows, and is by far the most frequent, is not put together for this.
-            if before is not None and before._size >= 0 and isinstance(patch, ListPatch) and _appends(patch):
-                self._size = before._size + len(cast("bytes", patch.pieces[1]))
-            elif self._data is not None:
-                self._size = len(self._data)
-            else:
-                parts = self.parts
-                each = parts if isinstance(parts, list) else (*parts, *parts.values())
-                self._size = 5 + sum(map(len, each))
+        # What only grows, and is by far the most frequent, is not put together for this.
+        more, at = 0, self
+        while at._size < 0 and at._before is not None and _appends(at._patch):
+            more += len(cast("bytes", at._patch.pieces[1]))
+            at = at._before
+        if at._size < 0:
+            parts = at.parts
+            at._size = 5 + sum(map(len, parts if isinstance(parts, list) else (*parts, *parts.values())))
+        self._size = at._size + more
         return self._size
 
     @property
@@ -161,6 +159,7 @@ class Grown:
         if at._made[0] is not codec:
             whole: Any = codec.decode(at.data, channel=channel)
             at._made = codec, whole
+        _decode_appended(patches, codec, channel)
         made = at._made[1].copy()
         left = len(patches)
         while left:
@@ -315,10 +314,12 @@ def size_of_patch(patch: Patch) -> int:
     return len(patch.gone) + len(patch.put) + sum([len(key) + size_of_patch(inner) for key, inner in patch.grown])
 
 
-def _appends(patch: ListPatch) -> bool:
+def _appends(patch: Patch | None) -> TypeGuard[ListPatch]:
     """Whether it keeps the whole list before and puts something behind it; by its form."""
-    pieces = patch.pieces
-    return len(pieces) == 2 and isinstance(pieces[0], tuple) and pieces[0][0] == 0 and isinstance(pieces[1], bytes)
+    if type(patch) is not ListPatch or len(patch.pieces) != 2:
+        return False
+    kept, new = patch.pieces
+    return type(kept) is tuple and kept[0] == 0 and type(new) is bytes
 
 
 def literal_of(patch: Patch) -> bytes | None:
@@ -368,6 +369,16 @@ def _span_of(elements: list[Any], span: tuple[int, int]) -> list[Any]:
 
 
 # ---- making the one of the other, decoded ------------------------------------------------------------------------
+
+
+def _decode_appended(values: list[Grown], codec: Codec, channel: str) -> None:
+    """Decode what these have behind the lists before them, all in one go: a decoding's cost is mostly its beginning."""
+    new = [(each, each._patch.pieces) for each in values if each._known[0] is not codec and _appends(each._patch)]
+    lists: Any = codec.decode(joined([cast("bytes", behind) for _, (_, behind) in new]), channel=channel)
+    for (each, (kept, behind)), elements in zip(new, lists, strict=False):
+        if type(elements) is not list or len(elements) != length_of(cast("bytes", behind)):
+            raise CorruptCheckpointError(f"channel {channel!r}", "a part is no list")
+        each._known = codec, [kept, elements]
 
 
 def _decoded(patch: Patch, codec: Codec, channel: str) -> Any:

@@ -418,12 +418,12 @@ class Reader:
         start = self._states.get(way[-1])
         state = State.empty() if start is None else start.copy()
         for at in reversed(way if start is None else way[:-1]):
-            stored = self.stored(at)
+            stored = self._entries[at]
             state.apply(stored, self._values(at, stored, state))
-            if self._keeps:
+            if at != checkpoint_id and (self._keeps or stored.full or stored.since):  # others start there
                 self._states[at] = state.copy()
-        made = self._states[checkpoint_id] = state if not self._keeps else self._states[checkpoint_id]
-        return made
+        self._states[checkpoint_id] = state
+        return state
 
     def way(self, checkpoint_id: CheckpointId, known: Container[CheckpointId] = ()) -> list[CheckpointId]:
         """The rows that a checkpoint is read from, it first, back to a full one, or to one of those that are known."""

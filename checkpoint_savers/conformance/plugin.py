@@ -155,7 +155,7 @@ class Promises:
                 if clause.number != number:
                     continue
                 if clause.failed:
-                    terminal.write_line(f"  BROKEN  {clause.says} ({', '.join(clause.failed)})", red=True)
+                    terminal.write_line(f"  BROKEN  {clause.says} ({', '.join(sorted(clause.failed))})", red=True)
                 elif clause.passed:
                     terminal.write_line(f"  holds   {clause.says}")
                 else:

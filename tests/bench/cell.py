@@ -42,9 +42,11 @@ print(resident())
 
 
 def environment() -> dict[str, str]:
-    """For a process that is to find this package, the checkout around it, and no service that its run is sent to."""
+    """For a process that is to find this package, the checkout around it, compiled, and no service that its run is sent
+    to."""
     tests = Path(__file__).parents[1]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LANGSMITH_", "LANGCHAIN_"))}
+    unwanted = ("LANGSMITH_", "LANGCHAIN_", "PYTHONDONTWRITEBYTECODE")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
     paths = (str(tests), str(tests.parent), kept.get("PYTHONPATH"))
     return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 

@@ -36,7 +36,7 @@ async def one_run(saver: SqliteSaver, thread: str, run: str, rng: random.Random)
     claim: Claim = await saver.claim(thread, this_process(run), now=now, expires_at=now + SHORT)
     chain = await saver.read(thread)
     last = 0 if chain is None else int(chain.head.split("-")[0])
-    assert claim.newest == (None if chain is None else chain.head)
+    overtaken = claim.newest != (None if chain is None else chain.head)  # it was stopped here until the claim lapsed
     for _ in range(rng.randrange(1, 6)):
         mark = f"{run}.{rng.getrandbits(32)}"
         old = [] if last == 0 else [record(last, "task")]
@@ -51,6 +51,7 @@ async def one_run(saver: SqliteSaver, thread: str, run: str, rng: random.Random)
                 expires_at=time.time() + SHORT,
             ),
         )
+        assert not overtaken, "stored with a claim that another had taken over"
         last += 1
         print(thread, last, claim.epoch, mark, sep="\t", flush=True)
     if rng.random() < 0.7:

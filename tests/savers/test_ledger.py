@@ -130,6 +130,24 @@ def test_a_list_that_grows_is_read_from_few_rows() -> None:
         assert reader.state(cid(at)).decode(cid(at), CODEC)["channel_values"] == {"messages": said[: at + 1]}
 
 
+def test_going_on_applies_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P10: a run that goes on with a thread reads its rows once, whatever it asks of them."""
+    applied: list[bool] = []
+    apply = State.apply
+
+    def counted(self: State, entry: Any, values: Any) -> None:
+        applied.append(entry.full)
+        apply(self, entry, values)
+
+    rows, _ = thread_of(1000)
+    chain = read_for(rows, 999)
+    monkeypatch.setattr(State, "apply", counted)
+    reader = Reader("t", "", chain)
+    reader.state(cid(999))
+    Ledger.resume(reader, cid(999))
+    assert len(applied) == len(chain)
+
+
 def test_results_refer_to_what_is_stored_anyway() -> None:
     """P10: what a task appended is not stored a second time as its result, and is shown all the same."""
     rows, said = thread_of(200)

@@ -39,6 +39,16 @@ def read(value: Any) -> Any:
     return decode(value, CODEC, channel="c")
 
 
+class Counting(Codec):
+    """Counts what it decodes."""
+
+    calls = 0
+
+    def decode(self, data: bytes | memoryview, *, channel: str) -> object:
+        self.calls += 1
+        return super().decode(data, channel=channel)
+
+
 @pytest.mark.parametrize(
     ("before", "now", "pieces"),
     [
@@ -82,6 +92,36 @@ def test_nothing_to_gain() -> None:
     assert difference(encoded([1, 2]), encoded([1])) is None
     assert difference(encoded((LONG, LONG)), encoded((LONG,))) is None
     assert difference(encoded([LONG]), None) is None
+
+
+def chain(length: int) -> Grown:
+    """A list that this many elements were appended to, one by one, as reading rows makes it."""
+    value = encoded([LONG])
+    for at in range(length):
+        value = appended(value, at + 1, CODEC.encode([{"at": at}], channel="c"))
+    return value
+
+
+def test_what_was_appended_is_decoded_together() -> None:
+    """P10: a list of many parts is decoded with two calls: what it began as, and all that came behind."""
+    codec = Counting()
+    assert decode(chain(50), codec, channel="c") == [LONG, *[{"at": at} for at in range(50)]]
+    assert codec.calls == 2
+
+
+def test_weighing_puts_nothing_together() -> None:
+    """P10: going on with a thread asks what its values take, and that is known of their parts."""
+    value = chain(50)
+    assert size_of(value) >= len(data_of(chain(50))) - 5
+    assert value._parts is None
+
+
+@pytest.mark.parametrize("elements", [b"\x01", b"\x91\x01\x91\x01", b"\xc0", b"\x91"], ids=repr)
+def test_elements_that_are_no_list_are_damage(elements: bytes) -> None:
+    """P11: whichever of the parts it is, and whatever the others make of it."""
+    value = appended(appended(encoded([LONG]), 1, elements), 2, CODEC.encode([1], channel="c"))
+    with pytest.raises(CorruptCheckpointError):
+        read(value)
 
 
 def test_a_chain_of_any_length() -> None:
