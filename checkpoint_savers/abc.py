@@ -429,7 +429,8 @@ class BaseCheckpointSaver(ABC):
         those refers to. What stays reads as before. See docs/retention.md.
 
         Args:
-            thread_ids: one or several; None for all, of which those are passed over that a run owns.
+            thread_ids: one or several, of which unknown ones are passed over; None for all, of which those are passed
+                over that a run owns.
             retention: what is kept.
             strategy: instead: "keep_latest" for `Retention(keep=1)`; "delete" deletes the threads, pins too.
             dry_run: only tell. No claim is taken.

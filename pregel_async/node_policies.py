@@ -115,7 +115,7 @@ def node_policies(
     if on_timeout is not None and on_timeout not in get_args(OnTimeout):
         raise GraphValidationError(f"{what}: on_timeout is 'abandon' or 'process', not {on_timeout!r}")
     return NodePolicies(
-        retry=read(lambda: retry_policies(retry_policy, what)),
+        retry=read(lambda: retry_policies(retry_policy)),
         timeout=read(lambda: timeout_policy(timeout)),
         cache=cache_policy,
         on_timeout=on_timeout,

@@ -198,13 +198,13 @@ class RetryPolicy(msgspec.Struct, frozen=True):
         return min(self.max_interval, grown)
 
 
-def retry_policies(given: object, what: str) -> tuple[RetryPolicy, ...]:
+def retry_policies(given: object) -> tuple[RetryPolicy, ...]:
     """One policy, several, or none. Raises `TypeError`."""
     if given is None:
         return ()
     policies = (given,) if isinstance(given, RetryPolicy) else given
     if not isinstance(policies, (list, tuple)) or not all(isinstance(policy, RetryPolicy) for policy in policies):
-        raise TypeError(f"the retry policy of {what} is a RetryPolicy, or a list of them, not {given!r}")
+        raise TypeError(f"a retry policy is a RetryPolicy, or a list of them, not {given!r}")
     return tuple(policies)
 
 

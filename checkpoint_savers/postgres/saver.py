@@ -19,6 +19,7 @@ from ..abc import PAGE, BaseCheckpointSaver
 from ..codec import Codec
 from ..errors import CheckpointError, SaverClosedError
 from ..listing import Place, listed, place_before, place_of
+from ..opening import OpenedAsync
 from ..records import (
     Chain,
     CheckpointId,
@@ -50,7 +51,7 @@ SPACING = 1024
 """Numbers between two writes; see `writing`."""
 
 
-class PostgresSaver(BaseCheckpointSaver):
+class PostgresSaver(OpenedAsync, BaseCheckpointSaver):
     """Keeps threads in PostgreSQL, which any number of processes on any number of machines may use at once.
 
         async with PostgresSaver.from_conn_string("postgresql://localhost/app") as saver:

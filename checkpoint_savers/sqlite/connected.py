@@ -12,10 +12,11 @@ from typing import Any, ClassVar
 import anyio
 
 from ..errors import CheckpointError, SaverClosedError
+from ..opening import OpenedAsync
 from .worker import Job, Maker, Worker
 
 
-class Connected:
+class Connected(OpenedAsync):
     """One connection at a time to one file, and a warning from whoever forgets to close it.
 
     Attributes:

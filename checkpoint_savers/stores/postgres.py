@@ -30,12 +30,13 @@ except ModuleNotFoundError as error:
 from ..bridge import at_once
 from ..codec import Codec
 from ..errors import SaverClosedError, StorageError, StorageReadOnlyError
+from ..opening import OpenedAsync
 from .abc import BaseStore
 from .ops import TTLConfig
 from .port import Answer, Batch, Done, Outcome
 
 
-class PostgresStore(BaseStore):
+class PostgresStore(OpenedAsync, BaseStore):
     """Keeps items in PostgreSQL, which any number of processes on any number of machines may use at once.
 
         async with PostgresStore.from_conn_string("postgresql://localhost/app") as store:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import shutil
 import sys
 from enum import StrEnum
@@ -212,7 +213,9 @@ def _input(text: str | None, source: str = "--input") -> Any:
     except UnicodeDecodeError:
         raise UsageError(f"{source} is not text in UTF-8") from None
     except json.JSONDecodeError as error:
-        raise UsageError(f"{source} is no JSON: {error}") from None
+        bare = source.startswith("--") and text[:1] not in ("{", "[", '"', "-")  # a text, as one would say it
+        advice = f". A text is in quotes: {source} {shlex.quote(json.dumps(text))}" if bare else ""
+        raise UsageError(f"{source} is no JSON: {error}{advice}") from None
 
 
 def _program() -> tuple[str, ...]:

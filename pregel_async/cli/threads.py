@@ -147,9 +147,14 @@ def prune(
         retention = Retention(keep=keep, max_age=None if max_age is None else _age(max_age), max_bytes=max_bytes)
         if not dry_run:
             _confirm(f"Prune {plural(len(ids), 'thread') if ids else 'all threads'}?", yes)
-        pruned = _with(
-            db, postgres, schema, lambda saver: saver.aprune(ids or None, retention=retention, dry_run=dry_run)
-        )
+
+        async def work(saver: BaseCheckpointSaver) -> Pruned:
+            for each in ids or ():
+                if await saver.read(each) is None:
+                    raise ThreadNotFoundError(each)
+            return await saver.aprune(ids or None, retention=retention, dry_run=dry_run)
+
+        pruned = _with(db, postgres, schema, work)
         if as_json:
             print_json(_pruned(pruned), indent=2)
             return

@@ -683,10 +683,11 @@ def _check_action(name: str, call: Any) -> tuple[tuple[str, str], ...]:
     if isinstance(call, Graph):
         raise GraphValidationError(f"the action of {name!r} is a graph: it can be a node, and not a router")
     if not callable(call):
-        raise GraphValidationError(
-            f"the action of {name!r} is a function, and {call!r} is not callable. Name and function go together: "
-            "add_node(name, function), add_sequence([(name, function), ...])"
-        )
+        if callable(getattr(call, "ainvoke", None)):  # a Runnable of langchain-core's: a chain, a model, a graph
+            advice = "Pass the method that does the work: add_node(name, runnable.ainvoke)"
+        else:
+            advice = "Name and function go together: add_node(name, function), add_sequence([(name, function), ...])"
+        raise GraphValidationError(f"the action of {name!r} is a function, and {call!r} is not callable. {advice}")
     if is_generator(call):
         raise GraphValidationError(f"the action of {name!r} is a generator: return an update instead of yielding")
     injects = injections_of(call, after=1)

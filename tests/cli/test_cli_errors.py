@@ -62,6 +62,7 @@ def test_a_file_whose_name_is_taken_is_not_imported_as_another(shell: Any, call:
     ("given", "said"),
     [
         ("{", "--input is no JSON: Expecting property name"),
+        ("it's", """. A text is in quotes: --input '"it'"'"'s"'\n"""),
         ("@nowhere.json", "nowhere.json cannot be read: No such file"),
         ("@latin.json", "latin.json is not text in UTF-8"),
         ("-", "standard input is no JSON"),

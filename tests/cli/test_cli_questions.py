@@ -31,6 +31,8 @@ def test_what_cannot_be_answered(call: Any) -> None:
     """Issue 3, bad input: an answer without a question, an ambiguous one, one beside an input."""
     assert call("run", "flows:asking", "-t", "t", "--resume", "1").code == 2
     call("run", "flows:asking", "-t", "t")
+    bare = call("run", "flows:asking", "-t", "t", "--resume", "red")
+    assert (bare.code, """A text is in quotes: --resume '"red"'\n""" in bare.err) == (2, True)
     ambiguous = call("run", "flows:asking", "-t", "t", "--resume", '"red"')
     assert ambiguous.code == 1
     assert "2 questions are open" in ambiguous.err

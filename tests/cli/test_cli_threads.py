@@ -67,6 +67,8 @@ def test_pruning(call: Any) -> None:
     refused = call("threads", "prune", "--keep", "1")
     assert refused.code == 2
     assert "--yes" in refused.err
+    unknown = call("threads", "prune", "a", "nobody", "--keep", "1", "--yes")
+    assert (unknown.code, unknown.out, "'nobody'" in unknown.err) == (1, "", True), "and nothing was pruned"
     would = rows(call("threads", "prune", "--keep", "1", "--dry-run"))
     assert [row[0] for row in would] == ["a", "b"]
     assert call("history", "--thread", "a", "--json").out == before

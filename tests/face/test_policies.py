@@ -169,6 +169,14 @@ def test_bad_policies_of_the_low_level(declare: Callable[[NodeBuilder], Any]) ->
         declare(NodeBuilder().subscribe_only("a").do(node))
 
 
+def test_a_bad_policy_is_named_once() -> None:
+    wrong: Any = 3
+    with pytest.raises(
+        GraphValidationError, match="^node 'n': a retry policy is a RetryPolicy, or a list of them, not 3$"
+    ):
+        StateGraph(State).add_node("n", node, retry_policy=wrong)
+
+
 def test_a_timeout_on_what_cannot_have_one() -> None:
     """Issue 5: a timeout on a plain function is an error that names the node, unless it says `on_timeout`, wherever the
     timeout comes from."""

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import anyio
 import psycopg
@@ -56,6 +57,9 @@ async def test_nothing_is_made_by_itself(schema: str) -> None:
         async with saver_of(schema):
             pass
     assert "there are no tables" in str(caught.value) and "setup=True" in str(caught.value)
+    plain: Any = saver_of(schema)
+    with pytest.raises(TypeError, match="PostgresSaver is opened with 'async with'"), plain:
+        pass
     assert made_of(schema) == []
 
 

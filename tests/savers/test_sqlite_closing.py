@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -18,7 +19,9 @@ from sqlite_tools import held, saver_threads, turns
 from checkpoint_savers import (
     SaverClosedError,
     SqliteSaver,
+    SqliteStore,
 )
+from checkpoint_savers.caches import SqliteCache
 from checkpoint_savers.conformance.suite import (
     LATER,
     NOW,
@@ -150,6 +153,16 @@ async def test_not_open(path: Path) -> None:
             assert await head_of(saver) == cid(1)
             await saver.adelete_thread("t")
     assert saver_threads() == []
+
+
+@pytest.mark.parametrize("kind", [SqliteSaver, SqliteStore, SqliteCache])
+def test_opened_with_a_plain_with(path: Path, kind: Any) -> None:
+    """It says how it is opened, and makes no file."""
+    with pytest.raises(TypeError, match=rf"opened with 'async with', or .*open_sync\({kind.__name__}\(") as caught:
+        with kind(path):
+            pass
+    assert "nothing was opened" in str(caught.value)
+    assert not path.exists()
 
 
 async def test_closing_waits_for_what_was_begun(path: Path) -> None:

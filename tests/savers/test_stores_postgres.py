@@ -84,6 +84,9 @@ async def test_nothing_is_made_by_itself(schema: str) -> None:
     """Without its table a store does not open, and says what to do in a store's words."""
     with pytest.raises(StorageError, match=r"there are no tables.*PostgresStore.setup_script"):
         await PostgresStore(conninfo(), schema=schema).__aenter__()
+    plain: Any = PostgresStore(conninfo(), schema=schema)
+    with pytest.raises(TypeError, match="PostgresStore is opened with 'async with'"), plain:
+        pass
     assert execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", schema) == []
     assert not threads()
 
