@@ -35,7 +35,7 @@ SPAN: Final = 8
 """Bytes that naming a span of the value before takes, at most about."""
 
 
-class ListPatch(msgspec.Struct, array_like=True, tag="l", frozen=True):
+class ListPatch(msgspec.Struct, array_like=True, tag="l", frozen=True, gc=False):
     """What makes one list of another.
 
     Attributes:
@@ -46,7 +46,7 @@ class ListPatch(msgspec.Struct, array_like=True, tag="l", frozen=True):
     pieces: tuple[tuple[int, int] | bytes, ...]
 
 
-class DictPatch(msgspec.Struct, array_like=True, tag="d", frozen=True):
+class DictPatch(msgspec.Struct, array_like=True, tag="d", frozen=True, gc=False):
     """What makes one dict of another: first entries go, then some change in place, then others are put.
 
     Attributes:
@@ -74,15 +74,16 @@ class Grown:
 
     __slots__ = ("_before", "_data", "_known", "_made", "_parts", "_patch", "_size", "is_list")
 
-    def __init__(self, *, is_list: bool, data: bytes | None, before: Grown | None, patch: Patch | None) -> None:
+    def __init__(
+        self, is_list: bool, data: bytes | None, before: Grown | None = None, patch: Patch | None = None
+    ) -> None:
         self.is_list = is_list
         self._data = data
         self._before = before
         self._patch = patch
         self._parts: list[bytes] | dict[bytes, bytes] | None = None
         self._size = -1 if data is None else len(data)
-        self._known: tuple[Codec, Any] = _NOTHING  # its patch, decoded
-        self._made: tuple[Codec, Any] = _NOTHING  # the whole, decoded: of few
+        self._known = self._made = _NOTHING  # its patch, decoded; and the whole, decoded: of few
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Grown):
@@ -159,7 +160,6 @@ class Grown:
         if at._made[0] is not codec:
             whole: Any = codec.decode(at.data, channel=channel)
             at._made = codec, whole
-        _decode_appended(patches, codec, channel)
         made = at._made[1].copy()
         left = len(patches)
         while left:
@@ -187,9 +187,9 @@ def in_parts(data: bytes) -> Value:
         return data
     first = data[0]
     if 0x90 <= first <= 0x9F or first in (0xDC, 0xDD):
-        return Grown(is_list=True, data=data, before=None, patch=None)
+        return Grown(True, data)
     if is_map(data):
-        return Grown(is_list=False, data=data, before=None, patch=None)
+        return Grown(False, data)
     return data
 
 
@@ -198,7 +198,7 @@ def patched(before: Value | None, patch: Patch) -> Grown:
     is_list = isinstance(patch, ListPatch)
     if not isinstance(before, Grown) or before.is_list is not is_list:
         raise ValueError("a patch extends what is not there")
-    return Grown(is_list=is_list, data=None, before=before, patch=patch)
+    return Grown(is_list, None, before, patch)
 
 
 def appended(before: Grown, length: int, more: bytes) -> Grown:
@@ -369,16 +369,6 @@ def _span_of(elements: list[Any], span: tuple[int, int]) -> list[Any]:
 
 
 # ---- making the one of the other, decoded ------------------------------------------------------------------------
-
-
-def _decode_appended(values: list[Grown], codec: Codec, channel: str) -> None:
-    """Decode what these have behind the lists before them, all in one go: a decoding's cost is mostly its beginning."""
-    new = [(each, each._patch.pieces) for each in values if each._known[0] is not codec and _appends(each._patch)]
-    lists: Any = codec.decode(joined([cast("bytes", behind) for _, (_, behind) in new]), channel=channel)
-    for (each, (kept, behind)), elements in zip(new, lists, strict=False):
-        if type(elements) is not list or len(elements) != length_of(cast("bytes", behind)):
-            raise CorruptCheckpointError(f"channel {channel!r}", "a part is no list")
-        each._known = codec, [kept, elements]
 
 
 def _decoded(patch: Patch, codec: Codec, channel: str) -> Any:

@@ -70,7 +70,7 @@ STEPS = 32
 """Rows from one milestone to the next. More make reading dearer, fewer make milestones that are hardly worth a row."""
 
 
-class Entry(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+class Entry(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
     """What one superstep changed.
 
     Attributes:
@@ -105,14 +105,14 @@ class Entry(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     spent: dict[str, str] = {}
 
 
-class Tail(msgspec.Struct, array_like=True, tag="t", frozen=True):
+class Tail(msgspec.Struct, array_like=True, tag="t", frozen=True, gc=False):
     """A result that is so many of the elements which a patch puts at the end of its channel's list."""
 
     first: int
     count: int
 
 
-class Picked(msgspec.Struct, array_like=True, tag="p", frozen=True):
+class Picked(msgspec.Struct, array_like=True, tag="p", frozen=True, gc=False):
     """A result that is some of the entries of the dict that its channel holds now; by their encoded keys."""
 
     keys: tuple[bytes, ...]
@@ -122,7 +122,7 @@ Told: TypeAlias = bytes | Tail | Picked | None
 """A result as it is stored: encoded, or where in its channel's value it stands; None: it is that value."""
 
 
-class StoredEntry(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+class StoredEntry(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
     """An entry as a frame holds it. New fields go to the end, with a default. Those that `Entry` has too stand in the
     same order: one that holds no value in parts is stored as it is.
 
@@ -202,7 +202,7 @@ def _spelled_out(first: Entry, second: Entry) -> Results:
     }
 
 
-class TaskEntry(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+class TaskEntry(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
     """The payload of a `TaskRecord`.
 
     Attributes:
@@ -240,7 +240,7 @@ _stored_entry = msgspec.msgpack.Decoder(StoredEntry)
 _task_entry = msgspec.msgpack.Decoder(TaskEntry)
 
 
-class State(msgspec.Struct):
+class State(msgspec.Struct, gc=False):
     """A namespace's state at one checkpoint, with values still encoded. `apply` makes the next one of a copy.
 
     Attributes: as in `Entry`, for all channels that hold something.
@@ -528,7 +528,7 @@ class Reader:
         return self._place + checkpoint_id
 
 
-class PutOff(msgspec.Struct, frozen=True):
+class PutOff(msgspec.Struct, frozen=True, gc=False):
     """Checkpoints that are not stored one by one: what they changed together, and the last of them.
 
     Attributes:

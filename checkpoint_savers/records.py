@@ -47,7 +47,7 @@ CLOSED = "closed"
 BRANCHED = "branched"
 
 
-class Owner(msgspec.Struct, frozen=True, kw_only=True):
+class Owner(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Who holds a claim: one run in one process.
 
     Attributes:
@@ -68,7 +68,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
         return f"run {self.run_id} of process {self.pid} on {self.host}"
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The right to write one thread, as `BaseCheckpointSaver.claim` gave it.
 
     Attributes:
@@ -85,7 +85,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     newest: CheckpointId | None
 
 
-class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One checkpoint as it is stored.
 
     Attributes:
@@ -111,7 +111,7 @@ class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
 RecordKind = Literal["result", "error", "interrupt"]
 
 
-class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
+class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What became of one task of the superstep that follows a checkpoint.
 
     One is kept per task: a later record of the same task replaces the earlier one (a result that of an error).
@@ -138,7 +138,7 @@ EventKey = tuple[CheckpointId, int, int]
 EventKind = Literal["head", "part", "tail"]
 
 
-class EventRow(msgspec.Struct, frozen=True, kw_only=True):
+class EventRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Stream events of one superstep that belong together: they were stored in one transaction.
 
     A superstep that is run by several claims, one after the other, has the events of each, under its epoch. Savers
@@ -166,7 +166,7 @@ class EventRow(msgspec.Struct, frozen=True, kw_only=True):
         return self.checkpoint_id, self.epoch, self.position
 
 
-class Commit(msgspec.Struct, frozen=True, kw_only=True):
+class Commit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One transaction: the checkpoints that it adds, and what it expects to find.
 
     Without rows and without `head` it expects no head: records and events alone are stored under the claim.
@@ -193,7 +193,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[EventRow, ...] = ()
 
 
-class Chain(msgspec.Struct, frozen=True, kw_only=True):
+class Chain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What `read` returns.
 
     Attributes:
@@ -209,7 +209,7 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
     head: CheckpointId
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True):
+class Header(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A checkpoint without its payload, as `scan` lists it.
 
     Attributes:
@@ -228,7 +228,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     pinned: bool = False
 
 
-class ThreadHeader(msgspec.Struct, frozen=True, kw_only=True):
+class ThreadHeader(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A thread without its rows, as `threads` lists it.
 
     Attributes:

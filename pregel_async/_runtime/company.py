@@ -1,7 +1,8 @@
-"""Doing something with something else going on beside it, in one task group that shows nothing of itself."""
+"""Doing something with something else going on beside it, which shows nothing of itself and ends with it."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -47,3 +48,37 @@ async def beside(
     if failure is not None:
         raise failure
     return done[0]
+
+
+class IfLong:
+    """A companion that begins when the work beside it has taken so many seconds: most takes less, and then there is a
+    timer, and no task. For asyncio, whose loop has timers.
+
+    Args:
+        companion: keeps its failures to itself.
+    """
+
+    def __init__(self, seconds: float, companion: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._companion = companion
+        self._task: asyncio.Task[None] | None = None
+        self._scope: anyio.CancelScope | None = None
+        self._is_over = False
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._begin)
+
+    def _begin(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        with anyio.CancelScope() as self._scope:
+            if not self._is_over:
+                await self._companion()
+
+    async def end(self) -> None:
+        """The work is over: so is the companion, when this returns."""
+        self._is_over = True
+        self._timer.cancel()
+        if self._task is not None:
+            if self._scope is not None:
+                self._scope.cancel()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait((self._task,))

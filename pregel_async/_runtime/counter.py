@@ -6,6 +6,7 @@ What a graph that a node runs has spent is that node's own when the node has its
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -49,7 +50,7 @@ class Counter:
     def __init__(
         self, kept: Kept, ns: str, inside: dict[SpentBy, Amounts], outer: Counter | None, task: TaskId | None
     ) -> None:
-        self._kept = kept
+        self._kept: Kept = weakref.proxy(kept)  # whose counter this is
         self._ns = ns
         self._inside = inside
         self._outer = outer

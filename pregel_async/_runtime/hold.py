@@ -20,10 +20,10 @@ from checkpoint_savers.owner import this_process
 from checkpoint_savers.records import CheckpointId, Claim, Commit, Owner, TaskRecord
 
 from ..types import Durability, OnConflict
-from .company import beside
-from .loops import wait_out
+from .company import IfLong, beside
+from .loops import on_asyncio, wait_out
 from .spending import Amounts, SpentBy
-from .world import World, checkpoint_id
+from .world import SystemWorld, World, checkpoint_id
 
 T = TypeVar("T")
 
@@ -147,6 +147,12 @@ class Hold:
     async def beside(self, work: Callable[[], Awaitable[T]]) -> T:
         """Work while the claim is kept alive, however long it takes. The work's own error leaves as it is, in no
         group."""
+        if self.durability == "sync" and type(self.world) is SystemWorld and on_asyncio():
+            renewing = IfLong(CLAIM_SECONDS / 3, self._renew)
+            try:
+                return await work()
+            finally:
+                await renewing.end()
 
         def begun(group: TaskGroup) -> None:
             self._group = group
@@ -155,14 +161,21 @@ class Hold:
 
     async def keep(self) -> None:
         """Renew the claim from time to time, until cancelled, so that a long superstep does not lose it."""
+        await self.world.sleep(CLAIM_SECONDS / 3)
+        await self._renew()
+
+    async def _renew(self) -> None:
         while True:
-            await self.world.sleep(CLAIM_SECONDS / 3)
             try:
                 await self.saver.renew(self.claim, expires_at=self.expiry())
             except ThreadBusyError:
                 return  # lost: the next commit is refused, and says so
             except StorageError:
-                continue  # the next commit meets it too, if it lasts
+                pass  # the next commit meets it too, if it lasts
+            except Exception as error:
+                self.fail(error)
+                return
+            await self.world.sleep(CLAIM_SECONDS / 3)
 
     def start(self, work: Callable[[], Awaitable[None]]) -> Apart:
         """Begin work that ends before the run does, whatever becomes of the run. For use in what `beside` does."""

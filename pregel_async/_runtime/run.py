@@ -477,6 +477,8 @@ class _Run:
         except BaseException as error:  # what ends a process, or the graph around
             await self._finish_beside(error)
             raise
+        finally:
+            self._runner.end()
         return Ended(board, done, self._interrupts)
 
     def _barrier(self, board: Board, tasks: Sequence[Task]) -> bool:

@@ -110,7 +110,11 @@ class Runner:
         self._turned = fresh  # the event loop has had its turn in this superstep
         self._natively_cancelled = NativeCancellations(loop)
         self._broken: BaseException | None = None  # storage's failure to record what a called task did
-        self._record: Recorder | None = None if storage is None else self._record_unrouted
+
+    def end(self) -> None:
+        """The run is over. What its nodes reach, reaches the runner too: the circle is opened, so that all of it goes
+        at once, and not when Python's collector comes by."""
+        del self.around
 
     async def execute(self, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
         """Run the tasks on the board as it is. See `superstep.Port.execute`."""
@@ -165,8 +169,10 @@ class Runner:
     ) -> Finished | Failed | Paused:
         """Run one task, unless its result is recorded, or it waits for an answer that is not among those given."""
         given: list[Write] | None = None
+        record: Recorder | None = None
         around = self.around
         if self.storage is not None:
+            record = self._record_unrouted
             recorded = self.storage.result_of(task)
             if recorded is not None:
                 return recorded
@@ -175,10 +181,10 @@ class Runner:
             given = self.storage.writes_of(task)
         if task.node.plain:
             outcome = await attempt(
-                around, board, task, given, self._record, natively_cancelled=natively_cancelled, contained=contained
+                around, board, task, given, record, natively_cancelled=natively_cancelled, contained=contained
             )
         else:
-            outcome = await self._settled(board, task, given, self._record, natively_cancelled, contained=contained)
+            outcome = await self._settled(board, task, given, record, natively_cancelled, contained=contained)
         if (
             isinstance(outcome, Failed)
             and isinstance(self.on_failure, Collect)

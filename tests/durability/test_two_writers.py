@@ -25,6 +25,7 @@ from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import CorruptCheckpointError, StorageError, UnstorableValueError
 from pregel_async import START, CompiledStateGraph, Send, StateGraph
+from pregel_async._runtime.company import IfLong
 from pregel_async.errors import (
     CheckpointNotFoundError,
     GraphChangedError,
@@ -430,6 +431,92 @@ async def test_the_heartbeat(
     beats = beating.beats
     await anyio.sleep(0.05)
     assert beating.beats == beats  # it has ended with the run
+
+
+async def test_the_heartbeat_of_the_real_clock(saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P6, P7: whichever way the loop has to wait: the claim is renewed until the run ends, and no task is left of that."""
+    monkeypatch.setattr(hold_module, "CLAIM_SECONDS", 0.003)
+    beating = Beating(saver)
+    enough = anyio.Event()
+    beating.at = lambda: enough.set() if beating.beats == 3 else None
+
+    async def long(state: Any) -> dict[str, Any]:
+        await enough.wait()
+        return update_of("long@0")
+
+    graph = StateGraph(State).add_node("long", long).add_edge(START, "long").compile(beating)
+    before = len(anyio.get_running_tasks())
+    with anyio.fail_after(20):
+        assert (await graph.ainvoke({}, "t"))["log"] == ["long@0"]
+    assert len(anyio.get_running_tasks()) == before
+
+
+async def test_a_run_that_ends_while_its_claim_is_renewed(
+    saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P7: the renewal is cancelled, and waited for."""
+    monkeypatch.setattr(hold_module, "CLAIM_SECONDS", 0.003)
+    renewing, ended = anyio.Event(), anyio.Event()
+
+    class Hanging(Through):
+        async def around(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+            if verb == "renew":
+                renewing.set()
+                try:
+                    await anyio.sleep_forever()
+                finally:
+                    ended.set()
+            return await call()
+
+    async def long(state: Any) -> dict[str, Any]:
+        await renewing.wait()
+        return update_of("long@0")
+
+    graph = StateGraph(State).add_node("long", long).add_edge(START, "long").compile(Hanging(saver))
+    with anyio.fail_after(20):
+        assert (await graph.ainvoke({}, "t"))["log"] == ["long@0"]
+    assert ended.is_set()
+
+
+@pytest.mark.parametrize("real", [True, False])
+async def test_a_saver_that_breaks_when_it_renews(
+    real: bool, saver: BaseCheckpointSaver, world: TestWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P9: what it raises, and savers should not, is the run's failure, as that of any other verb."""
+    monkeypatch.setattr(hold_module, "CLAIM_SECONDS", 0.003)
+    beating = Beating(saver)
+    beaten = anyio.Event()
+
+    def at() -> None:
+        beaten.set()
+        raise LookupError("a mistake of the saver's")
+
+    beating.at = at
+
+    async def long(state: Any) -> dict[str, Any]:
+        await beaten.wait()
+        await anyio.lowlevel.checkpoint()
+        return update_of("long@0")
+
+    builder = StateGraph(State).add_node("long", long).add_edge(START, "long")
+    graph = builder.compile(beating) if real else builder.compile(beating, world=world)
+    with anyio.fail_after(20), pytest.raises(LookupError, match="a mistake of the saver's"):
+        await graph.ainvoke({}, "t")
+    assert beating.beats == 1
+
+
+@pytest.mark.one_loop
+async def test_a_companion_that_had_no_time_to_begin() -> None:
+    """P7: the work has ended between the timer and the task's first step: nothing begins any more."""
+    begun: list[int] = []
+
+    async def companion() -> None:
+        begun.append(1)
+
+    late = IfLong(60, companion)
+    late._begin()
+    await late.end()
+    assert not begun
 
 
 async def test_a_heartbeat_that_came_too_late(

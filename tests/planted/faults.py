@@ -273,7 +273,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "heartbeat",
         "P6: a long superstep loses its thread",
         HOLD,
-        "Hold.keep",
+        "Hold._renew",
         "expires_at=self.expiry()",
         "expires_at=self.world.now()",
         ("tests/durability/test_two_writers.py::test_the_heartbeat",),

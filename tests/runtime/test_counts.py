@@ -247,6 +247,34 @@ async def test_nothing_stays_alive_after_a_run(kind: str) -> None:
     assert await alive_after(run, 200) <= before + 20
 
 
+@pytest.mark.one_loop
+@pytest.mark.parametrize("name", ["none", "memory", "sqlite"])
+@pytest.mark.parametrize("kind", ["chain", "fan", "a fan that waits", "subgraph"])
+async def test_a_run_leaves_nothing_to_the_collector(kind: str, name: str, tmp_path: Path) -> None:
+    """P7: what a run has held goes when it ends, and need not be found by Python's collector: no circles are left."""
+    async with AsyncExitStack() as stack:
+        saver = await opened(name, tmp_path, stack)
+        config = Threads()
+        graph: Any = fan(kind == "a fan that waits") if kind.endswith(("fan", "waits")) else chain(5)
+        if kind == "subgraph":
+            outer = StateGraph(State).add_node("inner", graph).add_edge(START, "inner").add_edge("inner", END)
+            graph = outer.compile()
+        graph = graph.with_checkpointer(saver)
+        given = {"x": 0} if kind in ("chain", "subgraph") else {"n": 10}
+        for _ in range(3):
+            await graph.ainvoke(given, config())
+        await anyio.lowlevel.checkpoint()
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(3):
+                await graph.ainvoke(given, config())
+            await anyio.lowlevel.checkpoint()
+            assert gc.collect() == 0
+        finally:
+            gc.enable()
+
+
 async def test_a_loop_takes_no_more_memory_as_it_goes() -> None:
     """P10, P14: what is alive at the 100th superstep is alive at the 3000th, and nothing more."""
     seen: dict[int, int] = {}

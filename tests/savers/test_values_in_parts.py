@@ -39,16 +39,6 @@ def read(value: Any) -> Any:
     return decode(value, CODEC, channel="c")
 
 
-class Counting(Codec):
-    """Counts what it decodes."""
-
-    calls = 0
-
-    def decode(self, data: bytes | memoryview, *, channel: str) -> object:
-        self.calls += 1
-        return super().decode(data, channel=channel)
-
-
 @pytest.mark.parametrize(
     ("before", "now", "pieces"),
     [
@@ -102,13 +92,6 @@ def chain(length: int) -> Grown:
     return value
 
 
-def test_what_was_appended_is_decoded_together() -> None:
-    """P10: a list of many parts is decoded with two calls: what it began as, and all that came behind."""
-    codec = Counting()
-    assert decode(chain(50), codec, channel="c") == [LONG, *[{"at": at} for at in range(50)]]
-    assert codec.calls == 2
-
-
 def test_weighing_puts_nothing_together() -> None:
     """P10: going on with a thread asks what its values take, and that is known of their parts."""
     value = chain(50)
@@ -146,7 +129,7 @@ BOTH = st.one_of(
 
 
 def as_grown(value: object) -> Grown:
-    return Grown(is_list=isinstance(value, list), data=CODEC.encode(value, channel="c"), before=None, patch=None)
+    return Grown(isinstance(value, list), CODEC.encode(value, channel="c"))
 
 
 @settings(deadline=None)
