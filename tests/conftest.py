@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-settings.register_profile("few", max_examples=40)
+settings.register_profile("few", max_examples=25)
 settings.register_profile("many", max_examples=3000, deadline=None)  # --hypothesis-profile=many, for a long look
 settings.load_profile("few")
 

@@ -28,7 +28,7 @@ from checkpoint_savers.errors import ThreadNotFoundError
 from checkpoint_savers.upkeep.retention import Retention
 from pregel_async import START, Command, StateGraph, StateSnapshot, interrupt, task
 
-CASES = max(80, int(os.environ.get("PREGEL_FUZZ", "20000")) // 100)
+CASES = max(80, int(os.environ.get("PREGEL_FUZZ", "20000")) // 200)
 BATCHES = 4
 """Tests that share the cases, so that they run side by side."""
 
