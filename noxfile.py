@@ -91,12 +91,14 @@ def adapters(session: nox.Session) -> None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """A million damaged frames, each law on three thousand random programs, a cancellation at every step of a run and a
-    crash at every call of a saver (PREGEL_FUZZ, PREGEL_LAWS, PREGEL_STEPS, PREGEL_EVERY)."""
+    """A million damaged frames, thousands of damaged values of each saver, each law on three thousand random programs, a
+    cancellation at every step of a run, and a crash at every call of a saver. PREGEL_FUZZ, PREGEL_DAMAGES,
+    PREGEL_CRASHES, PREGEL_LAWS, PREGEL_STEPS and PREGEL_EVERY say other numbers."""
     install(session, "test")
-    counts = {"PREGEL_FUZZ": "1000000", "PREGEL_LAWS": "3000", "PREGEL_STEPS": "100000", "PREGEL_EVERY": "1"}
-    env = {name: os.environ.get(name, count) for name, count in counts.items()}
-    pytest(session, "-n", "auto", "-q", "tests/savers/test_fuzz.py", "tests/laws", *EVERYWHERE, **env)
+    counts = {"FUZZ": 1_000_000, "DAMAGES": 5000, "CRASHES": 100, "LAWS": 3000, "STEPS": 100_000, "EVERY": 1}
+    env = {f"PREGEL_{name}": os.environ.get(f"PREGEL_{name}", str(count)) for name, count in counts.items()}
+    savers = [f"tests/savers/test_{name}.py" for name in ("fuzz", "fuzz_rows", "conformance")]
+    pytest(session, "-n", "auto", "-q", *savers, "tests/laws", *EVERYWHERE, **env)
 
 
 @nox.session

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from .loops import alone
+from .loops import alone, wait_out
 
 T = TypeVar("T")
 
@@ -80,5 +80,6 @@ class IfLong:
         if self._task is not None:
             if self._scope is not None:
                 self._scope.cancel()
-            with anyio.CancelScope(shield=True):
-                await asyncio.wait((self._task,))
+            over = asyncio.Event()
+            self._task.add_done_callback(lambda _: over.set())
+            await wait_out(over)

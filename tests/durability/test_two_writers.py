@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -503,6 +504,30 @@ async def test_a_saver_that_breaks_when_it_renews(
     with anyio.fail_after(20), pytest.raises(LookupError, match="a mistake of the saver's"):
         await graph.ainvoke({}, "t")
     assert beating.beats == 1
+
+
+@pytest.mark.one_loop
+async def test_a_companion_is_waited_for_come_what_may() -> None:
+    """P7: asyncio's own cancellation, while the end is awaited, is told when the companion has ended."""
+    begun, go, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def companion() -> None:
+        begun.set()
+        with anyio.CancelScope(shield=True):
+            await go.wait()
+        ended.set()
+
+    late = IfLong(0, companion)
+    await begun.wait()
+    ending = asyncio.create_task(late.end())
+    for _ in range(5):
+        await asyncio.sleep(0)
+        ending.cancel()
+    assert not ending.done()
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    assert ended.is_set()
 
 
 @pytest.mark.one_loop
