@@ -91,7 +91,7 @@ def adapters(session: nox.Session) -> None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """A million damaged frames, thousands of damaged values of each saver, each law on three thousand random programs, a
+    """A million damaged frames, thousands of damaged values of each saver, each law on thousands of random programs, a
     cancellation at every step of a run, and a crash at every call of a saver. PREGEL_FUZZ, PREGEL_DAMAGES,
     PREGEL_CRASHES, PREGEL_LAWS, PREGEL_STEPS and PREGEL_EVERY say other numbers."""
     install(session, "test")
