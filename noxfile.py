@@ -51,11 +51,16 @@ def contracts(session: nox.Session) -> None:
     session.run("lint-imports", "--verbose" if session.posargs else "--no-cache")
 
 
+def workers() -> str:
+    """One more than there are processors: a third of their time tests wait, for a disk, a server or another process."""
+    return str((len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1) + 1)
+
+
 @nox.session
 def tests(session: nox.Session) -> None:
     """The whole suite, on this Python."""
     install(session, "test", "types")
-    pytest(session, "-n", "auto", "-q")
+    pytest(session, "-n", workers(), "-q")
 
 
 @nox.session(python=["3.11", "3.12", "3.13"])
