@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .abc import BaseCheckpointSaver
 from .codec import Codec
@@ -26,16 +26,17 @@ from .errors import (
     UnstorableValueError,
     UnsupportedFormatError,
 )
+from .lazily import exported
 from .memory import InMemorySaver
 from .records import Checkpoint, CheckpointMetadata, CheckpointTuple, ThreadHeader
-from .stores.abc import BaseStore
-from .stores.memory import InMemoryStore
 from .upkeep.retention import Pruned, Retention
 
 if TYPE_CHECKING:
     # Those of Postgres are not in `__all__`: they need an extra, and `import *` has to work without.
     from .postgres import PostgresSaver as PostgresSaver
     from .sqlite import SqliteSaver
+    from .stores.abc import BaseStore
+    from .stores.memory import InMemoryStore
     from .stores.postgres import PostgresStore as PostgresStore
     from .stores.sqlite import SqliteStore
 
@@ -78,22 +79,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import what has a driver when it is asked for: a program that does not use it never loads it."""
-    if name == "SqliteSaver":
-        from .sqlite import SqliteSaver
-
-        return SqliteSaver
-    if name == "PostgresSaver":
-        from .postgres import PostgresSaver
-
-        return PostgresSaver
-    if name == "SqliteStore":
-        from .stores.sqlite import SqliteStore
-
-        return SqliteStore
-    if name == "PostgresStore":
-        from .stores.postgres import PostgresStore
-
-        return PostgresStore
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = exported(
+    __name__,
+    {
+        "BaseStore": ".stores.abc",
+        "InMemoryStore": ".stores.memory",
+        "PostgresSaver": ".postgres",
+        "PostgresStore": ".stores.postgres",
+        "SqliteSaver": ".sqlite",
+        "SqliteStore": ".stores.sqlite",
+    },
+)

@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import anyio
 
+from . import upkeep
 from .codec import Codec
 from .ledger import Reader, read_record
 from .records import (
@@ -45,8 +46,6 @@ from .records import (
     ThreadDump,
     ThreadHeader,
 )
-from .upkeep import export, pruning
-from .upkeep import threads as upkeep
 from .upkeep.retention import Pruned, Retention
 
 PAGE = 256
@@ -61,8 +60,17 @@ class BaseCheckpointSaver(ABC):
         clock: unix seconds, for what users call outside of a run (deleting a thread asks whether a claim is live).
     """
 
-    waits: ClassVar[bool] = True
-    """False when `commit` never waits: then nothing can cancel it, and there is nothing to shield."""
+    commit_is_shielded: ClassVar[bool] = False
+    """True when a cancel scope, also one that was cancelled before, can keep `commit` neither from its work nor from
+    returning: it is told where the caller waits next. The runtime shields the commits of others, by a scope for each. A
+    subclass with a `commit` of its own says it again.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        says = next(each for each in cls.__mro__ if {"commit", "commit_is_shielded"} & each.__dict__.keys())
+        if "commit_is_shielded" not in says.__dict__:
+            cls.commit_is_shielded = False
 
     def __init__(self, *, codec: Codec | None = None, clock: Callable[[], float] = time.time) -> None:
         self.codec = Codec() if codec is None else codec
@@ -412,7 +420,7 @@ class BaseCheckpointSaver(ABC):
         Raises:
             ThreadBusyError: a run owns one of the threads; those before it, in the order of their ids, are done.
         """
-        await pruning.delete_for_runs(self, run_ids)
+        await upkeep.delete_for_runs(self, run_ids)
 
     async def aprune(
         self,
@@ -439,7 +447,7 @@ class BaseCheckpointSaver(ABC):
             ThreadBusyError: a run owns one of the threads that were named; those before it are done.
             ValueError: neither retention nor strategy, or both.
         """
-        return await pruning.prune(self, thread_ids, retention=retention, strategy=strategy, dry_run=dry_run)
+        return await upkeep.prune(self, thread_ids, retention=retention, strategy=strategy, dry_run=dry_run)
 
     async def apin(self, config: Mapping[str, Any] | str) -> None:
         """Make a checkpoint stay when its thread is pruned; the head when the config names none. See `aget_tuple`.
@@ -454,7 +462,7 @@ class BaseCheckpointSaver(ABC):
         """Let a checkpoint go again that was pinned. As `apin`."""
         await upkeep.pin(self, *_place(config), pinned=False)
 
-    async def aexport_thread(self, thread_id: str, target: export.Place) -> None:
+    async def aexport_thread(self, thread_id: str, target: upkeep.Place) -> None:
         """Write a thread to a file, byte for byte as it is stored, as of one moment. A run may go on meanwhile.
 
         Args:
@@ -466,9 +474,9 @@ class BaseCheckpointSaver(ABC):
             CorruptCheckpointError: what is stored is damaged.
             OSError: the file's.
         """
-        await export.export_threads(self, [thread_id], target)
+        await upkeep.export_threads(self, [thread_id], target)
 
-    async def aimport_thread(self, source: export.Place | bytes, *, thread_id: str | None = None) -> str:
+    async def aimport_thread(self, source: upkeep.Place | bytes, *, thread_id: str | None = None) -> str:
         """Make a thread of a file that `aexport_thread` wrote, of any saver; its id.
 
         Args:
@@ -481,7 +489,7 @@ class BaseCheckpointSaver(ABC):
             ThreadExistsError: something is stored of the thread.
             ValueError: the file has several threads.
         """
-        return await export.import_thread(self, source, thread_id=thread_id)
+        return await upkeep.import_thread(self, source, thread_id=thread_id)
 
 
 def _after(checkpoint_id: CheckpointId) -> CheckpointId:

@@ -125,16 +125,17 @@ def _at_once(function: Callable[[list[Callable[[], object]]], object], arrived: 
     function(arrived)
 
 
-async def until(start: Callable[[Waiter], None]) -> None:
-    """Call `start(waiter)`, and return when `tell` has been called with the waiter.
+def until(start: Callable[[Waiter], None], *, shielded: bool = False) -> Awaitable[None]:
+    """Call `start(waiter)`, and return when `tell` has been called with the waiter. Await it at once.
 
     Whatever cancels the caller meanwhile, natively or by a cancel scope, any number of times, is raised after that.
     A caller that is in a cancelled scope already never gets to `start`. What `start` raises goes to the caller.
+
+    Args:
+        shielded: as inside a shielded cancel scope, for a tenth of its price: `start` is called in a cancelled scope
+            too, whose cancellation is told where the caller waits next.
     """
-    if _on_trio():
-        await _until_on_trio(start)
-    else:
-        await _until_on_asyncio(start)
+    return _until_on_trio(start, shielded) if _on_trio() else _until_on_asyncio(start, shielded)
 
 
 def _on_trio() -> bool:
@@ -151,21 +152,30 @@ def _on_trio() -> bool:
     return True
 
 
-async def _until_on_asyncio(start: Callable[[Waiter], None]) -> None:
-    await anyio.lowlevel.checkpoint_if_cancelled()
+class _Arrival:
+    """What a task of asyncio's waits for. The task may be woken for another reason, and wait again."""
+
+    __slots__ = ("over", "waiter")
+
+    def __init__(self, waiter: asyncio.Future[None]) -> None:
+        self.waiter = waiter
+        self.over = False
+
+    def __call__(self) -> None:
+        self.over = True
+        if not self.waiter.done():
+            self.waiter.set_result(None)
+
+
+async def _until_on_asyncio(start: Callable[[Waiter], None], shielded: bool) -> None:
+    if not shielded:
+        await anyio.lowlevel.checkpoint_if_cancelled()
     loop = asyncio.get_running_loop()
-    waiter = loop.create_future()
-    over = False
-
-    def arrived() -> None:
-        nonlocal over
-        over = True
-        if not waiter.done():
-            waiter.set_result(None)
-
-    start(Waiter(loop.call_soon_threadsafe, arrived))
+    arrival = _Arrival(loop.create_future())
+    start(Waiter(loop.call_soon_threadsafe, arrival))
+    del start  # thousands may wait here at once, and what they hold Python's collector goes through again and again
     try:
-        await waiter
+        await arrival.waiter
     except asyncio.CancelledError as first:
         cancelled = first
     else:
@@ -175,19 +185,27 @@ async def _until_on_asyncio(start: Callable[[Waiter], None]) -> None:
     # counts right for `asyncio.timeout` and task groups. The last one is raised: a native one must not be mistaken
     # for a scope's, which swallows its own.
     with anyio.CancelScope(shield=True):
-        while not over:
-            waiter = loop.create_future()
+        while not arrival.over:
+            arrival.waiter = loop.create_future()
             try:
-                await waiter
+                await arrival.waiter
             except asyncio.CancelledError as again:
                 cancelled = again
-    raise cancelled
+    if not (shielded and _is_a_scopes(cancelled)):
+        raise cancelled
 
 
-async def _until_on_trio(start: Callable[[Waiter], None]) -> None:
+def _is_a_scopes(cancelled: asyncio.CancelledError) -> bool:
+    """Whether it is a cancel scope's, which is told again and again, and not of asyncio's own `Task.cancel()`."""
+    told = cancelled.args[0] if cancelled.args else None
+    return isinstance(told, str) and " cancel scope " in told
+
+
+async def _until_on_trio(start: Callable[[Waiter], None], shielded: bool) -> None:
     import trio
 
-    await trio.lowlevel.checkpoint_if_cancelled()
+    if not shielded:
+        await trio.lowlevel.checkpoint_if_cancelled()
     token = trio.lowlevel.current_trio_token()
     arrived = partial(trio.lowlevel.reschedule, trio.lowlevel.current_task())
 
@@ -196,7 +214,8 @@ async def _until_on_trio(start: Callable[[Waiter], None]) -> None:
 
     start(Waiter(token.run_sync_soon, arrived))
     await trio.lowlevel.wait_task_rescheduled(abort)
-    await trio.lowlevel.checkpoint_if_cancelled()
+    if not shielded:
+        await trio.lowlevel.checkpoint_if_cancelled()
 
 
 class DriverThread:

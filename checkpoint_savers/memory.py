@@ -156,15 +156,10 @@ class InMemorySaver(BaseCheckpointSaver):
 
     It needs no opening; `async with InMemorySaver() as saver` works too, and changes nothing.
 
-    Its verbs never wait: a lock keeps threads of the process apart for the microseconds that a dict takes. Those of a
-    subclass may.
+    Its verbs never wait: a lock keeps threads of the process apart for the microseconds that a dict takes.
     """
 
-    waits = False
-
-    def __init_subclass__(cls) -> None:
-        if "waits" not in cls.__dict__:
-            cls.waits = True
+    commit_is_shielded = True  # nothing can cancel what does not wait
 
     def __init__(self, *, codec: Codec | None = None, clock: Callable[[], float] = time.time) -> None:
         super().__init__(codec=codec, clock=clock)

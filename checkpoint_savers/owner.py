@@ -10,7 +10,6 @@ What a process knows of itself it asks for once, and anew after `fork()`: its pa
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from functools import lru_cache
 from typing import NamedTuple
@@ -33,7 +32,13 @@ def this_process(run_id: str) -> Owner:
 def _identity(pid: int) -> tuple[str, str, str]:
     """Of this process: its host, boot, and when it started, in which pid namespace."""
     found = _process(pid)
-    return socket.gethostname(), _boot(), "" if found is None else f"{found.start}@{_namespace()}"
+    return _host(), _boot(), "" if found is None else f"{found.start}@{_namespace()}"
+
+
+def _host() -> str:
+    import socket  # it loads much, which a program that never claims a thread needs not
+
+    return socket.gethostname()
 
 
 if hasattr(os, "register_at_fork"):  # a child in another pid namespace may have its parent's number
@@ -46,7 +51,7 @@ def is_gone(owner: Owner) -> bool:
     True on the owner's own host, when it has booted since, when no process has its pid, when another has, or when
     it is a zombie. False in all other cases: another host, another pid namespace, a platform that does not tell.
     """
-    if owner.host != socket.gethostname():
+    if owner.host != _host():
         return False
     boot = _boot()
     if owner.boot and boot and owner.boot != boot:

@@ -1,8 +1,11 @@
 """An asyncio-native runtime for stateful graphs: supersteps, structured concurrency, durable threads."""
 
+from typing import TYPE_CHECKING
+
+from checkpoint_savers.lazily import exported
+
 from .compiled import PregelProtocol
 from .errors import GraphDrained, GraphInterrupt, NodeError
-from .functional import TaskFuture, entrypoint, task
 from .graph import CompiledStateGraph, StateGraph
 from .managed import IsLastStep, ManagedValue, RemainingSteps
 from .messages import REMOVE_ALL_MESSAGES, MessagesState, RemoveMessage, add_messages
@@ -40,6 +43,9 @@ from .types import (
     StreamWriter,
     TimeoutPolicy,
 )
+
+if TYPE_CHECKING:
+    from .functional import TaskFuture, entrypoint, task
 
 __all__ = [
     "END",
@@ -91,3 +97,9 @@ __all__ = [
     "spend",
     "task",
 ]
+
+__getattr__ = exported(__name__, dict.fromkeys(("TaskFuture", "entrypoint", "task"), ".functional"))
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

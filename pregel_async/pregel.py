@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from checkpoint_savers.abc import BaseCheckpointSaver
-from checkpoint_savers.caches.abc import BaseCache
-from checkpoint_savers.stores.abc import BaseStore
 from checkpoint_savers.upkeep.retention import Retention
 
 from ._core.program import SENDS, Program, Write, build_program
@@ -23,6 +21,10 @@ from .node import NodeBuilder, PregelNode, compile_node
 from .node_policies import RetryPolicies, Timeout, node_policies, seconds_of
 from .policies import Budget, CachePolicy, OnFailure, OnTimeout
 from .types import END, RESERVED, START, All, Command, Names, StreamMode
+
+if TYPE_CHECKING:
+    from checkpoint_savers.caches.abc import BaseCache
+    from checkpoint_savers.stores.abc import BaseStore
 
 __all__ = ["Pregel"]
 

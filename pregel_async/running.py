@@ -15,10 +15,7 @@ import msgspec
 from msgspec import structs
 
 from checkpoint_savers.abc import BaseCheckpointSaver
-from checkpoint_savers.caches.abc import BaseCache
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.stores.abc import BaseStore
-from checkpoint_savers.stores.ops import Item, SearchItem
 from checkpoint_savers.upkeep.retention import Retention
 
 from ._core.isolation import isolate
@@ -87,6 +84,10 @@ from .types import (
     StreamMode,
     StreamWriter,
 )
+
+if TYPE_CHECKING:
+    from checkpoint_savers.caches.abc import BaseCache
+    from checkpoint_savers.stores.abc import BaseStore
 
 InputT = TypeVar("InputT", contravariant=True)
 OutputT = TypeVar("OutputT", covariant=True)
@@ -450,25 +451,25 @@ class Runs(SyncFace[InputT, OutputT]):
         # In a thread that may be left behind: what it runs on the event loop has ended by then.
         return around.fence.admit("a graph", partial(self._run_here, given, call, feed, begun))
 
-    async def _run_here(
+    def _run_here(
         self,
         given: Any,
         call: _Call,
         feed: Feed | None,
         begun: Callable[[Thread], Awaitable[bool]] | None,
-    ) -> Ended:
+    ) -> Coroutine[Any, Any, Ended]:
         settings, outer = call.settings, call.outer
         audience = Audience(
             shown=self._as_shown, feed=feed, codec=self.events_codec, overhears=_overhears(), begun=begun
         )
         if outer is not None:
             keeps = None if self.checkpointer is False else self.checkpointer is True
-            return await run_nested(
+            return run_nested(
                 self._program, given, settings, outer, call.number, self._codec_inside, audience, keeps=keeps
             )
         if feed is not None and feed.keeps:
-            return await self._run_joinable(given, settings, feed, audience)
-        return await run(self._program, given, settings, self._world, self._saver, self._codec, audience)
+            return self._run_joinable(given, settings, feed, audience)
+        return run(self._program, given, settings, self._world, self._saver, self._codec, audience)
 
     async def _run_joinable(self, given: Any, settings: Settings, feed: Feed, audience: Audience) -> Ended:
         """A run that others can join while it goes on."""
@@ -768,6 +769,8 @@ def _own_codec(saver: BaseCheckpointSaver | bool | None, hints: Sequence[Any]) -
 
 def _types(codec: Codec, hints: Sequence[Any]) -> Codec:
     """The codec, with the runtime's types, and those that a graph's annotations name."""
+    from checkpoint_savers.stores.ops import Item, SearchItem  # of long-term memory, which few programs use
+
     for kind in (Send, Command, Interrupt, Overwrite, TimeoutPolicy):
         codec = codec.with_types(kind, tag=f"pregel_async.{kind.__name__}")
     for item in (Item, SearchItem):
@@ -809,7 +812,11 @@ def _checked_retention(retention: object) -> Retention | None:
 
 
 def _checked_cache(cache: BaseCache | None) -> BaseCache | None:
-    if cache is not None and not isinstance(cache, BaseCache):
+    if cache is None:
+        return None
+    from checkpoint_savers.caches.abc import BaseCache
+
+    if not isinstance(cache, BaseCache):
         raise GraphValidationError(f"a cache is a BaseCache (InMemoryCache(), SqliteCache(path)), not {cache!r}")
     return cache
 

@@ -5,14 +5,15 @@ Each finds the running node by a context variable, in the node's own tasks and w
 
 from __future__ import annotations
 
-from typing import Any
-
-from checkpoint_savers.stores.abc import BaseStore
+from typing import TYPE_CHECKING, Any
 
 from ._runtime.context import ExecutionInfo, Runtime, current
 from ._runtime.control import RunControl
 from ._runtime.spending import Amount
 from .types import RunnableConfig, StreamWriter
+
+if TYPE_CHECKING:
+    from checkpoint_savers.stores.abc import BaseStore
 
 __all__ = [
     "ExecutionInfo",

@@ -19,7 +19,6 @@ from ._runtime.context import CURRENT, in_order_of
 from ._runtime.control import RunControl
 from ._runtime.observer import Observer
 from ._runtime.pipe import CAPACITY
-from ._runtime.portal import ELSEWHERE, Portal, WorkerLoop, check_no_loop, here
 from ._runtime.stream import GraphStream
 from .asking import CallOptions, ChunkModes, Modes, Overflow, StreamOptions
 from .parts import GraphOutput, StreamPart
@@ -36,6 +35,9 @@ from .types import (
     StateSnapshot,
     StateUpdate,
 )
+
+if TYPE_CHECKING:
+    from ._runtime.portal import Portal, WorkerLoop  # a program with an event loop needs no other
 
 __all__ = ["SyncFace", "SyncStream", "open_sync"]
 
@@ -188,6 +190,8 @@ class SyncFace(Generic[InputT, OutputT]):
 
         The run starts with the first chunk that is asked for. A bad config raises here, all else while reading.
         """
+        from ._runtime.portal import check_no_loop
+
         check_no_loop("stream()", _ASTREAM)
         source: GraphStream[Any] = self.astream(
             input,
@@ -247,6 +251,8 @@ class SyncFace(Generic[InputT, OutputT]):
         limit: int | None = None,
     ) -> SyncStream[StateSnapshot]:
         """All states of a thread, newest first: `aget_state_history`, read as they are asked for."""
+        from ._runtime.portal import check_no_loop
+
         check_no_loop("get_state_history()", _AHISTORY)
         source = self.aget_state_history(config, filter=filter, before=before, limit=limit)
         assert isinstance(source, AsyncGenerator)
@@ -286,6 +292,8 @@ _AHISTORY = "async for snapshot in graph.aget_state_history(...)"
 def _wait(twin: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
     """Run the async verb where the calling thread's coroutines run, and wait for it."""
     name = twin.__name__
+    from ._runtime.portal import here
+
     where = here(f"{name[1:]}()", f"await graph.{name}(...)")
     with in_order_of(CURRENT.get()):
         return where.call(partial(twin, *args, **kwargs))
@@ -384,6 +392,8 @@ class SyncStream(Iterator[T]):
 
     def _at(self) -> Portal | WorkerLoop:
         """Where the source lives: where the first read came from."""
+        from ._runtime.portal import ELSEWHERE, WorkerLoop, here
+
         now, home = here(self._called, self._instead), self._home
         if home is None:
             self._home = home = now
@@ -427,10 +437,14 @@ class open_sync(Generic[T]):  # noqa: N801  # a verb, which is entered
         self._manager = manager
 
     def __enter__(self) -> T:
+        from ._runtime.portal import here
+
         return here("open_sync()", "async with").call(self._manager.__aenter__)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        from ._runtime.portal import here
+
         leave = partial(self._manager.__aexit__, kind, error, traceback)
         here("open_sync()", "async with").call(leave, closes=True)

@@ -45,7 +45,8 @@ class InMemoryCache(BaseCache):
         """Nothing is held open."""
 
     def __len__(self) -> int:
-        return len(self._entries)
+        with self._lock:  # an entry that takes another's room is there before the other goes
+            return len(self._entries)
 
     async def aget(self, keys: Iterable[FullKey]) -> dict[FullKey, bytes]:
         wanted, now = checked_keys(keys), self.clock()

@@ -15,7 +15,7 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -97,13 +97,16 @@ class Lane(Generic[W]):
         self._under_way: set[str] = set()  # threads
         self._servers = 0
 
-    async def do(self, write: W) -> None:
+    def do(self, write: W, *, shielded: bool = False) -> Awaitable[None]:
         """Have a write stored, and return when it is durable, or raise its error.
+
+        Args:
+            shielded: as in `until`.
 
         Raises:
             SaverClosedError: the saver is not open, or is in another process.
         """
-        await until(lambda waiter: self._driver.submit(write, waiter, partial(self._queue, write)))
+        return until(lambda waiter: self._driver.submit(write, waiter, partial(self._queue, write)), shielded=shielded)
 
     def _queue(self, write: W) -> None:
         if self._servers < self._width:

@@ -48,8 +48,8 @@ class Opened:
         await self._claims.do(wanted)
         return wanted.told()
 
-    async def written(self, held: Held) -> None:
-        await self._writes.do(held)
+    async def written(self, held: Held, *, shielded: bool = False) -> None:
+        await self._writes.do(held, shielded=shielded)
         held.told()
 
     def _closing(self) -> None:

@@ -82,6 +82,8 @@ class PostgresSaver(OpenedAsync, BaseCheckpointSaver):
         ValueError: `schema` is no name, `conn` or `listen` cannot be read, or a number is out of its range.
     """
 
+    commit_is_shielded = True
+
     def __init__(
         self,
         conn: str | psycopg_pool.AsyncConnectionPool[Any],
@@ -304,7 +306,7 @@ class PostgresSaver(OpenedAsync, BaseCheckpointSaver):
         await self._write(claim, Commit(rows=(), expected_head=None, expires_at=expires_at))
 
     async def commit(self, claim: Claim, commit: Commit) -> None:
-        await self._write(claim, commit)
+        await self._write(claim, commit, shielded=True)
         if commit.releases:
             self._taken.pop((claim.thread_id, claim.owner.run_id), None)
 
@@ -315,8 +317,8 @@ class PostgresSaver(OpenedAsync, BaseCheckpointSaver):
         await self._write(claim, None)
         self._taken.pop((claim.thread_id, claim.owner.run_id), None)
 
-    async def _write(self, claim: Claim, commit: Commit | None) -> None:
-        await self._opened().written(Held(claim, commit, self._next))
+    async def _write(self, claim: Claim, commit: Commit | None, *, shielded: bool = False) -> None:
+        await self._opened().written(Held(claim, commit, self._next), shielded=shielded)
 
     async def hear(self, thread_id: str) -> None:
         opened = self._opened()

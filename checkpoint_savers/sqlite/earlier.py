@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
 from ..errors import CorruptCheckpointError, StorageReadOnlyError
 from ..metadata import read_metadata
@@ -30,6 +30,7 @@ from .rows import checked, place, read_owner
 from .upgrade import EARLIER
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 _ROW = "ns, checkpoint_id, parent_id, base_id, step, metadata, frame"
 _RECORD = "ns, checkpoint_id, task_id, idx, kind, frame"
@@ -85,11 +86,11 @@ _ALL_ROWS = (
 _ALL_RECORDS = f"SELECT {_RECORD} FROM records WHERE thread_id = ? ORDER BY checkpoint_id, ns, idx, task_id"
 
 
-def instead(work: Callable[..., T]) -> Callable[..., T]:
+def instead(work: Callable[[sqlite3.Cursor, *Ts], T]) -> Callable[[sqlite3.Cursor, *Ts], T]:
     """A function of `reading`, for a file that may be of an earlier version."""
     before: Callable[..., T] = _BEFORE[work]
 
-    def run(db: sqlite3.Cursor, *args: Any) -> T:
+    def run(db: sqlite3.Cursor, *args: *Ts) -> T:
         return (before if _version(db) in EARLIER else work)(db, *args)
 
     return run

@@ -7,12 +7,12 @@ import os
 import random
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeVar, TypeVarTuple
 
 import anyio
 
@@ -42,6 +42,7 @@ from .ids import write_id
 from .worker import Job, Maker
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class SqliteSaver(Connected, BaseCheckpointSaver):
@@ -60,6 +61,8 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
         busy_timeout: seconds to wait for another process's lock, before `StorageLockedError`.
         clock: as for every saver.
     """
+
+    commit_is_shielded = True
 
     _maker = Maker(
         "SqliteSaver", "saver", "inside 'async with SqliteSaver.from_conn_string(...)', or 'with open_sync(...)'"
@@ -117,14 +120,14 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
         A run that still goes on can store nothing any more; its thread is given up, so that nobody has to wait for it.
         """
         left, self._taken = self._taken, {}
-        await self._disconnect(*[Job(partial(writing.release, claim=claim), writes=True) for claim in left.values()])
+        await self._disconnect(*[Job(writing.release, (claim,), writes=True) for claim in left.values()])
 
     # ---- the port --------------------------------------------------------------------------------------------
 
     async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
-        job = self._writing(lambda db: writing.claim(db, thread_id, owner, now, expires_at))
+        job = self._writing(writing.claim, (thread_id, owner, now, expires_at))
         try:
-            claim = self._taken[thread_id, owner.run_id] = await self._do(job)
+            claim = self._taken[thread_id, owner.run_id] = await self._connection.run(job)
             return claim
         except BaseException:
             # Cancelled, and the claim may have been taken all the same. Its run will never hear of it, and would
@@ -135,30 +138,32 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
             raise
 
     async def renew(self, claim: Claim, *, expires_at: float) -> None:
-        await self._write(lambda db: writing.renew(db, claim, expires_at))
+        await self._connection.run(self._writing(writing.renew, (claim, expires_at)))
 
     async def commit(self, claim: Claim, commit: Commit) -> None:
-        new = [rows.write_row(row, pinned=False) for row in commit.rows]
-        records = [rows.write_record(record) for record in commit.records]
-        events = [rows.write_event(event) for event in commit.events]
-        clears = [(ns, write_id(checkpoint_id), task_id) for ns, checkpoint_id, task_id in commit.clears]
-        head = None if commit.expected_head is None else write_id(commit.expected_head)
-        moved = None if commit.head is None else (commit.head[0], write_id(commit.head[1]))
-        await self._write(
-            lambda db: writing.commit(
-                db, claim, new, head, records, clears, commit.expires_at, commit.releases, moved, events
-            ),
-            frames=(*new, *records, *events),
-        )
+        await self._connection.run(self._committing(claim, commit), shielded=True)
         if commit.releases:
             self._taken.pop((claim.thread_id, claim.owner.run_id), None)
 
+    def _committing(self, claim: Claim, commit: Commit) -> Job[None]:
+        new = tuple([rows.write_row(row, pinned=False) for row in commit.rows])
+        records = tuple([rows.write_record(record) for record in commit.records])
+        events = tuple([rows.write_event(event) for event in commit.events])
+        clears = tuple([(ns, write_id(checkpoint_id), task_id) for ns, checkpoint_id, task_id in commit.clears])
+        head = None if commit.expected_head is None else write_id(commit.expected_head)
+        moved = None if commit.head is None else (commit.head[0], write_id(commit.head[1]))
+        return self._writing(
+            writing.commit,
+            (claim, new, head, records, clears, commit.expires_at, commit.releases, moved, events),
+            size=_size_of(new) + _size_of(records) + _size_of(events),
+        )
+
     async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
         new = [rows.write_record(record) for record in records]
-        await self._write(lambda db: writing.record(db, claim, new, expires_at), frames=new)
+        await self._connection.run(self._writing(writing.record, (claim, new, expires_at), size=_size_of(new)))
 
     async def release(self, claim: Claim) -> None:
-        await self._write(lambda db: writing.release(db, claim))
+        await self._connection.run(self._writing(writing.release, (claim,)))
         self._taken.pop((claim.thread_id, claim.owner.run_id), None)
 
     async def rewrite(self, claim: Claim, change: Rewrite) -> None:
@@ -167,16 +172,17 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
         heads = {ns: None if head is None else write_id(head) for ns, head in change.heads.items()}
         events = [write_id(id) for id in change.events]
         pins = {(ns, write_id(id)): pinned for (ns, id), pinned in change.pins.items()}
-        await self._write(lambda db: upkeep.rewrite(db, claim, gone, new, heads, events, pins), frames=new)
+        job = self._writing(upkeep.rewrite, (claim, gone, new, heads, events, pins), size=_size_of(new))
+        await self._connection.run(job)
 
     async def load(self, claim: Claim, dump: ThreadDump) -> None:
         new = [rows.write_row(row, pinned=row.pinned) for row in dump.rows]
         records = [rows.write_record(record) for record in dump.records]
         events = [rows.write_event(event) for event in dump.events]
         heads = {ns: write_id(head) for ns, head in dump.heads.items()}
-        await self._write(
-            lambda db: upkeep.load(db, claim, heads, new, records, events), frames=(*new, *records, *events)
-        )
+        size = _size_of(new) + _size_of(records) + _size_of(events)
+        job = self._writing(upkeep.load, (claim, heads, new, records, events), size=size)
+        await self._connection.run(job)
 
     async def erase(self, claim: Claim) -> None:
         """As every saver does. The file is rewritten for it, which takes seconds per GB; other processes that write
@@ -193,7 +199,7 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
 
     async def drop(self, claim: Claim) -> None:
         """As every saver does. The file is not rewritten: what comes next takes the room."""
-        await self._write(lambda db: upkeep.erase(db, claim))
+        await self._connection.run(self._writing(upkeep.erase, (claim,)))
         self._taken.pop((claim.thread_id, claim.owner.run_id), None)
 
     async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
@@ -237,13 +243,13 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
 
     async def adelete_thread(self, thread_id: str) -> None:
         now = self.clock()
-        await self._write(lambda db: writing.delete_thread(db, thread_id, now))
+        await self._connection.run(self._writing(writing.delete_thread, (thread_id, now)))
 
     # ---- for operators -----------------------------------------------------------------------------------------
 
     async def size(self) -> DatabaseSize:
         """Bytes of the file, of its log, and of what is free in it."""
-        return await self._do(Job(files.size, writes=False))
+        return await self._connection.run(Job(files.size, writes=False))
 
     async def vacuum(self) -> None:
         """Rewrite the file without the pages that hold nothing. It takes seconds per GB, and as much room on the disk
@@ -252,7 +258,7 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
         Raises:
             StorageFullError, StorageLockedError, StorageReadOnlyError: the file is as it was.
         """
-        await self._do(Job(files.vacuum, writes=True, bare=True))
+        await self._connection.run(Job(files.vacuum, writes=True, bare=True))
 
     async def backup(self, path: str | os.PathLike[str]) -> None:
         """Copy the database, as it is at one moment, to a new file, while runs go on. That file is a database of its
@@ -265,9 +271,9 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
             StorageError: there is something, or the copy cannot be read or written. Nothing was copied.
         """
         target = files.new_file(path)
-        file = await self._do(Job(files.file_of, writes=False))
+        file = await self._connection.run(Job(files.file_of, writes=False))
         if not file:  # in memory: there is no other connection to it
-            await self._do(Job(lambda db: files.copy_now(db.connection, target), writes=False, bare=True))
+            await self._connection.run(Job(lambda db: files.copy_now(db.connection, target), writes=False, bare=True))
             return
         name = self.path if self._is_uri else f"{Path(file).as_uri()}?mode=ro"
         await files.copy(
@@ -276,24 +282,20 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
 
     # ---- inside ------------------------------------------------------------------------------------------------
 
-    async def _read(self, work: Callable[..., T], *args: Any) -> T:
+    def _read(self, work: Callable[[sqlite3.Cursor, *Ts], T], *args: *Ts) -> Coroutine[Any, Any, T]:
         if self._is_earlier:
-            work = earlier.instead(work)
-        return await self._do(Job(lambda db: work(db, *args), writes=False))
+            return self._connection.run(Job(earlier.instead(work), args, writes=False))
+        return self._connection.run(Job(work, args, writes=False))
 
-    async def _write(self, work: Callable[[sqlite3.Cursor], None], *, frames: Sequence[_HasFrame] = ()) -> None:
-        await self._do(self._writing(work, size=sum([len(one.frame) for one in frames])))
-
-    def _writing(self, work: Callable[[sqlite3.Cursor], T], *, size: int = 0) -> Job[T]:
-        return Job(earlier.refuse if self._is_earlier else work, writes=True, size=size)
+    def _writing(self, work: Callable[[sqlite3.Cursor, *Ts], T], args: tuple[*Ts], *, size: int = 0) -> Job[T]:
+        if self._is_earlier:
+            return Job(earlier.refuse, writes=True, size=size)
+        return Job(work, args, writes=True, size=size)
 
     @property
     def _is_earlier(self) -> bool:
         """Whether the file was of an earlier version and could not be written when it was opened."""
         return self._worker is not None and self._worker.prepared != schema.VERSION
-
-    async def _do(self, job: Job[T]) -> T:
-        return await self._connection.run(job)
 
     async def _scrub(self, thread_id: str) -> None:
         """Leave no byte of what is deleted."""
@@ -307,14 +309,19 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
     async def _rewritten(self) -> bool:
         """Rewrite the file, and empty its log. False when others read from that for longer than the busy timeout; all
         have their turn while it waits for them."""
-        emptied = await self._do(Job(files.vacuum, writes=True, bare=True))
+        emptied = await self._connection.run(Job(files.vacuum, writes=True, bare=True))
         deadline = time.monotonic() + self.busy_timeout
         while not emptied and time.monotonic() < deadline:
             await anyio.sleep(random.uniform(0.001, 0.02))
-            emptied = await self._do(Job(files.truncate, writes=True, bare=True))
+            emptied = await self._connection.run(Job(files.truncate, writes=True, bare=True))
         return emptied
 
 
 class _HasFrame(Protocol):
     @property
     def frame(self) -> bytes: ...
+
+
+def _size_of(frames: Sequence[_HasFrame]) -> int:
+    """Bytes."""
+    return sum([len(one.frame) for one in frames]) if frames else 0

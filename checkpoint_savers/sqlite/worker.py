@@ -26,8 +26,9 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple, cast
 
 import aiosqlite
 import anyio
@@ -37,6 +38,7 @@ from ..errors import SaverClosedError
 from .failures import is_about_tables, is_busy, translate
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 MOST_JOBS = 128
 """Of a batch. A commit that waits for the disk has long paid for itself with so many."""
@@ -49,17 +51,27 @@ class Job(Generic[T]):
     """One transaction to be done, and then what came of it.
 
     Args:
-        work: called in the connection's thread, inside the transaction, with a cursor. It may be called again after a
-            rollback, so it changes nothing but the database.
+        work: called in the connection's thread, inside the transaction, with a cursor and `args`. It may be called
+            again after a rollback, so it changes nothing but the database.
+        args: of a job that is made often: a closure over as many is as many objects for Python's collector.
         writes: whether it needs the write lock.
         size: bytes that it is going to write, about.
         bare: it is called outside of any transaction.
     """
 
-    __slots__ = ("bare", "error", "size", "value", "waiter", "work", "writes")
+    __slots__ = ("args", "bare", "error", "size", "value", "waiter", "work", "writes")
 
-    def __init__(self, work: Callable[[sqlite3.Cursor], T], *, writes: bool, size: int = 0, bare: bool = False) -> None:
-        self.work = work
+    def __init__(
+        self,
+        work: Callable[[sqlite3.Cursor, *Ts], T],
+        args: tuple[*Ts] = (),  # type: ignore[assignment]  # no arguments: an empty Ts
+        *,
+        writes: bool,
+        size: int = 0,
+        bare: bool = False,
+    ) -> None:
+        self.work: Callable[..., T] = work
+        self.args: tuple[Any, ...] = args
         self.writes = writes
         self.size = size
         self.bare = bare
@@ -154,13 +166,16 @@ class Worker:
                 await self._driver.join()
             raise self._failure
 
-    async def run(self, job: Job[T]) -> T:
+    async def run(self, job: Job[T], *, shielded: bool = False) -> T:
         """Have a job done, and return its value or raise its error.
+
+        Args:
+            shielded: as in `until`.
 
         Raises:
             SaverClosedError: the worker is not open, or is in another process.
         """
-        await until(lambda waiter: self.submit(job, waiter))
+        await until(partial(self.submit, job), shielded=shielded)
         if job.error is not None:
             try:
                 raise job.error
@@ -289,7 +304,7 @@ class Worker:
         """Give a job a transaction of its own."""
         try:
             self._begin(cursor, "BEGIN IMMEDIATE" if job.writes else "BEGIN")
-            job.value = job.work(cursor)
+            job.value = job.work(cursor, *job.args)
             cursor.execute("COMMIT")
         except BaseException as error:
             job.value = None
@@ -308,7 +323,7 @@ class Worker:
             for job in jobs:
                 cursor.execute("SAVEPOINT job")
                 try:
-                    job.value = job.work(cursor)
+                    job.value = job.work(cursor, *job.args)
                 except BaseException as error:
                     if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.IntegrityError):
                         raise  # SQLite may have rolled back all of it; what a constraint refuses is one statement

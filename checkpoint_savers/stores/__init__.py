@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import InvalidKeyError, InvalidNamespaceError, UnstorableItemError, VectorSearchError
-from .abc import BaseStore
-from .memory import InMemoryStore
+from ..lazily import exported
 from .ops import (
     NOT_PROVIDED,
     GetOp,
@@ -22,9 +21,11 @@ from .ops import (
     SearchOp,
     TTLConfig,
 )
-from .port import Batch, Done, Find, Outcome, Read, Row, Scan, Spaces, Write
 
 if TYPE_CHECKING:
+    from .abc import BaseStore
+    from .memory import InMemoryStore
+    from .port import Batch, Done, Find, Outcome, Read, Row, Scan, Spaces, Write
     from .postgres import PostgresStore as PostgresStore  # not in `__all__`: it needs an extra
     from .sqlite import SqliteStore
 
@@ -61,14 +62,13 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import what has a driver when it is asked for: a program without SQLite never loads it."""
-    if name == "SqliteStore":
-        from .sqlite import SqliteStore
-
-        return SqliteStore
-    if name == "PostgresStore":
-        from .postgres import PostgresStore
-
-        return PostgresStore
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = exported(
+    __name__,
+    {
+        "BaseStore": ".abc",
+        "InMemoryStore": ".memory",
+        "PostgresStore": ".postgres",
+        "SqliteStore": ".sqlite",
+        **dict.fromkeys(("Batch", "Done", "Find", "Outcome", "Read", "Row", "Scan", "Spaces", "Write"), ".port"),
+    },
+)

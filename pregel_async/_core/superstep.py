@@ -25,7 +25,7 @@ model for parallel computation", CACM 33(8), 1990.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -45,7 +45,7 @@ Scope = tuple[str, str]
 class Port(Protocol):
     """What the algorithm asks of the world."""
 
-    async def execute(self, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
+    def execute(self, board: Board, tasks: Sequence[Task]) -> Awaitable[Sequence[Outcome]]:
         """Run the tasks, each on the board as it is; return when all have ended, with their outcomes in the tasks'
         order.
 
@@ -54,7 +54,9 @@ class Port(Protocol):
         """
         ...
 
-    async def checkpoint(self, board: Board, ran: Sequence[Task], upcoming: Sequence[Task]) -> None:
+    async def checkpoint(
+        self, board: Board, ran: Sequence[Task], outcomes: Sequence[Outcome], upcoming: Sequence[Task]
+    ) -> None:
         """Make a finished superstep durable; return when the next may start (rule 6)."""
         ...
 
@@ -136,16 +138,16 @@ async def run(
                 raise ParentCommand(commands)
             return False
         try:
-            writes = collect(tasks, outcomes)
-            update(program, board, tasks, writes)
+            update(program, board, tasks, collect(tasks, outcomes))
         except BaseException as error:
             await port.give_up(tasks, outcomes, error)
             raise
         upcoming = plan(program, board, scope)
-        await port.checkpoint(board, tasks, upcoming)
+        await port.checkpoint(board, tasks, outcomes, upcoming)
         if breakpoints is not None and breakpoints.between(tasks, upcoming):
             return False
         tasks = upcoming
+        del outcomes  # what a run holds while its nodes wait, Python's collector goes through again and again
     return True
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import types
-from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextvars import Context, copy_context
 from functools import partial
@@ -32,7 +31,8 @@ from ..errors import (
 from ..types import Command
 from .context import CURRENT, Around, Running
 from .inplace import watch
-from .loops import NativeCancellations, broken_group, is_native, on_asyncio
+from .log import Log
+from .loops import NativeCancellations, broken_group, is_cancelled_error, is_native, on_asyncio
 from .stopwatch import AttemptWatch
 from .tries import Tries
 from .worker import in_abandonable_thread, in_process, in_thread
@@ -343,20 +343,28 @@ async def _overheard(node: Node, value: Any, running: Running, progress: _Progre
         return await _called(node, value, running, progress, contained=False)
 
 
-async def _called(node: Node, value: Any, running: Running, progress: _Progress, *, contained: bool) -> Any:
+def _called(node: Node, value: Any, running: Running, progress: _Progress, *, contained: bool) -> Awaitable[Any]:
+    """Begin to call the node: what is to be awaited, at once."""
     if running.around.session.watch is not None:
         running.around.session.watch(running)
     injected = running.inject(node.injects) if node.injects else {}
     log = running.around.log
+    if node.flavour == "async" and (log is None or (log.wrote or log.spoke) is None):
+        awaitable = node.call(value, **injected)
+        return awaitable if contained else in_own_context(awaitable, progress.natively_cancelled)
+    return _called_with(injected, log, node, value, running, progress)
+
+
+async def _called_with(
+    injected: dict[str, Any], log: Log | None, node: Node, value: Any, running: Running, progress: _Progress
+) -> Any:
+    """A node that writes to streams, or is a plain function."""
     owes = running if log is not None and (log.wrote or log.spoke) is not None else None
     if log is not None and owes is not None and node.flavour != "sync":
         with running.waiting():
             await log.settle()  # it may never await what it writes, nor anything else; others after it may not either
     if node.flavour == "async":
-        awaitable = node.call(value, **injected)
-        if contained and owes is None:
-            return await awaitable
-        return await in_own_context(awaitable, progress.natively_cancelled, owes)
+        return await in_own_context(node.call(value, **injected), progress.natively_cancelled, owes)
     call = partial(node.call, **injected) if injected else node.call
     if node.flavour == "inline":
         result = copy_context().run(call, value)
@@ -414,7 +422,7 @@ def _drive(
             context.run(coroutine.close)
             raise
         except BaseException as error:
-            if isinstance(error, CancelledError):
+            if is_cancelled_error(error):
                 broken = broken or broken_group(coroutine)
             sent, step = error, coroutine.throw
 

@@ -14,9 +14,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 import anyio
-import anyio.from_thread
 import anyio.lowlevel
-import anyio.to_thread
 
 from .._core.isolation import isolate, own
 from .._core.program import PARENT, Node
@@ -75,8 +73,10 @@ class TaskFuture(Generic[T]):
         if threading.get_ident() == self._loop_thread:
             self._scope.cancel()
         else:
+            from anyio import from_thread
+
             try:
-                anyio.from_thread.run_sync(self._scope.cancel)
+                from_thread.run_sync(self._scope.cancel)
             except RuntimeError as error:
                 raise self._unreachable("cancelled") from error
         self._told = True  # whoever cancels it knows
@@ -105,7 +105,9 @@ class TaskFuture(Generic[T]):
             )
         try:
             if fence is None or self._caller.worker != threading.get_ident():
-                anyio.from_thread.run(self._settle_within, timeout)
+                from anyio import from_thread
+
+                from_thread.run(self._settle_within, timeout)
             else:
                 fence.run(f"the result of task {self._task.node.name!r}", partial(self._settle_within, timeout))
         except OutsideRunError:
@@ -134,7 +136,9 @@ class TaskFuture(Generic[T]):
             # anyio tells a call from a thread of a cancellation that comes while it waits, and not of one before.
             raise anyio.get_cancelled_exc_class()
         # The thread that waits is lent to the others: that of the task is to come out of the same number of threads.
-        threads = anyio.to_thread.current_default_thread_limiter()
+        from anyio import to_thread
+
+        threads = to_thread.current_default_thread_limiter()
         threads.total_tokens += 1
         self._awaited += 1
         try:
@@ -193,7 +197,9 @@ class TaskFuture(Generic[T]):
         if isinstance(self._outcome, Cancelled) and threading.get_ident() != self._loop_thread:
             # The task may have ended with the run that is being cancelled: then so does the thread, and does not fail.
             with contextlib.suppress(RuntimeError):  # a thread of the node's own
-                anyio.from_thread.check_cancelled()
+                from anyio import from_thread
+
+                from_thread.check_cancelled()
         self._told = True
         error = _error_of(self._outcome, self._task)
         if error is not None:
@@ -358,7 +364,9 @@ def call_task(
         return start()
     try:
         with in_order_of(caller):
-            return anyio.from_thread.run_sync(start)
+            from anyio import from_thread
+
+            return from_thread.run_sync(start)
     except OutsideRunError:
         raise
     except RuntimeError as error:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
-from anyio.abc import TaskGroup
 
 from .loops import alone, wait_out
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -17,20 +18,13 @@ T = TypeVar("T")
 async def beside(
     companion: Callable[[], Coroutine[Any, Any, None]],
     work: Callable[[], Awaitable[T]],
-    begun: Callable[[TaskGroup], None] | None = None,
 ) -> T:
     """Work, in place, while the companion runs; it is cancelled when the work has ended. The work's own error leaves as
-    it is, in no group.
-
-    Args:
-        begun: given the group before anything runs in it.
-    """
+    it is, in no group."""
     done: list[T] = []
     failure: BaseException | None = None
     try:
         async with anyio.create_task_group() as group:
-            if begun is not None:
-                begun(group)
             group.start_soon(companion)
             try:
                 done.append(await work())
@@ -59,14 +53,18 @@ class IfLong:
     """
 
     def __init__(self, seconds: float, companion: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        import asyncio
+
         self._companion = companion
         self._task: asyncio.Task[None] | None = None
         self._scope: anyio.CancelScope | None = None
         self._is_over = False
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._begin)
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(seconds, self)
 
-    def _begin(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
+    def __call__(self) -> None:
+        """It has taken that long."""
+        self._task = self._loop.create_task(self._run())
 
     async def _run(self) -> None:
         with anyio.CancelScope() as self._scope:
@@ -80,6 +78,6 @@ class IfLong:
         if self._task is not None:
             if self._scope is not None:
                 self._scope.cancel()
-            over = asyncio.Event()
+            over = anyio.Event()
             self._task.add_done_callback(lambda _: over.set())
             await wait_out(over)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Never, Protocol,
 import msgspec
 
 from checkpoint_savers.records import CheckpointId, TaskId
-from checkpoint_savers.stores.abc import BaseStore
 
 from .._core.board import Board
 from .._core.ids import interrupt_id
@@ -54,6 +53,8 @@ from .writer import Writer
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultedTypeVar
+
+    from checkpoint_savers.stores.abc import BaseStore
 
     ContextT = DefaultedTypeVar("ContextT", default=Any)
 else:

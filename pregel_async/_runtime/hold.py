@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
 import anyio
-from anyio.abc import TaskGroup
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import CheckpointError, StorageError, ThreadBusyError
@@ -21,7 +21,7 @@ from checkpoint_savers.records import CheckpointId, Claim, Commit, Owner, TaskRe
 
 from ..types import Durability, OnConflict
 from .company import IfLong, beside
-from .loops import on_asyncio, wait_out
+from .loops import Event, loop, wait_out
 from .spending import Amounts, SpentBy
 from .world import SystemWorld, World, checkpoint_id
 
@@ -31,31 +31,36 @@ _NO_SHIELD = contextlib.nullcontext()
 
 
 class Apart:
-    """Work that goes on in a task of the run's own, which nothing cancels."""
+    """Work that goes on in a task of its own, which no scope cancels.
 
-    def __init__(self) -> None:
-        self._over = anyio.Event()
+    Attributes:
+        over: set when it has ended.
+        task: the event loop's.
+    """
+
+    def __init__(self, over: Event) -> None:
+        self.over = over
+        self.task: object = None
         self._error: BaseException | None = None
 
     async def do(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do it, and keep what it raises for those who wait."""
         try:
-            with anyio.CancelScope(shield=True):
-                await work()
+            await work()
         except BaseException as error:
             self._error = error
         finally:
-            self._over.set()
+            self.over.set()
 
     async def wait(self) -> None:
         """Wait until it has ended. Raises what it raised."""
-        await self._over.wait()
+        await self.over.wait()
         self.tell()
 
     async def wait_out(self) -> None:
         """The same, however often the waiter is cancelled."""
         try:
-            await wait_out(self._over)
+            await wait_out(self.over)
         finally:
             self.tell()
 
@@ -101,7 +106,8 @@ class Hold:
         self.spent_inside: dict[SpentBy, Amounts] = {}
         self.kept: dict[str, tuple[tuple[str | None, str], bool]] = {}
         self._newest = claim.newest
-        self._group: TaskGroup | None = None
+        self._loop = loop()
+        self._begun: list[Apart] = []
 
     @classmethod
     async def take(
@@ -131,7 +137,16 @@ class Hold:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Give the thread up. What fails in that becomes a note of the error that is on its way, if there is one."""
+        """See what was begun to its end, and give the thread up."""
+        try:
+            for apart in self._begun:
+                if not apart.over.is_set():
+                    await wait_out(apart.over)
+        finally:
+            await self._give_up(error)
+
+    async def _give_up(self, error: BaseException | None) -> None:
+        """What fails in that becomes a note of the error that is on its way, if there is one."""
         if self.released:
             return
         self.released = True
@@ -147,17 +162,13 @@ class Hold:
     async def beside(self, work: Callable[[], Awaitable[T]]) -> T:
         """Work while the claim is kept alive, however long it takes. The work's own error leaves as it is, in no
         group."""
-        if self.durability == "sync" and type(self.world) is SystemWorld and on_asyncio():
-            renewing = IfLong(CLAIM_SECONDS / 3, self._renew)
-            try:
-                return await work()
-            finally:
-                await renewing.end()
-
-        def begun(group: TaskGroup) -> None:
-            self._group = group
-
-        return await beside(self.keep, work, begun)
+        if not (self._loop.is_asyncio and type(self.world) is SystemWorld):
+            return await beside(self.keep, work)
+        renewing = IfLong(CLAIM_SECONDS / 3, self._renew)
+        try:
+            return await work()
+        finally:
+            await renewing.end()
 
     async def keep(self) -> None:
         """Renew the claim from time to time, until cancelled, so that a long superstep does not lose it."""
@@ -178,10 +189,11 @@ class Hold:
             await self.world.sleep(CLAIM_SECONDS / 3)
 
     def start(self, work: Callable[[], Awaitable[None]]) -> Apart:
-        """Begin work that ends before the run does, whatever becomes of the run. For use in what `beside` does."""
-        assert self._group is not None
-        apart = Apart()
-        self._group.start_soon(apart.do, work)
+        """Begin work that ends before the run does, whatever becomes of the run."""
+        apart = Apart(self._loop.event())
+        self._begun = [one for one in self._begun if not one.over.is_set()]
+        self._begun.append(apart)
+        apart.task = self._loop.start(partial(apart.do, work), "storing")
         return apart
 
     async def commit(self, commit: Commit) -> None:
@@ -190,7 +202,7 @@ class Hold:
         if self.broken is not None:
             raise self.broken
         try:
-            with anyio.CancelScope(shield=True) if self.saver.waits else _NO_SHIELD:
+            with _NO_SHIELD if self.saver.commit_is_shielded else anyio.CancelScope(shield=True):
                 await self.saver.commit(self.claim, commit)
         except BaseException as error:
             self.fail(error)

@@ -10,8 +10,6 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any, get_args, get_origin, get_type_hints
 
-from checkpoint_savers.stores.abc import BaseStore
-
 from ..errors import GraphValidationError, NodeError
 from ..types import RunnableConfig, StreamWriter
 from .context import Runtime
@@ -23,11 +21,12 @@ _BY_ANNOTATION: tuple[tuple[Any, str], ...] = (
     (Runtime, "runtime"),
     (RunnableConfig, "config"),
     (StreamWriter, "writer"),
-    (BaseStore, "store"),
 )
 
-
 _OF_HANDLERS: tuple[tuple[Any, str], ...] = (*_BY_ANNOTATION, (NodeError, "error"))
+
+_STORE = ("checkpoint_savers.stores.abc", "BaseStore")
+"""Known by its name: who asks for a store has loaded the class."""
 
 
 def hints_of(call: Callable[..., Any]) -> dict[str, Any]:
@@ -97,12 +96,17 @@ def _what(
         for known, what in by_annotation:
             if kind is known:
                 return what
+        if (getattr(kind, "__module__", ""), getattr(kind, "__qualname__", "")) == _STORE:
+            return "store"
     if isinstance(hint, str):  # not resolved: by its text, as far as that goes
         options = re.sub(r"^(\w+\.)*(Optional|Union|Annotated)\[(.*)\]$", r"\3", hint.strip("\"' "))
         for option in re.split(r"[|,]", options):
+            called = option.partition("[")[0].strip().rpartition(".")[2]
             for known, what in by_annotation:
-                if option.partition("[")[0].strip().rpartition(".")[2] == known.__name__:
+                if called == known.__name__:
                     return what
+            if called == _STORE[1]:
+                return "store"
     return parameter.name if parameter.name in NAMES else None
 
 

@@ -1,21 +1,27 @@
-"""What differs between the event loops, in one place."""
+"""What differs between the event loops, in one place. Each is imported when it runs."""
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
 from functools import cache, partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 import anyio.lowlevel
 import msgspec
 
+if TYPE_CHECKING:
+    import asyncio
+
 
 def on_asyncio() -> bool:
     """Whether the running task is one of asyncio's."""
+    if "asyncio" not in sys.modules:
+        return False
+    import asyncio
+
     try:
         return asyncio.current_task() is not None
     except RuntimeError:
@@ -40,7 +46,8 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True):
         start: starts a task outside of any group, by its work and its name: the one place that does. Keep what it
             returns as long as the task runs. Whoever starts a task owns it: cancels it by a scope that the task enters,
             and waits until it has ended. A reader's task cannot host its stream's run, nor a node that of a task that
-            it calls: no group can stay open there. The work keeps its failures to itself.
+            it calls: no group can stay open there. A commit of "async" is cancelled by nobody, and its hold waits for
+            it: there a group, and a scope in it, would be most of what it costs. The work keeps its failures to itself.
         turn: gives the loop its turn, and notices a cancellation.
         current_task: tells the running task.
         event: makes an event.
@@ -58,22 +65,24 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True):
 
 def loop() -> Loop:
     """The event loop's ways. Ask in a task; what is returned may be used in a callback too."""
-    return _ASYNCIO if on_asyncio() else _on_trio()
+    return _on_asyncio() if on_asyncio() else _on_trio()
 
 
-def _start_on_asyncio(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> object:
-    return asyncio.get_running_loop().create_task(work(), name=name)
+@cache
+def _on_asyncio() -> Loop:
+    import asyncio
 
+    def start(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> object:
+        return asyncio.get_running_loop().create_task(work(), name=name)
 
-# asyncio's own way to give way: the neutral one looks up where it is every time.
-_ASYNCIO = Loop(
-    is_asyncio=True,
-    start=_start_on_asyncio,
-    turn=partial(asyncio.sleep, 0),
-    current_task=asyncio.current_task,
-    event=asyncio.Event,
-    caller=lambda: asyncio.get_running_loop().call_soon_threadsafe,
-)
+    return Loop(
+        is_asyncio=True,
+        start=start,
+        turn=partial(asyncio.sleep, 0),  # asyncio's own way: the neutral one looks up where it is every time
+        current_task=asyncio.current_task,
+        event=asyncio.Event,
+        caller=lambda: asyncio.get_running_loop().call_soon_threadsafe,
+    )
 
 
 @cache
@@ -101,11 +110,12 @@ class NativeCancellations:
     """
 
     def __init__(self, loop: Loop) -> None:
-        self._task = asyncio.current_task() if loop.is_asyncio else None
-        self._before = 0 if self._task is None else self._task.cancelling()
+        task: Any = loop.current_task()
+        self._task = task if loop.is_asyncio else None
+        self._before: int = task.cancelling() if loop.is_asyncio else 0
 
     def __call__(self) -> bool:
-        return self._task is not None and self._task.cancelling() > self._before
+        return self._task is not None and bool(self._task.cancelling() > self._before)
 
     def take_back(self) -> None:
         """Forget one, which was no cancellation of the run."""
@@ -116,13 +126,22 @@ class NativeCancellations:
 def is_native(cancellation: BaseException) -> bool:
     """Whether a cancellation is asyncio's own, and not that of a scope, which is told again and again."""
     told = cancellation.args[0] if cancellation.args else None
-    return isinstance(cancellation, asyncio.CancelledError) and not (isinstance(told, str) and " cancel scope " in told)
+    return is_cancelled_error(cancellation) and not (isinstance(told, str) and " cancel scope " in told)
+
+
+def is_cancelled_error(error: BaseException) -> bool:
+    """Whether it is asyncio's, which scopes raise too; never on trio."""
+    import asyncio
+
+    return isinstance(error, asyncio.CancelledError)
 
 
 def broken_group(coroutine: Any) -> asyncio.TaskGroup | None:
     """The `asyncio.TaskGroup` at whose end a coroutine waits, if it has cancelled the coroutine's task itself because a
     child has failed. Before Python 3.13 it does not take that back, and the task counts as cancelled ever after.
     """
+    import asyncio
+
     while coroutine is not None and sys.version_info < (3, 13):
         if getattr(coroutine, "cr_code", None) is asyncio.TaskGroup.__aexit__.__code__ and coroutine.cr_frame:
             group: asyncio.TaskGroup = coroutine.cr_frame.f_locals["self"]
@@ -148,7 +167,9 @@ async def wait_out(event: Event) -> None:
         while not event.is_set():
             try:
                 await event.wait()
-            except asyncio.CancelledError as error:  # asyncio's own: a scope's stop at the shield
+            except BaseException as error:
+                if not is_cancelled_error(error):  # asyncio's own: a scope's stop at the shield
+                    raise
                 cancelled = error
     if cancelled is not None:
         raise cancelled

@@ -95,8 +95,8 @@ class Outbox:
 
     # ---- storing it --------------------------------------------------------------------------------------------------
 
-    async def commit(self, *, ends: bool) -> None:
-        """A superstep is finished.
+    def commit(self, *, ends: bool) -> Awaitable[None]:
+        """A superstep is finished. Await it at once.
 
         Args:
             ends: nothing is left to run. The root's claim is given up with it.
@@ -104,7 +104,7 @@ class Outbox:
         Raises:
             CheckpointError: of this transaction, or of an earlier one.
         """
-        await self.transact(releases=ends and self.outer is None)
+        return self.transact(releases=ends and self.outer is None)
 
     async def record(self, record: TaskRecord, noted: Callable[[], None]) -> None:
         """A task has finished beside others. Those that finish while a transaction is under way share the next."""
@@ -312,7 +312,9 @@ class Overlapping(Outbox):
         """Begin a transaction with all that waits, in a task of the run's own."""
         assert self._under_way is None
         self._due = False
-        self._under_way = self.hold.start(partial(self._fly, releases))
+        flight = self.hold.start(partial(self._fly, releases))
+        if not flight.over.is_set():  # as it may be, where asyncio's tasks begin eagerly
+            self._under_way = flight
 
     async def _fly(self, releases: bool) -> None:
         try:

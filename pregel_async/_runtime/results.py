@@ -10,18 +10,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import structs
 
-from checkpoint_savers.caches.abc import BaseCache, FullKey, Namespace
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.errors import CorruptCheckpointError, UnstorableValueError
 
 from .._core.program import Node, Write
 from .._core.task import Failed, Finished, Paused, Task
 from .known_by import known_by
+
+if TYPE_CHECKING:
+    from checkpoint_savers.caches.abc import BaseCache, FullKey, Namespace
 
 Settled = Finished | Failed | Paused
 

@@ -50,14 +50,13 @@ from .observer import Observer, RunStarted
 from .part import END
 from .places import Places
 from .results import Results
-from .retaining import Retaining
 from .runner import Runner
 from .spending import Spending
 from .thread import Thread
 from .world import World
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class Settings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One call's settings, validated.
 
     Attributes:
@@ -121,7 +120,7 @@ class Ended(msgspec.Struct, frozen=True):
     interrupts: tuple[Interrupt, ...]
 
 
-class Audience(msgspec.Struct, frozen=True, kw_only=True):
+class Audience(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Who is shown something of a run.
 
     Attributes:
@@ -231,9 +230,11 @@ async def _run(
             return Ended(Board(program) if thread.board is None else thread.board, not asks, tuple(asks))
         this = _port(observed)(program, settings, session, log, thread, "", None, audience=audience, observed=observed)
         if settings.retention is None:
-            return _stopped(session, await hold.beside(lambda: this.go(call)))
+            return _stopped(session, await hold.beside(partial(this.go, call)))
+        from .retaining import Retaining  # few programs prune as they go
+
         retaining = Retaining(hold, settings.retention, keeps_events=feed is not None and feed.keeps)
-        return _stopped(session, await hold.beside(lambda: retaining.after(lambda: this.go(call))))
+        return _stopped(session, await hold.beside(partial(retaining.after, partial(this.go, call))))
 
 
 def _spending(settings: Settings, world: World) -> Spending | None:
@@ -435,7 +436,6 @@ class _Run:
         )
         if log is not None and outer is not None and outer.is_timed:
             log.waiting = outer.waiting
-        self._outcomes: Sequence[Outcome] = ()
         self._interrupts: tuple[Interrupt, ...] = ()
         self._paused = False
         self._board: Board | None = None
@@ -544,22 +544,27 @@ class _Run:
 
     # ---- superstep.Port ----------------------------------------------------------------------------------------------
 
-    async def execute(self, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
+    def execute(self, board: Board, tasks: Sequence[Task]) -> Awaitable[Sequence[Outcome]]:
         hold = self._session.hold
         if hold is not None and hold.broken is not None:  # "async": the last superstep could not be stored
             raise hold.broken
         if self._feed is not None and not tasks[0].node.hidden:
             self._feed.begin()
         if self._log is not None and self._log.planned is not None:
-            await self._log.send(self._log.planned(board, tasks))
-        self._outcomes = outcomes = await self._runner.execute(board, tasks)
-        return outcomes
+            return self._execute_shown(self._log, self._log.planned(board, tasks), board, tasks)
+        return self._runner.execute(board, tasks)
 
-    async def checkpoint(self, board: Board, ran: Sequence[Task], upcoming: Sequence[Task]) -> None:
+    async def _execute_shown(self, log: Log, planned: Told, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
+        await log.send(planned)
+        return await self._runner.execute(board, tasks)
+
+    async def checkpoint(
+        self, board: Board, ran: Sequence[Task], outcomes: Sequence[Outcome], upcoming: Sequence[Task]
+    ) -> None:
         if self._thread is not None and self._log is None:
-            await self._thread.commit(board, ran, self._outcomes, upcoming)
+            await self._thread.commit(board, ran, outcomes, upcoming)
         elif self._thread is not None:
-            await self._commit(self._thread, board, ran, self._outcomes, upcoming, source="loop")
+            await self._commit(self._thread, board, ran, outcomes, upcoming, source="loop")
         elif self._log is not None and self._log.updated is not None:
             await self._runner.show(self._log.updated(board), at_barrier=True)
 
@@ -743,13 +748,15 @@ class _ObservedRun(_Run):
         assert observed is not None  # see `_port`
         return observed
 
-    async def execute(self, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
+    def execute(self, board: Board, tasks: Sequence[Task]) -> Awaitable[Sequence[Outcome]]:
         self._observed.superstep_started(tasks)
-        return await super().execute(board, tasks)
+        return super().execute(board, tasks)
 
-    async def checkpoint(self, board: Board, ran: Sequence[Task], upcoming: Sequence[Task]) -> None:
-        await super().checkpoint(board, ran, upcoming)
-        self._observed.superstep_ended("done", self._outcomes)
+    async def checkpoint(
+        self, board: Board, ran: Sequence[Task], outcomes: Sequence[Outcome], upcoming: Sequence[Task]
+    ) -> None:
+        await super().checkpoint(board, ran, outcomes, upcoming)
+        self._observed.superstep_ended("done", outcomes)
 
     async def pause(self, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
         await super().pause(board, tasks, outcomes)

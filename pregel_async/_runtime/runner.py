@@ -132,17 +132,7 @@ class Runner:
             return await self._within(timeout, board, tasks)
         if len(tasks) > 1:
             return await _Group(self, board, tasks).execute()
-        return (await self._lone(board, tasks[0]),)
-
-    async def _within(self, timeout: float, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
-        """All tasks in a group, however many, which is stopped when the superstep's time is up."""
-        group = _Group(self, board, tasks)
-        watch = Stopwatch(self.around.session.world, run=timeout, expire=group.expire)
-        outcomes = await watch.over(group.execute)
-        return group.timed_out(timeout) if outcomes is None else outcomes
-
-    async def _lone(self, board: Board, task: Task) -> Outcome:
-        """The only task of a superstep, in place."""
+        (task,) = tasks
         outcome = await self.attempt(board, task, self._natively_cancelled, contained=False)
         if isinstance(outcome, Finished):
             if self._natively_cancelled():
@@ -150,9 +140,17 @@ class Runner:
                 # tells it again; what asyncio's `Task.cancel()` told has to be raised here.
                 await anyio.lowlevel.checkpoint_if_cancelled()
                 raise anyio.get_cancelled_exc_class()
-            alone = self.storage is None
-            await self.tell(task, outcome, stored=alone or outcome.replayed, at_barrier=alone)
-        return outcome
+            if self.log is not None:
+                alone = self.storage is None
+                await self.tell(task, outcome, stored=alone or outcome.replayed, at_barrier=alone)
+        return (outcome,)
+
+    async def _within(self, timeout: float, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
+        """All tasks in a group, however many, which is stopped when the superstep's time is up."""
+        group = _Group(self, board, tasks)
+        watch = Stopwatch(self.around.session.world, run=timeout, expire=group.expire)
+        outcomes = await watch.over(group.execute)
+        return group.timed_out(timeout) if outcomes is None else outcomes
 
     async def show(self, told: Told, *, at_barrier: bool) -> None:
         """Let parts go out. A reader who has been waiting for them gets its turn at once, and not after the barrier.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 import types
@@ -13,11 +12,9 @@ from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
 import anyio
-import anyio.from_thread
-import anyio.to_thread
 
 from ..errors import OutsideRunError
-from .loops import loop, on_asyncio, wait_out
+from .loops import is_cancelled_error, loop, on_asyncio, wait_out
 
 T = TypeVar("T")
 
@@ -28,14 +25,18 @@ async def in_thread(call: Callable[[Any], Any], value: Any, stop: Callable[[], o
     Args:
         stop: called before that, on asyncio: what the thread waits for may have to be told.
     """
+    from anyio import to_thread
+
     if not on_asyncio():
         # Boxed: trio takes a function that returns an awaitable for a mistake, and here it may be meant.
-        return (await anyio.to_thread.run_sync(lambda: (call(value),)))[0]
+        return (await to_thread.run_sync(lambda: (call(value),)))[0]
     work = _Work(call, value)
     with anyio.CancelScope() as scope:
         try:
-            return await anyio.to_thread.run_sync(work.run)
-        except asyncio.CancelledError:
+            return await to_thread.run_sync(work.run)
+        except BaseException as error:
+            if not is_cancelled_error(error):
+                raise
             # A cancel scope waits for the thread; asyncio's own `Task.cancel()` does not, and gets here at once.
             if work.give_up():
                 if stop is not None:
@@ -55,7 +56,7 @@ class _Work:
         self._lock = threading.Lock()
         self._given_up = False
         self._started = False
-        self._loop = asyncio.get_running_loop()
+        self._post = loop().caller()
         self.ended = anyio.Event()
 
     def run(self) -> Any:
@@ -70,7 +71,7 @@ class _Work:
                 told = self._given_up
                 self._given_up = True
             if told:
-                self._loop.call_soon_threadsafe(self.ended.set)
+                self._post(self.ended.set)
 
     def give_up(self) -> bool:
         """Whether the call is under way, so that its end has to be waited for."""
@@ -111,12 +112,14 @@ async def in_abandonable_thread(call: Callable[[Any], Any], value: Any, fence: F
     the caller is told of the cancellation, and the fence keeps it from doing more. A `ResourceWarning` names it. Its
     place among the loop's worker threads is free when the function has returned.
     """
+    from anyio import to_thread
+
     work = _Abandonable(call, value)
     await work.limiter.acquire_on_behalf_of(work)
     # The places are counted here: on asyncio, anyio gives that of an abandoned thread away while the thread goes on.
     uncounted = anyio.CapacityLimiter(1)
     try:
-        result = await anyio.to_thread.run_sync(work.run, abandon_on_cancel=True, limiter=uncounted)
+        result = await to_thread.run_sync(work.run, abandon_on_cancel=True, limiter=uncounted)
     except BaseException:
         if work.give_up():
             await fence.close()
@@ -135,7 +138,9 @@ class _Abandonable:
     """A call that is given up before it starts, or goes on alone."""
 
     def __init__(self, call: Callable[[Any], Any], value: Any) -> None:
-        self.limiter = anyio.to_thread.current_default_thread_limiter()
+        from anyio import to_thread
+
+        self.limiter = to_thread.current_default_thread_limiter()
         self.thread = ""
         self._call = call
         self._value = value
@@ -202,7 +207,9 @@ class Fence:
         """Do something on the event loop; for the thread, which waits."""
         self.check(what)
         try:
-            return anyio.from_thread.run(partial(self.admit, what, call))
+            from anyio import from_thread
+
+            return from_thread.run(partial(self.admit, what, call))
         except BaseException:
             if self.closed:
                 raise self._refusal(what) from None

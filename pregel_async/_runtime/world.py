@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import threading
 import time
 from typing import Protocol
@@ -86,6 +85,8 @@ class SystemWorld:
         return int.from_bytes(self._entropy.take(8), "big") >> 2
 
     def jitter(self) -> float:
+        import random
+
         return random.random()
 
 

@@ -8,8 +8,6 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Protocol
 
-import anyio.from_thread
-
 from .._core.task import Task
 from ..errors import OutsideRunError
 from .feed import Feed
@@ -94,7 +92,9 @@ class Writer:
             return _Settled(running, charged) if running.debts else NOTHING
         try:
             if running.fence is None:
-                anyio.from_thread.run(_put, running, told)
+                from anyio import from_thread
+
+                from_thread.run(_put, running, told)
             else:
                 running.fence.run("a stream writer", partial(_put, running, told))
         except OutsideRunError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -92,7 +91,7 @@ def marks(outline: Outline, name: str) -> str:
 
 def printable(text: str) -> str:
     """A text on one line, with nothing in it that would not be seen: no escape of a terminal, nothing XML refuses."""
-    return "".join(one if one.isprintable() else " " if one.isspace() else "\N{REPLACEMENT CHARACTER}" for one in text)
+    return "".join(one if one.isprintable() else " " if one.isspace() else "\ufffd" for one in text)
 
 
 def is_end(name: str) -> bool:
@@ -107,6 +106,8 @@ def cells(text: str) -> int:
 
 def character_cells(character: str) -> int:
     """Columns that a character takes; a mark that goes on the one before takes none."""
+    import unicodedata
+
     if unicodedata.combining(character):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1

@@ -10,13 +10,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Generic, TypeVar, get_args, get_origin, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_origin, overload
 
 import msgspec
 
 from checkpoint_savers.abc import BaseCheckpointSaver
-from checkpoint_savers.caches.abc import BaseCache
-from checkpoint_savers.stores.abc import BaseStore
 from checkpoint_savers.upkeep.retention import Retention
 
 from .._core.program import Node, Write, build_program
@@ -33,6 +31,10 @@ from ..node_policies import RetryPolicies, Timeout, abandons, check_on_timeout, 
 from ..policies import Budget, CachePolicy, OnTimeout
 from ..types import END, START, Command
 from .by_name import elsewhere, with_one
+
+if TYPE_CHECKING:
+    from checkpoint_savers.caches.abc import BaseCache
+    from checkpoint_savers.stores.abc import BaseStore
 
 __all__ = ["CompiledEntrypoint", "entrypoint"]
 

@@ -25,8 +25,6 @@ from typing import (
 import msgspec
 
 from checkpoint_savers.abc import BaseCheckpointSaver
-from checkpoint_savers.caches.abc import BaseCache
-from checkpoint_savers.stores.abc import BaseStore
 from checkpoint_savers.upkeep.retention import Retention
 
 from .._runtime.injection import check_signature, hints_of, injections_of, is_generator
@@ -44,6 +42,9 @@ from .schema import Channel, Managed, Schema, is_schema, merge_channels, read_sc
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
+
+    from checkpoint_savers.caches.abc import BaseCache
+    from checkpoint_savers.stores.abc import BaseStore
 
     StateT = TypeVar("StateT")
     InputT = TypeVar("InputT", default=StateT)

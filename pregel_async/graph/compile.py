@@ -13,13 +13,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from inspect import isawaitable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
 from checkpoint_savers.abc import BaseCheckpointSaver
-from checkpoint_savers.caches.abc import BaseCache
-from checkpoint_savers.stores.abc import BaseStore
 from checkpoint_savers.upkeep.retention import Retention
 
 from .._core.program import PARENT, SENDS, Flavour, Node, Router, Write, build_program
@@ -41,6 +39,10 @@ from ..policies import Budget, OnFailure
 from ..types import END, INTERRUPT, RESERVED, START, All, Command, Send
 from .builder import BranchSpec, CompiledStateGraph, NodeSpec, StateGraph, draw
 from .schema import ROOT, Channel, Schema, as_mapping, coercion, filled_in, input_reader, start_writes
+
+if TYPE_CHECKING:
+    from checkpoint_savers.caches.abc import BaseCache
+    from checkpoint_savers.stores.abc import BaseStore
 
 Builder = StateGraph[Any, Any, Any]
 

@@ -8,6 +8,8 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
+import textwrap
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +31,22 @@ FILES = (
 _MARK = r"# (?:type: ignore\[[\w, -]+\]|pyright: ignore(?:\[[\w, ]+\])?|(?:ruff: )?noqa: [A-Z]+\d+(?:, ?[A-Z]+\d+)*|pragma: no cover)"
 EXEMPTS = re.compile(r"type: ignore|mypy: |pyright: |noqa|pragma: no|\b(?:TODO|FIXME|XXX)\b")
 EXEMPTION = re.compile(rf"(?:{_MARK} *)+ # \S.{{4,}}")
+UNUSED = (
+    "asyncio",
+    "concurrent.futures",
+    "random",
+    "socket",
+    "ssl",
+    "unicodedata",
+    "checkpoint_savers.bridge",
+    "checkpoint_savers.caches.abc",
+    "checkpoint_savers.stores.abc",
+    "checkpoint_savers.upkeep.threads",
+    "pregel_async._runtime.portal",
+    "pregel_async.functional",
+)
+"""What many programs do without, and what others load with the event loop that they run."""
+
 HEAVY = (
     "aiosqlite",
     "sqlite3",
@@ -67,11 +85,70 @@ def test_importing_the_runtime_loads_no_driver_and_no_tool() -> None:
     loaded = set(json.loads(ran.stdout))
     assert {"anyio", "msgspec"} <= loaded
     assert loaded.isdisjoint(HEAVY)
+    assert loaded.isdisjoint(UNUSED)
+    assert len(loaded) <= 290
     assert not any(
         name.startswith(("pregel_async.cli", "pregel_async.serve", "pregel_async.otel", "pregel_async.observing"))
         or name.startswith("checkpoint_savers.sqlite")
         for name in loaded
     )
+
+
+def test_names_that_are_loaded_when_asked_for() -> None:
+    """They are there for `import *` and `dir()`, from any thread, and what is not there is no attribute."""
+    code = """
+        import threading, pregel_async, checkpoint_savers
+        found = []
+        def ask():
+            found.append((pregel_async.entrypoint, checkpoint_savers.InMemoryStore, checkpoint_savers.SqliteSaver))
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(found) == 8 and len(set(found)) == 1, found
+        assert set(pregel_async.__all__) <= set(dir(pregel_async))
+        for package in (pregel_async, checkpoint_savers):
+            names = {}
+            exec(f"from {package.__name__} import *", names)
+            assert set(package.__all__) <= set(names)
+            try:
+                package.nothing
+            except AttributeError as error:
+                assert str(error) == f"module {package.__name__!r} has no attribute 'nothing'"
+            else:
+                raise AssertionError
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, cwd=ROOT)
+
+
+def test_an_item_of_long_term_memory_is_read_by_a_process_that_has_no_store() -> None:
+    """A state may hold what a store has answered: the graph knows its type without the program's having a store."""
+    code = """
+        import anyio, sys
+        from datetime import UTC, datetime
+        from typing import Any, TypedDict
+        from pregel_async import StateGraph
+        from checkpoint_savers import SqliteSaver
+        State = TypedDict("State", {"item": Any})
+        def item(state):
+            from checkpoint_savers.stores import Item
+            now = datetime.now(UTC)
+            return {"item": Item(value={"n": 1}, key="k", namespace=("a",), created_at=now, updated_at=now)}
+        async def main(path, write):
+            async with SqliteSaver.from_conn_string(path) as saver:
+                graph = StateGraph(State).add_node("n", item).set_entry_point("n").compile(saver)
+                if write:
+                    await graph.ainvoke({}, "t")
+                else:
+                    assert "checkpoint_savers.stores.abc" not in sys.modules
+                    assert (await graph.aget_state("t")).values["item"].value == {"n": 1}
+        anyio.run(main, sys.argv[1], sys.argv[2] == "write")
+    """
+    with tempfile.TemporaryDirectory() as place:
+        for act in ("write", "read"):
+            command = [sys.executable, "-c", textwrap.dedent(code), f"{place}/threads.db", act]
+            subprocess.run(command, check=True, cwd=ROOT)
 
 
 def test_the_savers_alone_do_not_load_the_runtime() -> None:

@@ -70,7 +70,9 @@ class Script:
             self.finished.append(tasks[place].node.name)
         return outcomes
 
-    async def checkpoint(self, board: Board, ran: Sequence[Task], upcoming: Sequence[Task]) -> None:
+    async def checkpoint(
+        self, board: Board, ran: Sequence[Task], outcomes: Sequence[Outcome], upcoming: Sequence[Task]
+    ) -> None:
         self.calls.append(f"checkpoint {board.step}")
         self.steps.append(
             Step(

@@ -250,7 +250,7 @@ def test_a_board_that_was_stored_goes_on_the_same(stop: int) -> None:
         tasks = plan(graph, board)
         outcomes = drive(script.execute(board, tasks))
         superstep.update(graph, board, tasks, superstep.collect(tasks, outcomes))
-        drive(script.checkpoint(board, tasks, superstep.plan(graph, board, SCOPE)))
+        drive(script.checkpoint(board, tasks, outcomes, superstep.plan(graph, board, SCOPE)))
     assert script.steps == whole
     assert len(whole) >= 5
 

@@ -49,8 +49,10 @@ def test_the_next_superstep_waits_for_the_checkpoint() -> None:
     """Rule 6: while `checkpoint` has not returned, nothing else is asked of the port."""
 
     class Slow(Script):
-        async def checkpoint(self, board: Board, ran: Sequence[Task], upcoming: Sequence[Task]) -> None:
-            await super().checkpoint(board, ran, upcoming)
+        async def checkpoint(
+            self, board: Board, ran: Sequence[Task], outcomes: Sequence[Outcome], upcoming: Sequence[Task]
+        ) -> None:
+            await super().checkpoint(board, ran, outcomes, upcoming)
             await Pause()
             self.calls.append("stored")
 
@@ -231,7 +233,9 @@ def test_a_failure_to_store_is_not_a_failed_superstep() -> None:
     """P4: if storage fails, the run stops at that barrier with that error; there is no superstep to give up."""
 
     class Broken(Script):
-        async def checkpoint(self, board: Board, ran: Sequence[Task], upcoming: Sequence[Task]) -> None:
+        async def checkpoint(
+            self, board: Board, ran: Sequence[Task], outcomes: Sequence[Outcome], upcoming: Sequence[Task]
+        ) -> None:
             raise OSError("disk full")
 
     graph = chain(2)

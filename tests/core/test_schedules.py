@@ -96,7 +96,7 @@ class Restoring(Script):
                     raise GraphRecursionError(LIMIT, board.step, superstep.names_of(tasks))
                 outcomes = drive(self.execute(board, tasks))
                 superstep.update(self.program, board, tasks, superstep.collect(tasks, outcomes))
-                drive(self.checkpoint(board, tasks, superstep.plan(self.program, board, SCOPE)))
+                drive(self.checkpoint(board, tasks, outcomes, superstep.plan(self.program, board, SCOPE)))
         except (ValueError, InvalidUpdateError, GraphRecursionError, ExceptionGroup) as error:
             return self.steps, told(error)
         raise AssertionError
@@ -144,8 +144,8 @@ def test_boards_are_sparse_and_consistent(made: RandomProgram) -> None:
     graph = made.build()
 
     class Checking(Script):
-        async def checkpoint(self, board: Board, ran: Any, upcoming: Any) -> None:
-            await super().checkpoint(board, ran, upcoming)
+        async def checkpoint(self, board: Board, ran: Any, outcomes: Any, upcoming: Any) -> None:
+            await super().checkpoint(board, ran, outcomes, upcoming)
             holding = {name for name, channel in board.channels.items() if channel.checkpoint() is not MISSING}
             assert set(board.versions) == holding
             assert all(0 < version <= board.clock for version in board.versions.values())

@@ -25,6 +25,7 @@ import pregel_async._runtime.hold as hold_module
 from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import CorruptCheckpointError, StorageError, UnstorableValueError
+from checkpoint_savers.records import Claim
 from pregel_async import START, CompiledStateGraph, Send, StateGraph
 from pregel_async._runtime.company import IfLong
 from pregel_async.errors import (
@@ -539,9 +540,32 @@ async def test_a_companion_that_had_no_time_to_begin() -> None:
         begun.append(1)
 
     late = IfLong(60, companion)
-    late._begin()
+    late()
     await late.end()
     assert not begun
+
+
+async def test_what_a_run_has_begun_to_store(world: TestWorld) -> None:
+    """P6, P7: it has ended before the thread is given up, however the run is cut off."""
+    done: list[str] = []
+
+    class Telling(InMemorySaver):
+        async def release(self, claim: Claim) -> None:
+            done.append("given up")
+            await super().release(claim)
+
+    async def store() -> None:
+        for _ in range(10):
+            await anyio.lowlevel.checkpoint()
+        done.append("stored")
+
+    with anyio.CancelScope() as scope:
+        async with await hold_module.Hold.take(Telling(), world, "t", "reject", "async") as hold:
+            hold.start(store)
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert scope.cancelled_caught
+    assert done == ["stored", "given up"]
 
 
 async def test_a_heartbeat_that_came_too_late(

@@ -35,6 +35,7 @@ BOARD = "pregel_async/_core/board.py"
 IDS = "pregel_async/_core/ids.py"
 MEMORY = "checkpoint_savers/memory.py"
 BRIDGE = "checkpoint_savers/bridge.py"
+SAVERS_ABC = "checkpoint_savers/abc.py"
 FRAME = "checkpoint_savers/codec/frame.py"
 ENCODER = "pregel_async/_runtime/encoder.py"
 GROWTH = "checkpoint_savers/growth.py"
@@ -79,7 +80,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "shield-of-release",
         "P6, P7: a cancelled run leaves its thread busy",
         HOLD,
-        "Hold.__aexit__",
+        "Hold._give_up",
         SHIELD,
         NO_SHIELD,
         ("tests/durability/test_begun_is_finished.py::test_giving_the_thread_up",),
@@ -135,7 +136,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "P7, P13: an asyncio task that is cancelled leaves while the driver goes on with its commit",
         BRIDGE,
         "_until_on_asyncio",
-        "while not over:",
+        "while not arrival.over:",
         "while False:",
         ("tests/savers/test_bridge.py::test_a_cancelled_scope_waits",),
     ),
@@ -443,7 +444,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "P4: a superstep starts before the one before it is stored",
         SUPERSTEP,
         "run",
-        "await port.checkpoint(board, tasks, upcoming)",
+        "await port.checkpoint(board, tasks, outcomes, upcoming)",
         "pass",
         ("tests/core/test_run.py::test_the_next_superstep_waits_for_the_checkpoint",),
     ),
@@ -1184,13 +1185,31 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     # ---- what waits for nothing -------------------------------------------------------------------------------------
     Fault(
-        "waits-of-subclasses",
+        "shield-of-subclasses",
         "P3, P7: a saver made of the one in memory waits in its commit, and a cancellation cuts that off",
-        MEMORY,
-        "InMemorySaver.__init_subclass__",
-        "cls.waits = True",
+        SAVERS_ABC,
+        "BaseCheckpointSaver.__init_subclass__",
+        "cls.commit_is_shielded = False",
         "pass",
-        ("tests/durability/test_memory_subclass.py::test_a_commit_that_waits_is_not_cut_off",),
+        ("tests/durability/test_commits_of_subclasses.py::test_a_commit_that_waits_is_not_cut_off",),
+    ),
+    Fault(
+        "begun-and-left",
+        "P7: a run ends while what it has begun to store goes on",
+        HOLD,
+        "Hold.__aexit__",
+        "await wait_out(apart.over)",
+        "pass",
+        ("tests/durability/test_two_writers.py::test_what_a_run_has_begun_to_store",),
+    ),
+    Fault(
+        "shielded-wait-raises",
+        "P3, P7: a commit that was stored is told as cancelled, so that its run takes it for not stored",
+        BRIDGE,
+        "_until_on_asyncio",
+        "not (shielded and _is_a_scopes(cancelled))",
+        "True",
+        ("tests/savers/test_bridge.py::test_shielded",),
     ),
     Fault(
         "identity-after-fork",

@@ -84,9 +84,11 @@ class ForgetsWhenClosed(InMemorySaver):
 @caught_by("test_a_live_claim_refuses_others", "test_one_of_many_claims_wins", "test_a_run_owns_the_thread")
 class RefusesNobody(InMemorySaver):
     async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
-        if thread_id in self._threads:
+        try:
+            return await super().claim(thread_id, owner, now=now, expires_at=expires_at)
+        except ThreadBusyError:
             self._threads[thread_id].owner = None
-        return await super().claim(thread_id, owner, now=now, expires_at=expires_at)
+            return await super().claim(thread_id, owner, now=now, expires_at=expires_at)
 
     async def adelete_thread(self, thread_id: str) -> None:
         self._threads.pop(thread_id, None)

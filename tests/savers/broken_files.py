@@ -78,12 +78,19 @@ class Filed(InMemorySaver):
         self.put()
 
 
+def linger(folder: Path) -> None:
+    """A moment that is as long as all the rest: of a few places to die at, some are in it."""
+    for _ in range(300):
+        folder.exists()
+
+
 @caught_by("test_killed_in_the_midst")
 class WritesInPlace(Filed):
     """There is a moment at which the file is empty."""
 
     def put(self) -> None:
         with (self.folder / "threads").open("wb") as file:
+            linger(self.folder)
             file.write(pickle.dumps(self._threads))
 
 
@@ -103,6 +110,7 @@ class WritesTwoFiles(Filed):
         new = self.folder / "new events"
         new.write_bytes(pickle.dumps(events))
         new.replace(self.folder / "events")
+        linger(self.folder)
         for one in self._threads.values():
             one.events, one.event_order = {}, []
         super().put()

@@ -130,6 +130,51 @@ async def test_a_scope_that_was_cancelled_before() -> None:
 
 
 @anyio_only
+async def test_shielded() -> None:
+    """P7: no scope keeps it from returning; the cancellation is told where the caller waits next."""
+    work = Work()
+    done: list[str] = []
+
+    async def wait() -> None:
+        await until(work.start, shielded=True)
+        done.append("returned")
+        await anyio.lowlevel.checkpoint()
+        done.append("went on")
+
+    async with anyio.create_task_group() as outer:
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait)
+            await turns()
+
+            async def end_later() -> None:
+                await turns()
+                assert not done
+                work.end()
+
+            outer.start_soon(end_later)
+            group.cancel_scope.cancel()
+    assert done == ["returned"]
+
+
+@anyio_only
+async def test_shielded_in_a_scope_that_was_cancelled_before() -> None:
+    """P7: it begins all the same, and returns."""
+    work = Work()
+    returned = False
+
+    def start(waiter: Waiter) -> None:
+        work.start(waiter)
+        tell([waiter])
+
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await until(start, shielded=True)
+        returned = True
+        await anyio.lowlevel.checkpoint()
+    assert scope.cancelled_caught and work.begun and returned
+
+
+@anyio_only
 async def test_a_shield() -> None:
     """P7: under a shield of its caller it works where all is cancelled, and is not cancelled."""
     work = Work()
@@ -273,6 +318,18 @@ class TestNative:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert not after
+
+    async def test_shielded(self) -> None:
+        """P7: no shield keeps `Task.cancel()` off: it is raised when the other side has ended."""
+        work = Work()
+        task = asyncio.ensure_future(until(work.start, shielded=True))
+        await turns()
+        task.cancel()
+        await turns()
+        assert not task.done()
+        work.end()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
     async def test_told_and_cancelled_in_one_turn(self) -> None:
         """P7: told already, and cancelled before it could go on: cancelled."""

@@ -298,12 +298,17 @@ async def test_cancelling_a_caller_does_not_tear_the_batch(saver: PostgresSaver)
     """P7: of a batch half of whose callers are cancelled, all is stored, and the cancelled know it when they end."""
     held = await claims(saver, 20)
     fates = Fates()
+
+    async def run(claim: Claim) -> None:
+        await saver.commit(claim, commit(row(2, 1), head=1))
+        await anyio.lowlevel.checkpoint()
+
     async with stopped(saver) as go:
         async with anyio.create_task_group() as group:
             with anyio.CancelScope() as scope:
                 async with anyio.create_task_group() as cancelled:
                     for claim in held[:10]:
-                        cancelled.start_soon(saver.commit, claim, commit(row(2, 1), head=1))
+                        cancelled.start_soon(run, claim)
                     for claim in held[10:]:
                         group.start_soon(fates.watch, claim.thread_id, saver.commit(claim, commit(row(2, 1), head=1)))
                     await turns()

@@ -366,11 +366,14 @@ async def test_one_of_many_is_cancelled(saver: SqliteSaver) -> None:
     """P7: its commit is stored with the others', before it is told; they do not notice."""
     claims = await claims_of(saver, 10)
     told: list[int] = []
+    went_on: list[int] = []
     cancelled: list[bool] = []
 
     async def run(number: int) -> None:
         await saver.commit(claims[number], commit(row(1)))
         told.append(number)
+        await turns()
+        went_on.append(number)
 
     async def run_cancelled() -> None:
         async with anyio.create_task_group() as group:
@@ -385,7 +388,8 @@ async def test_one_of_many_is_cancelled(saver: SqliteSaver) -> None:
         group.start_soon(run_cancelled)
         await turns(20)
         assert not cancelled
-    assert sorted(told) == [0, 1, 2, 3, 5, 6, 7, 8, 9] and cancelled == [True]
+    assert sorted(told) == [*range(10)] and cancelled == [True]
+    assert sorted(went_on) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
 
 
 async def test_what_needs_no_transaction_comes_in_its_turn(saver: SqliteSaver) -> None:

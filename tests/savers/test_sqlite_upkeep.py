@@ -155,6 +155,7 @@ async def test_a_backup_never_tears(saver: SqliteSaver, path: Path, tmp_path: Pa
 
         async def write() -> None:
             while True:
+                await anyio.lowlevel.checkpoint()  # a commit is none
                 last = stored[0]
                 await saver.commit(
                     claim,
