@@ -435,12 +435,12 @@ def split_map(data: bytes) -> dict[bytes, bytes]:
 
 def joined(parts: Sequence[bytes]) -> bytes:
     """The list of these elements, encoded."""
-    return array_header(len(parts)) + b"".join(parts) if parts else _EMPTY
+    return b"".join((array_header(len(parts)), *parts)) if parts else _EMPTY  # a sum would copy them once more
 
 
 def joined_map(parts: dict[bytes, bytes]) -> bytes:
     """The dict of these entries, encoded."""
-    return map_header(len(parts)) + b"".join(_flat(parts.items()))
+    return b"".join((map_header(len(parts)), *_flat(parts.items())))
 
 
 def body(data: bytes) -> bytes:

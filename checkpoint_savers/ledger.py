@@ -417,10 +417,11 @@ class Reader:
         way = self.way(checkpoint_id, self._states)
         start = self._states.get(way[-1])
         state = State.empty() if start is None else start.copy()
+        milestone = next((at for at in way[:-1] if self._entries[at].since), None)  # the last one
         for at in reversed(way if start is None else way[:-1]):
             stored = self._entries[at]
             state.apply(stored, self._values(at, stored, state))
-            if at != checkpoint_id and (self._keeps or stored.full or stored.since):  # others start there
+            if at != checkpoint_id and (self._keeps or stored.full or at == milestone):  # others start there
                 self._states[at] = state.copy()
         self._states[checkpoint_id] = state
         return state

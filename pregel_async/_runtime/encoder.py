@@ -96,8 +96,7 @@ class Encoder:
                 and all(map(is_, held, stored))
                 and not any(map(is_opaque, map(type, more)))
             ):
-                if more:
-                    value = appended(value, len(held), self.codec.encode(more, channel=name))
+                value = appended(value, len(held), self.codec.encode(more, channel=name))
                 self._last[name] = stored, value
                 return value
         data = self.codec.encode(stored, channel=name)

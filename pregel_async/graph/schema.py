@@ -206,6 +206,7 @@ def input_reader(schema: Schema, channel: str, *, ignore_unknown: bool) -> Calla
     """Checks a call's input against the input schema, and puts it on the start channel."""
     if schema.root:
         return _root_reader(schema, channel)
+    hints, validated = schema.hints, is_model(schema.type)  # by the model itself
 
     def read(given: Any) -> list[Write]:
         values = as_mapping(schema, given)
@@ -216,7 +217,7 @@ def input_reader(schema: Schema, channel: str, *, ignore_unknown: bool) -> Calla
             )
         kept: dict[str, Any] = {}
         for key, value in values.items():
-            if key not in schema.hints:
+            if key not in hints:
                 if ignore_unknown:
                     continue
                 if key in schema.managed:
@@ -227,11 +228,10 @@ def input_reader(schema: Schema, channel: str, *, ignore_unknown: bool) -> Calla
                     f"the input has a key {key!r} that {schema.type.__qualname__} does not know; it knows "
                     f"{', '.join(schema.keys)}. compile(unknown_keys='ignore') drops such keys."
                 )
-            validated = is_model(schema.type)  # by the model itself
-            if not validated and not _can_be_meant(schema, key, value):
+            if not (type(value) is hints[key] or validated or _can_be_meant(schema, key, value)):
                 raise InvalidInputError(
                     f"input {key!r} is a {type(value).__name__}, and {schema.type.__qualname__} says "
-                    f"{named(schema.hints[key])}"
+                    f"{named(hints[key])}"
                 )
             kept[key] = value
         return [(channel, kept)]

@@ -173,6 +173,8 @@ def told(state: Any) -> bool:
     return bool(state["jokes"][0].endswith(" a" * BUMPS))
 
 
+READS = 3  # of a thread's state, one after another: their mean counts
+
 WIDE = ("one", "two", "three", "four", "five", "six")  # one, two, three and four, five, six, and again
 
 

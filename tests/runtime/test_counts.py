@@ -21,7 +21,7 @@ from typing import Annotated, Any, TypedDict
 import anyio
 import pytest
 
-from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, SqliteSaver
+from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, SqliteSaver, growth
 from checkpoint_savers.sqlite.worker import Job, Worker
 from pregel_async import END, START, Send, StateGraph
 
@@ -34,6 +34,9 @@ CALLS = {
 }
 """Python's and C's functions that a superstep of one node calls in the loop's thread, by saver: at most."""
 
+FIRST = {"asyncio": 455, "trio": 810}
+"""As many until a stream of updates shows its first chunk: at most."""
+
 MORE = {"asyncio": 1.05, "trio": 1.4}
 """How many more a superstep or task may make among twice as many. On trio tasks take turns as chance has it."""
 
@@ -45,6 +48,10 @@ class State(TypedDict):
 class Fan(TypedDict):
     n: int
     out: Annotated[list[int], operator.add]
+
+
+class Talk(TypedDict):
+    messages: Annotated[list[str], operator.add]
 
 
 async def increment(state: State) -> State:
@@ -60,6 +67,19 @@ def chain(nodes: int, saver: BaseCheckpointSaver | None = None) -> Any:
         before = f"n{place}"
     builder.add_edge(before, END)
     return builder.compile(saver)
+
+
+def talk(length: int, saver: BaseCheckpointSaver) -> Any:
+    """A message for each superstep until there are so many; at least one."""
+
+    def say(state: Talk) -> Any:
+        return {"messages": [f"message {len(state['messages'])}" * 8]}
+
+    builder = StateGraph(Talk)
+    builder.add_node("say", say)
+    builder.add_edge(START, "say")
+    builder.add_conditional_edges("say", lambda state: "say" if len(state["messages"]) < length else END)
+    return builder.compile(saver, blocking=False)
 
 
 def fan(waits: bool = False) -> Any:
@@ -139,6 +159,35 @@ async def test_calls_of_a_superstep(name: str, anyio_backend_name: str, tmp_path
     assert second <= MORE[anyio_backend_name] * first
 
 
+async def test_calls_of_a_key_of_the_input() -> None:
+    """Checking a key, and putting it on the board, is all that it costs."""
+    total = {}
+    for keys in (50, 150):
+        make: Any = TypedDict  # of keys that no checker can know
+        given = dict.fromkeys([f"k{place}" for place in range(keys)], 0)
+        builder = StateGraph(make("Wide", dict.fromkeys(given, int)))
+        builder.add_node("look", lambda state: {})
+        graph = builder.add_edge(START, "look").compile(blocking=False)
+        total[keys] = (await calls(partial(graph.ainvoke, given))).total()
+    assert total[150] - total[50] <= 17 * 100
+
+
+async def test_calls_until_the_first_chunk(anyio_backend_name: str) -> None:
+    counts: Counter[str] = Counter()
+
+    async def first() -> None:
+        with counted(counts):
+            stream = graph.astream({"x": 0}, stream_mode="updates")
+            await anext(aiter(stream))
+        await stream.aclose()
+
+    graph = chain(3)
+    await first()
+    counts.clear()
+    await first()
+    assert counts.total() <= FIRST[anyio_backend_name]
+
+
 @pytest.mark.parametrize("waits", [False, True])
 async def test_calls_of_a_task(waits: bool, anyio_backend_name: str) -> None:
     """A task of a fan-out makes no more calls when there are more of them; least of all when it waits for nothing."""
@@ -205,6 +254,19 @@ async def test_one_hop_for_each_superstep(tmp_path: Path, monkeypatch: pytest.Mo
             await chain(nodes, saver).ainvoke({"x": 0}, f"t{nodes}")
             found.append(jobs)
     assert found == [7, 17]  # the claim, the input with the hidden start, and each superstep
+
+
+async def test_going_on_with_a_long_list_does_not_take_it_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P10: what a superstep adds to a list is stored; where its elements begin and end is asked of no other."""
+    graph, config = talk(200, InMemorySaver()), {"configurable": {"thread_id": "t"}}
+    await graph.ainvoke({"messages": []}, config)
+    taken: list[bytes] = []
+    split = growth.split
+    monkeypatch.setattr(growth, "split", lambda data: taken.append(data) or split(data))
+    for again in range(2):
+        result = await graph.ainvoke({"messages": []}, config)
+        assert len(result["messages"]) == 201 + again
+    assert not taken
 
 
 async def test_one_row_for_each_superstep() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 
 from ..workloads import (
+    READS,
     SUBJECT,
     WIDE,
     Case,
@@ -280,7 +281,8 @@ class Driver:
             size = file_size(store.path) / runs
             await state_of(thread)
             lap("size")
-            read = (await state_of(thread))["messages"]
+            for _ in range(READS):
+                read = (await state_of(thread))["messages"]
             lap("read")
             count = len(await store.all(thread))
             lap("list")
@@ -293,6 +295,7 @@ class Driver:
             lap("resume")
             assert len(read) == len(listed[-1]) == n == count
             figures = lap.milliseconds("read", "list", "look", "resume")
+            figures["read_ms"] /= READS
             return {"us": lap.seconds["say"] / n * 1e6, "file_mb": size / 1e6, **figures}
 
         return Case(run=run, units=n, right=bool, figures=lambda result: result)
