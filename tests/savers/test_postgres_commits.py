@@ -126,19 +126,20 @@ async def test_each_verb_is_one_round_trip(saver: PostgresSaver, proxy: Proxy) -
     assert await costs(saver.threads()) == 1
 
 
-async def test_no_connection_is_held_between_verbs(saver: PostgresSaver, schema: str) -> None:
+async def test_no_connection_is_held_between_verbs(proxy: Proxy, schema: str) -> None:
     """While a node runs, its claim holds no connection, no transaction and no lock."""
-    claim = await take(saver)
-    await saver.commit(claim, commit(row(1)))
-    assert saver._source.pool is not None
-    stats = saver._source.pool.get_stats()
-    assert stats["pool_available"] == stats["pool_size"]
-    found = execute(
-        "SELECT count(*) FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace "
-        "WHERE n.nspname = %s",
-        schema,
-    )
-    assert found == [(0,)]
+    async with PostgresSaver.from_conn_string(proxy.url, schema=schema, pool_size=1, writers=1) as saver:
+        claim = await take(saver)
+        await saver.commit(claim, commit(row(1)))
+        assert saver._source.pool is not None
+        stats = saver._source.pool.get_stats()
+        assert stats["pool_available"] == stats["pool_size"] == 1
+        found = execute(
+            "SELECT count(*) FROM pg_locks l JOIN pg_class c ON c.oid = l.relation "
+            "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s",
+            schema,
+        )
+        assert found == [(0,)]
 
 
 # ---- together -------------------------------------------------------------------------------------------------------
