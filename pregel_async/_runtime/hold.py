@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -14,7 +15,7 @@ import anyio
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import CheckpointError, StorageError, ThreadBusyError
-from checkpoint_savers.holding import CLAIM_SECONDS, take
+from checkpoint_savers.holding import CLAIM_SECONDS, give_up, take
 from checkpoint_savers.owner import this_process
 from checkpoint_savers.records import CheckpointId, Claim, Commit, Owner, TaskRecord
 
@@ -148,9 +149,8 @@ class Hold:
     ) -> None:
         """See what was begun to its end, and give the thread up."""
         try:
-            for apart in self._begun:
-                if not apart.over.is_set():
-                    await wait_out(apart.over)
+            while begun := [apart.over for apart in self._begun if not apart.over.is_set()]:
+                await wait_out(*begun)
         finally:
             await self._give_up(error)
 
@@ -160,8 +160,8 @@ class Hold:
             return
         self.released = True
         try:
-            with anyio.CancelScope(shield=True):
-                await self.saver.release(self.claim)
+            # Apart: no shield keeps `Task.cancel()` off, and the thread would stay claimed until the claim lapses.
+            await self.start(partial(self.saver.release, self.claim)).wait_out()
         except CheckpointError as second:
             if error is None or isinstance(error, anyio.get_cancelled_exc_class()):
                 raise
@@ -283,8 +283,7 @@ async def _take_or_pause(
         await beside(hear, attempt)
     except BaseException:
         if claim is not None:
-            with anyio.CancelScope(shield=True):
-                await saver.release(claim)
+            await give_up(saver, claim)
         raise
     return claim
 

@@ -171,16 +171,17 @@ def alone(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return group.exceptions[0] if len(group.exceptions) == 1 else group
 
 
-async def wait_out(event: Event) -> None:
-    """Wait for an event even when cancelled meanwhile, by a scope or natively; a native one goes on afterwards."""
+async def wait_out(*events: Event) -> None:
+    """Wait for all events even when cancelled meanwhile, by a scope or natively; a native one goes on afterwards."""
     cancelled: BaseException | None = None
     with anyio.CancelScope(shield=True):
-        while not event.is_set():
-            try:
-                await event.wait()
-            except BaseException as error:
-                if not is_cancelled_error(error):  # asyncio's own: a scope's stop at the shield
-                    raise
-                cancelled = error
+        for event in events:
+            while not event.is_set():
+                try:
+                    await event.wait()
+                except BaseException as error:
+                    if not is_cancelled_error(error):  # asyncio's own: a scope's stop at the shield
+                        raise
+                    cancelled = error
     if cancelled is not None:
         raise cancelled

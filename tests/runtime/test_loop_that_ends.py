@@ -74,6 +74,38 @@ async def test_a_run(kind: type[InMemorySaver], durability: Any, turn: int) -> N
     assert await graph.ainvoke(None if stands.next else {"x": 0}, "t") == {"x": 3}
 
 
+@pytest.mark.parametrize("turn", range(16))
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+async def test_a_run_of_several(durability: Any, turn: int) -> None:
+    """P7, P9: who was cancelled is told so, and not that a node has cancelled itself."""
+    graph = StateGraph(State)
+    for name in "abc":
+        graph.add_node(name, lambda _: anyio.lowlevel.checkpoint()).add_edge(START, name)
+    compiled = graph.compile(InMemorySaver())
+    await all_cancelled_at(turn, lambda: compiled.ainvoke({"x": 3}, "t", durability=durability))
+    assert not any(each.error for each in (await compiled.aget_state("t")).tasks)
+
+
+@pytest.mark.parametrize("turn", range(30))
+async def test_a_run_that_is_cancelled_on_and_on(turn: int) -> None:
+    """P6, P7: it gives its thread up, whatever its saver does about that."""
+
+    class Slow(Far):
+        async def release(self, claim: Claim) -> None:
+            await anyio.lowlevel.checkpoint()
+            await super().release(claim)
+
+    graph = chain(Slow())
+    task = asyncio.ensure_future(graph.ainvoke({"x": 0}, "t"))
+    for _ in range(turn):
+        await asyncio.sleep(0)
+    while not task.done():
+        task.cancel()
+        await asyncio.sleep(0)
+    stands = await graph.aget_state("t")
+    assert await graph.ainvoke(None if stands.next else {"x": 0}, "t") == {"x": 3}
+
+
 @pytest.mark.parametrize("turn", range(8))
 async def test_a_stream(turn: int) -> None:
     """P7: the reader of a run that never began is told that it was cancelled."""
