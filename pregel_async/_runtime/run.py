@@ -56,7 +56,7 @@ from .thread import Thread
 from .world import World
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """One call's settings, validated.
 
     Attributes:
@@ -120,7 +120,7 @@ class Ended(msgspec.Struct, frozen=True):
     interrupts: tuple[Interrupt, ...]
 
 
-class Audience(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Audience(msgspec.Struct, frozen=True, kw_only=True):
     """Who is shown something of a run.
 
     Attributes:

@@ -11,6 +11,7 @@ import operator
 import sys
 import threading
 import types
+import weakref
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack, contextmanager
@@ -274,6 +275,26 @@ async def test_a_run_leaves_nothing_to_the_collector(kind: str, name: str, tmp_p
             assert gc.collect() == 0
         finally:
             gc.enable()
+
+
+class Agent:
+    stream: Any
+
+
+@pytest.mark.one_loop
+@pytest.mark.parametrize("read", [False, True])
+async def test_what_holds_its_own_stream_is_found_by_the_collector(read: bool) -> None:
+    """P7: a program that gives a call, as its context, the object that keeps the call's stream makes a circle: it goes."""
+    agent = Agent()
+    agent.stream = chain(5).astream({"x": 0}, context=agent)
+    if read:
+        await anext(agent.stream)
+        await agent.stream.aclose()
+        await anyio.lowlevel.checkpoint()
+    left = weakref.ref(agent)
+    del agent
+    gc.collect()
+    assert left() is None
 
 
 HELD = {"none": (80, 0), "memory": (116, 0), "sqlite": (117, 120)}
