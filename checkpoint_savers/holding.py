@@ -57,33 +57,13 @@ async def take(saver: Claims, thread_id: str, owner: Owner, *, now: float, expir
             group.start_soon(do)
     except BaseException:
         if claim is not None:
-            await give_up(saver, claim)
+            with anyio.CancelScope(shield=True):
+                await saver.release(claim)
         raise
     if failure is not None:
         raise failure
     assert claim is not None
     return claim
-
-
-async def give_up(saver: Claims, claim: Claim) -> None:
-    """Release a claim however often the caller is cancelled meanwhile, in a task of its own: no shield keeps
-    `Task.cancel()` off the caller's."""
-    failure: BaseException | None = None
-
-    async def do() -> None:
-        nonlocal failure
-        with anyio.CancelScope(shield=True):
-            try:
-                await saver.release(claim)
-            except anyio.get_cancelled_exc_class():
-                raise
-            except BaseException as error:  # which is to leave as it is, and in no group
-                failure = error
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(do)
-    if failure is not None:
-        raise failure
 
 
 class Held:
@@ -109,7 +89,8 @@ class Held:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        await give_up(self._saver, self.claim)
+        with anyio.CancelScope(shield=True):
+            await self._saver.release(self.claim)
 
     async def keep(self) -> None:
         """Renew the claim when a third of its time is over. To be called now and then where something takes long."""

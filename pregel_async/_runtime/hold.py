@@ -15,7 +15,7 @@ import anyio
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import CheckpointError, StorageError, ThreadBusyError
-from checkpoint_savers.holding import CLAIM_SECONDS, give_up, take
+from checkpoint_savers.holding import CLAIM_SECONDS, take
 from checkpoint_savers.owner import this_process
 from checkpoint_savers.records import CheckpointId, Claim, Commit, Owner, TaskRecord
 
@@ -283,7 +283,8 @@ async def _take_or_pause(
         await beside(hear, attempt)
     except BaseException:
         if claim is not None:
-            await give_up(saver, claim)
+            with anyio.CancelScope(shield=True):
+                await saver.release(claim)
         raise
     return claim
 

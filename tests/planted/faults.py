@@ -99,7 +99,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "P6, P7: a run that was cancelled while it claimed its thread keeps it",
         HOLDING,
         "take",
-        "await give_up(saver, claim)",
+        "await saver.release(claim)",
         "pass",
         ("tests/durability/test_begun_is_finished.py::test_a_claim",),
     ),
