@@ -13,7 +13,7 @@ from ..errors import EmptyInputError, InvalidInputError, InvalidResumeError
 from ..types import Command, Interrupt
 
 
-class Given(msgspec.Struct, frozen=True):
+class Given(msgspec.Struct, frozen=True, gc=False):
     """What a run was given.
 
     Attributes:

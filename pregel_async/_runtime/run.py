@@ -120,7 +120,7 @@ class Ended(msgspec.Struct, frozen=True):
     interrupts: tuple[Interrupt, ...]
 
 
-class Audience(msgspec.Struct, frozen=True, kw_only=True):
+class Audience(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Who is shown something of a run.
 
     Attributes:
