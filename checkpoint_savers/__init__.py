@@ -90,3 +90,7 @@ __getattr__ = exported(
         "SqliteStore": ".stores.sqlite",
     },
 )
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from checkpoint_savers import ports
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.upkeep.retention import Retention
 
@@ -21,10 +22,6 @@ from .node import NodeBuilder, PregelNode, compile_node
 from .node_policies import RetryPolicies, Timeout, node_policies, seconds_of
 from .policies import Budget, CachePolicy, OnFailure, OnTimeout
 from .types import END, RESERVED, START, All, Command, Names, StreamMode
-
-if TYPE_CHECKING:
-    from checkpoint_savers.caches.abc import BaseCache
-    from checkpoint_savers.stores.abc import BaseStore
 
 __all__ = ["Pregel"]
 
@@ -62,7 +59,7 @@ class Pregel(Graph[Any, Any]):
         output_channels: Names,
         stream_channels: Names | None = None,
         checkpointer: BaseCheckpointSaver | bool | None = None,
-        store: BaseStore | None = None,
+        store: ports.BaseStore | None = None,
         interrupt_before: All | Sequence[str] = (),
         interrupt_after: All | Sequence[str] = (),
         name: str = "Pregel",
@@ -75,7 +72,7 @@ class Pregel(Graph[Any, Any]):
         timeout: Timeout | None = None,
         on_timeout: OnTimeout | None = None,
         cache_policy: CachePolicy | None = None,
-        cache: BaseCache | None = None,
+        cache: ports.BaseCache | None = None,
         step_timeout: float | timedelta | None = None,
         on_failure: OnFailure = "fail_fast",
         budgets: Mapping[str, Budget] | None = None,

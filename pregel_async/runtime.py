@@ -5,15 +5,14 @@ Each finds the running node by a context variable, in the node's own tasks and w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from checkpoint_savers import ports
 
 from ._runtime.context import ExecutionInfo, Runtime, current
 from ._runtime.control import RunControl
 from ._runtime.spending import Amount
 from .types import RunnableConfig, StreamWriter
-
-if TYPE_CHECKING:
-    from checkpoint_savers.stores.abc import BaseStore
 
 __all__ = [
     "ExecutionInfo",
@@ -90,13 +89,13 @@ def get_config() -> RunnableConfig:
     return current("get_config()").config
 
 
-def get_store() -> BaseStore | None:
+def get_store() -> ports.BaseStore | None:
     """The store that the graph was compiled with, or one around it; None without.
 
     Raises:
         OutsideRunError: called outside of a run.
     """
-    store: BaseStore | None = current("get_store()").store
+    store: ports.BaseStore | None = current("get_store()").store
     return store
 
 

@@ -24,3 +24,7 @@ __getattr__ = exported(
         "SqliteCache": ".sqlite",
     },
 )
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -72,3 +72,7 @@ __getattr__ = exported(
         **dict.fromkeys(("Batch", "Done", "Find", "Outcome", "Read", "Row", "Scan", "Spaces", "Write"), ".port"),
     },
 )
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -38,7 +38,7 @@ MAGIC: Final = b"\x89PREGEL\n"
 EXPORT_FORMAT: Final = 1
 """The number of the layout above, which this version writes."""
 
-Place: TypeAlias = "str | os.PathLike[str] | BinaryIO"
+Place: TypeAlias = str | os.PathLike[str] | BinaryIO
 """A file by its path, or open in binary mode."""
 
 T = TypeVar("T")

@@ -218,7 +218,7 @@ class TaskFuture(Generic[T]):
 
     def start(self) -> None:
         """Start the task beside its caller, who ends after it: cancels it if need be, and waits."""
-        self._hosted = self._caller.around.session.loop.start(self._run, f"task {self._task.node.name}")
+        self._hosted = self._caller.around.session.loop.start(self._run, f"task {self._task.node.name}", self._done)
 
     async def _run(self) -> None:
         around = self._caller.around
@@ -235,6 +235,11 @@ class TaskFuture(Generic[T]):
             if isinstance(outcome, Paused):
                 self._caller.open[self.place] = outcome.interrupts
             self._outcome = outcome
+            self._over.set()
+
+    def _done(self, _: object) -> None:
+        if not self._over.is_set():  # cancelled before it began
+            self._outcome = Cancelled()
             self._over.set()
 
     async def wait_out(self) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Never, Protocol,
 
 import msgspec
 
+from checkpoint_savers import ports
 from checkpoint_savers.records import CheckpointId, TaskId
 
 from .._core.board import Board
@@ -53,8 +54,6 @@ from .writer import Writer
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultedTypeVar
-
-    from checkpoint_savers.stores.abc import BaseStore
 
     ContextT = DefaultedTypeVar("ContextT", default=Any)
 else:
@@ -110,7 +109,7 @@ class Runtime(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True):
     """
 
     context: ContextT
-    store: BaseStore | None
+    store: ports.BaseStore | None
     stream_writer: StreamWriter
     previous: Any
     execution_info: ExecutionInfo

@@ -21,7 +21,7 @@ from checkpoint_savers.records import CheckpointId, Claim, Commit, Owner, TaskRe
 
 from ..types import Durability, OnConflict
 from .company import IfLong, beside
-from .loops import Event, loop, wait_out
+from .loops import Loop, loop, wait_out
 from .spending import Amounts, SpentBy
 from .world import SystemWorld, World, checkpoint_id
 
@@ -35,16 +35,26 @@ class Apart:
 
     Attributes:
         over: set when it has ended.
-        task: the event loop's.
     """
 
-    def __init__(self, over: Event) -> None:
-        self.over = over
-        self.task: object = None
+    def __init__(self, loop: Loop, work: Callable[[], Awaitable[None]]) -> None:
+        self.over = loop.event()
+        self._loop = loop
+        self._work: Callable[[], Awaitable[None]] | None = work
         self._error: BaseException | None = None
+        self._begin()
 
-    async def do(self, work: Callable[[], Awaitable[None]]) -> None:
+    def _begin(self) -> None:
+        self._task = self._loop.start(self._do, "storing", self._done)
+
+    def _done(self, _: object) -> None:
+        if self._work is not None:
+            self._begin()  # cancelled before it began
+
+    async def _do(self) -> None:
         """Do it, and keep what it raises for those who wait."""
+        work, self._work = self._work, None
+        assert work is not None
         try:
             await work()
         except BaseException as error:
@@ -139,9 +149,8 @@ class Hold:
     ) -> None:
         """See what was begun to its end, and give the thread up."""
         try:
-            for apart in self._begun:
-                if not apart.over.is_set():
-                    await wait_out(apart.over)
+            while begun := [apart.over for apart in self._begun if not apart.over.is_set()]:
+                await wait_out(*begun)
         finally:
             await self._give_up(error)
 
@@ -151,8 +160,8 @@ class Hold:
             return
         self.released = True
         try:
-            with anyio.CancelScope(shield=True):
-                await self.saver.release(self.claim)
+            # Apart: no shield keeps `Task.cancel()` off, and the thread would stay claimed until the claim lapses.
+            await self.start(partial(self.saver.release, self.claim)).wait_out()
         except CheckpointError as second:
             if error is None or isinstance(error, anyio.get_cancelled_exc_class()):
                 raise
@@ -190,10 +199,9 @@ class Hold:
 
     def start(self, work: Callable[[], Awaitable[None]]) -> Apart:
         """Begin work that ends before the run does, whatever becomes of the run."""
-        apart = Apart(self._loop.event())
+        apart = Apart(self._loop, work)
         self._begun = [one for one in self._begun if not one.over.is_set()]
         self._begun.append(apart)
-        apart.task = self._loop.start(partial(apart.do, work), "storing")
         return apart
 
     async def commit(self, commit: Commit) -> None:

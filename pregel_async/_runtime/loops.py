@@ -45,9 +45,11 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True):
         is_asyncio: or else it is trio's.
         start: starts a task outside of any group, by its work and its name: the one place that does. Keep what it
             returns as long as the task runs. Whoever starts a task owns it: cancels it by a scope that the task enters,
-            and waits until it has ended. A reader's task cannot host its stream's run, nor a node that of a task that
-            it calls: no group can stay open there. A commit of "async" is cancelled by nobody, and its hold waits for
-            it: there a group, and a scope in it, would be most of what it costs. The work keeps its failures to itself.
+            and waits until it has ended. A task of asyncio's that `Task.cancel()` meets before it has begun never does
+            (so does `asyncio.run` when it ends): the third argument is called there when the task is done. A reader's
+            task cannot host its stream's run, nor a node that of a task that it calls: no group can stay open there. A
+            commit of "async" is cancelled by nobody, and its hold waits for it: there a group, and a scope in it, would
+            be most of what it costs. The work keeps its failures to itself.
         turn: gives the loop its turn, and notices a cancellation.
         current_task: tells the running task.
         event: makes an event.
@@ -56,7 +58,7 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     is_asyncio: bool
-    start: Callable[[Callable[[], Coroutine[Any, Any, None]], str], object]
+    start: Callable[[Callable[[], Coroutine[Any, Any, None]], str, Callable[[object], object]], object]
     turn: Callable[[], Awaitable[None]]
     current_task: Callable[[], object]
     event: Callable[[], Event]
@@ -72,8 +74,10 @@ def loop() -> Loop:
 def _on_asyncio() -> Loop:
     import asyncio
 
-    def start(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> object:
-        return asyncio.get_running_loop().create_task(work(), name=name)
+    def start(work: Callable[[], Coroutine[Any, Any, None]], name: str, done: Callable[[object], object]) -> object:
+        task = asyncio.get_running_loop().create_task(work(), name=name)
+        task.add_done_callback(done)
+        return task
 
     return Loop(
         is_asyncio=True,
@@ -89,7 +93,7 @@ def _on_asyncio() -> Loop:
 def _on_trio() -> Loop:
     import trio
 
-    def start(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> object:
+    def start(work: Callable[[], Coroutine[Any, Any, None]], name: str, done: Callable[[object], object]) -> object:
         return trio.lowlevel.spawn_system_task(work, name=name, context=copy_context())
 
     return Loop(
@@ -136,6 +140,13 @@ def is_cancelled_error(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError)
 
 
+def cancelled_error() -> BaseException:
+    """One of asyncio's."""
+    import asyncio
+
+    return asyncio.CancelledError()
+
+
 def broken_group(coroutine: Any) -> asyncio.TaskGroup | None:
     """The `asyncio.TaskGroup` at whose end a coroutine waits, if it has cancelled the coroutine's task itself because a
     child has failed. Before Python 3.13 it does not take that back, and the task counts as cancelled ever after.
@@ -160,16 +171,17 @@ def alone(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return group.exceptions[0] if len(group.exceptions) == 1 else group
 
 
-async def wait_out(event: Event) -> None:
-    """Wait for an event even when cancelled meanwhile, by a scope or natively; a native one goes on afterwards."""
+async def wait_out(*events: Event) -> None:
+    """Wait for all events even when cancelled meanwhile, by a scope or natively; a native one goes on afterwards."""
     cancelled: BaseException | None = None
     with anyio.CancelScope(shield=True):
-        while not event.is_set():
-            try:
-                await event.wait()
-            except BaseException as error:
-                if not is_cancelled_error(error):  # asyncio's own: a scope's stop at the shield
-                    raise
-                cancelled = error
+        for event in events:
+            while not event.is_set():
+                try:
+                    await event.wait()
+                except BaseException as error:
+                    if not is_cancelled_error(error):  # asyncio's own: a scope's stop at the shield
+                        raise
+                    cancelled = error
     if cancelled is not None:
         raise cancelled

@@ -56,7 +56,7 @@ from .thread import Thread
 from .world import World
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """One call's settings, validated.
 
     Attributes:

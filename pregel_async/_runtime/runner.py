@@ -23,7 +23,7 @@ from .._core.board import Board
 from .._core.isolation import isolate
 from .._core.program import Write
 from .._core.task import Cancelled, Failed, Finished, Outcome, Paused, Task
-from ..errors import NodeError, RecordedFailureError, StepTimeoutError, UnstorableValueError
+from ..errors import NodeCancelledError, NodeError, RecordedFailureError, StepTimeoutError, UnstorableValueError
 from ..policies import Collect, OnFailure
 from .attempt import Recorder, attempt, noticed, start
 from .context import Around, Running, Session
@@ -392,7 +392,8 @@ class _Group:
         except BaseExceptionGroup as several:
             raise alone(several) from None
         except anyio.get_cancelled_exc_class():
-            if not any(isinstance(outcome, Failed) for outcome in self._outcomes):
+            failed = [outcome.error for outcome in self._outcomes if isinstance(outcome, Failed)]
+            if all(isinstance(error, NodeCancelledError) for error in failed):
                 raise  # else a node failed while it was being cancelled, and that is told
         if self._broken is not None:
             raise self._broken

@@ -17,7 +17,7 @@ import anyio
 
 from ..types import RunStatus
 from .feed import Feed
-from .loops import Event, loop, wait_out
+from .loops import Event, cancelled_error, loop, wait_out
 from .part import Shape, labelled_dict
 from .pipe import Pipe
 
@@ -207,7 +207,7 @@ class _Run:
         self.pipe.event = here.event
         self._scope = anyio.CancelScope()
         self._call_soon = here.caller()
-        self._task = here.start(self._host, "pregel-async run")
+        self._task = here.start(self._host, "pregel-async run", self._done)
 
     async def _host(self) -> None:
         assert self._scope is not None and self._over is not None
@@ -223,6 +223,11 @@ class _Run:
         finally:
             self._over.set()
             self.pipe.end(failure)
+
+    def _done(self, _: object) -> None:
+        if self._over is not None and not self._over.is_set():  # cancelled before it began
+            self._over.set()
+            self.pipe.end(cancelled_error())
 
     async def close(self) -> None:
         """Cancel the run and wait until it has ended, come what may."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_origin, overload
+from typing import Any, Generic, TypeVar, get_args, get_origin, overload
 
 import msgspec
 
+from checkpoint_savers import ports
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.upkeep.retention import Retention
 
@@ -31,10 +32,6 @@ from ..node_policies import RetryPolicies, Timeout, abandons, check_on_timeout, 
 from ..policies import Budget, CachePolicy, OnTimeout
 from ..types import END, START, Command
 from .by_name import elsewhere, with_one
-
-if TYPE_CHECKING:
-    from checkpoint_savers.caches.abc import BaseCache
-    from checkpoint_savers.stores.abc import BaseStore
 
 __all__ = ["CompiledEntrypoint", "entrypoint"]
 
@@ -96,7 +93,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         self,
         checkpointer: BaseCheckpointSaver | bool | None = None,
         *,
-        store: BaseStore | None = None,
+        store: ports.BaseStore | None = None,
         context_schema: type[Any] | None = None,
         name: str | None = None,
         blocking: bool = True,
@@ -106,7 +103,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         timeout: Timeout | None = None,
         on_timeout: OnTimeout | None = None,
         cache_policy: CachePolicy | None = None,
-        cache: BaseCache | None = None,
+        cache: ports.BaseCache | None = None,
         budgets: Mapping[str, Budget] | None = None,
         time_limit: float | timedelta | None = None,
         retention: Retention | None = None,

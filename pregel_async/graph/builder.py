@@ -24,6 +24,7 @@ from typing import (
 
 import msgspec
 
+from checkpoint_savers import ports
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.upkeep.retention import Retention
 
@@ -42,9 +43,6 @@ from .schema import Channel, Managed, Schema, is_schema, merge_channels, read_sc
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
-
-    from checkpoint_savers.caches.abc import BaseCache
-    from checkpoint_savers.stores.abc import BaseStore
 
     StateT = TypeVar("StateT")
     InputT = TypeVar("InputT", default=StateT)
@@ -93,8 +91,8 @@ class NodeOptions(TypedDict, total=False):
 class CompileOptions(TypedDict, total=False):
     """What every overload of `compile` takes besides; explained there."""
 
-    store: BaseStore | None
-    cache: BaseCache | None
+    store: ports.BaseStore | None
+    cache: ports.BaseCache | None
     interrupt_before: All | Sequence[str]
     interrupt_after: All | Sequence[str]
     name: str | None
@@ -527,8 +525,8 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         self,
         checkpointer: BaseCheckpointSaver | bool | None = None,
         *,
-        store: BaseStore | None = None,
-        cache: BaseCache | None = None,
+        store: ports.BaseStore | None = None,
+        cache: ports.BaseCache | None = None,
         interrupt_before: All | Sequence[str] = (),
         interrupt_after: All | Sequence[str] = (),
         name: str | None = None,

@@ -107,7 +107,9 @@ def test_names_that_are_loaded_when_asked_for() -> None:
         for thread in threads:
             thread.join()
         assert len(found) == 8 and len(set(found)) == 1, found
-        assert set(pregel_async.__all__) <= set(dir(pregel_async))
+        import checkpoint_savers.caches, checkpoint_savers.stores
+        for package in (pregel_async, checkpoint_savers, checkpoint_savers.caches, checkpoint_savers.stores):
+            assert set(package.__all__) <= set(dir(package))
         for package in (pregel_async, checkpoint_savers):
             names = {}
             exec(f"from {package.__name__} import *", names)
@@ -118,6 +120,23 @@ def test_names_that_are_loaded_when_asked_for() -> None:
                 assert str(error) == f"module {package.__name__!r} has no attribute 'nothing'"
             else:
                 raise AssertionError
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, cwd=ROOT)
+
+
+def test_annotations_can_be_resolved() -> None:
+    """What is public tells those who ask at run time what it takes, also where that is of a kind not loaded yet."""
+    code = """
+        import inspect, typing, pregel_async, checkpoint_savers
+        for package in (pregel_async, checkpoint_savers):
+            for name in package.__all__:
+                value = getattr(package, name)
+                if not (inspect.isclass(value) or inspect.isfunction(value)):
+                    continue
+                typing.get_type_hints(value)
+                for verb, each in vars(value).items():
+                    if inspect.isfunction(each) and (not verb.startswith("_") or verb == "__init__"):
+                        typing.get_type_hints(each)
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, cwd=ROOT)
 

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -566,6 +567,40 @@ async def test_what_a_run_has_begun_to_store(world: TestWorld) -> None:
             await anyio.sleep_forever()
     assert scope.cancelled_caught
     assert done == ["stored", "given up"]
+
+
+@pytest.mark.one_loop
+async def test_all_that_a_run_has_begun_to_store(world: TestWorld) -> None:
+    """P6, P7: `Task.cancel()` while one is waited for does not leave the others behind."""
+    done: list[str] = []
+    go_on = [anyio.Event() for _ in range(3)]
+
+    class Telling(InMemorySaver):
+        async def release(self, claim: Claim) -> None:
+            done.append("given up")
+            await super().release(claim)
+
+    async def store(number: int) -> None:
+        await go_on[number].wait()
+        done.append("stored")
+
+    async def run() -> None:
+        async with await hold_module.Hold.take(Telling(), world, "t", "reject", "async") as hold:
+            for number in range(3):
+                hold.start(partial(store, number))
+            begun.set()
+
+    begun = anyio.Event()
+    task = asyncio.ensure_future(run())
+    await begun.wait()
+    for event in go_on:
+        for _ in range(10):
+            await anyio.lowlevel.checkpoint()
+            task.cancel()
+        event.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert done == ["stored", "stored", "stored", "given up"]
 
 
 async def test_a_heartbeat_that_came_too_late(

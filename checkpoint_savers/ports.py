@@ -1,0 +1,15 @@
+"""What a program hands over besides a saver, for annotations: they can be resolved, and load it only then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .lazily import exported
+
+if TYPE_CHECKING:
+    from .caches.abc import BaseCache
+    from .stores.abc import BaseStore
+
+__all__ = ["BaseCache", "BaseStore"]
+
+__getattr__ = exported(__name__, {"BaseCache": "..caches.abc", "BaseStore": "..stores.abc"})
