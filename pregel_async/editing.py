@@ -222,9 +222,8 @@ class Editor:
         quiet = [[write for write in each if write[0] in self._program.keys] for each in writes]
         superstep.update(self._program, self._board, tasks, quiet)
         changed = set(self._board.changed)
-        while left := superstep.plan(
-            self._program, self._board, self._scope
-        ):  # what was put off comes due, and is done
+        # What was put off comes due, and is done.
+        while left := superstep.plan(self._program, self._board, self._scope):
             superstep.update(self._program, self._board, left, [], step=self._board.step)
             tasks += left
             outcomes += [Finished([])] * len(left)

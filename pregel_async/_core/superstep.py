@@ -310,11 +310,9 @@ def update(
     if sends:
         by_channel[SENDS] = [*sends, *by_channel.get(SENDS, ())]
     for name in kept:
-        topic = channels[name]
-        if (
-            name in by_channel and topic.expires and isinstance(topic, Topic)
-        ):  # what is left has yet to see the old ones
-            by_channel[name].insert(0, list(topic.get()))
+        channel = channels[name]
+        if name in by_channel and channel.expires and isinstance(channel, Topic):
+            by_channel[name].insert(0, list(channel.get()))  # what is left has yet to see the old ones
     for name in sorted(by_channel):
         try:
             channel = channels[name] if name in channels else _first(program, board, name)
