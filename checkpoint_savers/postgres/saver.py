@@ -43,7 +43,7 @@ from .opened import Opened
 from .reading import Reading
 from .rows import header_of, thread_of
 from .upkeep import Attempt, Upkeep
-from .writing import Held, Writing, payload
+from .writing import UnderClaim, Writing, payload
 
 T = TypeVar("T")
 
@@ -248,7 +248,7 @@ class PostgresSaver(OpenedAsync, BaseCheckpointSaver):
 
     async def _give_up(self, opened: Opened, claim: Claim) -> None:
         with contextlib.suppress(CheckpointError):  # it lapses by itself then
-            await opened.written(Held(claim, None, self._next))
+            await opened.written(UnderClaim(claim, None, self._next))
 
     def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
         opened: Opened | None = getattr(self, "_open", None)
@@ -318,7 +318,7 @@ class PostgresSaver(OpenedAsync, BaseCheckpointSaver):
         self._taken.pop((claim.thread_id, claim.owner.run_id), None)
 
     async def _write(self, claim: Claim, commit: Commit | None, *, shielded: bool = False) -> None:
-        await self._opened().written(Held(claim, commit, self._next), shielded=shielded)
+        await self._opened().written(UnderClaim(claim, commit, self._next), shielded=shielded)
 
     async def hear(self, thread_id: str) -> None:
         opened = self._opened()
