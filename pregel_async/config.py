@@ -14,7 +14,7 @@ from ._core.superstep import Breakpoints
 from ._runtime.control import RunControl
 from ._runtime.observer import Observer
 from ._runtime.results import Results
-from ._runtime.run import Settings
+from ._runtime.settings import Settings
 from .channels import AnyValue, EphemeralValue, LastValue
 from .errors import ConfigError
 from .policies import Budget, Collect, OnFailure

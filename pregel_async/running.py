@@ -29,9 +29,11 @@ from ._runtime.loops import alone
 from ._runtime.observer import Observer
 from ._runtime.part import Cursor, Part, shape_of
 from ._runtime.pipe import CAPACITY, ChunkList, Pipe
+from ._runtime.port import Ended
 from ._runtime.rejoin import Live, rejoin
 from ._runtime.results import Results
-from ._runtime.run import Audience, Ended, Settings, run, run_nested
+from ._runtime.run import run, run_nested
+from ._runtime.settings import Audience, Settings
 from ._runtime.stream import GraphStream
 from ._runtime.thread import Thread
 from ._runtime.world import SystemWorld, World
