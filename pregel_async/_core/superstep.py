@@ -330,7 +330,7 @@ def update(
 
     # 4. The new versions. What was emptied has none.
     board.clock = clock if touched else before
-    updated = [name for name in sorted(touched) if _settle(program, board, name, clock)]
+    updated = [name for name in sorted(touched) if _stamp(program, board, name, clock)]
     if kept:
         updated = sorted({*updated, *(name for name in kept if channels[name].is_available())})
 
@@ -341,7 +341,7 @@ def update(
             if waiting is not None and waiting.finish():
                 board.clock = clock
                 touched.add(name)
-                if _settle(program, board, name, clock):
+                if _stamp(program, board, name, clock):
                     updated.append(name)
 
     board.updated = updated
@@ -370,7 +370,7 @@ def _place(error: Exception, channel: str, tasks: Sequence[Task], writes: Sequen
     )
 
 
-def _settle(program: Program, board: Board, name: str, clock: int) -> bool:
+def _stamp(program: Program, board: Board, name: str, clock: int) -> bool:
     """Give a changed channel its version, or take it away. Whether the channel can be read now."""
     channel = board.channels[name]
     if channel.is_available():

@@ -166,7 +166,7 @@ class Runner:
                 around, board, task, given, record, natively_cancelled=natively_cancelled, contained=contained
             )
         else:
-            outcome = await self._settled(board, task, given, record, natively_cancelled, contained=contained)
+            outcome = await self._by_policies(board, task, given, record, natively_cancelled, contained=contained)
         if (
             isinstance(outcome, Failed)
             and isinstance(self.on_failure, Collect)
@@ -188,7 +188,7 @@ class Runner:
                 return Failed(error, outcome.writes)
         return outcome
 
-    async def _settled(
+    async def _by_policies(
         self,
         board: Board,
         task: Task,
@@ -231,7 +231,7 @@ class Runner:
         if task.node.plain:
             outcome = await attempt(self.around, board, task, None, None, natively_cancelled=None, contained=True)
         else:
-            outcome = await self._settled(board, task, None, None, None, contained=True)
+            outcome = await self._by_policies(board, task, None, None, None, contained=True)
         if isinstance(outcome, Failed) and log is not None and log.failed is not None:
             with caller.waiting():
                 await log.send(log.failed((task,), (outcome,)))
