@@ -1,7 +1,7 @@
 """Listings, newest first or by id: pages of headers, and what a filter lets through.
 
-A filter is applied here and not in a query: by the one definition that all savers share (jsonb has other ideas of
-numbers, and takes no NUL), and no text of a filter can ever become text of a query.
+A filter is applied here and not in a query: by the one definition that all savers share (SQL and jsonb have other ideas
+of numbers and bools, and of NUL), and no text of a filter can ever become text of a query.
 """
 
 from __future__ import annotations

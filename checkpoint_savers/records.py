@@ -288,9 +288,13 @@ class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
 class CheckpointMetadata(TypedDict, total=False):
     """What is known about a checkpoint besides its state.
 
-    Keys: source (`input`, `loop`, `update`, `fork`), step, parents (namespace to checkpoint id, of the enclosing
-        graphs),
-    run_id, and the caller's own scalar metadata.
+    Keys:
+        source: what made it: an `input`, a superstep (`loop`), an `update` by hand, or a `fork`.
+        step: the superstep's number.
+        parents: namespace -> checkpoint id, of the enclosing graphs.
+        run_id: of the run that made it.
+
+    And the caller's own scalar metadata.
     """
 
     source: Literal["input", "loop", "update", "fork"]
@@ -302,9 +306,14 @@ class CheckpointMetadata(TypedDict, total=False):
 class Checkpoint(TypedDict):
     """A thread's state at a superstep's boundary, decoded.
 
-    Keys: `v` the stored format's number; `id`; `ts` ISO 8601, UTC; `channel_values` of the channels that hold
-        something;
-    `channel_versions`; `versions_seen` by node; `pending_sends` as (node, argument) in order.
+    Keys:
+        v: the stored format's number.
+        id: the checkpoint's.
+        ts: when it was made; ISO 8601, UTC.
+        channel_values: of the channels that hold something.
+        channel_versions: of the same.
+        versions_seen: by node, the version of each channel at which it ran last.
+        pending_sends: as (node, argument), in order.
     """
 
     v: int

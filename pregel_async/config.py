@@ -14,7 +14,7 @@ from ._core.superstep import Breakpoints
 from ._runtime.control import RunControl
 from ._runtime.observer import Observer
 from ._runtime.results import Results
-from ._runtime.run import Settings
+from ._runtime.settings import Settings
 from .channels import AnyValue, EphemeralValue, LastValue
 from .errors import ConfigError
 from .policies import Budget, Collect, OnFailure
@@ -247,9 +247,8 @@ def settings_of(
         stored: the graph has a checkpointer, so that a thread is needed.
         nested: a node runs the graph: its thread is that of the graph around it.
         durability: as `check_durability` gives it.
-        context, store, breakpoints, debug, control, on_failure, budgets, time_limit, retention, results, observers:
-            as in
-            `Settings`.
+        context, store, breakpoints, debug, control, on_failure, budgets, time_limit, retention, results, observers: as
+            in `Settings`.
     """
     if not (control is None or isinstance(cast("object", control), RunControl)):
         raise ConfigError(f"control is a RunControl, not {control!r}")

@@ -7,10 +7,13 @@ node: END takes all that is pending for done, INPUT is a new input, COPY copies 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 from msgspec import structs
+
+from checkpoint_savers.ledger import read_record, write_record
+from checkpoint_savers.records import CheckpointId, TaskRecord
 
 from ._core import superstep
 from ._core.board import Board
@@ -20,7 +23,7 @@ from ._core.task import Cancelled, Failed, Finished, Outcome, Task
 from ._runtime.attempt import attempt
 from ._runtime.context import Around, Running, Session
 from ._runtime.namespaces import ids_in
-from ._runtime.thread import Thread, check_goes_on, withdraw
+from ._runtime.thread import Thread
 from .errors import ConfigError, InvalidUpdateError
 from .types import COPY, END, INPUT, START, RunnableConfig, StateUpdate
 
@@ -222,9 +225,8 @@ class Editor:
         quiet = [[write for write in each if write[0] in self._program.keys] for each in writes]
         superstep.update(self._program, self._board, tasks, quiet)
         changed = set(self._board.changed)
-        while left := superstep.plan(
-            self._program, self._board, self._scope
-        ):  # what was put off comes due, and is done
+        # What was put off comes due, and is done.
+        while left := superstep.plan(self._program, self._board, self._scope):
             superstep.update(self._program, self._board, left, [], step=self._board.step)
             tasks += left
             outcomes += [Finished([])] * len(left)
@@ -344,18 +346,53 @@ async def edit_inside(
         )
 
     if not kept:
-        await check_goes_on(thread)
+        await _check_goes_on(thread)
     asked = {question.id for question in thread.questions()}
 
     async def tell_those_around() -> None:
         gone = asked - {question.id for question in thread.questions()}
         if gone:
-            await withdraw(thread, gone)
+            await _withdraw(thread, gone)
         if kept and not under_way and root.board is not None and thread.tip is not None:
             root.hold.moved[thread.ns] = thread.tip
             await edit(root, [[StateUpdate(None)]], run_id, config, store=store, limit=limit)
 
     await edit(thread, updates, run_id, config, store=store, limit=limit, then=tell_those_around)
+
+
+async def _check_goes_on(inside: Thread) -> None:
+    """Refuse to edit the state of a graph whose task, in the open superstep around it, has its result already.
+
+    Raises:
+        InvalidUpdateError
+    """
+    hold, running = inside.hold, inside.ns.split("|")
+    for ns, at in inside.parents.items():
+        chain = await hold.saver.read(hold.thread_id, ns, CheckpointId(at))
+        for record in () if chain is None else chain.records:
+            entry = read_record(record, hold.thread_id)
+            if entry.finished and f"{entry.name}:{record.task_id}" in running:
+                raise InvalidUpdateError(
+                    f"task {record.task_id!r} of node {entry.name!r}, which runs the graph in namespace {inside.ns!r}, "
+                    "has its result already, so that nothing would go on from this update: update the graph around it",
+                    node=entry.name,
+                )
+
+
+async def _withdraw(inside: Thread, ids: Collection[str]) -> None:
+    """Take questions that are asked no more in a graph inside off the records of the tasks around it."""
+    hold = inside.hold
+    for ns, at in inside.parents.items():
+        chain = await hold.saver.read(hold.thread_id, ns, CheckpointId(at))
+        changed: list[TaskRecord] = []
+        for record in () if chain is None else chain.records:
+            entry = read_record(record, hold.thread_id)
+            left = tuple([(key, asked) for key, asked in entry.interrupts or () if key not in ids])
+            if entry.interrupts is not None and len(left) < len(entry.interrupts):
+                frame = write_record(structs.replace(entry, interrupts=left))
+                changed.append(structs.replace(record, frame=frame))
+        if changed:
+            await hold.record(changed)
 
 
 async def _no_calls(caller: Running, task: Task) -> Outcome:

@@ -23,16 +23,17 @@ from ._core.program import Program
 from ._core.superstep import Breakpoints
 from ._runtime.context import CURRENT, Running
 from ._runtime.control import RunControl
-from ._runtime.described import described
 from ._runtime.feed import Feed
 from ._runtime.log import Shown
 from ._runtime.loops import alone
 from ._runtime.observer import Observer
-from ._runtime.part import Cursor, Part, Shape, shape_of
-from ._runtime.pipe import CAPACITY, Pipe
+from ._runtime.part import Cursor, Part, shape_of
+from ._runtime.pipe import CAPACITY, ChunkList, Pipe
+from ._runtime.port import Ended
 from ._runtime.rejoin import Live, rejoin
 from ._runtime.results import Results
-from ._runtime.run import Audience, Ended, Settings, run, run_nested
+from ._runtime.run import run, run_nested
+from ._runtime.settings import Audience, Settings
 from ._runtime.stream import GraphStream
 from ._runtime.thread import Thread
 from ._runtime.world import SystemWorld, World
@@ -61,13 +62,12 @@ from .errors import (
     ConfigError,
     GraphValidationError,
     InvalidCheckpointerError,
-    NodeError,
     OutsideRunError,
-    RecordedFailureError,
 )
 from .node_policies import seconds_of
 from .parts import GraphOutput, StreamPart
-from .policies import Budget, OnFailure, TimeoutPolicy
+from .policies import Budget, OnFailure
+from .stored_types import codec_of, with_hints, with_runtime_types
 from .sync import SyncFace
 from .types import (
     INTERRUPT,
@@ -75,12 +75,9 @@ from .types import (
     Command,
     Config,
     Durability,
-    Interrupt,
     Names,
     OnConflict,
-    Overwrite,
     RunnableConfig,
-    Send,
     StreamMode,
     StreamWriter,
 )
@@ -139,9 +136,9 @@ class Runs(SyncFace[InputT, OutputT]):
         self._debug = debug
         self._program = program
         self._hints = hints
-        self._codec = _own_codec(self.checkpointer, hints)
+        self._codec = codec_of(self.checkpointer, hints)
         self.cache = _checked_cache(cache)
-        self._results = None if cache is None else Results(cache, self._codec or _types(Codec(), hints))
+        self._results = None if cache is None else Results(cache, self._codec or with_runtime_types(Codec(), hints))
         self._inner_codec: tuple[Codec, Codec] | None = None
         self._stream_channels = stream_channels
         self._read_context = read_context
@@ -165,7 +162,7 @@ class Runs(SyncFace[InputT, OutputT]):
         """The same graph, storing its threads there; None stores nothing."""
         bound = copy.copy(self)
         bound.checkpointer = _checked_saver(checkpointer)
-        bound._codec = _own_codec(bound.checkpointer, self._hints)
+        bound._codec = codec_of(bound.checkpointer, self._hints)
         bound._live = Live()
         return bound
 
@@ -263,7 +260,7 @@ class Runs(SyncFace[InputT, OutputT]):
         if stream_mode == "values":
             ended = await self._run(input, call, None)
             return self._output(ended, shown, output_keys) if version == "v2" else _result(ended, shown)
-        kept = _Kept(shape_of(version, labelled=not isinstance(stream_mode, str), subgraphs=False))
+        kept = ChunkList(shape_of(version, labelled=not isinstance(stream_mode, str), subgraphs=False))
         channels = None if output_keys is None else shown
         await self._run(input, call, Feed(names_of_modes(stream_mode), kept, channels=channels, tells=version == "v2"))
         return kept.chunks
@@ -564,7 +561,7 @@ class Runs(SyncFace[InputT, OutputT]):
         """The codec of the graph around this one, and the types that this graph's annotations name."""
         known = self._inner_codec
         if known is None or known[0] is not outer:
-            known = self._inner_codec = (outer, _with_messages(outer.with_annotations(*self._hints), self._hints))
+            known = self._inner_codec = (outer, with_hints(outer, self._hints))
         return known[1]
 
     def _call(
@@ -720,89 +717,6 @@ def _overhears() -> Callable[[StreamWriter], AbstractContextManager[None]] | Non
     from .adapters.langchain import ambient
 
     return ambient
-
-
-class _Kept:
-    """The chunks of a call that returns them all."""
-
-    def __init__(self, shape: Shape) -> None:
-        self.chunks: list[Any] = []
-        self._shape = shape
-
-    is_awaited = False
-    depth = 0  # nothing waits: there is no reader
-
-    def blocks(self, mode: str) -> bool:
-        return False
-
-    async def room(self) -> None:
-        pass
-
-    def pass_on(self) -> None:
-        pass
-
-    def charge(self, mode: str, size: int) -> None:
-        pass
-
-    def refund(self, size: int) -> None:
-        pass
-
-    def add(self, part: Part) -> None:
-        self.chunks.append(self._shape(part))
-
-    def end(self, failure: BaseException | None = None) -> None:
-        pass
-
-    def introduce(self, run_id: str, start: Cursor | None) -> None:
-        pass
-
-    def begin(self) -> None:
-        pass
-
-
-def _own_codec(saver: BaseCheckpointSaver | bool | None, hints: Sequence[Any]) -> Codec | None:
-    """The saver's codec, and the types that a graph's annotations name."""
-    if not isinstance(saver, BaseCheckpointSaver):
-        return None
-    return _types(saver.codec, hints)
-
-
-def _types(codec: Codec, hints: Sequence[Any]) -> Codec:
-    """The codec, with the runtime's types, and those that a graph's annotations name."""
-    from checkpoint_savers.stores.ops import Item, SearchItem  # of long-term memory, which few programs use
-
-    for kind in (Send, Command, Interrupt, Overwrite, TimeoutPolicy):
-        codec = codec.with_types(kind, tag=f"pregel_async.{kind.__name__}")
-    for item in (Item, SearchItem):
-        codec = codec.with_types(item, tag=f"checkpoint_savers.{item.__name__}")
-    codec = codec.with_type(
-        NodeError,
-        encode=lambda failure: [failure.node, failure.task_id, _recorded(failure.error)],
-        decode=lambda state: NodeError(*state),
-        tag="pregel_async.NodeError",
-    )
-    codec = codec.with_type(
-        RecordedFailureError,
-        encode=lambda error: [error.type, error.message],
-        decode=lambda state: RecordedFailureError(*state),
-        tag="pregel_async.RecordedFailureError",
-    )
-    return _with_messages(codec.with_annotations(*hints), hints)
-
-
-def _recorded(error: Exception) -> RecordedFailureError:
-    """What can be stored of an exception: a handler may write the failure that it got."""
-    return error if isinstance(error, RecordedFailureError) else RecordedFailureError(*described(error))
-
-
-def _with_messages(codec: Codec, hints: Sequence[Any]) -> Codec:
-    """The codec, and langchain's message classes where an annotation names one."""
-    if "langchain_core.messages" in sys.modules:  # else no annotation names its classes
-        from .langchain import names_messages, with_messages
-
-        if names_messages(*hints):
-            return with_messages(codec)
-    return codec
 
 
 def _checked_retention(retention: object) -> Retention | None:

@@ -33,9 +33,9 @@ from ._core.task import Task
 from ._runtime.counter import inside_of
 from ._runtime.modes.updates import as_update
 from ._runtime.namespaces import config_of, ids_in, made_on, namespace_of, parents_of
+from ._runtime.recorded import AMENDED, SUPERSTEP, amend_again, handler_of, open_questions
 from ._runtime.restore import restore
 from ._runtime.spending import Amounts, of_text, total_of
-from ._runtime.thread import AMENDED, SUPERSTEP, amend_again, handler_of, open_questions
 from .errors import CheckpointNotFoundError
 from .types import PregelTask, RunnableConfig, StateSnapshot, StateView, TaskFailure
 

@@ -21,7 +21,7 @@ from ..codec import seal, unseal
 from ..errors import CorruptCheckpointError, StorageReadOnlyError, UnsupportedFormatError
 from ..sqlite.connected import Connected
 from ..sqlite.failures import is_read_only
-from ..sqlite.schema import _end, _patiently
+from ..sqlite.schema import patiently, roll_back
 from ..sqlite.worker import Job, Maker
 from .abc import BaseCache, Entry, FullKey, Namespace, checked_entries, checked_keys, checked_namespaces
 
@@ -233,35 +233,35 @@ def _read(key: FullKey, frame: object) -> Entry:
 def _prepare(connection: sqlite3.Connection, name: str, *, busy_timeout: float) -> None:
     """Make a fresh connection ready: check whose file it is before anything is changed; then set an empty one up."""
     deadline = time.monotonic() + busy_timeout
-    _patiently(connection, "BEGIN", deadline)
+    patiently(connection, "BEGIN", deadline)
     try:
         is_ready = _is_ready(connection, name)
     finally:
-        _end(connection)
+        roll_back(connection)
     if not is_ready:
         _set_up(connection, name, deadline)
     try:
-        _patiently(connection, "PRAGMA journal_mode = WAL", deadline)
+        patiently(connection, "PRAGMA journal_mode = WAL", deadline)
     except sqlite3.OperationalError as error:
         if not is_read_only(error):
             raise
-    _patiently(connection, "PRAGMA synchronous = NORMAL", deadline)
+    patiently(connection, "PRAGMA synchronous = NORMAL", deadline)
 
 
 def _set_up(connection: sqlite3.Connection, name: str, deadline: float) -> None:
     """Of several processes that try, the first to get the lock does; the others see under it that it is done."""
     try:
-        _patiently(connection, "BEGIN IMMEDIATE", deadline)
+        patiently(connection, "BEGIN IMMEDIATE", deadline)
         if not _is_ready(connection, name):
             for statement in _TABLES:
                 connection.execute(statement)
-        _patiently(connection, "COMMIT", deadline)
+        patiently(connection, "COMMIT", deadline)
     except sqlite3.OperationalError as error:
         if not is_read_only(error):
             raise
         raise StorageReadOnlyError(f"{name}: the database is empty, and cannot be written") from error
     finally:
-        _end(connection)
+        roll_back(connection)
 
 
 def _is_ready(connection: sqlite3.Connection, name: str) -> bool:

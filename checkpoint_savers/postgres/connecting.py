@@ -189,17 +189,28 @@ def _cursor(connection: Connection) -> Cursor:
 
 
 def with_defaults(conninfo: str) -> str:
-    """A connection string that says what it did not say, and texts in UTF-8, whatever the environment says."""
-    given = psycopg.conninfo.conninfo_to_dict(conninfo)
+    """A connection string that says what it did not say, and texts in UTF-8, whatever the environment says.
+
+    Raises:
+        ValueError: it is none.
+    """
+    given = _read(conninfo)
     more = {k: v for k, v in _DEFAULTS.items() if k not in given}
     return psycopg.conninfo.make_conninfo(conninfo, **more, client_encoding="UTF8")
+
+
+def _read(conninfo: str) -> dict[str, Any]:
+    try:
+        return dict(psycopg.conninfo.conninfo_to_dict(conninfo))
+    except psycopg.ProgrammingError as error:
+        raise ValueError(f"no connection string: {str(error).strip()}") from error
 
 
 def _described(conninfo: str | None, schema: str) -> str:
     """A database in words, without its password."""
     if conninfo is None:
         return f"PostgreSQL, schema {schema!r}"
-    known = psycopg.conninfo.conninfo_to_dict(conninfo)
+    known = _read(conninfo)
     database = known.get("dbname") or known.get("service") or known.get("user") or ""
     place = known.get("host") or known.get("hostaddr") or "this machine"
     port = f":{known['port']}" if known.get("port") else ""

@@ -10,7 +10,7 @@ from .connecting import Source
 from .driver import Driver
 from .lane import Lane
 from .listening import Listener
-from .writing import Held, Writing
+from .writing import UnderClaim, Writing
 
 
 class Opened:
@@ -42,15 +42,15 @@ class Opened:
         self.driver = Driver(source, prepare, self._closing)
         # Apart from each other: no commit waits for a claim, which may wait for another process's.
         self._claims: Lane[Wanted] = Lane(self.driver, claiming.store, width=1, busy_timeout=busy_timeout)
-        self._writes: Lane[Held] = Lane(self.driver, writing.store, width=writers, busy_timeout=busy_timeout)
+        self._writes: Lane[UnderClaim] = Lane(self.driver, writing.store, width=writers, busy_timeout=busy_timeout)
 
     async def claimed(self, wanted: Wanted) -> Claim:
         await self._claims.do(wanted)
         return wanted.told()
 
-    async def written(self, held: Held, *, shielded: bool = False) -> None:
-        await self._writes.do(held, shielded=shielded)
-        held.told()
+    async def written(self, write: UnderClaim, *, shielded: bool = False) -> None:
+        await self._writes.do(write, shielded=shielded)
+        write.told()
 
     def _closing(self) -> None:
         if self.listener is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
@@ -12,14 +11,12 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import anyio
-import psycopg
 import psycopg_pool
 
 from ..abc import PAGE, BaseCheckpointSaver
 from ..codec import Codec
 from ..errors import CheckpointError, SaverClosedError
 from ..listing import Place, listed, place_before, place_of
-from ..opening import OpenedAsync
 from ..records import (
     Chain,
     CheckpointId,
@@ -35,15 +32,15 @@ from ..records import (
     ThreadDump,
     ThreadHeader,
 )
-from . import schema as tables
 from .claiming import Claiming, Wanted
-from .connecting import Source, with_defaults
-from .driver import Driver
+from .connected import Connected
+from .connecting import with_defaults
 from .opened import Opened
 from .reading import Reading
 from .rows import header_of, thread_of
+from .schema import SAVER
 from .upkeep import Attempt, Upkeep
-from .writing import Held, Writing, payload
+from .writing import UnderClaim, Writing, payload
 
 T = TypeVar("T")
 
@@ -51,7 +48,7 @@ SPACING = 1024
 """Numbers between two writes; see `writing`."""
 
 
-class PostgresSaver(OpenedAsync, BaseCheckpointSaver):
+class PostgresSaver(Connected, BaseCheckpointSaver):
     """Keeps threads in PostgreSQL, which any number of processes on any number of machines may use at once.
 
         async with PostgresSaver.from_conn_string("postgresql://localhost/app") as saver:
@@ -84,6 +81,8 @@ class PostgresSaver(OpenedAsync, BaseCheckpointSaver):
 
     commit_is_shielded = True
 
+    _layout = SAVER
+
     def __init__(
         self,
         conn: str | psycopg_pool.AsyncConnectionPool[Any],
@@ -99,23 +98,20 @@ class PostgresSaver(OpenedAsync, BaseCheckpointSaver):
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(codec=codec, clock=clock)
-        if not busy_timeout >= 0 or not reconnect_timeout >= 0:
-            raise ValueError("busy_timeout and reconnect_timeout are seconds, 0 or more")
-        if pool_size < 1 or writers < 1:
-            raise ValueError("pool_size and writers are 1 or more")
-        quoted = tables.quoted(schema)
-        self.schema = schema
-        self.busy_timeout = busy_timeout
-        self.reconnect_timeout = reconnect_timeout
-        try:
-            self._source = Source(conn, schema=schema, pool_size=pool_size, reconnect_timeout=reconnect_timeout)
-            direct = self._source.conninfo if listen is True else with_defaults(listen) if listen else ""
-        except psycopg.ProgrammingError as error:
-            raise ValueError(f"no connection string: {str(error).strip()}") from error
+        quoted = self._have(
+            conn,
+            schema=schema,
+            setup=setup,
+            pool_size=pool_size,
+            busy_timeout=busy_timeout,
+            reconnect_timeout=reconnect_timeout,
+        )
+        if writers < 1:
+            raise ValueError("writers is 1 or more")
+        direct = self._source.conninfo if listen is True else with_defaults(listen) if listen else ""
         if direct is None:
             raise ValueError("listen=True is for a pool that has its connection string: pass one here")
         self._direct = direct
-        self._sets_up = setup
         self._writers = writers
         self._reading = Reading(quoted)
         self._writing = Writing(quoted, schema)
@@ -156,35 +152,6 @@ class PostgresSaver(OpenedAsync, BaseCheckpointSaver):
 
     # ---- the tables --------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def setup_script(*, schema: str = "public", version: int = 0) -> str:
-        """What `setup` does, as SQL to be read, kept, and run by whoever may: one transaction.
-
-        Args:
-            version: of the tables that are there; 0 when there are none.
-        """
-        return tables.script(schema, version)
-
-    async def setup(self) -> None:
-        """Make the tables, or upgrade those of an earlier version; nothing happens where they are right already. Any
-        number of processes may do it at the same time.
-
-        It may be called before the saver is opened, which does not open it.
-
-        Raises:
-            CorruptCheckpointError: the schema has tables of these names that are not a saver's.
-            UnsupportedFormatError: they are of a later version of this package.
-            StorageError
-        """
-        opened = self._open
-        if opened is not None:
-            await self._run(partial(tables.setup, schema=self.schema, name=self._source.name))
-            return
-        driver = Driver(self._source, self._prepare(sets_up=True), lambda: None)
-        await driver.open()
-        with anyio.CancelScope(shield=True):
-            await driver.close()
-
     async def vacuum(self, *, full: bool = False) -> None:
         """Make room of what was deleted (`VACUUM`), which the server also does by itself, in its own time.
 
@@ -212,22 +179,18 @@ class PostgresSaver(OpenedAsync, BaseCheckpointSaver):
             UnsupportedFormatError: they are of a later version of this package.
             StorageError: there is no connection; or no tables, or older ones, and `setup` is not set.
         """
-        if self._open is not None:
-            raise SaverClosedError(f"{self._source.name}: the saver is open already: one 'async with' at a time")
-        opened = self._open = Opened(
+        self._check_not_open()
+        opened = Opened(
             self._source,
-            self._prepare(sets_up=self._sets_up),
+            self._prepare,
             self._claiming,
             self._writing,
             direct=self._direct,
             writers=self._writers,
             busy_timeout=self.busy_timeout,
         )
-        try:
-            await opened.driver.open()
-        except BaseException:
-            self._open = None
-            raise
+        await self._connect(opened.driver)
+        self._open = opened
         return self
 
     async def __aexit__(
@@ -238,32 +201,17 @@ class PostgresSaver(OpenedAsync, BaseCheckpointSaver):
         A run that still goes on can store nothing any more; its thread is given up, so that nobody has to wait for it.
         """
         opened, self._open = self._open, None
-        if opened is not None:
-            left, self._taken = self._taken, {}
-            with anyio.CancelScope(shield=True):  # else a cancelled scope would not even begin to close
-                async with anyio.create_task_group() as group:
-                    for claim in left.values():
-                        group.start_soon(self._give_up, opened, claim)
-                await opened.driver.close()
+        await self._disconnect(None if opened is None else partial(self._give_up_all, opened))
+
+    async def _give_up_all(self, opened: Opened) -> None:
+        left, self._taken = self._taken, {}
+        async with anyio.create_task_group() as group:
+            for claim in left.values():
+                group.start_soon(self._give_up, opened, claim)
 
     async def _give_up(self, opened: Opened, claim: Claim) -> None:
         with contextlib.suppress(CheckpointError):  # it lapses by itself then
-            await opened.written(Held(claim, None, self._next))
-
-    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
-        opened: Opened | None = getattr(self, "_open", None)
-        if opened is not None and opened.driver.is_open:
-            opened.driver.stop()
-            warn(
-                f"{self!r} of {self._source.name} was never closed: use it in 'async with'",
-                ResourceWarning,
-                source=self,
-            )
-
-    def _prepare(self, *, sets_up: bool) -> Callable[[], Awaitable[None]]:
-        """What is done first. It does not hold the saver: a forgotten one can be collected while its loop runs."""
-        work = partial(tables.setup if sets_up else tables.check, schema=self.schema, name=self._source.name)
-        return partial(self._source.first, work)
+            await opened.written(UnderClaim(claim, None, self._next))
 
     def _opened(self) -> Opened:
         opened = self._open  # read once: another thread may close the saver meanwhile
@@ -318,7 +266,7 @@ class PostgresSaver(OpenedAsync, BaseCheckpointSaver):
         self._taken.pop((claim.thread_id, claim.owner.run_id), None)
 
     async def _write(self, claim: Claim, commit: Commit | None, *, shielded: bool = False) -> None:
-        await self._opened().written(Held(claim, commit, self._next), shielded=shielded)
+        await self._opened().written(UnderClaim(claim, commit, self._next), shielded=shielded)
 
     async def hear(self, thread_id: str) -> None:
         opened = self._opened()

@@ -126,7 +126,7 @@ def payload(schema: str, thread_id: str) -> str:
     return hashlib.blake2b(f"{schema}\x00{thread_id}".encode(), digest_size=16).hexdigest()
 
 
-class Held(Write[None]):
+class UnderClaim(Write[None]):
     """A write under a claim: a commit, records, a renewed or released claim.
 
     Args:
@@ -200,11 +200,11 @@ class Writing:
         self._name = name
         self._is_stored = _IS_STORED.replace(b"{s}", schema.encode())
 
-    async def store(self, cursor: Cursor, writes: Sequence[Held]) -> list[Held]:
+    async def store(self, cursor: Cursor, writes: Sequence[UnderClaim]) -> list[UnderClaim]:
         """See `lane.Store`."""
         statement, parameters = self._statement(writes)
         await cursor.execute(statement, parameters, binary=True)
-        locked: list[Held] = []
+        locked: list[UnderClaim] = []
         for n, done, fits, epoch, seq, owner, until, *_ in await cursor.fetchall():
             write = writes[n]
             if done or (write.commit is None and not fits):
@@ -217,7 +217,7 @@ class Writing:
                 write.error = self._lost(write, owner, until)
         return locked
 
-    def _statement(self, writes: Sequence[Held]) -> tuple[bytes, list[object]]:
+    def _statement(self, writes: Sequence[UnderClaim]) -> tuple[bytes, list[object]]:
         """One for what there is to be done, and no more: each part costs time to plan."""
         commits = [(n, write, write.commit) for n, write in enumerate(writes)]
         text = [_STATEMENT]
@@ -259,7 +259,7 @@ class Writing:
             text.append(_ANSWER)
         return "".join(text).format(s=self._schema).encode(), bound
 
-    async def _was_stored(self, cursor: Cursor, write: Held, epoch: int | None) -> bool:
+    async def _was_stored(self, cursor: Cursor, write: UnderClaim, epoch: int | None) -> bool:
         """Whether an attempt whose connection broke has done a write, although the thread is another run's by now."""
         if epoch is None:
             return write.releases  # it was bare, and left no trace
@@ -268,7 +268,7 @@ class Writing:
         await cursor.execute(self._is_stored, (stored(write.thread_id), write.rows[-1][0], stored_or_none(write.ns)))
         return await cursor.fetchone() is not None
 
-    def _lost(self, write: Held, owner: str | None, until: float | None) -> ThreadBusyError:
+    def _lost(self, write: UnderClaim, owner: str | None, until: float | None) -> ThreadBusyError:
         if owner is None:
             return ThreadBusyError(write.thread_id, lost=True)
         holder = owner_of(owner, write.thread_id)

@@ -210,9 +210,6 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
     ) -> tuple[tuple[CheckpointRow, ...], tuple[TaskRecord, ...]]:
         return await self._read(reading.segment, thread_id, ns, base_id)
 
-    # Filters are applied here and not in SQL: by the one definition that all savers share (SQL has other ideas of when
-    # a bool equals a number, of floats, and of NUL), and no text of a filter can ever become text of a query.
-
     async def scan(
         self,
         thread_id: str | None,

@@ -146,11 +146,11 @@ def prepare(
     if found < VERSION:
         version = _bring_up(connection, name, deadline, found)
     try:
-        _patiently(connection, "PRAGMA journal_mode = WAL", deadline)
+        patiently(connection, "PRAGMA journal_mode = WAL", deadline)
     except sqlite3.OperationalError as error:
         if not is_read_only(error):
             raise
-    _patiently(connection, f"PRAGMA synchronous = {synchronous}", deadline)
+    patiently(connection, f"PRAGMA synchronous = {synchronous}", deadline)
     if sys.platform == "darwin" and synchronous == "FULL":
         # There, fsync leaves the data in the drive's own cache, and a power loss takes it.
         connection.execute("PRAGMA fullfsync = ON")
@@ -179,7 +179,7 @@ def _bring_up(connection: sqlite3.Connection, name: str, deadline: float, found:
         Its version now.
     """
     try:
-        _patiently(connection, "BEGIN IMMEDIATE", deadline)
+        patiently(connection, "BEGIN IMMEDIATE", deadline)
         found = _version(connection, name)
         if found < VERSION:
             for mark in MARKS:  # first: where writing is not allowed it ends here, before a name can be in the way
@@ -189,7 +189,7 @@ def _bring_up(connection: sqlite3.Connection, name: str, deadline: float, found:
                 connection.execute(statement)
             if found:
                 upgrade(connection, found)
-        _patiently(connection, "COMMIT", deadline)
+        patiently(connection, "COMMIT", deadline)
     except sqlite3.OperationalError as error:
         if not is_read_only(error):
             raise
@@ -197,17 +197,17 @@ def _bring_up(connection: sqlite3.Connection, name: str, deadline: float, found:
             raise StorageReadOnlyError(f"{name}: the database is empty, and cannot be written") from error
         return found
     finally:
-        _end(connection)
+        roll_back(connection)
     return VERSION
 
 
 def _look(connection: sqlite3.Connection, name: str, deadline: float) -> int:
     """As `_version`, in a transaction, so that what it sees is of one moment."""
-    _patiently(connection, "BEGIN", deadline)
+    patiently(connection, "BEGIN", deadline)
     try:
         return _version(connection, name)
     finally:
-        _end(connection)
+        roll_back(connection)
 
 
 def _number(connection: sqlite3.Connection) -> int:
@@ -241,12 +241,13 @@ def _refuse_others(connection: sqlite3.Connection, name: str, found: int) -> Non
         raise CorruptCheckpointError(name, f"it has {theirs} already, which no saver has made", "Give it another name")
 
 
-def _end(connection: sqlite3.Connection) -> None:
+def roll_back(connection: sqlite3.Connection) -> None:
+    """End a transaction that is open still."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
 
 
-def _patiently(connection: sqlite3.Connection, statement: str, deadline: float) -> list[tuple[object, ...]]:
+def patiently(connection: sqlite3.Connection, statement: str, deadline: float) -> list[tuple[object, ...]]:
     """Execute, and try again while SQLite says busy without waiting by itself, as for the change to WAL."""
     while True:
         try:

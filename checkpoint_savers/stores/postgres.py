@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
-
-import anyio
 
 try:
     import psycopg
     import psycopg_pool
 
-    from ..postgres import schema as tables
-    from ..postgres.connecting import Cursor, Source
+    from ..postgres.connected import Connected, nothing
+    from ..postgres.connecting import Cursor
     from ..postgres.driver import Driver, Work
     from ..postgres.failures import UnreachableError, translate
     from .postgres_rows import LAYOUT, Attempt, Key, Rows
@@ -30,13 +27,12 @@ except ModuleNotFoundError as error:
 from ..bridge import at_once
 from ..codec import Codec
 from ..errors import SaverClosedError, StorageError, StorageReadOnlyError
-from ..opening import OpenedAsync
 from .abc import BaseStore
 from .ops import TTLConfig
 from .port import Answer, Batch, Done, Outcome
 
 
-class PostgresStore(OpenedAsync, BaseStore):
+class PostgresStore(Connected, BaseStore):
     """Keeps items in PostgreSQL, which any number of processes on any number of machines may use at once.
 
         async with PostgresStore.from_conn_string("postgresql://localhost/app") as store:
@@ -61,6 +57,8 @@ class PostgresStore(OpenedAsync, BaseStore):
         ValueError: `schema` is no name, `conn` cannot be read, or a number is out of its range.
     """
 
+    _layout = LAYOUT
+
     def __init__(
         self,
         conn: str | psycopg_pool.AsyncConnectionPool[Any],
@@ -76,21 +74,15 @@ class PostgresStore(OpenedAsync, BaseStore):
         index: None = None,
     ) -> None:
         super().__init__(codec=codec, ttl=ttl, clock=clock, index=index)
-        if not busy_timeout >= 0 or not reconnect_timeout >= 0:
-            raise ValueError("busy_timeout and reconnect_timeout are seconds, 0 or more")
-        if pool_size < 1:
-            raise ValueError("pool_size is 1 or more")
-        quoted = tables.quoted(schema)
-        self.schema = schema
-        self.busy_timeout = busy_timeout
-        self.reconnect_timeout = reconnect_timeout
-        try:
-            self._source = Source(conn, schema=schema, pool_size=pool_size, reconnect_timeout=reconnect_timeout)
-        except psycopg.ProgrammingError as error:
-            raise ValueError(f"no connection string: {str(error).strip()}") from error
-        self._sets_up = setup
+        quoted = self._have(
+            conn,
+            schema=schema,
+            setup=setup,
+            pool_size=pool_size,
+            busy_timeout=busy_timeout,
+            reconnect_timeout=reconnect_timeout,
+        )
         self._rows = Rows(quoted, self._source.name, busy_timeout)
-        self._driver: Driver | None = None
 
     @classmethod
     def from_conn_string(
@@ -121,40 +113,6 @@ class PostgresStore(OpenedAsync, BaseStore):
             index=index,
         )
 
-    # ---- the table -------------------------------------------------------------------------------------------
-
-    @staticmethod
-    def setup_script(*, schema: str = "public", version: int = 0) -> str:
-        """What `setup` does, as SQL to be read, kept, and run by whoever may: one transaction.
-
-        Args:
-            version: of the table that is there; 0 when there is none.
-        """
-        return tables.script(schema, version, LAYOUT)
-
-    async def setup(self) -> None:
-        """Make the table, or upgrade that of an earlier version; nothing happens where it is right already. Any number
-        of processes may do it at the same time.
-
-        It may be called before the store is opened, which does not open it.
-
-        Raises:
-            CorruptCheckpointError: the schema has tables of these names that are not a store's.
-            UnsupportedFormatError: they are of a later version of this package.
-            StorageError
-        """
-        opened = self._driver
-        if opened is not None:
-            await opened.run(lambda: self._source.reach(self._set_up))
-            return
-        driver = Driver(self._source, lambda: self._source.first(self._set_up), _nothing, maker=LAYOUT.maker)
-        await driver.open()
-        with anyio.CancelScope(shield=True):
-            await driver.close()
-
-    async def _set_up(self, cursor: Cursor) -> None:
-        await tables.setup(cursor, self.schema, self._source.name, LAYOUT)
-
     # ---- opening and closing ---------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
@@ -165,22 +123,8 @@ class PostgresStore(OpenedAsync, BaseStore):
             UnsupportedFormatError: they are of a later version of this package.
             StorageError: there is no connection; or no table, or an older one, and `setup` is not set.
         """
-        if self._driver is not None:
-            raise SaverClosedError(f"{self._source.name}: the store is open already: one 'async with' at a time")
-        source, schema = self._source, self.schema
-        work = tables.setup if self._sets_up else tables.check
-        # The driver's thread must not keep the store alive: one that is dropped is to be noticed.
-        driver = self._driver = Driver(
-            source,
-            lambda: source.first(lambda cursor: work(cursor, schema, source.name, LAYOUT)),
-            _nothing,
-            maker=LAYOUT.maker,
-        )
-        try:
-            await driver.open()
-        except BaseException:
-            self._driver = None
-            raise
+        self._check_not_open()
+        await self._connect(Driver(self._source, self._prepare, nothing, maker=LAYOUT.maker))
         return await super().__aenter__()
 
     async def __aexit__(
@@ -190,20 +134,7 @@ class PostgresStore(OpenedAsync, BaseStore):
         try:
             await super().__aexit__(kind, error, traceback)
         finally:  # however the end of the sweeping was cancelled
-            driver, self._driver = self._driver, None
-            if driver is not None:
-                with anyio.CancelScope(shield=True):  # else a cancelled scope would not even begin to close
-                    await driver.close()
-
-    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
-        driver: Driver | None = getattr(self, "_driver", None)
-        if driver is not None and driver.is_open:
-            driver.stop()
-            warn(
-                f"{self!r} of {self._source.name} was never closed: use it in 'async with'",
-                ResourceWarning,
-                source=self,
-            )
+            await self._disconnect()
 
     # ---- the port --------------------------------------------------------------------------------------------
 
@@ -276,10 +207,6 @@ class _Transaction:
             self._done(error)
         elif outcome is not None:
             self._done(outcome)
-
-
-def _nothing() -> None:
-    """Nothing is to be stopped before the driver closes."""
 
 
 def _closed(name: str) -> SaverClosedError:

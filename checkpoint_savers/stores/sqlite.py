@@ -182,11 +182,11 @@ def prepare(
     there is none. Raises: as `SqliteStore.__aenter__` says; locked and full as errors of SQLite's."""
     deadline = time.monotonic() + busy_timeout
     schema.prepare(connection, name, synchronous=synchronous, busy_timeout=busy_timeout)
-    schema._patiently(connection, "BEGIN", deadline)
+    schema.patiently(connection, "BEGIN", deadline)
     try:
         is_ready = _is_ready(connection, name)
     finally:
-        schema._end(connection)
+        schema.roll_back(connection)
     if not is_ready:
         _set_up(connection, name, deadline)
 
@@ -205,18 +205,18 @@ def upgraded_since(connection: sqlite3.Connection, name: str) -> UnsupportedForm
 def _set_up(connection: sqlite3.Connection, name: str, deadline: float) -> None:
     """Of several processes that try, the first to get the lock does; the others see under it that it is done."""
     try:
-        schema._patiently(connection, "BEGIN IMMEDIATE", deadline)
+        schema.patiently(connection, "BEGIN IMMEDIATE", deadline)
         if not _is_ready(connection, name):
             for statement in rows.TABLES.values():
                 connection.execute(statement)
             connection.execute("INSERT INTO store_version (version) VALUES (?)", (rows.VERSION,))
-        schema._patiently(connection, "COMMIT", deadline)
+        schema.patiently(connection, "COMMIT", deadline)
     except sqlite3.OperationalError as error:
         if not is_read_only(error):
             raise
         raise StorageReadOnlyError(f"{name}: there is no store in it, and it cannot be written") from error
     finally:
-        schema._end(connection)
+        schema.roll_back(connection)
 
 
 def _is_ready(connection: sqlite3.Connection, name: str) -> bool:

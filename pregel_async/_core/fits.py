@@ -1,8 +1,7 @@
 """Whether a value plainly is not what an annotation says.
 
 Deliberately lax: it answers False only where nobody could call the value an instance. What is inside containers, and
-    whatever
-needs a validator, is the business of the schema's own class.
+whatever needs a validator, is the business of the schema's own class.
 """
 
 from __future__ import annotations

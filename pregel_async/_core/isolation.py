@@ -13,8 +13,7 @@ msgspec.Structs, pydantic models. Everything else is opaque and shared: instance
 out of a container by itself (a `heapq` function's elements, say), and the keys of dicts.
 
 `own` gives back the very objects that `isolate` had handed out where they were not changed: an unchanged element of a
-    list
-keeps its identity through a node. Storage recognises by it what a list shares with its predecessor.
+list keeps its identity through a node. Storage recognises by it what a list shares with its predecessor.
 """
 
 from __future__ import annotations

@@ -310,11 +310,9 @@ def update(
     if sends:
         by_channel[SENDS] = [*sends, *by_channel.get(SENDS, ())]
     for name in kept:
-        topic = channels[name]
-        if (
-            name in by_channel and topic.expires and isinstance(topic, Topic)
-        ):  # what is left has yet to see the old ones
-            by_channel[name].insert(0, list(topic.get()))
+        channel = channels[name]
+        if name in by_channel and channel.expires and isinstance(channel, Topic):
+            by_channel[name].insert(0, list(channel.get()))  # what is left has yet to see the old ones
     for name in sorted(by_channel):
         try:
             channel = channels[name] if name in channels else _first(program, board, name)
@@ -332,7 +330,7 @@ def update(
 
     # 4. The new versions. What was emptied has none.
     board.clock = clock if touched else before
-    updated = [name for name in sorted(touched) if _settle(program, board, name, clock)]
+    updated = [name for name in sorted(touched) if _stamp(program, board, name, clock)]
     if kept:
         updated = sorted({*updated, *(name for name in kept if channels[name].is_available())})
 
@@ -343,7 +341,7 @@ def update(
             if waiting is not None and waiting.finish():
                 board.clock = clock
                 touched.add(name)
-                if _settle(program, board, name, clock):
+                if _stamp(program, board, name, clock):
                     updated.append(name)
 
     board.updated = updated
@@ -372,7 +370,7 @@ def _place(error: Exception, channel: str, tasks: Sequence[Task], writes: Sequen
     )
 
 
-def _settle(program: Program, board: Board, name: str, clock: int) -> bool:
+def _stamp(program: Program, board: Board, name: str, clock: int) -> bool:
     """Give a changed channel its version, or take it away. Whether the channel can be read now."""
     channel = board.channels[name]
     if channel.is_available():

@@ -18,14 +18,12 @@ from typing import Any, Protocol
 import msgspec
 
 from .._core.program import Write
-from .._core.task import Failed, Finished, Paused, Task
+from .._core.task import Failed, Task
 from ..errors import NodeError, RecordedFailureError
 from .described import described
-from .results import Results
+from .results import Results, Settled
 from .tries import Tries, tried
 from .world import World
-
-Settled = Finished | Failed | Paused
 
 
 class Records(Protocol):

@@ -46,9 +46,8 @@ class Log:
     Attributes:
         feeds: who is shown something of it.
         own: among them that of the call of this very graph; None when nobody reads that.
-        resumed, planned, wrote, spoke, finished, paused, stopped, failed, updated, stored: what to call with an event;
-            None when no mode shows it, so that it costs nothing.
-
+        resumed, began, planned, wrote, spoke, finished, paused, stopped, failed, updated, stored: what to call with an
+            event; None when no mode shows it, so that it costs nothing.
         waiting: around every wait for a reader, where a node around this graph's run has a timeout: that is not its
             time; None where none has.
 

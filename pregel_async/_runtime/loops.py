@@ -165,8 +165,7 @@ def alone(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The one exception of a task group's, out of the group; the group itself when there are several.
 
     The tasks here keep their failures to themselves, so that what a task group raises is what hit the task that waits
-    in
-    it: on trio, Ctrl-C.
+    in it: on trio, Ctrl-C.
     """
     return group.exceptions[0] if len(group.exceptions) == 1 else group
 

@@ -22,7 +22,7 @@ from checkpoint_savers.records import CheckpointId, CheckpointRow, Commit, Event
 
 from .hold import Apart, Hold
 
-Settled = Callable[[CheckpointId], None]
+StandsAt = Callable[[CheckpointId], None]
 
 Key = tuple[str, CheckpointId, TaskId]
 """Of a record: namespace, checkpoint and task."""
@@ -36,14 +36,14 @@ class Outbox:
         head: the namespace's head, as it is stored.
         moves: the tip is not the head: the head moves there with the next transaction.
         events: rows of events that are to go with the next transaction, or do with the one that is under way.
-        settled: told of the tip when it is stored; None when nobody asks.
+        stands_at: told of the tip when it is stored; None when nobody asks.
         acknowledged: told which superstep is stored with all before it; None when nobody asks.
         stored: the checkpoint of the branch that is stored; None when there is none,
         standing: and its superstep.
         forgotten: the thread is to be left as it was found: nothing is written any more.
     """
 
-    def __init__(self, hold: Hold, ns: str, outer: Outbox | None, settled: Settled | None) -> None:
+    def __init__(self, hold: Hold, ns: str, outer: Outbox | None, stands_at: StandsAt | None) -> None:
         self.hold = hold
         self.ns = ns
         self.outer = outer
@@ -51,7 +51,7 @@ class Outbox:
         self.head: CheckpointId | None = None
         self.moves = False
         self.events: list[EventRow] = []
-        self.settled = settled
+        self.stands_at = stands_at
         self.acknowledged: Callable[[int], None] | None = None
         self.stored: CheckpointId | None = None
         self.standing: int | None = None
@@ -147,8 +147,8 @@ class Outbox:
         rows, tip = tuple(self._rows), self.ledger.tip
         assert tip is not None
         await self._store(rows, records, None if rows else (self.ns, tip), releases=releases)
-        if self.settled is not None:
-            self.settled(tip)
+        if self.stands_at is not None:
+            self.stands_at(tip)
 
     async def _store(
         self,
@@ -258,8 +258,8 @@ class Overlapping(Outbox):
     goes with it. Questions, failures and the end are stored before control returns.
     """
 
-    def __init__(self, hold: Hold, ns: str, outer: Outbox | None, settled: Settled | None) -> None:
-        super().__init__(hold, ns, outer, settled)
+    def __init__(self, hold: Hold, ns: str, outer: Outbox | None, stands_at: StandsAt | None) -> None:
+        super().__init__(hold, ns, outer, stands_at)
         self._under_way: Apart | None = None
         self._due = False  # not only checkpoints that wait for another
 
@@ -344,8 +344,8 @@ class Late(Outbox):
         end: stores all that the run has to store, of all its graphs; of the root's alone.
     """
 
-    def __init__(self, hold: Hold, ns: str, outer: Outbox | None, settled: Settled | None) -> None:
-        super().__init__(hold, ns, outer, settled)
+    def __init__(self, hold: Hold, ns: str, outer: Outbox | None, stands_at: StandsAt | None) -> None:
+        super().__init__(hold, ns, outer, stands_at)
         self.due = False
         self.end: Callable[[bool], Awaitable[None]] | None = None
 
@@ -372,8 +372,8 @@ class Late(Outbox):
 
     async def commit(self, *, ends: bool) -> None:
         self.due = True
-        if self.settled is not None and self.ledger.tip is not None:
-            self.settled(self.ledger.tip)
+        if self.stands_at is not None and self.ledger.tip is not None:
+            self.stands_at(self.ledger.tip)
         if ends:
             await self._end(releases=True)
 
@@ -478,7 +478,7 @@ class _Batch:
             self._event.set()
 
 
-def outbox(hold: Hold, ns: str, outer: Outbox | None, settled: Settled | None) -> Outbox:
+def outbox(hold: Hold, ns: str, outer: Outbox | None, stands_at: StandsAt | None) -> Outbox:
     """A namespace's, as durable as the run."""
     kind = {"sync": Outbox, "async": Overlapping, "exit": Late}[hold.durability]
-    return kind(hold, ns, outer, settled)
+    return kind(hold, ns, outer, stands_at)

@@ -23,51 +23,35 @@ from .._core.board import Board
 from .._core.isolation import isolate
 from .._core.program import Write
 from .._core.task import Cancelled, Failed, Finished, Outcome, Paused, Task
-from ..errors import NodeCancelledError, NodeError, RecordedFailureError, StepTimeoutError, UnstorableValueError
+from ..errors import NodeCancelledError, NodeError, StepTimeoutError, UnstorableValueError
 from ..policies import Collect, OnFailure
 from .attempt import Recorder, attempt, noticed, start
 from .context import Around, Running, Session
 from .described import described
-from .guarded import can_be_handled, collected, guarded
+from .guarded import Records, can_be_handled, collected, guarded
 from .log import Log, Told
 from .loops import Loop, NativeCancellations, alone
 from .stopwatch import Stopwatch
 from .tries import Tries
 
 
-class Ledger(Protocol):
+class Storage(Records, Protocol):
     """What the runner needs of a thread's storage."""
 
     def result_of(self, task: Task) -> Finished | None:
         """The recorded result of a task that need not run."""
         ...
 
-    def writes_of(self, task: Task) -> list[Write] | None:
-        """The recorded writes of a task of which only the routers are left to run."""
+    def waits_for(self, task: Task, session: Session) -> Paused | None:
+        """The open questions of a task that none of the answers which this call brought lets go on."""
         ...
 
     def check(self, task: Task, asked: Paused) -> None:
         """Refuse what cannot be stored of a task that has asked. Raises `UnstorableValueError`, with a note."""
         ...
 
-    def waits_for(self, task: Task, session: Session) -> Paused | None:
-        """The open questions of a task that none of the answers which this call brought lets go on."""
-        ...
-
     async def record(self, task: Task, writes: list[Write], *, routed: bool) -> None:
         """Store what a task wrote; return when it is durable."""
-        ...
-
-    def answered(self, task: Task) -> bool:
-        """Whether a question was answered that the task has asked; of a called one, that anybody has asked."""
-        ...
-
-    def failure_of(self, task: Task) -> RecordedFailureError | None:
-        """The recorded failure of a task whose error handler is to go on; None when the task itself is to run."""
-        ...
-
-    async def record_failure(self, task: Task, error: Exception) -> None:
-        """Store that a task has failed, and that its error handler is to run; return when that is durable."""
         ...
 
 
@@ -91,7 +75,7 @@ class Runner:
 
     def __init__(
         self,
-        storage: Ledger | None,
+        storage: Storage | None,
         log: Log | None,
         max_concurrency: int | None,
         loop: Loop,
@@ -182,7 +166,7 @@ class Runner:
                 around, board, task, given, record, natively_cancelled=natively_cancelled, contained=contained
             )
         else:
-            outcome = await self._settled(board, task, given, record, natively_cancelled, contained=contained)
+            outcome = await self._by_policies(board, task, given, record, natively_cancelled, contained=contained)
         if (
             isinstance(outcome, Failed)
             and isinstance(self.on_failure, Collect)
@@ -204,7 +188,7 @@ class Runner:
                 return Failed(error, outcome.writes)
         return outcome
 
-    async def _settled(
+    async def _by_policies(
         self,
         board: Board,
         task: Task,
@@ -247,7 +231,7 @@ class Runner:
         if task.node.plain:
             outcome = await attempt(self.around, board, task, None, None, natively_cancelled=None, contained=True)
         else:
-            outcome = await self._settled(board, task, None, None, None, contained=True)
+            outcome = await self._by_policies(board, task, None, None, None, contained=True)
         if isinstance(outcome, Failed) and log is not None and log.failed is not None:
             with caller.waiting():
                 await log.send(log.failed((task,), (outcome,)))

@@ -13,7 +13,7 @@ Where a subgraph's state stands
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, Protocol
 
@@ -39,7 +39,7 @@ from .._core.amending import amend
 from .._core.board import Board
 from .._core.program import PARENT, RETURN, Program, Write
 from .._core.task import Failed, Finished, Outcome, Paused, Task
-from ..errors import CheckpointNotFoundError, GraphChangedError, InvalidUpdateError, RecordedFailureError
+from ..errors import CheckpointNotFoundError, GraphChangedError, RecordedFailureError
 from ..types import Interrupt
 from .counter import Counter
 from .described import described
@@ -47,16 +47,8 @@ from .encoder import Encoder
 from .hold import Hold
 from .namespaces import has_child, made_on, parents_of, was_made_on
 from .outbox import Late, Outbox, outbox
+from .recorded import AMENDED, BETWEEN, SUPERSTEP, amend_again, handler_of, is_result, open_questions
 from .restore import BRANCH, restore
-
-SUPERSTEP = TaskId("")
-"""The task id under which a failure of the superstep itself is recorded."""
-
-AMENDED = TaskId("__input__")
-"""The task id under which the updates are recorded that calls made to the state of an open superstep."""
-
-BETWEEN = ""
-"""The channel of the write that stands between two such updates: each is folded by itself."""
 
 Source = Literal["input", "loop", "update", "fork"]
 
@@ -556,7 +548,7 @@ class Thread:
             [
                 (self.ns, tip, task_id)
                 for task_id, record in self._records.items()
-                if not _is_result(record) and task_id not in handled
+                if not is_result(record) and task_id not in handled
             ]
         )
 
@@ -850,69 +842,5 @@ class Thread:
         )
 
 
-def amend_again(program: Program, board: Board, entry: TaskEntry, codec: Codec) -> None:
-    """Make the updates that calls made to the state of an open superstep, each by itself, as they made them."""
-    writes: list[Write] = []
-    for channel, data in (*entry.writes, (BETWEEN, b"")):
-        if channel in program.channels:
-            writes.append((channel, codec.decode(data, channel=channel)))
-        elif channel == BETWEEN and writes:
-            amend(program, board, writes)
-            writes = []
-
-
-def open_questions(entry: TaskEntry, codec: Codec) -> Iterator[Interrupt]:
-    """What a task has asked and nobody has answered."""
-    for key, data in entry.interrupts or ():
-        if key not in entry.answers:
-            yield Interrupt(codec.decode(data, channel="interrupt()"), key)
-
-
-async def check_goes_on(inside: Thread) -> None:
-    """Refuse to edit the state of a graph whose task, in the open superstep around it, has its result already.
-
-    Raises:
-        InvalidUpdateError
-    """
-    hold, running = inside.hold, inside.ns.split("|")
-    for ns, at in inside.parents.items():
-        chain = await hold.saver.read(hold.thread_id, ns, CheckpointId(at))
-        for record in () if chain is None else chain.records:
-            entry = read_record(record, hold.thread_id)
-            if entry.finished and f"{entry.name}:{record.task_id}" in running:
-                raise InvalidUpdateError(
-                    f"task {record.task_id!r} of node {entry.name!r}, which runs the graph in namespace {inside.ns!r}, "
-                    "has its result already, so that nothing would go on from this update: update the graph around it",
-                    node=entry.name,
-                )
-
-
-async def withdraw(inside: Thread, ids: Collection[str]) -> None:
-    """Take questions that are asked no more in a graph inside off the records of the tasks around it."""
-    hold = inside.hold
-    for ns, at in inside.parents.items():
-        chain = await hold.saver.read(hold.thread_id, ns, CheckpointId(at))
-        changed: list[TaskRecord] = []
-        for record in () if chain is None else chain.records:
-            entry = read_record(record, hold.thread_id)
-            left = tuple([(key, asked) for key, asked in entry.interrupts or () if key not in ids])
-            if entry.interrupts is not None and len(left) < len(entry.interrupts):
-                frame = write_record(msgspec.structs.replace(entry, interrupts=left))
-                changed.append(msgspec.structs.replace(record, frame=frame))
-        if changed:
-            await hold.record(changed)
-
-
-def handler_of(task: Task, entry: TaskEntry) -> Task | None:
-    """The task of the error handler that runs in a task's place, by the task's record; None when none does."""
-    handler = task.node.handler
-    return task.handling(handler) if entry.handled and handler is not None else None
-
-
 def _by(outcome: Outcome) -> Task | None:
     return outcome.by if isinstance(outcome, Finished) else None
-
-
-def _is_result(entry: TaskEntry) -> bool:
-    """Whether a record is what history shows of a task of the plan."""
-    return entry.finished and not (entry.writes and entry.writes[0][0] == RETURN)

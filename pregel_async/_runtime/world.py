@@ -97,8 +97,7 @@ def checkpoint_id(world: World, after: CheckpointId | None) -> CheckpointId:
     """A new id, greater than `after` even when the clock went back.
 
     A UUID of version 7: 48 bits of milliseconds, 12 of their fraction, the rest random; so it sorts by creation, as a
-        string
-    too. If the clock is not past `after`, the id counts on from there.
+    string too. If the clock is not past `after`, the id counts on from there.
 
     Source: RFC 9562, 5.7 and 6.2 (method 3).
     """

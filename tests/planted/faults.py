@@ -14,7 +14,7 @@ THREAD = "pregel_async/_runtime/thread.py"
 OUTBOX = "pregel_async/_runtime/outbox.py"
 HOLD = "pregel_async/_runtime/hold.py"
 HOLDING = "checkpoint_savers/holding.py"
-RUN = "pregel_async/_runtime/run.py"
+PORT = "pregel_async/_runtime/port.py"
 RUNNER = "pregel_async/_runtime/runner.py"
 ATTEMPT = "pregel_async/_runtime/attempt.py"
 CONTEXT = "pregel_async/_runtime/context.py"
@@ -1085,8 +1085,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "committed-ahead",
         "P4: an event says that a superstep is committed which is not",
-        RUN,
-        "_Run._commit",
+        PORT,
+        "GraphRun._commit",
         "if await thread.commit(board, ran, outcomes, upcoming, source=source, made=made):",
         "if self._feed is not None:\n            self._feed.committed = board.step\n"
         "        if await thread.commit(board, ran, outcomes, upcoming, source=source, made=made):",
@@ -1131,8 +1131,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "drain",
         "a run that is asked to stop goes on",
-        RUN,
-        "_Run._barrier",
+        PORT,
+        "GraphRun._barrier",
         "self._control.drain_reason is not None",
         "False",
         ("tests/runtime/test_drain.py::test_a_run_stops_at_its_next_barrier_and_goes_on",),
@@ -1140,8 +1140,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "drain-of-graphs-inside",
         "a graph inside of a run that is asked to stop goes on",
-        RUN,
-        "_Run.__init__",
+        PORT,
+        "GraphRun.__init__",
         "outer.around.control if settings.control is None and outer is not None else settings.control",
         "settings.control",
         ("tests/runtime/test_drain.py::test_a_graph_inside_stops_at_its_own_barrier",),

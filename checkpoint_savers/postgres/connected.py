@@ -1,0 +1,142 @@
+"""What saver and store in PostgreSQL have in common: tables, connections to them, and a driver while they are open."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import ClassVar
+
+import anyio
+
+from ..errors import SaverClosedError
+from ..opening import OpenedAsync
+from . import schema as tables
+from .connecting import Cursor, Pool, Source
+from .driver import Driver
+
+
+class Connected(OpenedAsync):
+    """One driver at a time, and a warning from whoever forgets to close it.
+
+    Attributes:
+        schema: where the tables are, as it was given.
+        busy_timeout: seconds to wait for a lock of another connection's.
+        reconnect_timeout: seconds for which the server is tried again.
+    """
+
+    _layout: ClassVar[tables.Layout]
+    schema: str
+    busy_timeout: float
+    reconnect_timeout: float
+    _source: Source
+    _sets_up: bool
+    _driver: Driver | None = None
+
+    def _have(
+        self,
+        conn: str | Pool,
+        *,
+        schema: str,
+        setup: bool,
+        pool_size: int,
+        busy_timeout: float,
+        reconnect_timeout: float,
+    ) -> str:
+        """Take the arguments that both have. The schema's name as statements have it. Raises `ValueError`."""
+        if not busy_timeout >= 0 or not reconnect_timeout >= 0:
+            raise ValueError("busy_timeout and reconnect_timeout are seconds, 0 or more")
+        if pool_size < 1:
+            raise ValueError("pool_size is 1 or more")
+        quoted = tables.quoted(schema)
+        self.schema = schema
+        self.busy_timeout = busy_timeout
+        self.reconnect_timeout = reconnect_timeout
+        self._source = Source(conn, schema=schema, pool_size=pool_size, reconnect_timeout=reconnect_timeout)
+        self._sets_up = setup
+        return quoted
+
+    # ---- the tables --------------------------------------------------------------------------------------------
+
+    @classmethod
+    def setup_script(cls, *, schema: str = "public", version: int = 0) -> str:
+        """What `setup` does, as SQL to be read, kept, and run by whoever may: one transaction.
+
+        Args:
+            version: of the tables that are there; 0 when there are none.
+        """
+        return tables.script(schema, version, cls._layout)
+
+    async def setup(self) -> None:
+        """Make the tables, or upgrade those of an earlier version; nothing happens where they are right already. Any
+        number of processes may do it at the same time.
+
+        It may be called before this is opened, which does not open it.
+
+        Raises:
+            CorruptCheckpointError: the schema has tables of these names that are another program's.
+            UnsupportedFormatError: they are of a later version of this package.
+            StorageError
+        """
+        driver, work = self._driver, self._preparing(sets_up=True)
+        if driver is not None:
+            await driver.run(lambda: self._source.reach(work))
+            return
+        driver = Driver(self._source, partial(self._source.first, work), nothing, maker=self._layout.maker)
+        await driver.open()
+        with anyio.CancelScope(shield=True):
+            await driver.close()
+
+    # ---- opening and closing -----------------------------------------------------------------------------------
+
+    @property
+    def _prepare(self) -> Callable[[], Awaitable[None]]:
+        """What a driver does first. It does not hold its maker: a forgotten one is collected while its loop runs."""
+        return partial(self._source.first, self._preparing(sets_up=self._sets_up))
+
+    def _preparing(self, *, sets_up: bool) -> Callable[[Cursor], Awaitable[None]]:
+        return partial(
+            tables.setup if sets_up else tables.check, schema=self.schema, name=self._source.name, layout=self._layout
+        )
+
+    def _check_not_open(self) -> None:
+        if self._driver is not None:
+            raise SaverClosedError(
+                f"{self._source.name}: the {self._layout.kind} is open already: one 'async with' at a time"
+            )
+
+    async def _connect(self, driver: Driver) -> None:
+        """Connect, and look whether the tables are there, and whose they are; or make them."""
+        self._driver = driver
+        try:
+            await driver.open()
+        except BaseException:
+            self._driver = None
+            raise
+
+    async def _disconnect(self, last: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Finish what was begun, and close: on any thread and event loop, not just those it was opened on.
+
+        Args:
+            last: what is to be done before.
+        """
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            with anyio.CancelScope(shield=True):  # else a cancelled scope would not even begin to close
+                if last is not None:
+                    await last()
+                await driver.close()
+
+    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+        driver = self._driver
+        if driver is not None and driver.is_open:
+            driver.stop()
+            warn(
+                f"{self!r} of {self._source.name} was never closed: use it in 'async with'",
+                ResourceWarning,
+                source=self,
+            )
+
+
+def nothing() -> None:
+    """Nothing is to be stopped before the driver closes."""
