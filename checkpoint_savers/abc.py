@@ -27,7 +27,8 @@ import anyio
 
 from . import upkeep
 from .codec import Codec
-from .ledger import Reader, read_record
+from .entries import read_record
+from .ledger import Reader
 from .records import (
     Chain,
     Checkpoint,

@@ -24,22 +24,30 @@ removed class) is carried along untouched.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Self
 
 import msgspec
 
-from .codec import Codec, seal, unseal
+from .codec import Codec
+from .entries import (
+    SENDS,
+    Entry,
+    Results,
+    StoredEntry,
+    Tail,
+    Told,
+    as_stored,
+    merge,
+    read_entry,
+    timestamp,
+    write_entry,
+)
 from .errors import CorruptCheckpointError
 from .growth import (
     Grown,
-    Patch,
     Value,
-    body,
     data_of,
-    difference,
     in_parts,
-    is_map,
     joined,
     joined_map,
     length_of,
@@ -47,15 +55,8 @@ from .growth import (
     patched,
     size_of,
     split,
-    split_map,
 )
-from .records import FORMAT, Checkpoint, CheckpointId, CheckpointRow, TaskId, TaskRecord
-
-Results: TypeAlias = dict[str, tuple[tuple[str, bytes | None], ...]]
-"""Task id -> its writes as (channel, encoded value); None stands for the value that the channel has now."""
-
-SENDS = "__pregel_tasks"
-"""The channel of pending sends."""
+from .records import FORMAT, Checkpoint, CheckpointId, CheckpointRow, TaskId
 
 SMALL = 2048
 """Bytes that a chain may take before the size of what it says is asked."""
@@ -63,181 +64,8 @@ SMALL = 2048
 LARGE = 4096
 """Bytes from which on a full row is large."""
 
-SHORT = 32
-"""Bytes up to which a result is rather stored than looked for."""
-
 STEPS = 32
 """Rows from one milestone to the next. More make reading dearer, fewer make milestones that are hardly worth a row."""
-
-
-class Entry(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
-    """What one superstep changed.
-
-    Attributes:
-        full: True when it replaces everything before it.
-        ts: when, in unix seconds.
-        clock: the version that all channels changed by this superstep got.
-        values: the new value of each channel that changed and holds something, encoded.
-        emptied: channels that held something and do no longer.
-        kinds: the kind of each channel in `values` that the state before did not hold.
-        versions: the version of each channel in `values` that has not `clock` (full entries only).
-        seen: channel -> node -> version, for what nodes saw anew; only channels that hold something are kept.
-        ran: names of the nodes whose tasks the superstep ran, in plan order.
-        results: task id -> its writes as (channel, encoded value); None stands for the value that the channel has now.
-            Only of tasks that have no record of their own.
-        tips: namespace -> the checkpoint at which the state of a subgraph stands, for those that keep it from call to
-            call and that this superstep moved. So a branch of the root has its own branch of each.
-        spent: name of a budget -> the total as text, of those that changed: the digits of an int, or those of a Decimal
-            and a "d".
-    """
-
-    full: bool
-    ts: float
-    clock: int
-    values: dict[str, Value]
-    emptied: tuple[str, ...]
-    kinds: dict[str, str]
-    versions: dict[str, int]
-    seen: dict[str, dict[str, int]]
-    ran: tuple[str, ...]
-    results: Results
-    tips: dict[str, str] = {}
-    spent: dict[str, str] = {}
-
-
-class Tail(msgspec.Struct, array_like=True, tag="t", frozen=True, gc=False):
-    """A result that is so many of the elements which a patch puts at the end of its channel's list."""
-
-    first: int
-    count: int
-
-
-class Picked(msgspec.Struct, array_like=True, tag="p", frozen=True, gc=False):
-    """A result that is some of the entries of the dict that its channel holds now; by their encoded keys."""
-
-    keys: tuple[bytes, ...]
-
-
-Told: TypeAlias = bytes | Tail | Picked | None
-"""A result as it is stored: encoded, or where in its channel's value it stands; None: it is that value."""
-
-
-class StoredEntry(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
-    """An entry as a frame holds it. New fields go to the end, with a default. Those that `Entry` has too stand in the
-    same order: one that holds no value in parts is stored as it is.
-
-    Attributes: as in `Entry`, but for
-        values: encoded, or what makes it of the value before.
-        results: what a task wrote is not stored again where the channel's value shows it.
-        since: of a milestone: the checkpoint whose state is before.
-    """
-
-    full: bool
-    ts: float
-    clock: int
-    values: dict[str, bytes | Patch]
-    emptied: tuple[str, ...]
-    kinds: dict[str, str]
-    versions: dict[str, int]
-    seen: dict[str, dict[str, int]]
-    ran: tuple[str, ...]
-    results: Mapping[str, tuple[tuple[str, Told], ...]]
-    tips: dict[str, str] = {}
-    spent: dict[str, str] = {}
-    since: str = ""
-
-
-def merge(first: Entry, second: Entry) -> Entry:
-    """The one entry that does what two do, one after the other.
-
-    It shows the results of the first: those of the tasks that were planned on the checkpoint before both. The tasks
-    of the second were planned on one that is never stored.
-    """
-    results = _spelled_out(first, second)
-    if second.full:
-        return msgspec.structs.replace(second, results=results)
-    gone = set(second.emptied)
-    values = {channel: data for channel, data in first.values.items() if channel not in gone} | second.values
-    kinds = {channel: kind for channel, kind in first.kinds.items() if channel not in gone} | second.kinds
-    versions = {channel: first.versions.get(channel, first.clock) for channel in first.values} | first.versions
-    versions = {
-        channel: version
-        for channel, version in versions.items()
-        if channel not in gone and channel not in second.values
-    } | second.versions
-    seen = {channel: nodes for channel, nodes in first.seen.items() if channel not in gone}
-    for channel, nodes in second.seen.items():
-        seen[channel] = {**seen.get(channel, {}), **nodes}
-    return Entry(
-        full=first.full,
-        ts=second.ts,
-        clock=second.clock,
-        values=values,
-        emptied=() if first.full else tuple(dict.fromkeys((*first.emptied, *second.emptied))),
-        kinds=kinds,
-        versions=versions,
-        seen=seen,
-        ran=second.ran,
-        results=results,
-        tips={**first.tips, **second.tips},
-        spent={**first.spent, **second.spent},
-    )
-
-
-def _spelled_out(first: Entry, second: Entry) -> Results:
-    """The first entry's results, where "the value that the channel has now" is not what it has after the second."""
-
-    def lasts(channel: str) -> bool:
-        return not (second.full or channel in second.values or channel in second.emptied)
-
-    return {
-        task: tuple(
-            [
-                (channel, data if data is not None or lasts(channel) else data_of(first.values[channel]))
-                for channel, data in written
-                if data is not None or lasts(channel) or channel in first.values
-            ]
-        )
-        for task, written in first.results.items()
-    }
-
-
-class TaskEntry(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
-    """The payload of a `TaskRecord`.
-
-    Attributes:
-        name: the node.
-        writes: its writes in order, each value encoded.
-        routed: False when its routers have not run (they failed): a resume runs only them.
-        error: type, message and time (unix seconds) of a failure; None for a result.
-        interrupts: the questions that it stopped to ask, as (id, encoded value), in order; None when it did not.
-        answers: question id -> encoded answer: all that it, or what it called, was ever given.
-        handled: it has failed, and its error handler has begun: a resume goes on with that.
-        spent: as in `Entry`: what it has spent, in all its attempts.
-        inside: what graphs have spent, in all, that tasks run which have no result: task id, namespace and amounts.
-    """
-
-    name: str
-    writes: tuple[tuple[str, bytes], ...] = ()
-    routed: bool = True
-    error: tuple[str, str, float] | None = None
-    interrupts: tuple[tuple[str, bytes], ...] | None = None
-    answers: dict[str, bytes] = {}
-    handled: bool = False
-    spent: dict[str, str] = {}
-    inside: tuple[tuple[str, str, dict[str, str]], ...] = ()
-
-    @property
-    def finished(self) -> bool:
-        """Whether the task has a result, so that it need not run."""
-        return self.routed and self.error is None and self.interrupts is None
-
-
-_T = TypeVar("_T")
-
-_encode = msgspec.msgpack.Encoder().encode
-_stored_entry = msgspec.msgpack.Decoder(StoredEntry)
-_task_entry = msgspec.msgpack.Decoder(TaskEntry)
 
 
 class State(msgspec.Struct, gc=False):
@@ -451,9 +279,8 @@ class Reader:
         """What a row's frame says."""
         known = self._entries.get(checkpoint_id)
         if known is None:
-            where = self._where(checkpoint_id)
-            stored = unseal(self.rows[checkpoint_id].frame, where)
-            known = self._entries[checkpoint_id] = _decode(_stored_entry, stored, where)
+            frame = self.rows[checkpoint_id].frame
+            known = self._entries[checkpoint_id] = read_entry(frame, self._where(checkpoint_id))
         return known
 
     def results(self, checkpoint_id: CheckpointId) -> Results:
@@ -483,11 +310,11 @@ class Reader:
         row, results = self.rows[checkpoint_id], self.results(checkpoint_id)
         state = self.state(checkpoint_id)
         if since is None:
-            stored = _stored(state.whole(results), {})
+            stored = as_stored(state.whole(results), {})
         else:
             mark = self.state(since)
-            stored = _stored(state.since(mark, results), mark.values, since=since)
-        frame = seal(_encode(stored))
+            stored = as_stored(state.since(mark, results), mark.values, since=since)
+        frame = write_entry(stored)
         return msgspec.structs.replace(row, parent_id=parent_id, base_id=base_id, frame=frame)
 
     def _told_by(
@@ -611,7 +438,7 @@ class Ledger:
         """The row of the next checkpoint. It is stored when a commit with it returns; if that fails, drop this
         ledger."""
         before = self.state.values
-        stored = _stored(entry, before) if self._base is not None else None
+        stored = as_stored(entry, before) if self._base is not None else None
         self._weigh(before, entry.values, {*entry.emptied, *entry.values} if entry.emptied else entry.values)
         self.state.apply(entry, entry.values)
         parent, self._parent, self.tip = self.tip, self.tip, checkpoint_id
@@ -631,20 +458,20 @@ class Ledger:
         Args:
             stored: what is new since the parent; None when a full row is due.
         """
-        frame = b"" if stored is None else seal(_encode(stored))
+        frame = b"" if stored is None else write_entry(stored)
         read = self._read_bytes + self._since_bytes + len(frame)
         is_first = self._base == self._full  # of the rows after the full one
         is_due = self._since >= STEPS or (is_first and self._is_large)
         if stored is None or read > 2 * self._whole_bytes + SMALL or (is_due and is_first and not self._is_large):
-            frame = seal(_encode(_stored(self.state.whole(results), {})))
+            frame = write_entry(as_stored(self.state.whole(results), {}))
             self._full, self._read_bytes, self._whole_bytes = checkpoint_id, len(frame), len(frame)
             self._is_large = len(frame) >= LARGE
             base = checkpoint_id
             self._mark_here(checkpoint_id)
         elif is_due:
             assert self._full is not None and self._base is not None
-            entry = _stored(self.state.since(self._mark, results), self._mark.values, since=self._base)
-            frame = seal(_encode(entry))
+            entry = as_stored(self.state.since(self._mark, results), self._mark.values, since=self._base)
+            frame = write_entry(entry)
             self._read_bytes += len(frame)
             base = self._full
             self._mark_here(checkpoint_id)
@@ -721,110 +548,8 @@ class Ledger:
         return frozenset((above, *[put.checkpoint_id for put in self.put]))
 
 
-class _Literal:
-    """The elements that a patch puts at the end of a list, and how many of them are accounted for."""
-
-    def __init__(self, data: bytes) -> None:
-        self._body = body(data)
-        self._at = 0
-        self._count = 0
-
-    def refer(self, data: bytes) -> Tail | None:
-        """Which of them the elements of an encoded list are, when they are the next ones."""
-        length = length_of(data)
-        if not length or not self._body.startswith(elements := body(data), self._at):
-            return None
-        first = self._count
-        self._at, self._count = self._at + len(elements), first + length
-        return Tail(first, length)
-
-
-def _stored(entry: Entry, before: Mapping[str, Value], *, since: CheckpointId | None = None) -> StoredEntry | Entry:
-    """An entry as a frame holds it.
-
-    Args:
-        before: the values that it changes.
-        since: of which checkpoint they are, if that is not the parent.
-    """
-    values: dict[str, bytes | Patch] = {}
-    grown: dict[str, Grown] = {}
-    literals: dict[str, _Literal] = {}
-    for name, value in entry.values.items():
-        if isinstance(value, bytes):
-            values[name] = value
-            continue
-        grown[name] = value
-        patch = difference(value, before.get(name))
-        values[name] = data_of(value) if patch is None else patch
-        literal = None if patch is None or since is not None else literal_of(patch)
-        if literal is not None:
-            literals[name] = _Literal(literal)
-    if not grown and since is None:
-        return entry
-    results = {
-        task: tuple([(name, _told(data, literals.get(name), grown.get(name))) for name, data in written])
-        for task, written in entry.results.items()
-    }
-    return StoredEntry(
-        full=entry.full,
-        ts=entry.ts,
-        clock=entry.clock,
-        values=values,
-        emptied=entry.emptied,
-        kinds=entry.kinds,
-        versions=entry.versions,
-        seen=entry.seen,
-        ran=entry.ran,
-        results=results,
-        tips=entry.tips,
-        spent=entry.spent,
-        since=since or "",
-    )
-
-
-def _told(data: Told, literal: _Literal | None, value: Grown | None) -> Told:
-    """A result as it is stored, of a channel that holds a value in parts."""
-    if not isinstance(data, bytes) or len(data) < SHORT or value is None:
-        return data
-    if value.is_list:
-        return (None if literal is None else literal.refer(data)) or data
-    parts = value.parts if is_map(data) else None
-    if isinstance(parts, dict):
-        entries = split_map(data)
-        if all(parts.get(key) == item for key, item in entries.items()):
-            return Picked(tuple(entries))
-    return data
-
-
 def _together(put: Sequence[PutOff]) -> PutOff:
     made = put[0]
     for later in put[1:]:
         made = made.then(later)
     return made
-
-
-def write_record(entry: TaskEntry) -> bytes:
-    """The frame of a task's record."""
-    return seal(_encode(entry))
-
-
-def read_record(record: TaskRecord, thread_id: str) -> TaskEntry:
-    """What a record's frame says. Raises `CorruptCheckpointError`."""
-    where = f"thread {thread_id!r}, checkpoint {record.checkpoint_id}, record of task {record.task_id!r}"
-    return _decode(_task_entry, unseal(record.frame, where), where)
-
-
-def timestamp(seconds: float) -> str:
-    """ISO 8601 in UTC, of a stored time. Raises `CorruptCheckpointError` when it is none."""
-    try:
-        return datetime.fromtimestamp(seconds, UTC).isoformat()
-    except (ValueError, OverflowError, OSError) as error:
-        raise CorruptCheckpointError("a checkpoint's time", f"{seconds!r} is no time ({error})") from error
-
-
-def _decode(decoder: msgspec.msgpack.Decoder[_T], body: bytes | memoryview, where: str) -> _T:
-    try:
-        return decoder.decode(body)
-    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
-        # msgspec raises ValidationError and DecodeError, and for some damage UnicodeDecodeError or RecursionError.
-        raise CorruptCheckpointError(where, f"its frame cannot be read ({error})") from error

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import structs
 
-from checkpoint_savers.ledger import read_record, write_record
+from checkpoint_savers.entries import read_record, write_record
 from checkpoint_savers.records import CheckpointId, TaskRecord
 
 from ._core import superstep

@@ -11,8 +11,9 @@ from msgspec import structs
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
+from checkpoint_savers.entries import TaskEntry, read_record, timestamp
 from checkpoint_savers.growth import data_of
-from checkpoint_savers.ledger import Reader, State, TaskEntry, read_record, timestamp
+from checkpoint_savers.ledger import Reader, State
 from checkpoint_savers.metadata import metadata_matches
 from checkpoint_savers.records import (
     CALLER,

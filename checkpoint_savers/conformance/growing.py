@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from ..abc import BaseCheckpointSaver
 from ..codec import seal
+from ..entries import Entry, TaskEntry, write_record
 from ..growth import in_parts
-from ..ledger import Entry, Ledger, Reader, TaskEntry, write_record
+from ..ledger import Ledger, Reader
 from ..records import CheckpointId, CheckpointTuple, Claim, Commit, TaskId, TaskRecord
 from .suite import LATER, event, take
 

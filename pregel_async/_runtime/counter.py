@@ -12,7 +12,7 @@ from typing import Protocol
 
 from msgspec import structs
 
-from checkpoint_savers.ledger import TaskEntry
+from checkpoint_savers.entries import TaskEntry
 from checkpoint_savers.records import TaskId
 
 from .._core.task import Task

@@ -16,8 +16,9 @@ from typing import Any
 
 import anyio
 
+from checkpoint_savers.entries import Entry
 from checkpoint_savers.errors import CheckpointError, ThreadBusyError
-from checkpoint_savers.ledger import Entry, Ledger
+from checkpoint_savers.ledger import Ledger
 from checkpoint_savers.records import CheckpointId, CheckpointRow, Commit, EventRow, TaskId, TaskRecord
 
 from .hold import Apart, Hold

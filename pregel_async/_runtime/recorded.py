@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.ledger import TaskEntry
+from checkpoint_savers.entries import TaskEntry
 from checkpoint_savers.records import TaskId
 
 from .._core.amending import amend

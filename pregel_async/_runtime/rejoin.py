@@ -20,8 +20,8 @@ from msgspec.structs import replace
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
+from checkpoint_savers.entries import read_record
 from checkpoint_savers.errors import ThreadBusyError
-from checkpoint_savers.ledger import read_record
 from checkpoint_savers.records import CheckpointId
 
 from .._core.superstep import plan

@@ -10,9 +10,10 @@ import re
 from typing import Any, get_origin
 
 from checkpoint_savers.codec import Codec
+from checkpoint_savers.entries import SENDS
 from checkpoint_savers.errors import UnknownTypeError
 from checkpoint_savers.growth import decode
-from checkpoint_savers.ledger import SENDS, State
+from checkpoint_savers.ledger import State
 
 from .._core.board import Board
 from .._core.fits import fits

@@ -22,8 +22,9 @@ import msgspec
 
 from checkpoint_savers.abc import PAGE
 from checkpoint_savers.codec import Codec
+from checkpoint_savers.entries import Entry, TaskEntry, read_record, write_record
 from checkpoint_savers.errors import CheckpointError, UnstorableValueError
-from checkpoint_savers.ledger import Entry, Ledger, Reader, TaskEntry, read_record, write_record
+from checkpoint_savers.ledger import Ledger, Reader
 from checkpoint_savers.records import (
     CALLER,
     MADE_IN,

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from checkpoint_savers import SqliteSaver
-from checkpoint_savers.ledger import read_record, timestamp
+from checkpoint_savers.entries import read_record, timestamp
 
 from ..types import START
 from .showing import columns, counted, print_json

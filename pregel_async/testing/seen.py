@@ -7,8 +7,9 @@ from typing import Any
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
+from checkpoint_savers.entries import SENDS, TaskEntry, read_record
 from checkpoint_savers.growth import data_of
-from checkpoint_savers.ledger import SENDS, Reader, TaskEntry, read_record
+from checkpoint_savers.ledger import Reader
 from checkpoint_savers.records import CheckpointId, Claim, Commit, Header, Owner, TaskRecord
 
 from .saver import PassingSaver

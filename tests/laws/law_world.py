@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, note, reject, settings
 from law_programs import Build, Program, Tell, answer_to, inputs_of, story
 
 from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.entries import read_record
 from checkpoint_savers.growth import decode
-from checkpoint_savers.ledger import read_record
 from checkpoint_savers.records import (
     Header,
 )

@@ -40,6 +40,7 @@ FRAME = "checkpoint_savers/codec/frame.py"
 ENCODER = "pregel_async/_runtime/encoder.py"
 GROWTH = "checkpoint_savers/growth.py"
 LEDGER = "checkpoint_savers/ledger.py"
+ENTRIES = "checkpoint_savers/entries.py"
 OWNER = "checkpoint_savers/owner.py"
 CONNECTED = "checkpoint_savers/sqlite/connected.py"
 SAVER = "checkpoint_savers/sqlite/saver.py"
@@ -496,8 +497,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "nothing-is-shared",
         "P10: a list that grows is stored again by each superstep",
-        LEDGER,
-        "_stored",
+        ENTRIES,
+        "as_stored",
         "patch = difference(value, before.get(name))",
         "patch = None",
         (
@@ -508,7 +509,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "results-are-stored-twice",
         "P10: what a task appended is stored as its result, too",
-        LEDGER,
+        ENTRIES,
         "_told",
         "literal.refer(data)",
         "None",
@@ -517,11 +518,20 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "merged-results-are-stored-twice",
         "P10: what a task merged is stored as its result, too",
-        LEDGER,
+        ENTRIES,
         "_told",
         "return Picked(tuple(entries))",
         "return data",
         ("tests/durability/test_growth.py::test_it_takes_what_is_new",),
+    ),
+    Fault(
+        "nothing-appended-is-compared",
+        "P10: a run that goes on takes a long list apart to see that nothing has been added to it",
+        ENCODER,
+        "Encoder._value",
+        "value = appended(value, len(held), self.codec.encode(more, channel=name))",
+        "value = appended(value, len(held), self.codec.encode(more, channel=name)) if more else value",
+        ("tests/runtime/test_counts.py::test_going_on_with_a_long_list_does_not_take_it_apart",),
     ),
     Fault(
         "milestones-forget-what-moved",

@@ -27,7 +27,7 @@ from living import after_turns, tasks
 from passing import Through
 
 from checkpoint_savers.abc import BaseCheckpointSaver
-from checkpoint_savers.ledger import read_record
+from checkpoint_savers.entries import read_record
 from checkpoint_savers.records import (
     Claim,
     Commit,

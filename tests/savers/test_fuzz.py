@@ -34,8 +34,9 @@ import pytest
 
 from checkpoint_savers import errors
 from checkpoint_savers.codec import Codec, scalars, seal, unseal
+from checkpoint_savers.entries import SENDS, Entry, TaskEntry, read_record, write_record
 from checkpoint_savers.growth import decode
-from checkpoint_savers.ledger import SENDS, Entry, Ledger, Reader, TaskEntry, read_record, write_record
+from checkpoint_savers.ledger import Ledger, Reader
 from checkpoint_savers.records import FORMAT, CheckpointId, CheckpointRow, TaskId, TaskRecord
 
 CASES = int(os.environ.get("PREGEL_FUZZ", "20000"))

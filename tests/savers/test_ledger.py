@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpoint_savers.codec import Codec
+from checkpoint_savers.entries import Entry, Results
 from checkpoint_savers.errors import CorruptCheckpointError
 from checkpoint_savers.growth import decode, in_parts
-from checkpoint_savers.ledger import SMALL, STEPS, Entry, Ledger, Reader, Results, State
+from checkpoint_savers.ledger import SMALL, STEPS, Ledger, Reader, State
 from checkpoint_savers.records import CheckpointId, CheckpointRow
 
 LARGE = bytes(50_000)

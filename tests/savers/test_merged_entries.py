@@ -8,7 +8,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpoint_savers.ledger import Entry, Ledger, Reader, State, merge
+from checkpoint_savers.entries import Entry, merge
+from checkpoint_savers.ledger import Ledger, Reader, State
 from checkpoint_savers.records import CheckpointId, CheckpointRow
 
 CHANNELS = st.sampled_from(["a", "b", "c", "d"])

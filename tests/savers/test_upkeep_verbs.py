@@ -24,8 +24,9 @@ from checkpoint_savers.conformance.suite import (
     take,
     written,
 )
+from checkpoint_savers.entries import Entry
 from checkpoint_savers.errors import StorageError, ThreadBusyError
-from checkpoint_savers.ledger import Entry, Ledger
+from checkpoint_savers.ledger import Ledger
 from checkpoint_savers.memory import InMemorySaver
 from checkpoint_savers.records import Rewrite, ThreadDump
 from pregel_async.testing import FaultySaver

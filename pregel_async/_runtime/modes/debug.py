@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from checkpoint_savers.ledger import timestamp
+from checkpoint_savers.entries import timestamp
 from checkpoint_savers.records import CheckpointRow
 
 from ..._core.board import Board
