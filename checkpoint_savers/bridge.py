@@ -23,6 +23,8 @@ from typing import NamedTuple
 import anyio
 import anyio.lowlevel
 
+from .scopes import is_a_scopes
+
 
 class Waiter(NamedTuple):
     """Somebody who waits in `until`. To be given to `tell` once, from any thread.
@@ -191,14 +193,8 @@ async def _until_on_asyncio(start: Callable[[Waiter], None], shielded: bool) -> 
                 await arrival.waiter
             except asyncio.CancelledError as again:
                 cancelled = again
-    if not (shielded and _is_a_scopes(cancelled)):
+    if not (shielded and is_a_scopes(cancelled)):
         raise cancelled
-
-
-def _is_a_scopes(cancelled: asyncio.CancelledError) -> bool:
-    """Whether it is a cancel scope's, which is told again and again, and not of asyncio's own `Task.cancel()`."""
-    told = cancelled.args[0] if cancelled.args else None
-    return isinstance(told, str) and " cancel scope " in told
 
 
 async def _until_on_trio(start: Callable[[Waiter], None], shielded: bool) -> None:

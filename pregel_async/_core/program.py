@@ -18,7 +18,19 @@ from ..policies import CachePolicy, RetryPolicy, TimeoutPolicy
 from ..types import Command, Send
 from .isolation import isolate, own, own_fold
 
-__all__ = ["PARENT", "PURE_REDUCERS", "RETURN", "SENDS", "Node", "Program", "Router", "Write", "build_program"]
+__all__ = [
+    "BRANCH",
+    "JOIN",
+    "PARENT",
+    "PURE_REDUCERS",
+    "RETURN",
+    "SENDS",
+    "Node",
+    "Program",
+    "Router",
+    "Write",
+    "build_program",
+]
 
 Write: TypeAlias = tuple[str, Any]
 """A channel's name, and a value for it."""
@@ -28,6 +40,12 @@ def no_writes(result: Any) -> list[Write]:
     """The `Node.writes` of a node that can write nothing, whatever it returns."""
     return []
 
+
+BRANCH = "branch:to:"
+"""How the channel begins that triggers one node of a `StateGraph`."""
+
+JOIN = "join:"
+"""How the channel begins that waits for several nodes."""
 
 PARENT = "__parent__"
 """Where a command for a graph around this one is written. It is no channel: the graph ends with it."""

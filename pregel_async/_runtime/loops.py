@@ -12,6 +12,8 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
+from checkpoint_savers.scopes import is_a_scopes
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -129,8 +131,7 @@ class NativeCancellations:
 
 def is_native(cancellation: BaseException) -> bool:
     """Whether a cancellation is asyncio's own, and not that of a scope, which is told again and again."""
-    told = cancellation.args[0] if cancellation.args else None
-    return is_cancelled_error(cancellation) and not (isinstance(told, str) and " cancel scope " in told)
+    return is_cancelled_error(cancellation) and not is_a_scopes(cancellation)
 
 
 def is_cancelled_error(error: BaseException) -> bool:

@@ -17,18 +17,10 @@ from checkpoint_savers.ledger import State
 
 from .._core.board import Board
 from .._core.fits import fits
-from .._core.program import Program
+from .._core.program import BRANCH, JOIN, Program
 from ..channels import BaseChannel, LastValue
 from ..channels.reduced import Reduced
 from ..errors import GraphChangedError
-
-BRANCH = "branch:to:"
-"""How the channel begins that triggers one node of a `StateGraph`."""
-
-
-JOIN = "join:"
-"""How the channel begins that waits for several nodes."""
-
 
 UNFIT = "[~]"
 """Behind the kind of a channel that holds what its annotation does not say. A node wrote it, and nobody checks that: it

@@ -45,7 +45,7 @@ class GraphStream(Generic[T]):
     """
 
     def __init__(self, work: Work, pipe: Pipe, shape: Shape, feed: Feed, cursor: str | None = None) -> None:
-        self._run = _Run(work, pipe)
+        self._run = _RunTask(work, pipe)
         self._feed = feed
         self._pipe = pipe
         self._shape = shape
@@ -186,7 +186,7 @@ class GraphStream(Generic[T]):
             )
 
 
-class _Run:
+class _RunTask:
     """The run's task, as the stream owns it. The task holds this, and not the stream."""
 
     def __init__(self, work: Work, pipe: Pipe) -> None:

@@ -38,7 +38,7 @@ from checkpoint_savers.records import (
 
 from .._core.amending import amend
 from .._core.board import Board
-from .._core.program import PARENT, RETURN, Program, Write
+from .._core.program import BRANCH, PARENT, RETURN, Program, Write
 from .._core.task import Failed, Finished, Outcome, Paused, Task
 from ..errors import CheckpointNotFoundError, GraphChangedError, RecordedFailureError
 from ..types import Interrupt
@@ -49,7 +49,7 @@ from .hold import Hold
 from .namespaces import has_child, made_on, parents_of, was_made_on
 from .outbox import Late, Outbox, outbox
 from .recorded import AMENDED, BETWEEN, SUPERSTEP, amend_again, handler_of, is_result, open_questions
-from .restore import BRANCH, restore
+from .restore import restore
 
 Source = Literal["input", "loop", "update", "fork"]
 

@@ -20,11 +20,10 @@ from msgspec import structs
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.upkeep.retention import Retention
 
-from .._core.program import PARENT, SENDS, Flavour, Node, Router, Write, build_program
+from .._core.program import BRANCH, JOIN, PARENT, SENDS, Flavour, Node, Router, Write, build_program
 from .._runtime.context import current
 from .._runtime.injection import hints_of
 from .._runtime.observer import Observer
-from .._runtime.restore import BRANCH, JOIN
 from .._runtime.world import World
 from ..channels import (
     EphemeralValue,

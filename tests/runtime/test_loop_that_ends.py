@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import gc
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypedDict
 
 import anyio
@@ -20,6 +21,13 @@ pytestmark = [
     # anyio's own: of a child that is cancelled before it begins, its task groups drop the coroutine.
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_to_the_collector() -> Iterator[None]:
+    """What it frees later would be said of another test, to which the filter above does not apply."""
+    yield
+    gc.collect()
 
 
 class State(TypedDict):
