@@ -135,8 +135,8 @@ class GraphEndpoint:
             attempt=known.attempt if asked.after is None else known.attempt + 1,
             modes=shown,
             subgraphs=inside,
-            before=body.interrupt_before if asked.after is None else known.before,
-            after=body.interrupt_after if asked.after is None else known.after,
+            interrupt_before=body.interrupt_before if asked.after is None else known.interrupt_before,
+            interrupt_after=body.interrupt_after if asked.after is None else known.interrupt_after,
             context=context is not None,
         )
         messages = "messages" in shown
@@ -147,8 +147,8 @@ class GraphEndpoint:
                 context=context,
                 stream_mode=modes_of(shown),
                 subgraphs=inside,
-                interrupt_before=cast("Any", run.before),
-                interrupt_after=cast("Any", run.after),
+                interrupt_before=cast("Any", run.interrupt_before),
+                interrupt_after=cast("Any", run.interrupt_after),
                 on_conflict="wait" if asked.after is not None or body.multitask_strategy == "enqueue" else "reject",
                 control=service.control,
                 overflow="coalesce" if asked.document else "block",

@@ -3,7 +3,7 @@
 A chunk says that it is one: by its type, "AIMessageChunk" (those of `pregel_async.adapters`), or by its class
 (langchain-core's, which are added by their own `+`). What does not is a whole message; unless more comes with its id,
 which is then added to its content. The chunk that says how its message has ended completes it; where none says so, the
-end of the superstep does in which it was said.
+end of the superstep in which it was said does.
 """
 
 from __future__ import annotations

@@ -18,14 +18,14 @@ Stops = str | list[str] | None
 
 
 class Known(msgspec.Struct, kw_only=True):
-    """A run.
+    """What an endpoint knows of a run: it is stored with the run's checkpoints, for whoever goes on with it.
 
     Attributes:
         run_id: "" where it is not known.
-        attempt: the first, or the how-manieth after it was cut off.
+        attempt: 1, and one more each time that it is gone on with.
         modes: what is shown of it, and kept; with "messages-tuple".
         subgraphs: the graphs inside are shown too.
-        before, after: where its client wants it to stop.
+        interrupt_before, interrupt_after: where its client wants it to stop.
         context: its nodes have a context, which is not stored.
     """
 
@@ -33,8 +33,8 @@ class Known(msgspec.Struct, kw_only=True):
     attempt: int = 1
     modes: list[str] = []
     subgraphs: bool = False
-    before: Stops = None
-    after: Stops = None
+    interrupt_before: Stops = None
+    interrupt_after: Stops = None
     context: bool = False
 
     @classmethod
@@ -46,8 +46,8 @@ class Known(msgspec.Struct, kw_only=True):
             attempt=attempt if isinstance(attempt, int) else 1,
             modes=modes.split(",") if isinstance(modes, str) else [],
             subgraphs=metadata.get(SUBGRAPHS) is True,
-            before=_stops(metadata.get(BEFORE)),
-            after=_stops(metadata.get(AFTER)),
+            interrupt_before=_stops(metadata.get(BEFORE)),
+            interrupt_after=_stops(metadata.get(AFTER)),
             context=metadata.get(CONTEXT) is True,
         )
 
@@ -60,9 +60,13 @@ class Known(msgspec.Struct, kw_only=True):
             SUBGRAPHS: self.subgraphs,
             CONTEXT: self.context,
             # Names of nodes may have commas in them. None keeps a client from saying it in its own metadata.
-            BEFORE: None if self.before is None else msgspec.json.encode(self.before).decode(),
-            AFTER: None if self.after is None else msgspec.json.encode(self.after).decode(),
+            BEFORE: _text(self.interrupt_before),
+            AFTER: _text(self.interrupt_after),
         }
+
+
+def _text(stops: Stops) -> str | None:
+    return None if stops is None else msgspec.json.encode(stops).decode()
 
 
 def _stops(stored: Any) -> Stops:

@@ -49,12 +49,12 @@ def graph_lifespan(
             not finished runs again. Let the server wait longer (`uvicorn --timeout-graceful-shutdown`).
 
     Raises:
-        ConfigError: several graphs have one name, so that it cannot be told whose thread is to be picked up.
+        ConfigError: several graphs have one name, so that it cannot be told whose thread is to be picked up; or a graph
+            whose threads are to be has no saver; or, when the application starts, `saver` is none.
     """
     names = [graph.name for graph in graphs]
     if pick_up and len(set(names)) < len(names):
         raise ConfigError("graphs whose threads are picked up have names of their own: compile(name=...)")
-
     if pick_up and saver is None and not all(isinstance(graph.checkpointer, BaseCheckpointSaver) for graph in graphs):
         raise ConfigError("pick_up= goes on with stored threads: give saver=, or graphs with savers of their own")
 

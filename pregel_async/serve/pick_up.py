@@ -101,7 +101,7 @@ async def _pick_up(
         if await _was_dismissed(graph, thread_id, header.checkpoint_id):
             return
         # Who comes back to the newest checkpoint learns how its run has ended; if it has not, it is run on with.
-        stops: dict[str, Any] = {BEFORE: run.before, AFTER: run.after}
+        stops: dict[str, Any] = {BEFORE: run.interrupt_before, AFTER: run.interrupt_after}
         stream = graph.astream(
             None,
             config,
