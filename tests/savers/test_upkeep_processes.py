@@ -114,7 +114,8 @@ async def test_killed_while_it_looks_after_threads(tmp_path: Path) -> None:
             graph = steps(saver)
             for name in ("t", "copy"):
                 states = [each.values async for each in graph.aget_state_history(name)]
-                assert all(state.get("log", ["in"])[0] == "in" for state in states)
+                # Deleting the run's checkpoints may have left the thread empty: then a state of before the input is there.
+                assert all(state.get("log", [])[:1] in ([], ["in"]) for state in states)
             log = (await graph.ainvoke(None if (await graph.aget_state("t")).next else {"log": ["in"]}, "t"))["log"]
             assert log == ["in", "one", "two"] * (len(log) // 3), turn
             await saver.aprune(strategy="keep_latest")
