@@ -32,21 +32,25 @@ class CheckpointError(PregelError):
 
 
 class SyncCallError(PregelError, RuntimeError):
-    """A sync verb was called in a thread that runs an event loop, which it would have blocked; nothing has run.
+    """A sync verb was called in a thread whose event loop must not be blocked; nothing has run.
 
     Attributes:
         called: what was called.
         instead: what to write there.
         library: "asyncio" or "trio".
+        node: the node whose code has called it, on the event loop of its own run; None for other code.
     """
 
-    def __init__(self, called: str, instead: str, library: str) -> None:
+    def __init__(
+        self, called: str, instead: str, library: str, *, node: str | None = None, reason: str | None = None
+    ) -> None:
         self.called = called
         self.instead = instead
         self.library = library
+        self.node = node
+        reason = reason or f"in a thread in which an event loop ({library}) is running, and would block it"
         super().__init__(
-            f"{called} was called in a thread in which an event loop ({library}) is running, and would block it: "
-            f"nothing has run. Use '{instead}' there, or call it in a worker thread."
+            f"{called} was called {reason}: nothing has run. Use '{instead}' there, or call it in a worker thread."
         )
 
 

@@ -38,6 +38,7 @@ from checkpoint_savers.errors import (
 from .types import Command, Interrupt, TaskId
 
 __all__ = [
+    "BlockingCallWarning",
     "BudgetExceededError",
     "CheckpointError",
     "CheckpointNotFoundError",
@@ -102,6 +103,14 @@ class ErrorCode(Enum):
 
 class InPlaceChangeWarning(UserWarning):
     """A node changed its input in place, which nobody sees (debug mode only)."""
+
+
+class BlockingCallWarning(UserWarning):
+    """A sync verb (`invoke`, `stream` and the others) blocks the event loop of its thread; or it has done so for 30
+    seconds, and a node that it waits for may in turn be waiting for that loop.
+
+    Python shows the first kind once for each place in the code, like all warnings, and no notebook shows it.
+    """
 
 
 class ObserverWarning(UserWarning):
@@ -206,8 +215,10 @@ class InvalidUpdateError(PregelError):
         super().__init__(message)
 
 
-class InvalidResumeError(PregelError, ValueError):
+class InvalidResumeError(PregelError, ValueError, RuntimeError):
     """An answer fits no open question, or more than one; nothing was run or stored.
+
+    A `RuntimeError` too, since that is what LangGraph raises here: code that catches it keeps working.
 
     Attributes:
         thread_id: the thread.

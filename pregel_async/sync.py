@@ -1,14 +1,14 @@
-"""The verbs without `async`, for programs that have no event loop: Flask, Django, scripts, the interactive prompt.
+"""The verbs without `async`: for Flask, Django and scripts, which have no event loop, and for notebooks, which run one.
 
 Each verb runs its async twin and waits for it, so the two are one implementation. It runs on the process's background
 loop, which the first call starts; in a worker thread of an event loop (a plain function as a node that invokes another
-graph), on that loop. See `_runtime/portal.py`.
+graph), on that loop. See `_runtime/portal.py`, and `_runtime/blocking.py` for threads that run a loop themselves.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import partial
@@ -37,25 +37,33 @@ from .types import (
 )
 
 if TYPE_CHECKING:
+    from ._runtime.blocking import BlockedLoop
     from ._runtime.portal import Portal, WorkerLoop  # a program with an event loop needs no other
+    from ._runtime.world import World
 
 __all__ = ["SyncFace", "SyncStream", "open_sync"]
 
 InputT = TypeVar("InputT", contravariant=True)
 OutputT = TypeVar("OutputT", covariant=True)
 T = TypeVar("T")
+U = TypeVar("U")
 T_co = TypeVar("T_co", covariant=True)
 
 
 class SyncFace(Generic[InputT, OutputT]):
-    """What a graph can do for callers without an event loop: the async verbs, each by its name without the `a`.
+    """What a graph can do for callers that do not await: the async verbs, each by its name without the `a`.
 
-    Arguments, results and exceptions are those of the async verb. In a thread in which an event loop is running, each
-    of them raises `SyncCallError`, and nothing runs. On Ctrl-C, the run is cancelled and has ended before
+    Arguments, results and exceptions are those of the async verb. On Ctrl-C, the run is cancelled and has ended before
     `KeyboardInterrupt` is raised. Any number of threads may call at the same time.
+
+    In a thread in which an event loop is running, a verb blocks that loop until it returns, and a `BlockingCallWarning`
+    says so, but in a notebook. Where the run itself needs the loop (an async node's code, for the graph that its run is
+    on), the verb raises `SyncCallError`, and nothing runs.
     """
 
     if TYPE_CHECKING:
+        _world: World
+
         # The twins, which the graph brings. That each verb hands on every argument is held by a test.
         async def ainvoke(self, *args: Any, **kwargs: Any) -> Any: ...
         def astream(self, *args: Any, **kwargs: Any) -> GraphStream[Any]: ...
@@ -120,6 +128,7 @@ class SyncFace(Generic[InputT, OutputT]):
     ) -> Any:
         """Run to the end, or to where the run pauses, and return the output: `ainvoke`, waited for."""
         return _wait(
+            self._world,
             self.ainvoke,
             input,
             config,
@@ -190,9 +199,9 @@ class SyncFace(Generic[InputT, OutputT]):
 
         The run starts with the first chunk that is asked for. A bad config raises here, all else while reading.
         """
-        from ._runtime.portal import check_no_loop
+        from ._runtime.portal import check_thread
 
-        check_no_loop("stream()", _ASTREAM)
+        check_thread("stream()", _ASTREAM)
         source: GraphStream[Any] = self.astream(
             input,
             config,
@@ -215,7 +224,7 @@ class SyncFace(Generic[InputT, OutputT]):
             after=after,
             version=version,
         )
-        return SyncStream(source, "stream()", _ASTREAM)
+        return SyncStream(source, "stream()", _ASTREAM, self._world)
 
     def batch(
         self,
@@ -229,6 +238,7 @@ class SyncFace(Generic[InputT, OutputT]):
     ) -> list[OutputT]:
         """Run once per input, concurrently: `abatch`, waited for."""
         return _wait(
+            self._world,
             self.abatch,
             inputs,
             config,
@@ -240,7 +250,7 @@ class SyncFace(Generic[InputT, OutputT]):
 
     def get_state(self, config: Config, *, subgraphs: bool = False) -> StateSnapshot:
         """The state of a thread: `aget_state`, waited for."""
-        return _wait(self.aget_state, config, subgraphs=subgraphs)
+        return _wait(self._world, self.aget_state, config, subgraphs=subgraphs)
 
     def get_state_history(
         self,
@@ -251,12 +261,12 @@ class SyncFace(Generic[InputT, OutputT]):
         limit: int | None = None,
     ) -> SyncStream[StateSnapshot]:
         """All states of a thread, newest first: `aget_state_history`, read as they are asked for."""
-        from ._runtime.portal import check_no_loop
+        from ._runtime.portal import check_thread
 
-        check_no_loop("get_state_history()", _AHISTORY)
+        check_thread("get_state_history()", _AHISTORY)
         source = self.aget_state_history(config, filter=filter, before=before, limit=limit)
         assert isinstance(source, AsyncGenerator)
-        return SyncStream(source, "get_state_history()", _AHISTORY)
+        return SyncStream(source, "get_state_history()", _AHISTORY, self._world)
 
     def update_state(
         self,
@@ -268,7 +278,7 @@ class SyncFace(Generic[InputT, OutputT]):
         on_conflict: OnConflict = "reject",
     ) -> RunnableConfig:
         """Write to a thread's state: `aupdate_state`, waited for."""
-        return _wait(self.aupdate_state, config, values, as_node, task_id, on_conflict=on_conflict)
+        return _wait(self._world, self.aupdate_state, config, values, as_node, task_id, on_conflict=on_conflict)
 
     def bulk_update_state(
         self,
@@ -278,25 +288,28 @@ class SyncFace(Generic[InputT, OutputT]):
         on_conflict: OnConflict = "reject",
     ) -> RunnableConfig:
         """Write several supersteps to a thread's state: `abulk_update_state`, waited for."""
-        return _wait(self.abulk_update_state, config, supersteps, on_conflict=on_conflict)
+        return _wait(self._world, self.abulk_update_state, config, supersteps, on_conflict=on_conflict)
 
     def clear_cache(self, nodes: Sequence[str] | None = None) -> None:
         """Forget kept results of nodes: `aclear_cache`, waited for."""
-        return _wait(self.aclear_cache, nodes)
+        return _wait(self._world, self.aclear_cache, nodes)
 
 
 _ASTREAM = "async with graph.astream(...) as chunks"
 _AHISTORY = "async for snapshot in graph.aget_state_history(...)"
 
 
-def _wait(twin: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
+def _wait(world: World, twin: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
     """Run the async verb where the calling thread's coroutines run, and wait for it."""
     name = twin.__name__
+    from ._runtime.blocking import blocked_loop
     from ._runtime.portal import here
 
-    where = here(f"{name[1:]}()", f"await graph.{name}(...)")
+    called, instead = f"{name[1:]}()", f"await graph.{name}(...)"
+    where = here(called, instead)
+    blocked = blocked_loop(called, instead, world)
     with in_order_of(CURRENT.get()):
-        return where.call(partial(twin, *args, **kwargs))
+        return where.call(partial(twin, *args, **kwargs), blocked=blocked)
 
 
 # ---- streams ---------------------------------------------------------------------------------------------------------
@@ -324,11 +337,13 @@ class SyncStream(Iterator[T]):
         cursor, status: of a graph's stream: as those of `GraphStream`. None for other streams.
     """
 
-    def __init__(self, source: Source[T], called: str, instead: str) -> None:
+    def __init__(self, source: Source[T], called: str, instead: str, world: World) -> None:
         self._source: Source[T] | None = source
         self._home: Portal | WorkerLoop | None = None
         self._called = called
         self._instead = instead
+        self._world = world
+        self._blocked: BlockedLoop | None = None
         self._stream = source if isinstance(source, GraphStream) else None
 
     @property
@@ -347,7 +362,8 @@ class SyncStream(Iterator[T]):
         if source is None:
             raise StopIteration
         try:
-            return self._at().call(source.__anext__)
+            home, blocked = self._at()
+            return home.call(source.__anext__, blocked=blocked)
         except StopAsyncIteration:
             self._source = None
         except Exception:
@@ -366,10 +382,11 @@ class SyncStream(Iterator[T]):
         source = self._source
         if source is None:
             return
-        home = None if self._home is None else self._at()
+        at = None if self._home is None else self._at(closes=True)
         self._source = None
-        if home is not None:
-            home.call(source.aclose, closes=True)
+        if at is not None:
+            home, blocked = at
+            home.call(source.aclose, closes=True, blocked=blocked)
 
     def __enter__(self) -> Self:
         return self
@@ -390,11 +407,21 @@ class SyncStream(Iterator[T]):
         if isinstance(source, GraphStream):
             source.drop("Use 'with graph.stream(...) as chunks', or call close().")
 
-    def _at(self) -> Portal | WorkerLoop:
-        """Where the source lives: where the first read came from."""
+    def _at(self, *, closes: bool = False) -> tuple[Portal | WorkerLoop, BlockedLoop | None]:
+        """Return where the source lives, which the first read decides, and the loop that this read blocks, if any.
+
+        Of one stream, the first read that blocks a loop warns of it. A close does not: where warnings are errors, the
+        run would go on.
+        """
+        from ._runtime.blocking import blocked_loop
         from ._runtime.portal import ELSEWHERE, WorkerLoop, here
 
         now, home = here(self._called, self._instead), self._home
+        # Nodes that are at work already were not seen to begin: then a blocked loop is not watched.
+        world = self._world if home is None else None
+        blocked = blocked_loop(self._called, self._instead, world, warns=not closes and self._blocked is None)
+        if blocked is not None:
+            blocked = self._blocked = self._blocked or blocked
         if home is None:
             self._home = home = now
             running = CURRENT.get()
@@ -403,8 +430,8 @@ class SyncStream(Iterator[T]):
         elif isinstance(home, WorkerLoop):
             if not isinstance(now, WorkerLoop):
                 raise RuntimeError(ELSEWHERE)
-            return home.rebound(now)
-        return home
+            return home.rebound(now), blocked
+        return home, blocked
 
 
 # ---- savers ----------------------------------------------------------------------------------------------------------
@@ -426,8 +453,10 @@ class open_sync(Generic[T]):  # noqa: N801  # a verb, which is entered
         manager: a saver, or any other async context manager whose two ends need not run in the same task. It suppresses
             no exception.
 
+    Where an event loop is running, both ends block it, as the verbs of a graph do.
+
     Raises:
-        SyncCallError: entered or left in a thread in which an event loop is running.
+        SyncCallError: entered or left in the code of a node, on the event loop of its run.
     """
 
     # A class and no generator: one that is never left would be closed by the interpreter at its end, and wait there
@@ -437,14 +466,17 @@ class open_sync(Generic[T]):  # noqa: N801  # a verb, which is entered
         self._manager = manager
 
     def __enter__(self) -> T:
-        from ._runtime.portal import here
-
-        return here("open_sync()", "async with").call(self._manager.__aenter__)
+        return self._call(self._manager.__aenter__)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._call(partial(self._manager.__aexit__, kind, error, traceback), closes=True)
+
+    def _call(self, end: Callable[[], Awaitable[U]], *, closes: bool = False) -> U:
+        from ._runtime.blocking import blocked_loop
         from ._runtime.portal import here
 
-        leave = partial(self._manager.__aexit__, kind, error, traceback)
-        here("open_sync()", "async with").call(leave, closes=True)
+        where = here("open_sync()", "async with")
+        blocked = blocked_loop("open_sync()", "async with", None, warns=not closes)
+        return where.call(end, closes=closes, blocked=blocked)

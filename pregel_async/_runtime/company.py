@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
-from .loops import alone, wait_out
+from .loops import alone, on_asyncio, wait_out
+from .world import SystemWorld, World
 
 if TYPE_CHECKING:
     import asyncio
@@ -42,6 +43,43 @@ async def beside(
     if failure is not None:
         raise failure
     return done[0]
+
+
+def accompanied_if_long(
+    world: World,
+    seconds: float,
+    companion: Callable[[], Coroutine[Any, Any, None]],
+    work: Callable[[], Awaitable[T]],
+) -> Awaitable[T]:
+    """Work, in place, and start the companion when the work has taken so many seconds of the world's time.
+
+    With the system's clock on asyncio, which has timers, that costs a timer. A virtual clock moves only for those that
+    sleep on it, and trio has no timers: there it costs a task.
+
+    Args:
+        companion: cancelled when the work has ended; keeps its failures to itself.
+
+    Returns:
+        What is to be awaited, at once. (No coroutine around it: a run would hold one more while it waits.)
+    """
+    if on_asyncio() and type(world) is SystemWorld:
+        return _timed(seconds, companion, work)
+
+    async def later() -> None:
+        await world.sleep(seconds)
+        await companion()
+
+    return beside(later, work)
+
+
+async def _timed(
+    seconds: float, companion: Callable[[], Coroutine[Any, Any, None]], work: Callable[[], Awaitable[T]]
+) -> T:
+    timer = IfLong(seconds, companion)
+    try:
+        return await work()
+    finally:
+        await timer.end()
 
 
 class IfLong:

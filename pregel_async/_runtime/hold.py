@@ -20,10 +20,10 @@ from checkpoint_savers.owner import this_process
 from checkpoint_savers.records import CheckpointId, Claim, Commit, Owner, TaskRecord
 
 from ..types import Durability, OnConflict
-from .company import IfLong, beside
+from .company import accompanied_if_long, beside
 from .loops import Loop, loop, wait_out
 from .spending import Amounts, SpentBy
-from .world import SystemWorld, World, checkpoint_id
+from .world import World, checkpoint_id
 
 T = TypeVar("T")
 
@@ -168,21 +168,10 @@ class Hold:
             with contextlib.suppress(Exception):  # an exception that refuses attributes
                 error.add_note(f"and its thread could not be given up: {type(second).__name__}: {second}")
 
-    async def beside(self, work: Callable[[], Awaitable[T]]) -> T:
+    def beside(self, work: Callable[[], Awaitable[T]]) -> Awaitable[T]:
         """Work while the claim is kept alive, however long it takes. The work's own error leaves as it is, in no
         group."""
-        if not (self._loop.is_asyncio and type(self.world) is SystemWorld):
-            return await beside(self.keep, work)
-        renewing = IfLong(CLAIM_SECONDS / 3, self._renew)
-        try:
-            return await work()
-        finally:
-            await renewing.end()
-
-    async def keep(self) -> None:
-        """Renew the claim from time to time, until cancelled, so that a long superstep does not lose it."""
-        await self.world.sleep(CLAIM_SECONDS / 3)
-        await self._renew()
+        return accompanied_if_long(self.world, CLAIM_SECONDS / 3, self._renew, work)
 
     async def _renew(self) -> None:
         while True:

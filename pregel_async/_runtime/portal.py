@@ -2,11 +2,19 @@
 
 A plain thread has no loop. Its coroutines run on an asyncio loop in a thread of its own, which is started by the first
 call that needs it and stopped when the interpreter ends. A worker thread of anyio's or trio's has one: the loop that
-waits for it. A coroutine runs there, so that it ends with the task that the thread works for. A thread that runs a loop
-itself cannot wait for a coroutine at all: it would wait for itself.
+waits for it. A coroutine runs there, so that it ends with the task that the thread works for.
 
-Whoever calls waits, whatever happens: Ctrl-C cancels the coroutine, and is raised when it has ended. So each task that
-is started here has an owner, who outlives it: the thread that waits.
+A thread that runs a loop itself waits for the background loop too, and blocks its own meanwhile (`blocking.py`). Two
+threads may not, and are refused before anything runs:
+
+- That of the background loop. It would wait for itself. A second background loop for it was considered: it would let
+  such a call work, and stop the runs of all other threads, with the leases and timeouts of those runs.
+- That of the loop which a node's run is on, for that node's code. The graph that it calls is a part of the run: it
+  commits to the run's thread, shows its chunks to the run's readers and waits for them, and may have to wait for a
+  commit that the run has begun. All of that belongs to the loop which would be blocked.
+
+Each call waits for its coroutine, whatever happens: Ctrl-C cancels the coroutine, and is raised when it has ended. So
+each task that is started here has an owner that outlives it: the thread that waits.
 """
 
 from __future__ import annotations
@@ -27,7 +35,10 @@ import anyio
 import anyio.from_thread
 import anyio.to_thread
 
+from checkpoint_savers.bridge import running_library
+
 from ..errors import SyncCallError
+from .blocking import BlockedLoop, warn
 from .context import CURRENT
 from .loops import on_asyncio
 
@@ -36,21 +47,23 @@ T = TypeVar("T")
 Work = Callable[[], Awaitable[T]]
 """Called on the loop, and awaited there."""
 
+_NOTHING = contextlib.nullcontext()
+
 GRACE = 5.0
 """Seconds that the end of the interpreter waits for runs of daemon threads, once they are cancelled."""
 
 
 def here(called: str, instead: str) -> Portal | WorkerLoop:
-    """Where coroutines run for the calling thread.
+    """Return where coroutines run for the calling thread.
 
     Args:
         called: what the user called, for the message.
-        instead: what to write where a loop is running.
+        instead: what to write in async code.
 
     Raises:
-        SyncCallError: the thread runs an event loop.
+        SyncCallError: the thread runs the background loop, or the loop of the run whose node has called.
     """
-    check_no_loop(called, instead)
+    check_thread(called, instead)
     running = CURRENT.get()
     if running is not None and running.fence is not None:
         running.fence.check(called)
@@ -75,18 +88,27 @@ def _nothing() -> None:
     return None
 
 
-def check_no_loop(called: str, instead: str) -> None:
-    """Raise `SyncCallError` in a thread that runs an event loop."""
-    if "trio" in sys.modules:
-        import trio
-
-        if trio.lowlevel.in_trio_run():
-            raise SyncCallError(called, instead, "trio")
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+def check_thread(called: str, instead: str) -> None:
+    """Raise `SyncCallError` in a thread that must not wait for a coroutine."""
+    library = running_library()
+    if library is None:
         return
-    raise SyncCallError(called, instead, "asyncio")
+    running = CURRENT.get()
+    if running is not None and running.loop_thread == threading.get_ident():
+        task = running.task
+        raise SyncCallError(
+            called,
+            instead,
+            library,
+            node=task.node.name,
+            reason=f"by node {task.node.name!r} (superstep {task.step}, task {task.id}) on the event loop ({library}) "
+            "that its run is on, and would stop that run",
+        )
+    portal = _process.portal
+    if portal is not None and portal.is_mine:
+        raise SyncCallError(
+            called, instead, library, reason="on the background loop that it would run on, and would wait for itself"
+        )
 
 
 # ---- the background loop ---------------------------------------------------------------------------------------------
@@ -116,16 +138,26 @@ class Portal:
     def is_open(self) -> bool:
         return self._open
 
-    def call(self, work: Work[T], *, closes: bool = False) -> T:
-        """Run it with a copy of the caller's context, wait, and give back its result or raise what it raised."""
-        job = _Job(work, self._over)
-        try:
-            self._submit(job)
-            job.wait()
-        except BaseException as error:  # Ctrl-C, or what another signal's handler raised
-            self._wait_out(job)
-            job.annotate(error)
-            raise
+    @property
+    def is_mine(self) -> bool:
+        """True in the thread that runs this loop."""
+        return self._thread.ident == threading.get_ident()
+
+    def call(self, work: Work[T], *, closes: bool = False, blocked: BlockedLoop | None = None) -> T:
+        """Run it with a copy of the caller's context, wait, and give back its result or raise what it raised.
+
+        Args:
+            blocked: the loop that runs in the calling thread, which stands still while it waits here.
+        """
+        job = _Job(work, self._over, blocked)
+        with _NOTHING if blocked is None else blocked.interruptible():
+            try:
+                self._submit(job)
+                job.wait()
+            except BaseException as error:  # Ctrl-C, what another signal's handler raised, or a warning made an error
+                self._wait_out(job, blocked)
+                job.annotate(error)
+                raise
         return job.result()
 
     def _submit(self, job: _Job[Any]) -> None:
@@ -135,8 +167,8 @@ class Portal:
             self._jobs.add(job)
             self._loop.call_soon_threadsafe(job.start)
 
-    def _wait_out(self, job: _Job[Any]) -> None:
-        """Cancel a job, and wait until it has ended, however often somebody presses Ctrl-C.
+    def _wait_out(self, job: _Job[Any], blocked: BlockedLoop | None) -> None:
+        """Cancel a job, and wait until it has ended, however often Ctrl-C is pressed; where a loop is blocked, once.
 
         The exception may have come at any moment of `_submit`. If the job's start was posted at all, that was before
         this cancellation is; so it has started by then, or never will.
@@ -148,8 +180,14 @@ class Portal:
             except RuntimeError:
                 if self._loop.is_closed():
                     return
-            except BaseException:
+            except Warning:
                 continue
+            except BaseException:
+                if blocked is None:
+                    continue
+                # A plain function cannot be cancelled. If it waits for the blocked loop, this wait is the deadlock.
+                blocked.warn_of_leaving()
+                return
 
     def _over(self, job: _Job[Any]) -> None:
         with self._lock:
@@ -197,14 +235,16 @@ class Portal:
 class _Job(Generic[T]):
     """A coroutine on the loop, and the thread that waits for it."""
 
-    def __init__(self, work: Work[T], over: Callable[[_Job[Any]], None]) -> None:
+    def __init__(self, work: Work[T], over: Callable[[_Job[Any]], None], blocked: BlockedLoop | None = None) -> None:
         self.done = False
         self._work = work
+        self._blocked = blocked
         self._over = over
         self._context = _context_for_asyncio()
         # Not an `Event`, which is not made for exceptions that come in the middle of it, as Ctrl-C does.
         self._gate = threading.Lock()
         self._gate.acquire()
+        self._warning: str | None = None
         self._cancelled = False
         self._ended = False
         self._task: asyncio.Task[None] | None = None
@@ -217,6 +257,9 @@ class _Job(Generic[T]):
     def wait(self) -> None:
         while not self.done:
             self._gate.acquire()
+            message, self._warning = self._warning, None
+            if message is not None:
+                warn(message)
 
     def result(self) -> T:
         if self._error is not None:
@@ -252,7 +295,8 @@ class _Job(Generic[T]):
         try:
             if not self._cancelled:
                 with anyio.CancelScope() as self._scope:
-                    self._value = await self._work()
+                    blocked = self._blocked
+                    self._value = await (self._work() if blocked is None else blocked.watch(self._work, self.notify))
         except BaseException as error:
             self._error = error  # whatever it is: to the loop, Ctrl-C or a SystemExit would be its own end
         finally:
@@ -265,7 +309,16 @@ class _Job(Generic[T]):
     def release(self) -> None:
         """Let the waiting thread go on."""
         self.done = True
-        self._gate.release()
+        self._open_gate()
+
+    def notify(self, message: str) -> None:
+        """Have the waiting thread issue a warning: at the user's line, and where it can be made an error."""
+        self._warning = message
+        self._open_gate()
+
+    def _open_gate(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it is open: the thread has not looked yet, and will see both
+            self._gate.release()
 
 
 def _context_for_asyncio() -> Context:
@@ -291,11 +344,13 @@ class WorkerLoop:
         self._run = run
         self._loop: object = None
 
-    def call(self, work: Work[T], *, closes: bool = False) -> T:
+    def call(self, work: Work[T], *, closes: bool = False, blocked: BlockedLoop | None = None) -> T:
         """As `Portal.call`. The cancellation error of the loop is raised as it is, for the waiting task to get it.
 
         Args:
             closes: the work ends something, so that it is done even when the task has been cancelled.
+            blocked: a loop that the worker thread runs itself. It is not watched: the thread waits in anyio or trio,
+                and cannot be woken there to issue a warning.
         """
         values: list[T] = []
         errors: list[BaseException] = []

@@ -15,6 +15,8 @@ from pregel_async import errors
         ("GraphValidationError", ValueError),
         ("InvalidCheckpointerError", TypeError),
         ("InvalidInputError", TypeError),
+        ("InvalidResumeError", RuntimeError),
+        ("InvalidResumeError", ValueError),
         ("InvalidRouteError", ValueError),
     ],
 )

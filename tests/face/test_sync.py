@@ -33,9 +33,10 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import START, PregelProtocol, StateGraph
 from pregel_async._runtime import portal
 from pregel_async._runtime.pipe import CAPACITY
+from pregel_async._runtime.world import SystemWorld
 from pregel_async.asking import CallOptions, StreamOptions
 from pregel_async.compiled import Graph
-from pregel_async.errors import ConfigError, PregelError, SyncCallError
+from pregel_async.errors import ConfigError, PregelError
 from pregel_async.sync import SyncFace, SyncStream, open_sync
 from pregel_async.types import StateUpdate
 
@@ -130,6 +131,8 @@ def test_what_type_checkers_are_told(verb: str, options: Any, overloaded: set[st
 
 class Recorder(SyncFace[Any, Any]):
     """Twins that say what reached them."""
+
+    _world = SystemWorld()
 
     async def aupdate_state(self, *args: Any, **kwargs: Any) -> Any:
         return self.bound("update_state", args, kwargs)
@@ -629,57 +632,6 @@ def test_closed_while_it_is_read() -> None:
         stream.close()
         assert living.ended.is_set()
         assert reading.result(LONG) == []
-
-
-# ---- threads that run a loop -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("verb", VERBS)
-async def test_in_the_thread_of_a_running_loop(verb: str, anyio_backend: Any) -> None:
-    """Issue, sync face: a clear error that names what to use, on both event loops; nothing has run."""
-    ran: list[str] = []
-
-    class Noted(Recorder):
-        def bound(self, *args: Any) -> Any:
-            ran.append(verb)
-
-    call = getattr(Noted(), verb)
-    with pytest.raises(SyncCallError, match=rf"{verb}\(\) .*running.*a{verb}\(") as caught:
-        call(*["x"] * sum(p.kind is not p.KEYWORD_ONLY for p in inspect.signature(call).parameters.values()))
-    assert isinstance(caught.value, PregelError) and isinstance(caught.value, RuntimeError)
-    assert caught.value.library == anyio_backend[0]
-    assert ran == []
-
-
-@pytest.mark.anyio
-async def test_a_stream_that_reaches_a_loop() -> None:
-    """Issue, sync face: a stream made in a plain thread is refused where it is read in a loop's, and lives on."""
-    stream = await anyio.to_thread.run_sync(graph_of(second).stream, {})
-    with pytest.raises(SyncCallError, match="astream"):
-        next(stream)
-    assert await anyio.to_thread.run_sync(list, stream) == [{"second": {"log": ["second"]}}]
-    with pytest.raises(SyncCallError, match="async with"):
-        with open_sync(SqliteSaver.from_conn_string(":memory:")):
-            pass
-
-
-@pytest.mark.anyio
-async def test_in_a_node_on_the_loop() -> None:
-    """Issue, sync face: an async node, or a plain one that promised not to block, awaits instead."""
-    inner = graph_of(first)
-
-    def plain(state: Any) -> Any:
-        return inner.invoke({})
-
-    async def coroutine(state: Any) -> Any:
-        return inner.invoke({})
-
-    for graph in (graph_of(plain, blocking=False), graph_of(coroutine)):
-        with pytest.raises(SyncCallError, match="ainvoke"):
-            await graph.ainvoke({})
-        with pytest.raises(SyncCallError, match="ainvoke"):
-            await anyio.to_thread.run_sync(graph.invoke, {})
 
 
 # ---- worker threads of a loop ----------------------------------------------------------------------------------------

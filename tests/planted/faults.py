@@ -1239,4 +1239,35 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "pass",
         ("tests/durability/test_growth.py::test_a_thread_of_1000_messages",),
     ),
+    # ---- sync verbs ------------------------------------------------------------------------------------------------
+    Fault(
+        "ctrl-c-waits-for-the-run",
+        "P7: a sync verb is interrupted, and returns before its run has ended and cleaned up",
+        "pregel_async/_runtime/portal.py",
+        "Portal.call",
+        "self._wait_out(job, blocked)",
+        "pass",
+        (
+            "tests/face/test_sync.py::test_ctrl_c",
+            "tests/runtime/test_blocking.py::test_ctrl_c",
+        ),
+    ),
+    Fault(
+        "ctrl-c-in-a-blocked-loop",
+        "P7: asyncio's runner takes the first Ctrl-C, and a loop that is blocked by a sync verb never acts on it",
+        "pregel_async/_runtime/blocking.py",
+        "BlockedLoop.interruptible",
+        "if not isinstance(runner, asyncio.Runner):",
+        "if True:",
+        ("tests/runtime/test_blocking.py::test_a_runner_asks_the_loop",),
+    ),
+    Fault(
+        "a-node-blocks-its-own-run",
+        "P13: a graph that an async node calls by a sync verb becomes a part of a run whose loop stands still",
+        "pregel_async/_runtime/portal.py",
+        "check_thread",
+        "running.loop_thread == threading.get_ident()",
+        "False",
+        ("tests/runtime/test_blocking.py::test_in_a_node_on_the_loop",),
+    ),
 )
