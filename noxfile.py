@@ -82,7 +82,8 @@ def langchain(session: nox.Session) -> None:
     """Working with langchain-core's messages, where it is installed: the suite without it skips these."""
     install(session, "test")
     session.install("-q", "langchain-core")
-    pytest(session, "-q", "-p", "no:langsmith_plugin", "tests/face/test_langchain.py", "tests/face/test_messages.py")
+    tests = ("tests/face/test_langchain.py", "tests/face/test_messages.py", "tests/test_doc_names.py")
+    pytest(session, "-q", "-p", "no:langsmith_plugin", *tests)
 
 
 @nox.session

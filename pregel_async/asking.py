@@ -56,9 +56,10 @@ class StreamOptions(CallOptions, total=False):
 
 def names_of_modes(modes: Modes) -> tuple[str, ...]:
     """The modes' names. Raises `ConfigError`."""
-    names = (modes,) if isinstance(modes, str) else tuple(modes)
+    given: object = modes
+    names: tuple[Any, ...] = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else ()
     for name in names:
-        if name not in MODES:
+        if not isinstance(name, str) or name not in MODES:
             raise ConfigError(f"stream_mode {name!r} is not known; known are {', '.join(sorted(MODES))}")
     if not names or len(set(names)) < len(names):
         raise ConfigError("stream_mode names each mode once, and at least one")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from typing import Any, cast, get_args
+from uuid import UUID
 
 from checkpoint_savers.records import CheckpointId
 from checkpoint_savers.upkeep.retention import Retention
@@ -92,15 +93,33 @@ def _text(value: str, what: str) -> None:
         ) from None
 
 
+def check_thread_id(given: object) -> str:
+    """Return a thread's id as text.
+
+    `str()` makes text of everything: a dict would be a thread of the name `"{'user': 1}"`, and every flag one of two
+    threads that all callers share.
+
+    Args:
+        given: text, a whole number or a UUID.
+
+    Raises:
+        ConfigError: it is something else, or empty, or text that cannot be stored.
+    """
+    if isinstance(given, bool) or not isinstance(given, (str, int, UUID)):
+        raise ConfigError(f"thread_id is text, a whole number or a UUID, and not a {type(given).__name__}")
+    thread_id = str(given)
+    if not thread_id:
+        raise ConfigError("thread_id is empty")
+    _text(thread_id, "thread_id")
+    return thread_id
+
+
 def address_of(config: Mapping[str, Any]) -> tuple[str | None, str, CheckpointId | None]:
     """Thread, namespace and checkpoint that a merged config names."""
     configurable = config.get("configurable", {})
     thread_id = configurable.get("thread_id")
     if thread_id is not None:
-        thread_id = str(thread_id)
-        if not thread_id:
-            raise ConfigError("thread_id is empty")
-        _text(thread_id, "thread_id")
+        thread_id = check_thread_id(thread_id)
     ns, checkpoint_id = configurable.get("checkpoint_ns", ""), configurable.get("checkpoint_id")
     if not isinstance(ns, str) or not (checkpoint_id is None or isinstance(checkpoint_id, str)):
         raise ConfigError("checkpoint_ns and checkpoint_id are strings")
@@ -207,8 +226,10 @@ def _journey(
             f"checkpoint_ns {ns!r} addresses a subgraph's state: to go on from there, pass the whole config of a "
             "snapshot of it, which has a checkpoint_id and a checkpoint_map"
         )
-    inside = {str(key): CheckpointId(str(value)) for key, value in places.items() if key}
-    return CheckpointId(str(places[""])), {**inside, ns: at}
+    if not all(isinstance(each, str) for place in places.items() for each in place):
+        raise ConfigError("checkpoint_map maps namespaces to ids of checkpoints, which are strings")
+    inside = {str(key): CheckpointId(value) for key, value in places.items() if key}
+    return CheckpointId(places[""]), {**inside, ns: at}
 
 
 def _metadata(config: RunnableConfig) -> dict[str, Any]:

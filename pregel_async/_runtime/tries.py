@@ -100,20 +100,18 @@ def _wait(policies: tuple[RetryPolicy, ...], error: BaseException, failed: int, 
 
 
 def _retry_after(error: BaseException, world: World) -> float:
-    """Seconds for which a server asks to be left alone; 0 when the exception carries no such thing.
+    """Return the seconds for which a server asks to be left alone; 0 when the exception carries no such header.
 
-    Source: RFC 9110, 10.2.3: seconds, or a date.
+    Source: RFC 9110, 10.2.3: digits, which are seconds, or a date. `float()` would take `1_0`, `1e9`, `inf` and digits
+    of other scripts, too.
     """
     said = retry_after_of(error)
     if said is None:
         return 0.0
-    try:
-        return max(0.0, float(said))
-    except ValueError:
-        pass
-    from email.utils import parsedate_to_datetime  # a large package, and few servers say it so
+    said = said.strip(" \t")
+    if said.isascii() and said.isdigit():
+        return float(said)
+    from .http_date import read_http_date  # few servers send a date
 
-    try:
-        return max(0.0, parsedate_to_datetime(said).timestamp() - world.now())
-    except (ValueError, TypeError, OverflowError):
-        return 0.0  # no time that anybody could wait for
+    moment = read_http_date(said, now=world.now())
+    return 0.0 if moment is None else max(0.0, moment - world.now())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, cast, get_args
 from uuid import uuid4
 
@@ -13,17 +13,28 @@ from starlette.types import Receive, Scope, Send
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 
-from ..asking import names_of_modes
 from ..compiled import Graph
 from ..errors import ConfigError, EmptyInputError
-from ..types import StreamMode
 from .audience import Audience
 from .failures import Refusal, failure_response, log
 from .known import Known, modes_of
 from .limits import Limits, Places
 from .plain import Writer
 from .reading import Reading
-from .request import Address, Asked, OnDisconnect, ThreadOf, Verb, address, bounded, in_time, read, settle
+from .request import (
+    Address,
+    Asked,
+    OnDisconnect,
+    ServedMode,
+    ThreadOf,
+    Verb,
+    address,
+    bounded,
+    check_modes,
+    in_time,
+    read,
+    settle,
+)
 from .response import DocumentResponse, EventsResponse, check_on_disconnect
 from .service import Service, find_service
 from .wire import Wire
@@ -45,7 +56,7 @@ class GraphEndpoint:
         allow_checkpoints: bool,
         accept: Collection[Verb],
         context: ContextOf | None,
-        stream_mode: StreamMode,
+        stream_modes: list[str],
         on_disconnect: OnDisconnect,
         limits: Limits,
         encode: Callable[[Any], Any] | None,
@@ -57,7 +68,7 @@ class GraphEndpoint:
         self._checkpoints = allow_checkpoints
         self._accept = frozenset(accept)
         self._context = context
-        self._mode = stream_mode
+        self._modes = stream_modes
         self._on_disconnect: OnDisconnect = on_disconnect
         self._limits = limits
         self._write = Writer(encode)
@@ -128,7 +139,7 @@ class GraphEndpoint:
                 raise Refusal(404, "NotFound", "this service keeps nothing to come back to")
             state = await graph.aget_state(thread_id)
             known = Known.of({} if state.metadata is None else state.metadata)
-        shown = ["values"] if asked.document else asked.modes or known.modes or [self._mode]
+        shown = ["values"] if asked.document else asked.modes or known.modes or self._modes
         inside = known.subgraphs if body.stream_subgraphs is None else body.stream_subgraphs
         run = Known(
             run_id=known.run_id or str(uuid4()),
@@ -248,7 +259,7 @@ def graph_endpoint(
     allow_checkpoints: bool = False,
     accept: Collection[Verb] = ("input", "resume", "update", "goto"),
     context: ContextOf | None = None,
-    stream_mode: StreamMode = "values",
+    stream_mode: ServedMode | Sequence[ServedMode] = "values",
     on_disconnect: OnDisconnect = "cancel",
     limits: Limits | None = None,
     encode: Callable[[Any], Any] | None = None,
@@ -275,7 +286,7 @@ def graph_endpoint(
         allow_checkpoints: clients go on from older checkpoints of their threads (`config.configurable.checkpoint_id`).
         accept: what clients may bring.
         context: maps a request to the context of its run. Without it, the context is what clients post.
-        stream_mode: for requests that name none.
+        stream_mode: for requests that name none: one, or several.
         on_disconnect: see `sse_response`; a request may say otherwise. A run is not cancelled while another reader has
             come back to it.
         limits: see `Limits`.
@@ -284,7 +295,10 @@ def graph_endpoint(
     if not isinstance(cast("object", graph), Graph):
         raise ConfigError(f"graph_endpoint serves a compiled graph, not a {type(graph).__name__}: call compile()")
     check_on_disconnect(on_disconnect)
-    names_of_modes(modes_of([stream_mode]))
+    modes = check_modes(stream_mode)
+    for name, function in (("thread", thread), ("context", context), ("encode", encode)):
+        if function is not None and not callable(cast("object", function)):
+            raise ConfigError(f"{name}= is a function, and this is a {type(function).__name__}")
     for verb in accept:
         if verb not in get_args(Verb):
             raise ConfigError(f"accept names {verb!r}; clients may bring {', '.join(get_args(Verb))}")
@@ -297,7 +311,7 @@ def graph_endpoint(
         allow_checkpoints,
         accept,
         context,
-        stream_mode,
+        modes,
         on_disconnect,
         Limits() if limits is None else limits,
         encode,

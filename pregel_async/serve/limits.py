@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from ..errors import ConfigError
 from .failures import Refusal
 
 Receive = Callable[[], Awaitable[dict[str, object]]]
@@ -31,6 +33,24 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     run: float | None = 3600.0
     write: float | None = 30.0
     heartbeat: float = 5.0
+
+    def __post_init__(self) -> None:
+        for name, count in (("body", self.body), ("concurrency", self.concurrency)):
+            if count is not None and (type(count) is not int or count < 1):
+                raise ConfigError(f"Limits({name}={count!r}): a whole number of at least 1, or None for no limit")
+        for name, seconds in (("read", self.read), ("run", self.run), ("write", self.write)):
+            if seconds is not None and not (_is_number(seconds) and seconds > 0):
+                raise ConfigError(f"Limits({name}={seconds!r}): seconds, more than 0, or None for no limit")
+        if not (_is_number(self.heartbeat) and self.heartbeat >= 0):
+            raise ConfigError(f"Limits(heartbeat={self.heartbeat!r}): seconds, or 0 for none")
+
+
+def _is_number(value: object) -> bool:
+    """Return True for what can be counted in: no flag, no NaN, and no whole number beyond the range of a float."""
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
+    except OverflowError:
+        return False
 
 
 class Places:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, NoReturn, TypeAlias, cast, get_args
-from uuid import UUID
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, NoReturn, TypeAlias, cast, get_args
 
 import anyio
 import msgspec
@@ -13,7 +13,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive
 
 from .._runtime.part import Cursor
-from ..errors import InvalidCursorError
+from ..config import check_thread_id
+from ..errors import ConfigError, InvalidCursorError
 from ..types import Command, Send, StreamMode
 from .failures import Refusal
 from .limits import Limits
@@ -29,7 +30,17 @@ ThreadOf: TypeAlias = Callable[[Request], Awaitable[Any] | Any]
 """Maps a request to a thread: its id; or a config that has one, whose settings count more than the client's. None, or a
 `PermissionError`, refuses."""
 
+ServedMode: TypeAlias = StreamMode | Literal["messages-tuple"]
+"""A mode of an endpoint's stream: one of `astream`'s, or messages as pairs with where they come from."""
+
 MODES = (*get_args(StreamMode), "messages-tuple")
+
+DEEP: Final = 200
+"""Levels of objects and arrays that a body may have.
+
+msgspec decodes about 1000, and the runtime copies half of that: how many depends on the stack that the service has at
+that moment. A limit below both gives a body one answer, wherever it arrives. Savers store 100.
+"""
 
 
 class SendBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -134,40 +145,90 @@ async def read(request: Request, limits: Limits) -> Asked:
     Raises:
         Refusal: 400, 408, 413, 415, 422.
     """
-    last = request.headers.get("last-event-id") or None
+    last = last_event_id_of(request)
     if request.method == "GET":
-        query = request.query_params
-        last = last or query.get("last_event_id") or "-1"
-        shown = query.get("stream_subgraphs")
+        last = last or "-1"
         body = Body(
-            stream_mode=query.getlist("stream_mode") or None,
-            stream_subgraphs=None if shown is None else shown.lower() in ("true", "1"),
+            stream_mode=request.query_params.getlist("stream_mode") or None,
+            stream_subgraphs=_flag(request, "stream_subgraphs"),
         )
     else:
         body = await _posted(request, limits, empty=last is not None)
     place = _seen(last)
     after = None if place is None else place.cursor
-    accepts = request.headers.get("accept", "")
+    accepted = _accepted(request)
     return Asked(
         body=body,
         given=None if after is not None else _given(body),
         after=after,
         seen=place,
-        document="application/json" in accepts and "text/event-stream" not in accepts,
+        document="application/json" in accepted and "text/event-stream" not in accepted,
         modes=_modes(body.stream_mode),
     )
 
 
-def _modes(given: str | list[str] | None) -> list[str] | None:
-    modes = [given] if isinstance(given, str) else given or None
-    for mode in modes or ():
-        if mode not in MODES:
-            raise Refusal(422, "Invalid", f"stream_mode {mode[:40]!r} is not known; known are {', '.join(MODES)}")
-    if modes is not None and len(set(modes)) < len(modes):
-        raise Refusal(422, "Invalid", "stream_mode names each mode once")
-    if modes is not None and {"messages", "messages-tuple"} <= set(modes):
-        raise Refusal(422, "Invalid", "messages are shown as they grow (messages) or as pairs (messages-tuple)")
+def last_event_id_of(request: Request) -> str | None:
+    """Return the id of the last event that the client has read, from the header or else the query; None for neither.
+
+    The query counts for a POST too: a client that cannot send the header posts its input again, and it must not run
+    again.
+
+    Raises:
+        Refusal: 400: the client names several.
+    """
+    for given in (request.headers.getlist("last-event-id"), request.query_params.getlist("last_event_id")):
+        if len(given) > 1:
+            raise Refusal(400, "Malformed", "Last-Event-ID, or last_event_id in the query, is given once")
+        if given and given[0]:
+            return given[0]
+    return None
+
+
+def _flag(request: Request, name: str) -> bool | None:
+    given = request.query_params.getlist(name)
+    if not given:
+        return None
+    known = {"true": True, "1": True, "false": False, "0": False}
+    if len(given) > 1 or given[0].lower() not in known:
+        raise Refusal(422, "Invalid", f"{name} is true or false (or 1 or 0), once")
+    return known[given[0].lower()]
+
+
+def _accepted(request: Request) -> frozenset[str]:
+    """Return the media types that the client names in `Accept`, in small letters, without those of weight 0.
+
+    Source: RFC 9110, 12.5.1.
+    """
+    ranges = ",".join(request.headers.getlist("accept")).lower().split(",")
+    named = [[each.strip() for each in one.split(";")] for one in ranges]
+    return frozenset(kind for kind, *parameters in named if not any(_NO_WEIGHT.fullmatch(each) for each in parameters))
+
+
+_NO_WEIGHT = re.compile(r"q=0(\.0{0,3})?")
+
+
+def check_modes(given: object) -> list[str]:
+    """Return the stream modes that a request or an endpoint names, one or several, as a list.
+
+    Raises:
+        ConfigError: one is not known, or is named twice, or there is none.
+    """
+    modes: list[Any] = [given] if isinstance(given, str) else list(given) if isinstance(given, Sequence) else []
+    for mode in modes:
+        if not isinstance(mode, str) or mode not in MODES:
+            raise ConfigError(f"stream_mode {str(mode)[:40]!r} is not known; known are {', '.join(MODES)}")
+    if not modes or len(set(modes)) < len(modes):
+        raise ConfigError("stream_mode names each mode once, and at least one")
+    if {"messages", "messages-tuple"} <= set(modes):
+        raise ConfigError("stream_mode shows messages as they grow (messages) or as pairs (messages-tuple)")
     return modes
+
+
+def _modes(given: str | list[str] | None) -> list[str] | None:
+    try:
+        return check_modes(given) if given or given == "" else None
+    except ConfigError as error:
+        raise Refusal(422, "Invalid", str(error)) from None
 
 
 def _seen(last: str | None) -> Seen | None:
@@ -194,14 +255,43 @@ async def _posted(request: Request, limits: Limits, *, empty: bool) -> Body:
             return Body()
         raise Refusal(400, "Malformed", 'the body is empty: post a JSON document, such as {"input": ...}')
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json" or request.headers.get("content-encoding", "identity") != "identity":
+    encoding = request.headers.get("content-encoding", "").strip().lower()
+    if kind != "application/json" or encoding not in ("", "identity"):
         raise Refusal(415, "NotJson", "the body is to be plain application/json")
     try:
-        return msgspec.json.decode(data, type=Body)
+        body = msgspec.json.decode(data, type=Body)
     except msgspec.ValidationError as error:
         raise Refusal(422, "Invalid", str(error)) from None
-    except (msgspec.DecodeError, UnicodeError, ValueError, RecursionError) as error:
+    except RecursionError:
+        _refuse_depth()
+    except (msgspec.DecodeError, UnicodeError, ValueError) as error:
         raise Refusal(400, "Malformed", f"the body is no JSON: {error}") from None
+    if _is_deep(body):
+        _refuse_depth()
+    return body
+
+
+def _is_deep(body: Body) -> bool:
+    """Return True if a body has more than `DEEP` levels. No recursion: it would have a limit of its own."""
+    level: list[Any] = [body]
+    for _ in range(DEEP):
+        level = [each for outer in level for each in _inside(outer) if type(each) in _LEVELS]
+        if not level:
+            return False
+    return True
+
+
+_LEVELS = frozenset((dict, list, tuple, CommandBody, ConfigBody, SendBody))
+
+
+def _inside(outer: Any) -> Iterable[Any]:
+    if type(outer) is dict:
+        return cast("dict[str, Any]", outer).values()
+    return cast("Iterable[Any]", msgspec.structs.astuple(outer) if isinstance(outer, msgspec.Struct) else outer)
+
+
+def _refuse_depth() -> NoReturn:
+    raise Refusal(422, "Invalid", f"the body is nested more than {DEEP} levels deep")
 
 
 def _given(body: Body) -> Any:
@@ -259,11 +349,12 @@ async def address(request: Request, thread: ThreadOf | None, *, anything: bool) 
         answer = trusted.get("configurable", {}).get("thread_id")
     if answer is None or answer is False or answer == "":
         raise Refusal(403, "Forbidden", "this request has no thread here")
-    if answer is True or not isinstance(answer, (str, int, UUID)):
+    try:
+        return Address(check_thread_id(answer), trusted, False)
+    except ConfigError:
         raise TypeError(
             f"thread= gave a {type(answer).__name__}, and not a thread's id: give a string, or None to refuse"
-        )
-    return Address(str(answer), trusted, False)
+        ) from None
 
 
 def settle(where: Address, request: Request, body: Body, *, checkpoints: bool) -> Address:
@@ -271,9 +362,10 @@ def settle(where: Address, request: Request, body: Body, *, checkpoints: bool) -
 
     Raises:
         Refusal: 403: another than its own; or it may name none.
+        ConfigError: what it has named is no thread's id.
     """
     configurable = {} if body.config is None else body.config.configurable
-    named = [request.query_params.get("thread_id"), configurable.get("thread_id")]
+    named = [*request.query_params.getlist("thread_id"), configurable.get("thread_id")]
     if where.thread_id is None:
         named.append(request.path_params.get("thread_id"))
     for key in PLACE:
@@ -282,13 +374,11 @@ def settle(where: Address, request: Request, body: Body, *, checkpoints: bool) -
     for key in configurable:
         if key.startswith("__"):
             raise Refusal(403, "Forbidden", f"clients do not set {key[:40]!r}")
-    given = {str(each) for each in named if each is not None}
+    given = {check_thread_id(each) for each in named if each is not None}
     if not given:
         return where
     if where.thread_id is None and where.named and len(given) == 1:
-        (one,) = given
-        if one:
-            return Address(one, where.trusted, True)
+        return Address(given.pop(), where.trusted, True)
     if given != {where.thread_id}:
         raise Refusal(403, "Forbidden", "this is not a thread of this request's")
     return where

@@ -23,9 +23,9 @@ from .failures import Refusal, failure_response
 from .limits import Limits
 from .plain import Writer
 from .reading import Reading
-from .request import OnDisconnect
+from .request import OnDisconnect, last_event_id_of
 from .service import Service, find_service
-from .wire import Wire, seen
+from .wire import Seen, Wire, seen
 
 HEARTBEAT = "heartbeat"
 
@@ -236,14 +236,14 @@ def sse_response(
 
     Raises:
         ConfigError: the stream is none of version "v2".
+        HTTPException: 400: the request names no event's id where it names one, or several.
     """
     check(stream)
     check_on_disconnect(on_disconnect)
     limits = Limits() if limits is None else limits
     found = find_service(request)
     service = Service() if found is None else found
-    last = _last_event_id(request)
-    place = None if last is None else seen(last)
+    place = _place(request)
     if place is not None:
         if place.over:
             return Response(status_code=204)  # an EventSource stops at that
@@ -279,10 +279,15 @@ def last_event_id(request: Request) -> str | None:
     Raises:
         HTTPException: 400: it is no id of an event.
     """
-    given = _last_event_id(request)
+    place = _place(request)
+    return None if place is None else place.cursor
+
+
+def _place(request: Request) -> Seen | None:
     try:
-        return None if given is None else seen(given).cursor
-    except InvalidCursorError as error:
+        given = last_event_id_of(request)
+        return None if given is None else seen(given)
+    except (InvalidCursorError, Refusal) as error:
         raise HTTPException(400, str(error)) from error
 
 
@@ -294,7 +299,3 @@ def event_id(state: StateSnapshot) -> str | None:
     """
     checkpoint_id = state.config.get("configurable", {}).get("checkpoint_id")
     return None if checkpoint_id is None else str(Cursor(checkpoint_id, 0, 0))
-
-
-def _last_event_id(request: Request) -> str | None:
-    return request.headers.get("last-event-id") or request.query_params.get("last_event_id")
