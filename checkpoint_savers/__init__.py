@@ -28,7 +28,7 @@ from .errors import (
 )
 from .lazily import exported
 from .memory import InMemorySaver
-from .records import Checkpoint, CheckpointMetadata, CheckpointTuple, ThreadHeader
+from .records import Checkpoint, CheckpointMetadata, CheckpointTuple, StoredObject, ThreadHeader
 from .upkeep.retention import Pruned, Retention
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ __all__ = [
     "StorageFullError",
     "StorageLockedError",
     "StorageReadOnlyError",
+    "StoredObject",
     "SyncCallError",
     "ThreadBusyError",
     "ThreadExistsError",

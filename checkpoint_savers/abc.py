@@ -259,7 +259,8 @@ class BaseCheckpointSaver(ABC):
 
         Args:
             config: `{"configurable": {"thread_id": ..., "checkpoint_ns": "", "checkpoint_id": ...}}`, or a thread id.
-            codec: decodes instead of the saver's own.
+            codec: decodes instead of the saver's own. A codec without the runtime's classes, which the saver's own is
+                by default, reads their objects as `StoredObject`s.
 
         Raises:
             CorruptCheckpointError, UnknownTypeError, UnsupportedFormatError, StorageError

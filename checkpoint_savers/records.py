@@ -313,7 +313,7 @@ class Checkpoint(TypedDict):
         channel_values: of the channels that hold something.
         channel_versions: of the same.
         versions_seen: by node, the version of each channel at which it ran last.
-        pending_sends: as (node, argument), in order.
+        pending_sends: what was sent, in order: `Send`s where the codec knows that class, else `StoredObject`s.
     """
 
     v: int
@@ -323,6 +323,21 @@ class Checkpoint(TypedDict):
     channel_versions: dict[str, int]
     versions_seen: dict[str, dict[str, int]]
     pending_sends: list[Any]
+
+
+class StoredObject(msgspec.Struct, frozen=True, order=False):
+    """An object of one of the runtime's own classes, read by a codec that does not have the class: its fields as data.
+
+    Only what the runtime stores by itself is read like this (`Send`, `Interrupt`, ...). An object of a user's class
+    that is not registered is an `UnknownTypeError`.
+
+    Attributes:
+        type: the tag of the class, such as `"pregel_async.Send"`.
+        fields: its fields by name, decoded; of a send, `node`, `arg` and `timeout`.
+    """
+
+    type: str
+    fields: dict[str, Any]
 
 
 class CheckpointTuple(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from .annotations import classes, fields, is_typed_dict
 from .canonical import CanonicalWriter, is_canonical
 from .reading import Loader, UnknownTag
 from .registered import CustomShape, Registered, explain, full_name, shape_of
+from .runtime_types import RUNTIME_READERS
 from .shape import Shape
 from .writing import SCALARS, HeldWriter, Refused, Writer, is_plain, pack
 
@@ -38,6 +39,9 @@ class Codec:
     By registration: enums and flags, named tuples, dataclasses, msgspec Structs, pydantic models, subclasses of
     int, float, str, bytes, list, tuple, dict, set and frozenset, and any class at all with two functions. A subclass
     of a registered class is another type.
+
+    An object of a class of the runtime's (`Send`, `Interrupt`, ...), which graphs register by themselves, is read as a
+    `StoredObject` by a codec that does not have the class.
 
     An object that a value holds twice comes back as two.
     """
@@ -69,7 +73,7 @@ class Codec:
         self._careful_canonical = CanonicalWriter(
             _CAREFUL_CANONICAL | writers, canonical.SAFE - scalars.CAREFUL.keys(), explain
         )
-        self._loader = Loader(_READERS, tags)
+        self._loader = Loader(_READERS, {**RUNTIME_READERS, **tags})
 
     def with_types(self, *types: type, tag: str | None = None, aliases: Iterable[str] = ()) -> Codec:
         """A codec that knows these types too, and those that the annotations of their fields name.
