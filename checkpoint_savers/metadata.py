@@ -27,13 +27,14 @@ def read_metadata(text: str | bytes, where: str) -> dict[str, Any]:
 
 
 def metadata_matches(metadata: Mapping[str, Any], filter: Mapping[str, Any] | None) -> bool:
-    """Whether all entries of a filter are equal in the metadata. A bool is not a number here."""
-    if not filter:
-        return True
-    for key, wanted in filter.items():
-        if key not in metadata:
-            return False
-        found = metadata[key]
-        if found != wanted or isinstance(found, bool) is not isinstance(wanted, bool):
-            return False
-    return True
+    """Return True if all entries of a filter are equal in the metadata. A bool is not a number here, at any depth."""
+    return not filter or all(key in metadata and _equal(metadata[key], wanted) for key, wanted in filter.items())
+
+
+def _equal(found: Any, wanted: Any) -> bool:
+    # Python calls [True] and [1] equal, so containers are compared element by element.
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        return found.keys() == wanted.keys() and all(_equal(found[key], wanted[key]) for key in found)
+    if isinstance(found, list) and isinstance(wanted, list):
+        return len(found) == len(wanted) and all(map(_equal, found, wanted))
+    return bool(found == wanted) and isinstance(found, bool) is isinstance(wanted, bool)

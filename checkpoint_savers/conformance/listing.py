@@ -44,6 +44,12 @@ COMPARED: Final[list[tuple[Any, Any, bool]]] = [
     ("[1, 2]", [1, 2], False),
     ([1, 2], (1, 2), False),
     ([1], [1.0], True),
+    ([True], [True], True),
+    ([True], [1], False),
+    ([0], [False], False),
+    ({"a": [{"b": 1}]}, {"a": [{"b": 1.0}]}, True),
+    ({"a": [{"b": 1}]}, {"a": [{"b": True}]}, False),
+    ({"a": {"b": False}}, {"a": {"b": 0}}, False),
     (1, Decimal(1), True),
     ("a", b"a", False),
     (1, 10**40, False),
@@ -106,7 +112,8 @@ class Listing(Suite):
         assert [one.step + 1 for one in await saver.scan(None, None, filter={"rare": True}, limit=1)] == [100]
 
     async def test_a_filter_compares_values(self, saver: BaseCheckpointSaver) -> None:
-        """P11: equal in Python is equal here, except that a bool is not a number; a missing key equals nothing."""
+        """P11: equal in Python is equal here, except that a bool is not a number, at any depth; a missing key equals
+        nothing."""
         stored = {f"key {number}": there for number, (there, _, _) in enumerate(COMPARED)}
         await written(saver, row(1, metadata=stored), row(2, 1, metadata={"other": 1}))
         for number, (there, wanted, matches) in enumerate(COMPARED):

@@ -133,7 +133,7 @@ class Threads(Suite):
 
     async def test_a_filter_of_threads_compares_values(self, saver: BaseCheckpointSaver) -> None:
         """P11: a filter of threads compares the head's metadata as one of checkpoints does: equal in Python is equal
-        here, except that a bool is not a number; a missing key equals nothing."""
+        here, except that a bool is not a number, at any depth; a missing key equals nothing."""
         there = {f"key {number}": value for number, (value, _, _) in enumerate(COMPARED)}
         await written(saver, row(1, metadata=there), thread="with")
         await written(saver, row(1, metadata={"other": 1}), thread="without")

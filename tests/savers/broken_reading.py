@@ -140,6 +140,21 @@ class TrueIsOne(InMemorySaver):
         )
 
 
+@caught_by("test_a_filter_compares_values")
+class TrueIsOneInside(InMemorySaver):
+    """It knows a bool from a number, but not in lists and dicts."""
+
+    async def scan(self, thread_id: str | None, ns: str | None, **options: Any) -> tuple[Header, ...]:
+        filter = options.pop("filter", None) or {}
+        found = await super().scan(thread_id, ns, **options)
+        return tuple(one for one in found if all(_same(one.metadata, key, filter[key]) for key in filter))
+
+
+def _same(metadata: dict[str, Any], key: str, wanted: Any) -> bool:
+    found = metadata.get(key)
+    return key in metadata and found == wanted and isinstance(found, bool) is isinstance(wanted, bool)
+
+
 @caught_by("test_a_filter_compares_values", "test_hostile_filters")
 class ComparesTexts(InMemorySaver):
     """As a query does that was made of the filter's text, and takes keys for paths."""
