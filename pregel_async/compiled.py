@@ -12,7 +12,7 @@ from msgspec import structs
 from checkpoint_savers.abc import BaseCheckpointSaver, address
 from checkpoint_savers.codec import Codec
 
-from ._core.program import SENDS
+from ._core.program import INPUT_MARK, SENDS
 from ._runtime.hold import Hold
 from ._runtime.namespaces import config_of
 from ._runtime.observed import ObservedUpdate, Observers, measured
@@ -90,7 +90,9 @@ class Graph(Runs[InputT, OutputT]):
     @property
     def channels(self) -> dict[str, BaseChannel[Any, Any, Any]]:
         """Empty channels, by name."""
-        return {name: channel.fresh() for name, channel in self._program.channels.items() if name != SENDS}
+        return {
+            name: channel.fresh() for name, channel in self._program.channels.items() if name not in (SENDS, INPUT_MARK)
+        }
 
     @property
     def input_channels(self) -> str | list[str]:

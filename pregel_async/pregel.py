@@ -10,11 +10,11 @@ from checkpoint_savers import ports
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.upkeep.retention import Retention
 
-from ._core.program import SENDS, Program, Write, build_program
+from ._core.program import INPUT_MARK, SENDS, Program, Write, build_program
 from ._runtime.modes import MODES
 from ._runtime.observer import Observer
 from ._runtime.world import World
-from .channels import BaseChannel
+from .channels import BaseChannel, LastValue
 from .compiled import Graph
 from .drawing import Drawing, Edge, drawing
 from .errors import GraphValidationError, InvalidInputError, InvalidUpdateError
@@ -33,8 +33,9 @@ class Pregel(Graph[Any, Any]):
         nodes: by name; a `NodeBuilder` is built.
         channels: by name.
         input_channels: one takes the input as it is; several take a mapping's entries.
-        output_channels: one is returned bare; several as a mapping.
-        stream_channels: what streams show; the output channels by default.
+        output_channels: what a call returns of what it has written since its input: of one the bare value (None when it
+            was not written), of several a mapping of those that were.
+        stream_channels: what streams show; all channels by default, as the state of a thread does.
         checkpointer: where threads are stored.
         store: what nodes get as `store`.
         interrupt_before, interrupt_after: nodes before or after which a run stops; "*" for all.
@@ -88,7 +89,8 @@ class Pregel(Graph[Any, Any]):
                 f"stream_mode {stream_mode!r} is not known; known are {', '.join(sorted(MODES))}"
             )
         inputs, outputs = _names(input_channels), _names(output_channels)
-        shown = outputs if stream_channels is None else _names(stream_channels)
+        keys = tuple([key for key in channels if key != SENDS])
+        shown = keys if stream_channels is None else _names(stream_channels)
         _validate(built, channels, inputs, outputs, shown)
         defaults = node_policies(
             "the graph", retry_policy=retry_policy, timeout=timeout, cache_policy=cache_policy, on_timeout=on_timeout
@@ -96,10 +98,12 @@ class Pregel(Graph[Any, Any]):
         program = build_program(
             name=name,
             nodes=[compile_node(key, node, blocking=blocking, defaults=defaults) for key, node in built.items()],
-            channels=channels,
-            keys=[key for key in channels if key != SENDS],
+            channels={**channels, INPUT_MARK: LastValue(bool)},
+            keys=keys,
             inputs=inputs,
             outputs=outputs,
+            shown=keys,
+            input_mark=INPUT_MARK,
             read_input=_input_reader(inputs, ignore=unknown_keys == "ignore"),
             read_command=_command_reader(list(channels)),
             step_timeout=seconds_of("step_timeout", step_timeout),
@@ -150,7 +154,7 @@ def _each(names: str | tuple[str, ...]) -> tuple[str, ...]:
 def _input_reader(inputs: str | tuple[str, ...], *, ignore: bool) -> Any:
     def read(given: Any) -> list[Write]:
         if isinstance(inputs, str):
-            return [(inputs, given)]
+            return [(inputs, given), (INPUT_MARK, True)]
         if not isinstance(given, Mapping):
             raise InvalidInputError(f"the input is a mapping of {', '.join(inputs)}, not a {type(given).__name__}")
         unknown = [key for key in given if key not in inputs]
@@ -158,7 +162,7 @@ def _input_reader(inputs: str | tuple[str, ...], *, ignore: bool) -> Any:
             raise InvalidInputError(
                 f"the input has {unknown[0]!r}, and the graph's input channels are {', '.join(inputs)}"
             )
-        return [(key, given[key]) for key in inputs if key in given]
+        return [*[(key, given[key]) for key in inputs if key in given], (INPUT_MARK, True)]
 
     return read
 

@@ -75,6 +75,7 @@ from .types import (
     Command,
     Config,
     Durability,
+    Interrupt,
     Names,
     OnConflict,
     RunnableConfig,
@@ -259,7 +260,12 @@ class Runs(SyncFace[InputT, OutputT]):
         check_version(version)
         if stream_mode == "values":
             ended = await self._run(input, call, None)
-            return self._output(ended, shown, output_keys) if version == "v2" else _result(ended, shown)
+            value = ended.board.output(self._program, shown)
+            if version == "v1":
+                return _result(value, ended.interrupts)
+            if output_keys is None and self._coerce_output is not None and ended.done:
+                value = self._coerce_output(value)
+            return GraphOutput(value, isolate(ended.interrupts))
         kept = ChunkList(shape_of(version, labelled=not isinstance(stream_mode, str), subgraphs=False))
         channels = None if output_keys is None else shown
         await self._run(input, call, Feed(names_of_modes(stream_mode), kept, channels=channels, tells=version == "v2"))
@@ -551,12 +557,6 @@ class Runs(SyncFace[InputT, OutputT]):
             known = self._known_events_codec = (self._codec, codec)
         return known[1]
 
-    def _output(self, ended: Ended, shown: str | tuple[str, ...], keys: Names | None) -> GraphOutput[Any]:
-        value = ended.board.show(shown)
-        if keys is None and self._coerce_output is not None and ended.done:
-            value = self._coerce_output(value)
-        return GraphOutput(value, isolate(ended.interrupts))
-
     def _codec_inside(self, outer: Codec) -> Codec:
         """The codec of the graph around this one, and the types that this graph's annotations name."""
         known = self._inner_codec
@@ -701,12 +701,11 @@ def _each_once(*observers: Observer) -> tuple[Observer, ...]:
     return tuple({id(observer): observer for observer in observers}.values())
 
 
-def _result(ended: Ended, shown: str | tuple[str, ...]) -> Any:
-    """What a call returns: the state, and the open questions beside it."""
-    value = ended.board.show(shown)
-    if not ended.interrupts:
+def _result(value: Any, interrupts: tuple[Interrupt, ...]) -> Any:
+    """What a call returns: its output, with the open questions in it."""
+    if not interrupts:
         return value
-    asked = list(isolate(ended.interrupts))
+    asked = list(isolate(interrupts))
     return {**value, INTERRUPT: asked} if isinstance(value, dict) else {INTERRUPT: asked}
 
 

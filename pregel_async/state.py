@@ -85,7 +85,7 @@ class StateReader:
         if chain is None:
             if at is not None:
                 raise CheckpointNotFoundError(thread_id, at)
-            nothing: Any = {} if not isinstance(self._program.outputs, str) else None
+            nothing: Any = {} if not isinstance(self._program.shown, str) else None
             return StateSnapshot(values=nothing, next=(), config=config_of(thread_id, ns, None))
         row = chain.rows[-1]
         children = [] if row.checkpoint_id == chain.head else await self._children_of(thread_id, ns, row.checkpoint_id)
@@ -203,7 +203,7 @@ class StateReader:
         failed = entries.get(SUPERSTEP)
         tasks = _sends_first([told for _, told, _ in planned])
         view = StateView(
-            values=board.show(program.outputs),
+            values=board.show(program.shown),
             next=superstep.names_of([task for task, _, finished in planned if closed or not finished]),
             created_at=timestamp(state.ts),
             tasks=tasks,
@@ -239,8 +239,8 @@ class StateReader:
             writes = next((found for found in closed if found is not None), None)
         result = None
         if writes is not None:
-            update = as_update(writes, self._program.outputs)
-            result = {} if update is None and not isinstance(self._program.outputs, str) else update
+            update = as_update(writes, self._program.shown)
+            result = {} if update is None and not isinstance(self._program.shown, str) else update
         asked = () if entry is None else tuple(open_questions(entry, self._codec))
         return PregelTask(id=task.id, name=task.node.name, path=task.path, error=error, interrupts=asked, result=result)
 

@@ -124,6 +124,14 @@ class Board:
                 found[name] = isolate(self.channels[name].get())
         return found
 
+    def output(self, program: Program, names: str | tuple[str, ...]) -> Any:
+        """What a call returns: as `show`, without what was written before the call's input where the program says so
+        (`Program.input_mark`)."""
+        since = 0 if program.input_mark is None else self.versions.get(program.input_mark, 0)
+        if isinstance(names, str):
+            return self.show(names) if self.versions.get(names, 0) >= since else None
+        return self.show(tuple([name for name in names if self.versions.get(name, 0) >= since]))
+
     def input_of(self, node: Node) -> Any:
         """What a triggered node gets. Keys that were never written are absent.
 

@@ -20,6 +20,7 @@ from .isolation import isolate, own, own_fold
 
 __all__ = [
     "BRANCH",
+    "INPUT_MARK",
     "JOIN",
     "PARENT",
     "PURE_REDUCERS",
@@ -52,6 +53,10 @@ PARENT = "__parent__"
 
 RETURN = "__return__"
 """Where the result of a call is written. It is no channel: the caller has it."""
+
+INPUT_MARK = "__pregel_input"
+"""The channel of a `Pregel` graph that each input writes. It triggers nothing and is shown nowhere: only its version
+counts (`Program.input_mark`). The input channels cannot serve: a node may use them up, or write them itself."""
 
 Flavour: TypeAlias = Literal["async", "sync", "inline", "process"]
 """How a callable is run: awaited, in a worker thread, called in place because it never blocks, or in a worker process,
@@ -162,7 +167,11 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         triggered: channel -> names of the nodes that it triggers, sorted.
         finishing: channels that react when nothing else is left to run, sorted.
         inputs: the channel that takes the input as it is, or the channels that take a mapping's entries.
-        outputs: what a run returns and the stream shows: one channel bare, or several as a mapping.
+        outputs: what a call returns: one channel bare, or several as a mapping.
+        shown: what the state of a thread shows, its history and the results of its tasks: in the same form.
+        input_mark: a channel that holds something since the last input. A call returns only what was written after it,
+            so that a run that has written no output does not return that of the run before. None returns what the
+            outputs hold.
         step_timeout: seconds that one superstep may take; None for as long as it likes.
         read_input: turns a call's input into writes. Raises `InvalidInputError`.
         read_command: turns the update and goto of a call's command into writes. Raises `InvalidUpdateError`.
@@ -179,6 +188,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     finishing: tuple[str, ...]
     inputs: str | tuple[str, ...]
     outputs: str | tuple[str, ...]
+    shown: str | tuple[str, ...]
+    input_mark: str | None = None
     read_input: Callable[[Any], list[Write]]
     read_command: Callable[[Command], list[Write]]
     step_timeout: float | None = None
@@ -192,6 +203,8 @@ def build_program(
     keys: Iterable[str],
     inputs: str | tuple[str, ...],
     outputs: str | tuple[str, ...],
+    shown: str | tuple[str, ...],
+    input_mark: str | None = None,
     read_input: Callable[[Any], list[Write]],
     read_command: Callable[[Command], list[Write]],
     step_timeout: float | None = None,
@@ -225,6 +238,8 @@ def build_program(
         finishing=tuple(channel for channel, prototype in prepared.items() if prototype.finishes),
         inputs=inputs,
         outputs=outputs,
+        shown=shown,
+        input_mark=input_mark,
         read_input=read_input,
         read_command=read_command,
         step_timeout=step_timeout,

@@ -179,6 +179,8 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
             keys=(END, PREVIOUS),
             inputs=START,
             outputs=END,
+            shown=END,
+            input_mark=START,  # the one node uses it up as it ends: until then no result is this run's
             read_input=_read_input,
             read_command=_read_command,
         )

@@ -69,6 +69,7 @@ def compile_program(
     """The runnable graph. The builder is only read."""
     _validate(builder)
     keys = tuple(sorted(builder.channels))
+    shown = ROOT if ROOT in builder.channels else tuple(builder.channels)
     known = _Known(builder)
     channels: dict[str, Channel] = {**builder.channels, START: EphemeralValue(builder.input_schema.type)}
     for target, node in builder.nodes.items():
@@ -134,6 +135,7 @@ def compile_program(
         keys=keys,
         inputs=START,
         outputs=builder.output_schema.shown,
+        shown=shown,
         read_input=input_reader(builder.input_schema, START, ignore_unknown=ignore_unknown),
         read_command=_Updates(builder, known, START, builder.input_schema, ignore_unknown=ignore_unknown).command,
         step_timeout=seconds_of("step_timeout", step_timeout),
@@ -153,7 +155,7 @@ def compile_program(
         program=program,
         checkpointer=checkpointer,
         hints=hints,
-        stream_channels=builder.state_schema.shown,
+        stream_channels=shown,
         stream_mode="updates",
         world=world,
         debug=debug,

@@ -355,14 +355,17 @@ def _takes_two(call: Callable[..., Any]) -> bool:
 
 def coercion(schema: Schema) -> Callable[[Any], Any] | None:
     """Makes the schema's own object of what a stream or a call shows; a state that lacks a field that the class
-    requires, or that it refuses, is shown as it is. None where a mapping is what the schema says."""
-    shape = schema.shape
+    requires, or that it refuses, is shown as it is. None where a mapping is what the schema says.
+
+    Keys of other schemas of the graph, which the class does not have, are left out of the object.
+    """
+    shape, keys = schema.shape, schema.keys
     if shape is None or schema.root:
         return None
 
     def coerce(state: Any) -> Any:
         try:
-            return shape(state) if isinstance(state, dict) else state
+            return shape({key: state[key] for key in keys if key in state}) if isinstance(state, dict) else state
         except (TypeError, ValueError):
             return state
 

@@ -216,6 +216,7 @@ def program(*nodes: Node, keys: Any = None, **channels: Any) -> Program:
         keys=channels if keys is None else keys,
         inputs=tuple(channels),
         outputs=tuple(channels),
+        shown=tuple(channels),
         read_input=pairs,
         read_command=lambda command: list(command.update.items()),
     )

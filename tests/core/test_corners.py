@@ -71,6 +71,7 @@ def program(*routers: Router) -> Program:
         keys=["k"],
         inputs="go",
         outputs="k",
+        shown="k",
         read_input=lambda given: [],
         read_command=lambda command: [],
     )

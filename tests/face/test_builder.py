@@ -718,7 +718,11 @@ async def test_input_and_output_schemas() -> None:
     made.add_node("n", lambda state: {"answer": state["question"] + "!", "scratch": ["thinking"]}).add_edge(START, "n")
     graph = made.compile(InMemorySaver(), blocking=False)
     assert await graph.ainvoke({"question": "why"}, "t") == {"answer": "why!"}
-    assert (await graph.aget_state("t")).values == {"answer": "why!"}
+    assert (await graph.aget_state("t")).values == {
+        "question": "why",
+        "answer": "why!",
+        "scratch": ["thinking"],
+    }
     chunks = [chunk async for chunk in graph.astream({"question": "why"}, "t2", stream_mode="values")]
     assert chunks[-1] == {"question": "why", "answer": "why!", "scratch": ["thinking"]}
 

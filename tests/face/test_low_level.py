@@ -222,8 +222,9 @@ async def test_a_loop_with_an_exit() -> None:
 
 
 async def test_the_default_mode_is_values() -> None:
-    """Issue 2, decided; S-58: raw Pregel streams `values` by default, and shows nothing before the first superstep."""
-    assert [chunk async for chunk in doubling().astream("x")] == ["xx"]
+    """Issue 2, decided; S-58: raw Pregel streams `values` of all channels by default, and shows nothing before the first
+    superstep."""
+    assert [chunk async for chunk in doubling().astream("x")] == [{"b": "xx"}]
 
 
 async def test_every_kind_of_channel_together() -> None:

@@ -907,6 +907,18 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/face/test_isolation_of_runs.py::test_a_router_reaches_nobody",),
     ),
     Fault(
+        "output-of-the-run-before",
+        "Issue 16: a graph of channels that pauses returns what an earlier run has written",
+        BOARD,
+        "Board.output",
+        "self.versions.get(program.input_mark, 0)",
+        "0",
+        (
+            "tests/face/test_output.py::test_a_pause_does_not_return_the_output_of_the_run_before",
+            "tests/face/test_output.py::test_an_entrypoint_that_pauses_returns_no_result",
+        ),
+    ),
+    Fault(
         "isolate-results",
         "P1: what a caller changes in a result reaches the next run",
         BOARD,

@@ -195,7 +195,7 @@ async def test_an_input_that_cannot_be_made_is_none() -> None:
     )
     chunks = [chunk async for chunk in graph.astream(1, stream_mode="tasks")]
     assert [chunk.get("input") for chunk in chunks] == [{}, None]
-    assert chunks[-1]["result"] == 5
+    assert chunks[-1]["result"] == {"out": 5}
 
     node = NodeBuilder().subscribe_only("in").do(_explodes).write_to("out").build()
     empty = Pregel(

@@ -37,7 +37,7 @@ class Checkpoints(Mode):
             "parent_config": None
             if row.parent_id is None
             else config_of(view.thread_id, row.ns, row.parent_id, parents),
-            "values": board.show(view.program.outputs),
+            "values": board.show(view.program.shown),
             "metadata": isolate(row.metadata),
             "next": list(names_of(upcoming)),
             "tasks": [self._task(task, inside, {**parents, row.ns: row.checkpoint_id}) for task in listed],

@@ -1,0 +1,193 @@
+"""What an output schema limits, which is the result of a call, and what shows all keys: states, streams, task results."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+import pytest
+from pydantic import BaseModel
+
+from checkpoint_savers import BaseCheckpointSaver
+from pregel_async import START, GraphOutput, NodeBuilder, Pregel, StateGraph, entrypoint, interrupt
+from pregel_async.channels import BinaryOperatorAggregate, EphemeralValue, LastValue
+from pregel_async.types import Command
+
+pytestmark = pytest.mark.anyio
+
+
+class Question(TypedDict):
+    question: str
+
+
+class Answer(TypedDict):
+    answer: str
+
+
+class State(Question, Answer, total=False):
+    notes: str
+
+
+class Draft(TypedDict):
+    draft: str
+
+
+def writes_a_draft(state: State) -> dict[str, str]:
+    return {"draft": "d", "notes": "n"}
+
+
+def answers(state: Draft) -> dict[str, str]:
+    return {"answer": state["draft"] + "!"}
+
+
+def answering(saver: Any = None, **settings: Any) -> Any:
+    made = StateGraph(State, input_schema=Question, output_schema=Answer)
+    made.add_node(writes_a_draft).add_node(answers).add_edge(START, "writes_a_draft")
+    return made.add_edge("writes_a_draft", "answers").compile(saver, blocking=False, **settings)
+
+
+WHOLE = {"question": "q", "draft": "d", "notes": "n", "answer": "d!"}
+
+
+async def test_only_the_result_is_limited(saver: BaseCheckpointSaver) -> None:
+    """Issue 16: state, history and task results show the keys of every schema, those of a node's own too; the result of
+    a call has the keys of the output schema."""
+    graph = answering(saver)
+    assert await graph.ainvoke({"question": "q"}, "t") == {"answer": "d!"}
+    assert (await graph.ainvoke({"question": "q"}, "v", version="v2")).value == {"answer": "d!"}
+    assert (await graph.aget_state("t")).values == WHOLE
+    history = [state async for state in graph.aget_state_history("t")]
+    assert [state.values for state in history] == [
+        WHOLE,
+        {"question": "q", "draft": "d", "notes": "n"},
+        {"question": "q"},
+        {},
+    ]
+    results = [task.result for state in history[:3] for task in state.tasks]
+    assert results == [{"answer": "d!"}, {"draft": "d", "notes": "n"}]
+
+
+async def test_streams_show_all_keys(saver: BaseCheckpointSaver) -> None:
+    """Issue 16: `values`, `updates`, `tasks` and `checkpoints` show a node's own keys; `output_keys` chooses."""
+    graph = answering(saver)
+    modes = ["values", "updates", "tasks", "checkpoints"]
+    chunks = [chunk async for chunk in graph.astream({"question": "q"}, "t", stream_mode=modes)]
+    shown = {mode: [chunk for kind, chunk in chunks if kind == mode] for mode in modes}
+    assert shown["values"][-1] == WHOLE
+    assert shown["updates"] == [{"writes_a_draft": {"draft": "d", "notes": "n"}}, {"answers": {"answer": "d!"}}]
+    assert [task["result"] for task in shown["tasks"] if "result" in task] == [
+        {"draft": "d", "notes": "n"},
+        {"answer": "d!"},
+    ]
+    assert shown["checkpoints"][-1]["values"] == WHOLE
+    chosen = [chunk async for chunk in graph.astream({"question": "q"}, "u", output_keys=["answer"])]
+    assert chosen == [{"writes_a_draft": None}, {"answers": {"answer": "d!"}}]
+
+
+async def test_the_state_inside_shows_all_keys(saver: BaseCheckpointSaver) -> None:
+    """Issue 16: the state of a subgraph too; what its node adds to the graph around is its output."""
+    around: Any = (
+        StateGraph(State).add_node("inner", answering(interrupt_after=["writes_a_draft"])).add_edge(START, "inner")
+    )
+    graph = around.compile(saver)
+    await graph.ainvoke({"question": "q"}, "t")
+    (task,) = (await graph.aget_state("t", subgraphs=True)).tasks
+    assert task.state.values == {"question": "q", "draft": "d", "notes": "n"}
+    assert await graph.ainvoke(None, "t") == {"question": "q", "answer": "d!"}
+
+
+async def test_a_class_state_has_its_own_keys_in_v2(saver: BaseCheckpointSaver) -> None:
+    """Issue 16: keys of a node's own schema do not keep a state class from being made."""
+
+    class Model(BaseModel, extra="forbid"):
+        question: str = ""
+
+    def writes(state: Model) -> Any:
+        return {"draft": "d"}
+
+    def reads(state: Draft) -> None:
+        assert state == {"draft": "d"}
+
+    made: Any = StateGraph(Model).add_sequence([writes, reads]).add_edge(START, "writes")
+    graph = made.compile(saver)
+    parts = [part async for part in graph.astream({"question": "q"}, "t", stream_mode="values", version="v2")]
+    assert parts[-1]["data"] == Model(question="q")
+    assert [part async for part in graph.astream({"question": "q"}, "u", stream_mode="values")][-1] == {
+        "question": "q",
+        "draft": "d",
+    }
+
+
+# ---- a graph of channels -----------------------------------------------------------------------------------------
+
+
+def asking(saver: BaseCheckpointSaver, outputs: Any = "out") -> Pregel:
+    """Writes `total`, asks when the input is negative, and writes `out`."""
+
+    def first(value: int) -> int:
+        return abs(value)
+
+    def second(value: dict[str, int]) -> int:
+        return interrupt("?") if value["in_"] < 0 else value["mid"]
+
+    return Pregel(
+        nodes={
+            "first": NodeBuilder().subscribe_only("in_").do(first).write_to("mid", "total"),
+            "second": NodeBuilder().subscribe_to("mid").read_from("in_").do(second).write_to("out"),
+        },
+        channels={
+            "in_": LastValue(int),
+            "mid": EphemeralValue(int),
+            "total": BinaryOperatorAggregate(int, int.__add__),
+            "out": LastValue(int),
+        },
+        input_channels="in_",
+        output_channels=outputs,
+        checkpointer=saver,
+        blocking=False,
+    )
+
+
+async def test_a_pause_does_not_return_the_output_of_the_run_before(saver: BaseCheckpointSaver) -> None:
+    """Issue 16: a graph of channels that pauses before it has written its output returns none, called or resumed."""
+    graph = asking(saver)
+    assert await graph.ainvoke(1, "t") == 1
+    paused = await graph.ainvoke(-2, "t", version="v2")
+    assert (paused.value, [each.value for each in paused.interrupts]) == (None, ["?"])
+    assert (await graph.aget_state("t")).values == {"in_": -2, "mid": 2, "total": 3, "out": 1}
+    assert (await graph.ainvoke(None, "t", version="v2")).value is None
+    assert await graph.ainvoke(Command(resume=7), "t") == 7
+
+
+async def test_of_several_outputs_those_of_this_run_are_returned(saver: BaseCheckpointSaver) -> None:
+    """Issue 16: the same of each of several output channels, and of those that `output_keys` names."""
+    graph = asking(saver, ["total", "out"])
+    assert await graph.ainvoke(1, "t") == {"total": 1, "out": 1}
+    paused = await graph.ainvoke(-2, "t", version="v2")
+    assert isinstance(paused, GraphOutput)
+    assert paused.value == {"total": 3}
+    again = await graph.ainvoke(None, "t", output_keys=["mid", "out"], version="v2")
+    assert again.value == {"mid": 2}
+    assert await graph.ainvoke(Command(resume=7), "t") == {"total": 3, "out": 7}
+    assert await graph.ainvoke(-3, "t", interrupt_before=["first"]) == {}
+
+
+async def test_a_thread_from_before_the_mark(saver: BaseCheckpointSaver) -> None:
+    """P15: a thread that was stored before inputs were marked returns what its outputs hold."""
+    graph = asking(saver)
+    await graph.aupdate_state("t", 5, "second")
+    assert await graph.ainvoke(None, "t") == 5
+
+
+async def test_an_entrypoint_that_pauses_returns_no_result(saver: BaseCheckpointSaver) -> None:
+    """Issue 16: the same of an entrypoint, whose previous result the questions of a later run were added to."""
+
+    @entrypoint(checkpointer=saver)
+    async def answer(question: str) -> dict[str, str]:
+        return {"answer": interrupt(question) if question.endswith("?") else question}
+
+    assert await answer.ainvoke("one", "t") == {"answer": "one"}
+    paused: Any = await answer.ainvoke("two?", "t")
+    assert list(paused) == ["__interrupt__"]
+    assert (await answer.ainvoke(None, "t", version="v2")).value is None
+    assert (await answer.aget_state("t")).values == {"answer": "one"}
+    assert await answer.ainvoke(Command(resume="2"), "t") == {"answer": "2"}
