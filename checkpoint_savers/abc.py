@@ -29,6 +29,8 @@ from . import upkeep
 from .codec import Codec
 from .entries import read_record
 from .ledger import Reader
+from .listing import GapFinder, check_gaps
+from .metadata import metadata_matches
 from .records import (
     Chain,
     Checkpoint,
@@ -312,16 +314,24 @@ class BaseCheckpointSaver(ABC):
     ) -> AsyncGenerator[tuple[Header, Reader, tuple[TaskRecord, ...]], None]:
         """Headers newest first, each with the reader that can restore its state and its records.
 
-        Neighbours share a reader, so that a listing decodes each row once.
+        Neighbours share a reader, so that a listing decodes each row once. The filter is applied here and not by
+        `scan`: rows that it does not let through are needed to see that none is missing.
+
+        Raises:
+            CorruptCheckpointError: a row's parent is missing, or the namespace's newest row.
         """
         left = limit
+        gaps, starts_at_head = GapFinder(), before is None
         readers: dict[tuple[str, str], _Listed] = {}
         seen: set[tuple[str, str, CheckpointId]] = set()  # and listed again: a copy of a thread has the same ids
         while left is None or left > 0:
-            size = (PAGE if left is None else min(PAGE, left)) + len(seen)
-            page = await self.scan(thread_id, ns, before=before, limit=size, filter=filter)
+            size = (PAGE if left is None or filter else min(PAGE, left)) + len(seen)
+            page = await self.scan(thread_id, ns, before=before, limit=size)
             for header in page:
                 if (header.thread_id, header.ns, header.checkpoint_id) in seen:
+                    continue
+                await check_gaps(self, gaps.add(header))
+                if not metadata_matches(header.metadata, filter):
                     continue
                 key = (header.thread_id, header.ns)
                 listed = readers.get(key)
@@ -343,9 +353,13 @@ class BaseCheckpointSaver(ABC):
                 if left == 0:
                     return
             if len(page) < size:
-                return
+                break
             before = _after(page[-1].checkpoint_id)
             seen = {(one.thread_id, one.ns, one.checkpoint_id) for one in page if one.checkpoint_id < before}
+
+        await check_gaps(self, gaps.end())
+        if thread_id is not None and starts_at_head:
+            await self.read(thread_id, ns or "")  # raises if the head's row is missing: it is the parent of none
 
     async def _fetch(self, listed: _Listed, base_id: CheckpointId) -> None:
         """Read all rows of a base, and what it is itself read with."""

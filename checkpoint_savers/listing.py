@@ -1,4 +1,4 @@
-"""Listings, newest first or by id: pages of headers, and what a filter lets through.
+"""Listings, newest first or by id: pages of headers, what a filter lets through, and rows that are missing.
 
 A filter is applied here and not in a query: by the one definition that all savers share (SQL and jsonb have other ideas
 of numbers and bools, and of NUL), and no text of a filter can ever become text of a query.
@@ -6,11 +6,12 @@ of numbers and bools, and of NUL), and no text of a filter can ever become text 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+from .errors import CorruptCheckpointError
 from .metadata import metadata_matches
-from .records import CheckpointId, Header, ThreadHeader
+from .records import Chain, CheckpointId, CheckpointRow, Header, ThreadHeader
 
 _Listed = TypeVar("_Listed", Header, ThreadHeader)
 _Place = TypeVar("_Place")
@@ -53,3 +54,75 @@ async def listed(
             break
         place = place_of(headers[-1])
     return tuple(found[: max(limit, 0)])
+
+
+class Reads(Protocol):
+    """A saver, as far as it is needed here."""
+
+    async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None: ...
+
+
+class Gap(NamedTuple):
+    """A row of a namespace whose parent is not where it should be."""
+
+    thread_id: str
+    ns: str
+    checkpoint_id: CheckpointId
+    parent_id: CheckpointId
+
+    def error(self) -> CorruptCheckpointError:
+        place = f"thread {self.thread_id!r}{f', namespace {self.ns!r}' if self.ns else ''}"
+        return CorruptCheckpointError(
+            f"{place}, checkpoint {self.checkpoint_id}", f"its parent, checkpoint {self.parent_id}, is missing"
+        )
+
+
+class GapFinder:
+    """Finds gaps in a listing, newest first: a row's parent is stored in the same namespace and comes after it.
+
+    No checksum covers a row's keys, and a row whose key is damaged is missing from every query. Retention keeps the
+    rule: where it deletes a parent, it sets the child's `parent_id` to None.
+    """
+
+    def __init__(self) -> None:
+        self._awaited: dict[tuple[str, str], dict[CheckpointId, CheckpointId]] = {}  # (thread, ns) -> parent -> child
+
+    def add(self, header: Header) -> list[Gap]:
+        """Take the next header; return the gaps that it shows: parents that are newer and did not come."""
+        place = header.thread_id, header.ns
+        awaited = self._awaited.setdefault(place, {})
+        awaited.pop(header.checkpoint_id, None)
+        overdue = [parent for parent in awaited if parent > header.checkpoint_id]
+        gaps = [Gap(*place, awaited.pop(parent), parent) for parent in overdue]
+        if header.parent_id is not None:
+            awaited.setdefault(header.parent_id, header.checkpoint_id)
+        return gaps
+
+    def end(self) -> list[Gap]:
+        """Return the gaps that the end of the listing shows: all parents that did not come."""
+        return [Gap(*place, child, parent) for place, found in self._awaited.items() for parent, child in found.items()]
+
+
+async def check_gaps(saver: Reads, gaps: Iterable[Gap]) -> None:
+    """Raise for a gap that is there still: rows that are pruned between two pages of a listing leave gaps, too.
+
+    Raises:
+        CorruptCheckpointError: a row's parent is missing, and the row still names it.
+    """
+    for gap in gaps:
+        chain = await saver.read(gap.thread_id, gap.ns, gap.checkpoint_id)
+        if chain is not None and chain.rows[-1].parent_id == gap.parent_id:
+            raise gap.error()
+
+
+def check_parents(thread_id: str, rows: Collection[CheckpointRow]) -> None:
+    """Check all rows of a thread, as of one moment: the parents of all of them are among them.
+
+    Raises:
+        CorruptCheckpointError: one is missing.
+    """
+    parents = {(row.ns, row.parent_id): row for row in rows if row.parent_id is not None}
+    missing = parents.keys() - {(row.ns, row.checkpoint_id) for row in rows}
+    if missing:
+        ns, parent_id = min(missing)
+        raise Gap(thread_id, ns, parents[ns, parent_id].checkpoint_id, parent_id).error()

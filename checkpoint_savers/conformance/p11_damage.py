@@ -115,6 +115,9 @@ class Damage(Suite):
                     known = right.get((one.config["configurable"]["checkpoint_ns"], one.checkpoint["id"]))
                     if known is not None:
                         assert one.checkpoint == known.checkpoint, f"{name} gives another state. {where}"
+            if name == "alist" and isinstance(found, list):
+                gaps = parents_of(found) - keys_of(found)
+                assert not gaps, f"{name} lacks {min(gaps)}, the parent of what it lists. {where}"
             for event in found if isinstance(found, tuple) else ():
                 if isinstance(event, EventRow):
                     try:
@@ -180,6 +183,17 @@ def readers(
     if offers(saver, "dump"):
         found["dump"] = lambda: saver.dump("t")
     return found
+
+
+def keys_of(listed: Iterable[CheckpointTuple]) -> set[Key]:
+    """Return the namespaces and ids of what was listed."""
+    return {(one.config["configurable"]["checkpoint_ns"], one.checkpoint["id"]) for one in listed}
+
+
+def parents_of(listed: Iterable[CheckpointTuple]) -> set[Key]:
+    """Return the namespaces and ids of the parents of what was listed."""
+    places = [one.parent_config["configurable"] for one in listed if one.parent_config is not None]
+    return {(place["checkpoint_ns"], place["checkpoint_id"]) for place in places}
 
 
 def ill_typed(found: Any) -> Iterator[object]:

@@ -28,6 +28,7 @@ import msgspec
 
 from ..codec import unseal
 from ..errors import CorruptCheckpointError, ThreadExistsError, ThreadNotFoundError, UnsupportedFormatError
+from ..listing import check_parents
 from ..metadata import read_metadata, write_metadata
 from ..records import CheckpointId, CheckpointRow, EventRow, TaskRecord, ThreadDump
 from .threads import Upkept, load_thread, moved
@@ -283,6 +284,7 @@ async def export_threads(saver: Upkept, thread_ids: Iterable[str], target: Place
             dump = await saver.dump(thread_id)
             if dump is None:
                 raise ThreadNotFoundError(thread_id)
+            check_parents(thread_id, dump.rows)
             await _apart(partial(writer.add, thread_id, dump))
             count += 1
         await _apart(writer.end)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from ..errors import CheckpointNotFoundError, ThreadExistsError, ThreadNotFoundError
 from ..holding import Claims, Held
+from ..listing import GapFinder, check_gaps, check_parents
 from ..records import (
     MADE_IN,
     Chain,
@@ -81,14 +82,22 @@ async def list_threads(
         left = None if left is None else left - size
 
 
-async def headers_of(saver: Upkept, thread_id: str, filter: Mapping[str, Any] | None = None) -> list[Header]:
-    """All checkpoints of a thread, of all namespaces, newest first."""
+async def headers_of(saver: Upkept, thread_id: str) -> list[Header]:
+    """List all checkpoints of a thread, of all namespaces, newest first.
+
+    Raises:
+        CorruptCheckpointError: a row's parent is missing.
+    """
     found: list[Header] = []
+    gaps = GapFinder()
     before: CheckpointId | None = None
     while True:
-        page = await saver.scan(thread_id, None, before=before, limit=PAGE, filter=filter)
+        page = await saver.scan(thread_id, None, before=before, limit=PAGE)
+        for header in page:
+            await check_gaps(saver, gaps.add(header))
         found += page
         if len(page) < PAGE:
+            await check_gaps(saver, gaps.end())
             return found
         before = page[-1].checkpoint_id
 
@@ -104,6 +113,7 @@ async def copy_thread(saver: Upkept, source: str, target: str) -> None:
         dump = await saver.dump(source)
         if dump is None:
             raise ThreadNotFoundError(source)
+        check_parents(source, dump.rows)
         await load_thread(saver, target, moved(dump, source))
 
 
