@@ -172,10 +172,15 @@ def quoted(schema: str) -> str:
 
     Raises:
         ValueError: PostgreSQL has no such names: it is empty, holds NUL or half of a surrogate pair, or is longer than
-            63 bytes, of which the server would take the first 63.
+            63 bytes, of which the server would take the first 63. Or it begins with `pg_`, which PostgreSQL reserves.
     """
     if not schema or "\x00" in schema or len(schema.encode()) > 63:
         raise ValueError(f"schema is a name of 1 to 63 bytes, without NUL, not {schema!r}")
+    # Refused here and not by the server, which has some of these: what is stored in pg_temp ends with the connection.
+    if schema.startswith("pg_"):
+        raise ValueError(
+            f"PostgreSQL reserves names of schemas that begin with 'pg_', such as {schema!r}: choose another"
+        )
     name = schema.replace('"', '""').replace("%", "%%")
     return f'"{name}"'
 

@@ -315,9 +315,9 @@ def new_name() -> str:
         return name[-20:]
 
 
-@pytest.mark.parametrize("name", ["", "a\x00b", "x" * 64, "é" * 32, "\ud800"])
+@pytest.mark.parametrize("name", ["", "a\x00b", "x" * 64, "é" * 32, "\ud800", "pg_x", "pg_temp", "pg_catalog"])
 def test_what_is_no_schema_name(name: str) -> None:
-    """PostgreSQL has no such names; it would cut the long ones to others."""
+    """PostgreSQL has no such names; it would cut the long ones to others, and reserves those that begin with pg_."""
     with pytest.raises(ValueError):
         saver_of(name)
     with pytest.raises(ValueError):
