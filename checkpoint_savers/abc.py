@@ -482,8 +482,8 @@ class BaseCheckpointSaver(ABC):
         """Write a thread to a file, byte for byte as it is stored, as of one moment. A run may go on meanwhile.
 
         Args:
-            target: a path, where the file appears when it is complete, in the place of another of that name; or an
-                open file, in binary mode.
+            target: a path, where the file appears when it is complete, and replaces another of that name, whose
+                permissions it takes over; or an open file, in binary mode.
 
         Raises:
             ThreadNotFoundError: nothing is stored of it.

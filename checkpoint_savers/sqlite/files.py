@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sqlite3
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -14,6 +12,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
+from ..atomic_file import AtomicFile
 from ..bridge import Waiter, tell, until
 from ..errors import StorageError
 from .failures import translate
@@ -133,26 +132,29 @@ async def copy(source: Callable[[], sqlite3.Connection], name: str, target: Path
 
 
 def copy_now(connection: sqlite3.Connection, target: Path, stopped: threading.Event | None = None) -> None:
-    """Copy what a connection sees. The file gets its name when it is whole and on disk.
+    """Copy what a connection sees. The file gets its name when it is complete and on disk.
 
     Raises:
         StorageError: as `copy` does.
     """
-    part = target.with_name(f"{target.name}.part")
+    file = AtomicFile(target)
 
     def look(*_: int) -> None:
         if stopped is not None and stopped.is_set():
             raise _Stopped
 
     try:
-        part.unlink(missing_ok=True)
-        with closing(sqlite3.connect(part)) as made:
+        os.close(file.create())
+        with closing(sqlite3.connect(file.temporary, isolation_level=None)) as made:
+            # A journal could only bring back the empty file, and SQLite leaves it behind after an error of the disk.
+            # The commit syncs the file without it, too.
+            made.execute("PRAGMA journal_mode = OFF")
             connection.backup(made, pages=PAGES, progress=look)
-        part.replace(target)
-        _sync(target.parent)
+        file.finish(replace=False)
     except BaseException as error:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
+        file.discard()
+        if isinstance(error, FileExistsError):
+            raise _is_there(target) from error
         if isinstance(error, OSError):
             raise StorageError(f"{target}: the backup cannot be written ({error}). It was not made.") from error
         raise translate(error, str(target)) from error
@@ -162,8 +164,12 @@ def new_file(path: str | os.PathLike[str]) -> Path:
     """Where a copy goes. Raises `StorageError` when something is there already."""
     target = Path(path).absolute()
     if target.exists():
-        raise StorageError(f"{target} is there already: give the backup another name. Nothing was copied.")
+        raise _is_there(target)
     return target
+
+
+def _is_there(target: Path) -> StorageError:
+    return StorageError(f"{target} is there already: give the backup another name. Nothing was copied.")
 
 
 class _Stopped(Exception):
@@ -175,13 +181,3 @@ async def _when_cancelled(act: Callable[[], None]) -> None:
         await anyio.sleep_forever()
     finally:
         act()
-
-
-def _sync(folder: Path) -> None:
-    """Have a folder's names on disk. Windows opens no folders, and does this by itself."""
-    if sys.platform != "win32":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -20,12 +20,14 @@ from contextlib import asynccontextmanager
 from functools import partial
 from io import BufferedReader, BufferedWriter, BytesIO, FileIO
 from struct import Struct
+from threading import Thread
 from typing import BinaryIO, Final, TypeAlias, TypeVar
 from zlib import crc32
 
-import anyio.to_thread
 import msgspec
 
+from ..atomic_file import AtomicFile, is_regular_or_new
+from ..bridge import Waiter, tell, until
 from ..codec import unseal
 from ..errors import CorruptCheckpointError, ThreadExistsError, ThreadNotFoundError, UnsupportedFormatError
 from ..listing import check_parents
@@ -269,8 +271,9 @@ async def export_threads(saver: Upkept, thread_ids: Iterable[str], target: Place
 
     Args:
         thread_ids: each is written once.
-        target: a path, where the file appears when it is complete, in the place of another of that name; or an open
-            file.
+        target: a path, where the file appears when it is complete, and replaces another of that name, whose
+            permissions it takes over; or an open file. Two exports to one path at the same time both finish, and the
+            last one stays.
 
     Raises:
         ThreadNotFoundError: nothing is stored of one of them.
@@ -339,19 +342,49 @@ async def _written(target: Place) -> AsyncGenerator[BinaryIO, None]:
     if not isinstance(target, (str, os.PathLike)):
         yield target
         return
-    path = os.fspath(target)
-    unfinished = f"{path}.partial"
-    file = await _apart(lambda: BufferedWriter(FileIO(unfinished, "wb")))
+    made = _Target(target)
     try:
-        yield file
-        await _apart(lambda: os.fsync(file.fileno()))
-        file.close()
-        await _apart(lambda: os.replace(unfinished, path))
+        yield await _apart(made.open)
+        await _apart(made.finish)
     except BaseException:
-        with contextlib.suppress(OSError):  # what is left in its buffer finds no room either
-            file.close()
-        os.unlink(unfinished)
+        made.discard()
         raise
+
+
+class _Target:
+    """A file that is written by its path. Its state is kept here, as a caller who is cancelled sees no return value.
+
+    Pipes and devices, as /dev/stdout, are written as they are: renamed over them, a file would take their place.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = path
+        self._file: BufferedWriter | None = None
+        self._atomic: AtomicFile | None = None
+
+    def open(self) -> BufferedWriter:
+        if is_regular_or_new(self._path):
+            self._atomic = AtomicFile(self._path)
+            self._file = BufferedWriter(FileIO(self._atomic.create(), "wb"))
+        else:
+            self._file = BufferedWriter(FileIO(self._path, "wb"))
+        return self._file
+
+    def finish(self) -> None:
+        assert self._file is not None
+        self._file.flush()
+        if self._atomic is not None:
+            os.fsync(self._file.fileno())
+        self._file.close()
+        if self._atomic is not None:
+            self._atomic.finish()
+
+    def discard(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # what is left in its buffer finds no room either
+                self._file.close()
+        if self._atomic is not None:
+            self._atomic.discard()
 
 
 @asynccontextmanager
@@ -360,11 +393,13 @@ async def _opened(source: Place | bytes) -> AsyncGenerator[tuple[BinaryIO, str],
         yield BytesIO(source), "the bytes to be imported"
     elif isinstance(source, (str, os.PathLike)):
         path = os.fspath(source)
-        file = await _apart(lambda: BufferedReader(FileIO(path)))
+        files: list[BufferedReader] = []  # a caller who is cancelled sees no return value, and the file is closed
         try:
-            yield file, f"file {path!r}"
+            await _apart(lambda: files.append(BufferedReader(FileIO(path))))
+            yield files[0], f"file {path!r}"
         finally:
-            file.close()
+            for file in files:
+                file.close()
     else:
         yield source, f"file {getattr(source, 'name', 'to be imported')!r}"
 
@@ -377,5 +412,23 @@ def _next(threads: Iterator[tuple[str, ThreadDump]], where: str) -> tuple[str, T
 
 
 async def _apart(work: Callable[[], T]) -> T:
-    """Do something with a file in a worker thread: disks make the event loop wait."""
-    return await anyio.to_thread.run_sync(work)
+    """Do something with a file in a worker thread: disks make the event loop wait. It has ended when this returns or
+    raises, however the caller is cancelled: so the file may be closed and deleted then."""
+    values: list[T] = []
+    failures: list[BaseException] = []
+
+    def run(waiter: Waiter) -> None:
+        try:
+            values.append(work())
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            tell((waiter,))
+
+    await until(lambda waiter: Thread(target=run, args=(waiter,), name="file of threads", daemon=True).start())
+    if failures:
+        try:
+            raise failures[0]
+        finally:
+            failures.clear()  # else the error's traceback holds this frame, and that the error
+    return values[0]

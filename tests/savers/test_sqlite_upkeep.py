@@ -104,9 +104,11 @@ class Gate:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.reached, self.go = threading.Event(), threading.Event()
+        self.waiting = 0
         copy_now = files.copy_now
 
         def stopped(*args: Any) -> None:
+            self.waiting += 1
             self.reached.set()
             self.go.wait()
             copy_now(*args)
@@ -231,18 +233,18 @@ async def test_who_is_cancelled_leaves_no_copy(
 
 KILLED = """if True:
     import anyio, sys
-    from pathlib import Path
     from checkpoint_savers import SqliteSaver
+    from checkpoint_savers.atomic_file import AtomicFile
     from checkpoint_savers.conformance.suite import row, written
 
-    def replace(self, target):
+    def finish(self, *, replace):
         print("whole, and without its name", flush=True)
         sys.stdin.read()
 
     async def main():
         async with SqliteSaver.from_conn_string(sys.argv[1]) as saver:
             await written(saver, row(1))
-            Path.replace = replace
+            AtomicFile.finish = finish
             await saver.backup(sys.argv[2])
 
     anyio.run(main)
@@ -250,7 +252,7 @@ KILLED = """if True:
 
 
 async def test_killed_while_it_copies(path: Path, tmp_path: Path) -> None:
-    """P3: no file has the backup's name, and the next one is not disturbed by what is left."""
+    """P3: no file has the backup's name, and the next one is not disturbed by what is left, which is one file."""
     target = tmp_path / "backup.db"
     with subprocess.Popen(
         [sys.executable, "-c", KILLED, str(path), str(target)],
@@ -263,9 +265,50 @@ async def test_killed_while_it_copies(path: Path, tmp_path: Path) -> None:
         process.kill()
     assert not target.exists()
     async with SqliteSaver.from_conn_string(path) as saver:
+        (left,) = tmp_path.glob("backup.db*")
         await saver.backup(target)
+        assert set(tmp_path.glob("backup.db*")) == {left, target}
         assert await read(target) == await everything(saver)
-    assert [file.name for file in tmp_path.iterdir() if file.name.endswith(".part")] == []
+
+
+async def test_a_backup_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    """P4: no journal of SQLite's either, which it leaves behind when the disk fails. What can be made then is made."""
+    resource = pytest.importorskip("resource", reason="this system limits no files")
+    async with SqliteSaver.from_conn_string(tmp_path / "threads.db") as saver:
+        await written(saver, row(1, frame=os.urandom(3_000_000)))
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+        try:
+            with pytest.raises(StorageError, match=r"backup\.db"):
+                await saver.backup(tmp_path / "backup.db")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert list(tmp_path.glob("backup.db*")) == []
+        await saver.backup(tmp_path / "backup.db")
+    assert list(tmp_path.glob("backup.db*")) == [tmp_path / "backup.db"]
+
+
+async def test_two_backups_to_one_path(saver: SqliteSaver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P3: one is made, whole. The other is refused, as nothing is overwritten."""
+    await written(saver, row(1))
+    gate = Gate(monkeypatch)
+    refused: list[str] = []
+
+    async def back_up() -> None:
+        try:
+            await saver.backup(tmp_path / "backup.db")
+        except StorageError as error:
+            refused.append(str(error))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(back_up)
+        group.start_soon(back_up)
+        while gate.waiting < 2:
+            await anyio.lowlevel.checkpoint()
+        gate.go.set()
+    assert len(refused) == 1 and "is there already" in refused[0]
+    assert list(tmp_path.glob("backup.db*")) == [tmp_path / "backup.db"]
+    assert await read(tmp_path / "backup.db") == await everything(saver)
 
 
 async def test_where_a_backup_cannot_go(saver: SqliteSaver, path: Path, tmp_path: Path) -> None:

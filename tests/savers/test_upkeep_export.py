@@ -3,8 +3,13 @@ it is stored."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
 import random
-from collections.abc import AsyncIterator
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,6 +22,7 @@ from upkeep_graphs import KINDS, Ran, nested, opened, steps
 
 import checkpoint_savers.upkeep.export as module
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
+from checkpoint_savers.atomic_file import AtomicFile
 from checkpoint_savers.codec import seal
 from checkpoint_savers.errors import (
     CorruptCheckpointError,
@@ -27,6 +33,7 @@ from checkpoint_savers.errors import (
     UnsupportedFormatError,
 )
 from checkpoint_savers.holding import Held
+from checkpoint_savers.records import ThreadDump
 from checkpoint_savers.upkeep.export import _BEGIN, _SUM, MAGIC, Writer, export_threads, import_threads, read_file
 from checkpoint_savers.upkeep.threads import load_thread
 from pregel_async import Command
@@ -171,14 +178,131 @@ async def test_a_file_appears_when_it_is_complete(saver: BaseCheckpointSaver, tm
         await saver.aimport_thread(tmp_path / "never")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here, which is always full")
+@contextlib.contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """Writing more to a file is an error here, as on a full disk."""
+    resource = pytest.importorskip("resource", reason="this system limits no files")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
 async def test_no_room_for_a_file(saver: BaseCheckpointSaver, tmp_path: Path) -> None:
-    """P4: the error is the disk's, and nothing half is left."""
+    """P4: the error is the disk's, and nothing half is left, neither under the file's name nor under another."""
     await filled(saver)
-    (tmp_path / "t.partial").symlink_to("/dev/full")
-    with pytest.raises(OSError, match="No space left"):
-        await saver.aexport_thread("t", tmp_path / "t")
-    assert [each.name for each in tmp_path.iterdir() if each.stem == "t"] == []
+    folder = tmp_path / "exports"
+    folder.mkdir()
+    with files_of_at_most(100), pytest.raises(OSError, match="too large"):
+        await saver.aexport_thread("t", folder / "t")
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes of POSIX have names")
+async def test_what_is_no_regular_file_is_written_and_not_replaced(saver: BaseCheckpointSaver, tmp_path: Path) -> None:
+    """P4: else the superuser would have a file where /dev/stdout was. (Tried on a pipe, which costs less if it fails.)"""
+    await filled(saver)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    await saver.aexport_thread("t", pipe)
+    assert pipe.is_fifo() and [each.name for each in tmp_path.glob("pipe*")] == ["pipe"]
+    reader.join()
+    assert read == [await bytes_of(saver, "t")]
+
+
+class Paused(InMemorySaver):
+    """One that does not say what a thread holds before it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.go_on = anyio.Event(), anyio.Event()
+
+    async def dump(self, thread_id: str) -> ThreadDump | None:
+        self.asked.set()
+        await self.go_on.wait()
+        return await super().dump(thread_id)
+
+
+async def test_two_exports_to_one_path(tmp_path: Path) -> None:
+    """P4: each writes a file of its own, and the last to finish stays, whole."""
+    path = tmp_path / "t.thread"
+    slow, fast = Paused(), InMemorySaver()
+    await steps(slow).ainvoke({"log": ["slow"]}, "slow")
+    await steps(fast).ainvoke({"log": ["fast"]}, "fast")
+    async with anyio.create_task_group() as group:
+        group.start_soon(export_threads, slow, ["slow"], path)
+        await slow.asked.wait()
+        await export_threads(fast, ["fast"], path)
+        assert [name for name, _ in read_file(BytesIO(path.read_bytes()), "here")] == ["fast"]
+        slow.go_on.set()
+    assert [name for name, _ in read_file(BytesIO(path.read_bytes()), "here")] == ["slow"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="permissions of POSIX")
+async def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A private file stays private, while it is written too; a link leads where it did."""
+    saver = InMemorySaver()
+    await steps(saver).ainvoke({"log": ["in"]}, "t")
+    private, link, new = tmp_path / "private", tmp_path / "link", tmp_path / "new"
+    private.write_bytes(b"the one before")
+    private.chmod(0o600)
+    link.symlink_to(private)
+    seen: list[int] = []
+    create = AtomicFile.create
+
+    def watched(file: AtomicFile) -> int:
+        made = create(file)
+        seen.append(file.temporary.stat().st_mode & 0o777)
+        return made
+
+    monkeypatch.setattr(AtomicFile, "create", watched)
+    await saver.aexport_thread("t", link)
+    assert link.is_symlink() and private.read_bytes() != b"the one before"
+    assert private.stat().st_mode & 0o777 == 0o600 and seen == [0o600]
+    private.chmod(0o664)
+    await saver.aexport_thread("t", private)
+    assert private.stat().st_mode & 0o777 == 0o664
+    await saver.aexport_thread("t", new)
+    (tmp_path / "plain").touch()
+    assert new.stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+@pytest.mark.parametrize("verb", ["create", "finish"])
+def test_an_export_that_is_cancelled_natively(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P7: what its worker thread is at has ended when it returns. The file is there whole, or nothing is."""
+    path = tmp_path / "t"
+    reached, go_on = threading.Event(), threading.Event()
+    method = getattr(AtomicFile, verb)
+
+    def gated(file: AtomicFile) -> Any:
+        reached.set()
+        go_on.wait()
+        return method(file)
+
+    monkeypatch.setattr(AtomicFile, verb, gated)
+
+    async def main() -> None:
+        saver = InMemorySaver()
+        await steps(saver).ainvoke({"log": ["in"]}, "t")
+        export = asyncio.create_task(saver.aexport_thread("t", path))
+        while not reached.is_set():
+            await asyncio.sleep(0)
+        for _ in range(3):
+            export.cancel()
+            await asyncio.sleep(0)
+        assert not export.done()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await export
+
+    asyncio.run(main())
+    assert list(tmp_path.iterdir()) == ([path] if verb == "finish" else [])
 
 
 # ---- damage ----------------------------------------------------------------------------------------------------------
