@@ -191,7 +191,7 @@ def draw(
         elif form is Format.svg:
             print(drawn.draw_svg())
         elif form is Format.json:
-            print(json.dumps(drawn.to_json(), indent=2, ensure_ascii=False))
+            print(json.dumps(drawn.to_json(), indent=2))  # in ASCII: names are data, and this is a terminal
         else:
             print(drawn.draw_mermaid(), end="")
 

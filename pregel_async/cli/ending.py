@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from ..errors import PregelError
-from .showing import explain
+from .showing import escaped, explain
 from .target import UsageError
 
 DbOption = Annotated[str, typer.Option("--db", metavar="FILE", help="The SQLite file that keeps threads.")]
@@ -30,7 +30,7 @@ def guarded(*, full: bool) -> Generator[None]:
     try:
         yield
     except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(escaped(f"error: {error}"), file=sys.stderr)
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt:  # typer would say 1
         raise typer.Exit(130) from None

@@ -15,7 +15,7 @@ from checkpoint_savers import SqliteSaver
 from checkpoint_savers.entries import read_record, timestamp
 
 from ..types import START
-from .showing import columns, counted, print_json
+from .showing import columns, counted, escaped, print_json
 from .target import Target, attach
 
 HEAD = ("step", "source", "ran", "next", "time", "checkpoint", "notes")
@@ -110,7 +110,7 @@ def print_rows(rows: list[Row], *, as_json: bool) -> None:
     for name in head:
         table.add_column(name, no_wrap=name in ("step", "checkpoint"), justify="right" if name == "step" else "left")
     for row in cells:
-        table.add_row(*row)
+        table.add_row(*map(escaped, row))
     console.print(table)
 
 

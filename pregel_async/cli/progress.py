@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from ..types import INTERRUPT, StreamMode
-from .showing import plural, seconds
+from .showing import escaped, plural, seconds
 
 MODES: tuple[StreamMode, ...] = ("tasks", "updates")
 """What is streamed for it. `tasks` tells each task of a superstep before one of them runs, `updates` each that is done,
@@ -60,7 +60,7 @@ class Progress:
     def nodes(self) -> str:
         """The nodes that are at work; of a superstep that is over, those that were."""
         names = tuple(self._left) or self._names
-        return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        return escaped(", ".join(names[:3])) + (", ..." if len(names) > 3 else "")
 
     def take(self, mode: str, chunk: Mapping[str, Any]) -> bool:
         """Count a chunk. Whether it says that a task is done."""

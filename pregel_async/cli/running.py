@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import secrets
-import shlex
 import signal
 import sys
 from collections.abc import Generator
@@ -23,7 +22,7 @@ from ..errors import PregelError, ThreadBusyError
 from ..observing import Figures
 from ..types import START, Command, OnConflict, RunnableConfig, StateSnapshot
 from .progress import MODES, Progress, View, view_of
-from .showing import counted, explain, plural, print_json, print_value, seconds
+from .showing import counted, escaped, explain, plural, print_json, print_value, seconds, shell_word
 from .target import AnyGraph, Target, UsageError, attach
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -267,7 +266,7 @@ class _Run:
             words += ["--max-concurrency", str(request.max_concurrency)]
         if request.output_json:
             words.append("--output-json")
-        return shlex.join(words)
+        return " ".join(map(shell_word, words))
 
 
 def _only_asks(state: StateSnapshot) -> bool:
@@ -336,4 +335,4 @@ def _woken() -> None:
 
 def _tell(line: str) -> None:
     """To the person who watches; standard output is for the result alone."""
-    print(line, file=sys.stderr, flush=True)
+    print(escaped(line), file=sys.stderr, flush=True)

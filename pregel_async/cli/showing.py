@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shlex
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +13,9 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 from rich.console import Console
-from rich.pretty import Pretty
+from rich.highlighter import ReprHighlighter
+from rich.pretty import pretty_repr
+from rich.text import Text
 
 LONGEST = 5
 """Items of a container that are written out for people."""
@@ -26,6 +29,41 @@ ERRORS = 5
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 
+# ---- text ------------------------------------------------------------------------------------------------------------
+
+
+def escaped(text: str) -> str:
+    """Write every character that would not be seen as Python writes it in a string: `\\x1b`, `\\n`, `\\u202e`.
+
+    Thread ids, names of nodes and messages of errors may come from anywhere. Printed as they are, control characters
+    would move the cursor, colour the terminal or set its title, line breaks would forge lines, and format characters
+    would change the order in which the others are shown.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape", "surrogatepass").decode("ascii") for one in text
+    )
+
+
+def shell_word(word: str) -> str:
+    """A word of a command, to be pasted into a shell. With escapes it is `$'...'`, which bash and zsh read."""
+    if word.isprintable():
+        return shlex.quote(word)
+    return "$'" + "".join(map(_shell_character, word)) + "'"
+
+
+def _shell_character(one: str) -> str:
+    number = ord(one)
+    if one.isprintable():
+        return f"\\{one}" if one in "\\'" else one
+    if 0xDC80 <= number <= 0xDCFF:  # a byte of an argument that is no text
+        return f"\\x{number - 0xDC00:02x}"
+    if number < 0x80:
+        return f"\\x{number:02x}"
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
 # ---- values ----------------------------------------------------------------------------------------------------------
 
 
@@ -36,14 +74,16 @@ def print_value(value: object) -> None:
         console.width = 120
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
-            console.print(f"{key}:", end=" ", highlight=False)
-            console.print(_pretty(item))
+            console.print(f"{escaped(str(key))}:", end=" ", highlight=False)
+            console.print(_pretty(item, console.width))
     else:
-        console.print(_pretty(value))
+        console.print(_pretty(value, console.width))
 
 
-def _pretty(value: object) -> Pretty:
-    return Pretty(value, max_length=LONGEST, max_string=LONGEST_TEXT, indent_size=2)
+def _pretty(value: object, width: int) -> Text:
+    # Not rich's `Pretty`, which obeys the escape sequences in what the `__repr__` of a user's class returns.
+    text = pretty_repr(value, max_width=width, max_length=LONGEST, max_string=LONGEST_TEXT, indent_size=2)
+    return ReprHighlighter()(Text("\n".join(map(escaped, text.split("\n"))), style="pretty"))
 
 
 def print_json(value: object, *, indent: int | None = None) -> None:
@@ -84,16 +124,23 @@ def _fields(value: Any) -> Iterable[str] | None:
 
 
 def explain(error: BaseException, *, full: bool) -> Iterator[str]:
-    """An error in lines: its type, its message, and the notes that say where it happened.
+    """An error in lines: its type, its message, and the notes that say where it happened. Further lines of a message
+    are indented, so that none can pass for a line of the command's.
 
     Args:
         full: with the traceback.
     """
     if full:
-        yield from "".join(traceback.format_exception(error)).splitlines()
-        return
+        yield from map(escaped, "".join(traceback.format_exception(error)).splitlines())
+    else:
+        yield from map(escaped, _explained(error))
+
+
+def _explained(error: BaseException) -> Iterator[str]:
     if isinstance(error, BaseExceptionGroup):
-        yield f"error: {error.message}"
+        first, *rest = _message_lines(error.message)
+        yield f"error: {first}"
+        yield from rest
         for inner in error.exceptions[:ERRORS]:
             yield from (f"  {line}" for line in _brief(inner))
         if len(error.exceptions) > ERRORS:
@@ -106,10 +153,15 @@ def explain(error: BaseException, *, full: bool) -> Iterator[str]:
 
 def _brief(error: BaseException) -> list[str]:
     message = str(error)
-    lines = (f"{type(error).__name__}: {message}" if message else type(error).__name__).splitlines()
+    lines = _message_lines(f"{type(error).__name__}: {message}" if message else type(error).__name__)
     for note in getattr(error, "__notes__", ()):
         lines.extend(f"  {line}" for line in str(note).splitlines())
     return lines
+
+
+def _message_lines(message: str) -> list[str]:
+    first, *rest = message.splitlines() or [""]
+    return [first, *(f"  {line}" for line in rest)]
 
 
 # ---- names and tables ------------------------------------------------------------------------------------------------
@@ -136,6 +188,7 @@ def seconds(elapsed: float) -> str:
 
 def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """A table for programs and log files: one row a line, the columns two spaces apart."""
-    widths = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
-    for row in (head, *rows):
+    lines = [list(map(escaped, row)) for row in (head, *rows)]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
+    for row in lines:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -22,7 +22,7 @@ from checkpoint_savers.upkeep.threads import erase_threads
 
 from .ending import DbOption, TracebackOption, guarded
 from .listing import exists
-from .showing import columns, plural, print_json
+from .showing import columns, escaped, plural, print_json
 from .target import NotStoredError, UsageError
 
 T = TypeVar("T")
@@ -97,7 +97,8 @@ def show(
             return
         inside = told.pop("namespaces")
         for name, value in told.items():
-            print(f"{name.replace('_', ' ')}: {value if isinstance(value, (str, int)) else _compact(value)}")
+            text = str(value) if isinstance(value, (str, int)) else _compact(value)
+            print(f"{name.replace('_', ' ')}: {escaped(text)}")
         rows = [
             (each["ns"] or "(root)", each["head"] or "", str(each["checkpoints"]), str(each["bytes"]))
             for each in inside
@@ -164,7 +165,7 @@ def prune(
         ]
         print("\n".join(columns(("thread", "would go" if dry_run else "gone", "bytes", "stays"), rows)))
         if pruned.busy:
-            print(f"passed over, as a run owns them: {', '.join(pruned.busy)}", file=sys.stderr)
+            print(f"passed over, as a run owns them: {', '.join(map(escaped, pruned.busy))}", file=sys.stderr)
 
 
 @threads.command()
@@ -225,7 +226,7 @@ def import_(
         if not file.exists():
             raise UsageError(f"there is no file {file}")
         made = _with(db, postgres, schema, lambda saver: import_threads(saver, file, thread_id=name), new=True)
-        print("\n".join(made))
+        print("\n".join(map(escaped, made)))
 
 
 # ---- the saver -------------------------------------------------------------------------------------------------------
@@ -316,7 +317,7 @@ def _confirm(question: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise UsageError(f"{question} Nobody is there to answer: pass --yes")
-    if not typer.confirm(question):
+    if not typer.confirm(escaped(question)):
         raise UsageError("nothing was done")
 
 

@@ -152,7 +152,7 @@ def test_what_finished_beside_a_failure_does_not_run_again(shell: Any) -> None:
     """Item 1 fails, after item 0 is recorded: one at a time."""
     failed = shell.run("run", "flows:breaking", "--thread", "t", "--max-concurrency", "1")
     assert failed.code == 1
-    assert "error: ValueError: item 1\nis odd\n  in node 'work', superstep 2" in failed.err
+    assert "error: ValueError: item 1\n  is odd\n  in node 'work', superstep 2" in failed.err
     assert "; 1 of the 5 tasks of the next are recorded" in failed.err
     shell.open()
     ended = shell.run(*failed.again, "--output-json")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -15,8 +18,20 @@ from uuid import UUID
 import msgspec
 import pytest
 from pydantic import BaseModel
+from rich.console import Console
 
-from pregel_async.cli.showing import as_json, columns, counted, explain, print_json, print_value, seconds
+from pregel_async.cli import listing
+from pregel_async.cli.showing import (
+    as_json,
+    columns,
+    counted,
+    escaped,
+    explain,
+    print_json,
+    print_value,
+    seconds,
+    shell_word,
+)
 
 
 @dataclass
@@ -88,6 +103,80 @@ def test_values_for_people_are_short(capsys: pytest.CaptureFixture[str]) -> None
     print_value([1, 2])
     print_value({})
     assert capsys.readouterr().out == "[1, 2]\n{}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("plain é 漢 \\x1b", "plain é 漢 \\x1b"),
+        ("\x1b[2J\n\t\x7f", "\\x1b[2J\\n\\t\\x7f"),
+        ("\x9b\u202e\u2066\u200b\ufeff", "\\x9b\\u202e\\u2066\\u200b\\ufeff"),
+        ("\u2028\xa0\U000e0041\udc9b", "\\u2028\\xa0\\U000e0041\\udc9b"),
+    ],
+)
+def test_what_would_not_be_seen_is_escaped(text: str, expected: str) -> None:
+    """C0, C1, line breaks, format characters, halves of surrogate pairs; text stays text."""
+    assert escaped(text) == expected == escaped(expected)
+
+
+@pytest.mark.parametrize("word", ["plain", "it's", "", "a\x1b1\n\\'b", "é\u202e\x9b\U000e0041", "\udcff"])
+def test_words_of_commands_can_be_pasted(word: str) -> None:
+    """Into a shell that knows $'...': they come back as they were."""
+    assert shell_word(word).isprintable()
+    script = f"printf %s {shell_word(word)}"
+    env = {"LC_ALL": "C.UTF-8", "PATH": os.environ["PATH"]}
+    try:
+        back = subprocess.run(["bash", "-c", script], stdout=subprocess.PIPE, env=env, check=True).stdout
+    except FileNotFoundError:
+        pytest.skip("no bash here")
+    assert os.fsdecode(back) == word
+
+
+class Painted:
+    """An object whose `__repr__` would paint the terminal."""
+
+    def __repr__(self) -> str:
+        return "\x1b[31mred\x9b\n\u202eand more"
+
+
+def test_values_do_not_paint_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither keys nor what the `__repr__` of a class returns."""
+    print_value({"key\x1b[2J": Painted(), "text": "\x1b[2J"})
+    print_value(Painted())
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("key\\x1b[2J: \\x1b[31mred\\x9b")
+    assert all(line.isprintable() for line in lines)
+
+
+def test_a_table_does_not_paint_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a terminal `history` is drawn by rich, which lets escape sequences through."""
+    monkeypatch.setattr(listing, "Console", partial(Console, force_terminal=True, color_system=None, width=200))
+    row = listing.Row(
+        step=1,
+        source="loop",
+        ran=("n\x1b[2J\x9b",),
+        next=None,
+        time="2026-01-02T00:00:00+00:00",
+        checkpoint_id="c",
+        parent_id=None,
+        recorded=0,
+        errors=(),
+        metadata={},
+    )
+    listing.print_rows([row], as_json=False)
+    out = capsys.readouterr().out
+    assert "n\\x1b[2J\\x9b" in out and all(line.isprintable() for line in out.splitlines())
+
+
+def test_a_message_forges_no_line_of_the_command() -> None:
+    """Its own lines are indented, and control characters escaped; in a traceback and in groups as well."""
+    bad = _error("bad\nfinished: \x1b[2J", "note\x9b")
+    assert list(explain(bad, full=False)) == ["error: ValueError: bad", "  finished: \\x1b[2J", "  note\\x9b"]
+    group = ExceptionGroup("many\nfinished", [bad])
+    assert list(explain(group, full=False))[:3] == ["error: many", "  finished", "  ValueError: bad"]
+    assert all(line.isprintable() for line in explain(bad, full=True))
 
 
 def _error(message: str, *notes: str) -> ValueError:

@@ -122,3 +122,39 @@ def test_a_database_that_is_not_there(call: Any) -> None:
     missing = call("threads", "list", "--db", "none.db")
     assert missing.code == 1
     assert "there is no database none.db" in missing.err
+
+
+NASTY = "t\x1b[31m\x9b2J\u202e\u200b\r\nforged line"
+"""As a thread's id. The graph `nasty` of the project has the like in names, questions, values and errors."""
+
+
+def test_nothing_that_is_stored_reaches_the_terminal_raw(call: Any, tmp_path: Path) -> None:
+    """Control and format characters and line breaks are escaped by every command, on both streams; JSON stays JSON."""
+
+    def said(*args: str, code: int = 0, input: str = "") -> str:
+        ended = call(*args, input=input)
+        assert ended.code == code, ended.err
+        lines = (ended.out + ended.err).split("\n")
+        assert [line for line in lines if not line.isprintable() or line.startswith("forged")] == []
+        return str(ended.out + ended.err)
+
+    run = ("run", "flows:nasty", "--thread", NASTY)
+    assert "\\x1b[31m" in said(*run, "--input", '{"fails": true}')
+    assert "error: ValueError: \\x1b[31m\\x9b2J" in said(*run, "--resume", '"\x9b"', code=1)
+    said(*run, "--input", "{}", code=2)
+    assert "forged" in said("history", "flows:nasty", "--thread", NASTY)
+    shown = json.dumps(NASTY)[1:-1].replace("\\u001b", "\\x1b").replace("\\u009b", "\\x9b")
+    assert shown in said("threads", "list")
+    assert shown in said("threads", "show", NASTY)
+    assert shown in said("threads", "prune", "--keep", "1", "--dry-run")
+    said("threads", "copy", NASTY, NASTY, code=1)
+    said("threads", "erase", NASTY, code=2)
+    file = str(tmp_path / "exported")
+    said("threads", "export", file, NASTY)
+    assert said("threads", "import", file, "--as", NASTY + "2").splitlines() == [shown + "2"]
+    for form in ("text", "mermaid", "svg", "json"):
+        said("draw", "flows:nasty", "--format", form)
+    assert [each["thread_id"] for each in json.loads(said("threads", "list", "--json"))] == [NASTY, NASTY + "2"]
+    assert json.loads(said("threads", "show", NASTY, "--json"))["thread"] == NASTY
+    said("threads", "show", "missing\x1b", code=1)
+    said("threads", "list", "--db", "missing\x1b", code=1)

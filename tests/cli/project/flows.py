@@ -203,3 +203,29 @@ async def again(state: Hello) -> dict[str, Any]:
 
 
 looping = StateGraph(Hello).add_node("again", again).add_edge(START, "again").add_edge("again", "again")
+
+
+NASTY = "\x1b[31m\x9b2J\u202e\u200b\x07\r\nforged line"
+
+
+class Nasty(TypedDict, total=False):
+    value: Any
+    fails: bool
+
+
+async def asks_nastily(state: Nasty) -> Nasty:
+    return {"value": interrupt(NASTY)}
+
+
+async def fails_nastily(state: Nasty) -> None:
+    if state.get("fails"):
+        raise ValueError(NASTY)
+
+
+nasty = (
+    StateGraph(Nasty)
+    .add_node(f"asks{NASTY}", asks_nastily)
+    .add_node(f"fails{NASTY}", fails_nastily)
+    .add_edge(START, f"asks{NASTY}")
+    .add_edge(f"asks{NASTY}", f"fails{NASTY}")
+)
