@@ -326,14 +326,16 @@ class Checkpoint(TypedDict):
 
 
 class StoredObject(msgspec.Struct, frozen=True, order=False):
-    """An object of one of the runtime's own classes, read by a codec that does not have the class: its fields as data.
+    """An object read by a codec that does not have its class: its fields as data.
 
-    Only what the runtime stores by itself is read like this (`Send`, `Interrupt`, ...). An object of a user's class
-    that is not registered is an `UnknownTypeError`.
+    `Codec.decode` reads only what the runtime stores by itself like this (`Send`, `Interrupt`, ...): an object of a
+    user's class that is not registered is an `UnknownTypeError`. `Codec.decode_stored` reads objects of users' classes
+    like this too.
 
     Attributes:
         type: the tag of the class, such as `"pregel_async.Send"`.
-        fields: its fields by name, decoded; of a send, `node`, `arg` and `timeout`.
+        fields: its fields by name, decoded; of a send, `node`, `arg` and `timeout`. Of an object that is not stored by
+            fields (an enum's member, a subclass of list), what is stored for it, under `"value"`.
     """
 
     type: str

@@ -87,6 +87,7 @@ __all__ = [
     "ThreadNotFoundError",
     "TypeRegistrationError",
     "UnknownBudgetError",
+    "UnknownStoredKeyWarning",
     "UnknownTypeError",
     "UnstorableValueError",
     "UnsupportedFormatError",
@@ -115,6 +116,27 @@ class BlockingCallWarning(UserWarning):
 
 class ObserverWarning(UserWarning):
     """An observer of a run has raised. The run was not changed by that; what it raised first is the cause."""
+
+
+class UnknownStoredKeyWarning(UserWarning):
+    """A thread holds a key that the graph does not have, because its code has renamed or removed it. The value stays
+    stored and is shown in `StateSnapshot.unknown`. Issued once for each graph and key.
+
+    Attributes:
+        thread_id: the first thread that was seen to hold it.
+        graph: the graph's name.
+        key: the stored key.
+    """
+
+    def __init__(self, thread_id: str, graph: str, key: str) -> None:
+        self.thread_id = thread_id
+        self.graph = graph
+        self.key = key
+        super().__init__(
+            f"thread {thread_id!r} (and perhaps others) holds key {key!r}, which graph {graph!r} does not have: its "
+            "value stays stored, and StateSnapshot.unknown shows it. If the key was renamed, write the value to the "
+            "new key with aupdate_state()"
+        )
 
 
 class RetentionWarning(UserWarning):

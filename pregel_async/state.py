@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Protocol, cast
@@ -35,7 +35,7 @@ from ._runtime.counter import inside_of
 from ._runtime.modes.updates import as_update
 from ._runtime.namespaces import config_of, ids_in, made_on, namespace_of, parents_of
 from ._runtime.recorded import AMENDED, SUPERSTEP, amend_again, handler_of, open_questions
-from ._runtime.restore import restore
+from ._runtime.restore import is_unknown, restore, unknown_values
 from ._runtime.spending import Amounts, of_text, total_of
 from .errors import CheckpointNotFoundError
 from .types import PregelTask, RunnableConfig, StateSnapshot, StateView, TaskFailure
@@ -210,6 +210,7 @@ class StateReader:
             interrupts=tuple([question for told in tasks for question in told.interrupts]),
             error=None if failed is None or failed.error is None else TaskFailure(*failed.error),
             spent=of_text(state.spent) if followed else _spent(state, entries),
+            unknown=unknown_values(program, state, self._codec),
         )
         return view, planned
 
@@ -233,7 +234,7 @@ class StateReader:
         error = None if own is None or own.error is None else TaskFailure(*own.error)
         writes: list[Write] | None = None
         if entry is not None and entry.finished:
-            writes = [(name, self._codec.decode(data, channel=name)) for name, data in entry.writes]
+            writes = self._decoded(entry.writes)
         elif entry is None:
             closed = (self._closed_writes(by, child) for child in children)
             writes = next((found for found in closed if found is not None), None)
@@ -264,16 +265,18 @@ class StateReader:
             return await inner.reader(self._saver, self._codec).latest(reader.thread_id, ns, at, subgraphs=True)
         return config_of(reader.thread_id, ns, None if is_head else at, {**parents_of(row), row.ns: row.checkpoint_id})
 
+    def _decoded(self, written: Iterable[tuple[str, bytes]]) -> list[Write]:
+        """Writes, without those to keys that the graph does not have: their classes may be gone too."""
+        known = [write for write in written if not is_unknown(self._program, write[0])]
+        return [(name, self._codec.decode(data, channel=name)) for name, data in known]
+
     def _closed_writes(self, task: Task, child: Place) -> list[Write] | None:
         reader, row = child
         written = reader.result(row.checkpoint_id, task.id)
         if written is None:
             return None
         values = reader.state(row.checkpoint_id).values
-        return [
-            (name, self._codec.decode(data_of(values[name]) if data is None else data, channel=name))
-            for name, data in written
-        ]
+        return self._decoded((name, data_of(values[name]) if data is None else data) for name, data in written)
 
 
 def _entry_of(task: Task, entries: Mapping[TaskId, TaskEntry]) -> tuple[Task, TaskEntry | None]:

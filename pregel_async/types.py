@@ -284,6 +284,7 @@ class StateView(msgspec.Struct, frozen=True, kw_only=True):
     interrupts: tuple[Interrupt, ...] = ()
     error: TaskFailure | None = None
     spent: Mapping[str, int | Decimal] = {}
+    unknown: Mapping[str, Any] = {}
 
 
 class StateSnapshot:
@@ -314,6 +315,7 @@ class StateSnapshot:
         interrupts: tuple[Interrupt, ...] = (),
         error: TaskFailure | None = None,
         spent: Mapping[str, int | Decimal] | None = None,
+        unknown: Mapping[str, Any] | None = None,
     ) -> None:
         self._config, self._metadata, self._parent_config = config, metadata, parent_config
         self._view: StateView | Callable[[], StateView] = StateView(
@@ -324,6 +326,7 @@ class StateSnapshot:
             interrupts=interrupts,
             error=error,
             spent=spent or {},
+            unknown=unknown or {},
         )
 
     @classmethod
@@ -352,7 +355,7 @@ class StateSnapshot:
 
     @property
     def values(self) -> Any:
-        """The graph's output channels."""
+        """The state: all keys that hold something; of a `Pregel` its channels, of an entrypoint the last result."""
         return self._looked_at().values
 
     @property
@@ -399,6 +402,13 @@ class StateSnapshot:
     def spent(self) -> Mapping[str, int | Decimal]:
         """By budget, what the thread has spent until here, the failed attempts of pending tasks included."""
         return self._looked_at().spent
+
+    @property
+    def unknown(self) -> Mapping[str, Any]:
+        """Stored keys that the graph does not have, because its code has renamed or removed them; they stay stored.
+
+        Objects that no class can be made of are `StoredObject`s."""
+        return self._looked_at().unknown
 
     def _fields(self) -> dict[str, Any]:
         given = {"config": self._config, "metadata": self._metadata, "parent_config": self._parent_config}

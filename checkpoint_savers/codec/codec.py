@@ -11,9 +11,9 @@ from ..errors import CorruptCheckpointError, TypeRegistrationError, UnknownTypeE
 from . import canonical, containers, scalars
 from .annotations import classes, fields, is_typed_dict
 from .canonical import CanonicalWriter, is_canonical
-from .reading import Loader, UnknownTag
+from .reading import Loader, Makes, UnknownTag
 from .registered import CustomShape, Registered, explain, full_name, shape_of
-from .runtime_types import RUNTIME_READERS
+from .runtime_types import RUNTIME_READERS, TolerantTags
 from .shape import Shape
 from .writing import SCALARS, HeldWriter, Refused, Writer, is_plain, pack
 
@@ -213,8 +213,21 @@ class Codec:
                 cannot be made any more.
             UnknownTypeError: an object of a type is stored that this codec does not know (a CorruptCheckpointError).
         """
+        return self._decoded(self._loader, data, channel)
+
+    def decode_stored(self, data: bytes | memoryview, *, channel: str) -> object:
+        """As `decode`, but each object that no class can be made of is read as a `StoredObject`: its type is not
+        registered, or its class does not take what is stored of it. For showing what is stored; not to run with.
+
+        Raises:
+            CorruptCheckpointError: the bytes are damaged.
+        """
+        tags: dict[str, Makes] = {**RUNTIME_READERS, **self._tags}
+        return self._decoded(Loader(_READERS, TolerantTags(tags)), data, channel)
+
+    def _decoded(self, loader: Loader, data: bytes | memoryview, channel: str) -> object:
         try:
-            return self._loader.any(data)
+            return loader.any(data)
         except UnknownTag as unknown:
             raise UnknownTypeError(f"channel {channel!r}", unknown.tag) from None
         except MemoryError:

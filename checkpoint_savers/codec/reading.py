@@ -32,6 +32,12 @@ class Makes(Protocol):
     def make(self, state: object, rest: object) -> object: ...
 
 
+class Tags(Protocol):
+    """Finds what makes values by the tag that is stored with them; None for an unknown tag."""
+
+    def get(self, tag: str, /) -> Makes | None: ...
+
+
 Read = Callable[[memoryview, "Loader"], object]
 
 
@@ -45,7 +51,7 @@ class Loader:
 
     __slots__ = ("_kinds", "_tags", "any", "frozenset", "list", "set", "tuple")
 
-    def __init__(self, kinds: Mapping[int, Read], tags: Mapping[str, Makes]) -> None:
+    def __init__(self, kinds: Mapping[int, Read], tags: Tags) -> None:
         self._kinds = kinds
         self._tags = tags
         self.any = msgspec.msgpack.Decoder(ext_hook=self._hook).decode

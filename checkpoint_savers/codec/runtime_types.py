@@ -9,10 +9,11 @@ read like this, since an object of theirs has to come back as what it was, or wi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final, cast
 
 from ..records import StoredObject
-from .reading import Damaged
+from .reading import Damaged, Makes
 from .shape import mapping
 
 RUNTIME_TAGS: Final = (
@@ -49,6 +50,53 @@ class _DataReader:
         if type(state) is not list or len(parts := cast("list[object]", state)) != len(names):
             raise Damaged(f"a {self._tag} that does not have {len(names)} fields")
         return StoredObject(self._tag, dict(zip(names, parts, strict=True)))
+
+
+class TolerantTags:
+    """Readers by tag that make a `StoredObject` where a class is missing, or does not take what is stored.
+
+    Args:
+        tags: those of the codec, and of the runtime.
+    """
+
+    __slots__ = ("_tags",)
+
+    def __init__(self, tags: Mapping[str, Makes]) -> None:
+        self._tags = tags
+
+    def get(self, tag: str) -> Makes:
+        return _TolerantReader(tag, self._tags.get(tag))
+
+
+class _TolerantReader:
+    __slots__ = ("_known", "_tag")
+
+    def __init__(self, tag: str, known: Makes | None) -> None:
+        self._tag = tag
+        self._known = known
+
+    def make(self, state: object, rest: object) -> object:
+        if self._known is not None:
+            # What a class of the user's raises here may be anything; its bytes are shown all the same.
+            with suppress(Exception):
+                return self._known.make(state, rest)
+        return StoredObject(self._tag, _fields_of(state))
+
+
+def _fields_of(state: object) -> dict[str, object]:
+    """The parts of an object of which only the stored form is known."""
+    if type(state) is dict:
+        return cast("dict[str, object]", state)
+    if type(state) is list:
+        parts = cast("list[object]", state)
+        if [type(part) for part in parts] == [
+            dict,
+            list,
+            dict,
+            dict,
+        ]:  # a pydantic model: fields, their names, extra, private
+            return {**cast("dict[str, object]", parts[2]), **cast("dict[str, object]", parts[0])}
+    return {"value": state}
 
 
 RUNTIME_READERS: Final = {tag: _DataReader(tag) for tag in RUNTIME_TAGS}

@@ -173,6 +173,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
             so that a run that has written no output does not return that of the run before. None returns what the
             outputs hold.
         step_timeout: seconds that one superstep may take; None for as long as it likes.
+        warned: stored keys that it does not have and of which an `UnknownStoredKeyWarning` was issued: one each.
         read_input: turns a call's input into writes. Raises `InvalidInputError`.
         read_command: turns the update and goto of a call's command into writes. Raises `InvalidUpdateError`.
     """
@@ -193,6 +194,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     read_input: Callable[[Any], list[Write]]
     read_command: Callable[[Command], list[Write]]
     step_timeout: float | None = None
+    warned: set[str] = set()  # of each program its own: msgspec copies an empty default
 
 
 def build_program(

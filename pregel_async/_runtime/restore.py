@@ -1,18 +1,19 @@
 """From a stored state to a board, by the graph's code as it is now.
 
-What the code does not know any more is kept in storage and not shown; what it knows anew starts unwritten. What cannot
-be reconciled is refused before anything runs.
+A key that the code does not have stays stored, with one warning; a new key starts unwritten. What cannot be reconciled
+is refused before anything runs.
 """
 
 from __future__ import annotations
 
 import re
+import warnings
 from typing import Any, get_origin
 
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.entries import SENDS
 from checkpoint_savers.errors import UnknownTypeError
-from checkpoint_savers.growth import decode
+from checkpoint_savers.growth import data_of, decode
 from checkpoint_savers.ledger import State
 
 from .._core.board import Board
@@ -20,7 +21,8 @@ from .._core.fits import fits
 from .._core.program import BRANCH, JOIN, Program
 from ..channels import BaseChannel, LastValue
 from ..channels.reduced import Reduced
-from ..errors import GraphChangedError
+from ..errors import GraphChangedError, UnknownStoredKeyWarning
+from ..types import END, RESERVED, START
 
 UNFIT = "[~]"
 """Behind the kind of a channel that holds what its annotation does not say. A node wrote it, and nobody checks that: it
@@ -64,6 +66,7 @@ def restore(program: Program, state: State, step: int, codec: Codec, *, thread_i
                 raise GraphChangedError(
                     thread_id, node, f"a task of node {node!r} is pending, through edges that are no more"
                 )
+            warn_of_unknown(program, name, thread_id)
             continue
         kind = state.kinds.get(name, "")
         if kind != channel.kind and not _same_kind(kind, kind_of(channel)):
@@ -91,6 +94,33 @@ def restore(program: Program, state: State, step: int, codec: Codec, *, thread_i
         seen=state.seen,
         ran=state.ran,
     )
+
+
+def is_unknown(program: Program, name: str) -> bool:
+    """Whether a stored channel is a state key that the graph does not have. What is left of edges is no state."""
+    if name in program.channels or name in (START, END) or name in RESERVED:
+        return False
+    return not name.startswith((BRANCH, JOIN, "__pregel_"))
+
+
+def warn_of_unknown(program: Program, name: str, thread_id: str) -> None:
+    """Issue the one warning of a graph about a stored key that it does not have."""
+    if is_unknown(program, name) and name not in program.warned:
+        program.warned.add(name)
+        warnings.warn(UnknownStoredKeyWarning(thread_id, program.name, name), stacklevel=2)
+
+
+def unknown_values(program: Program, state: State, codec: Codec) -> dict[str, Any]:
+    """The stored values of keys that the graph does not have, decoded as far as their classes are known.
+
+    Raises:
+        CorruptCheckpointError: a value is damaged.
+    """
+    return {
+        name: codec.decode_stored(data_of(value), channel=name)
+        for name, value in state.values.items()
+        if is_unknown(program, name)
+    }
 
 
 def _same_kind(stored: str, now: str) -> bool:

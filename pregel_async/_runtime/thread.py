@@ -24,6 +24,7 @@ from checkpoint_savers.abc import PAGE
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.entries import Entry, TaskEntry, read_record, write_record
 from checkpoint_savers.errors import CheckpointError, UnstorableValueError
+from checkpoint_savers.growth import WORTH, in_parts
 from checkpoint_savers.ledger import Ledger, Reader
 from checkpoint_savers.records import (
     CALLER,
@@ -40,6 +41,7 @@ from .._core.amending import amend
 from .._core.board import Board
 from .._core.program import BRANCH, PARENT, RETURN, Program, Write
 from .._core.task import Failed, Finished, Outcome, Paused, Task
+from ..channels import LastValue
 from ..errors import CheckpointNotFoundError, GraphChangedError, RecordedFailureError
 from ..types import Interrupt
 from .counter import Counter
@@ -49,7 +51,7 @@ from .hold import Hold
 from .namespaces import has_child, made_on, parents_of, was_made_on
 from .outbox import Late, Outbox, outbox
 from .recorded import AMENDED, BETWEEN, SUPERSTEP, amend_again, handler_of, is_result, open_questions
-from .restore import restore
+from .restore import UNFIT, is_unknown, restore, warn_of_unknown
 
 Source = Literal["input", "loop", "update", "fork"]
 
@@ -321,21 +323,19 @@ class Thread:
             before = page[-1].checkpoint_id
 
     def _fitting(self, record: TaskRecord) -> TaskEntry:
-        """A record, by the graph's code as it is now: what was written to a removed key is dropped.
+        """A record, checked against the graph's code as it is now. What it wrote to a key that the graph does not have
+        stays in it; see `_keep_unknown`.
 
         Raises:
-            GraphChangedError: it leads to a node that is no more.
+            GraphChangedError: it leads to a node that does not exist.
         """
         entry = read_record(record, self.thread_id)
-        channels = self.program.channels
-        known = [write for write in entry.writes if write[0] in channels or write[0] in (PARENT, RETURN, BETWEEN)]
-        if len(known) < len(entry.writes):
-            for channel, _ in entry.writes:
-                if channel.startswith(BRANCH) and channel not in channels:
-                    node = channel.removeprefix(BRANCH)
-                    reason = f"node {entry.name!r} has finished and leads to node {node!r}, and there is no such node"
-                    raise GraphChangedError(self.thread_id, node, reason)
-            entry = msgspec.structs.replace(entry, writes=tuple(known))
+        for channel, _ in entry.writes:
+            if channel.startswith(BRANCH) and channel not in self.program.channels:
+                node = channel.removeprefix(BRANCH)
+                reason = f"node {entry.name!r} has finished and leads to node {node!r}, and there is no such node"
+                raise GraphChangedError(self.thread_id, node, reason)
+            warn_of_unknown(self.program, channel, self.thread_id)
         return entry
 
     def branch_off(self, board: Board) -> None:
@@ -415,7 +415,30 @@ class Thread:
         return self._decoded(entry)
 
     def _decoded(self, entry: TaskEntry) -> list[Write]:
-        return [(channel, self.codec.decode(data, channel=channel)) for channel, data in entry.writes]
+        channels = self.program.channels
+        known = [write for write in entry.writes if write[0] in channels or write[0] in (PARENT, RETURN)]
+        return [(channel, self.codec.decode(data, channel=channel)) for channel, data in known]
+
+    def _unknown_writes(self, task_id: TaskId) -> tuple[tuple[str, bytes], ...]:
+        """What is recorded of a task for keys that the graph does not have."""
+        entry = self._records.get(task_id)
+        return () if entry is None else tuple([each for each in entry.writes if is_unknown(self.program, each[0])])
+
+    def _keep_unknown(self, ran: Sequence[Task], outcomes: Sequence[Outcome], entry: Entry) -> None:
+        """Add to a superstep's entry what finished tasks have recorded for keys that the graph does not have.
+
+        A write takes the place of the stored value where the channel held the last value that was written. Of other
+        kinds the fold is not known without the code: their updates stay in the records of the superstep.
+        """
+        by = [(each.by or task).id for task, each in zip(ran, outcomes, strict=True) if isinstance(each, Finished)]
+        kinds = self._ledger.state.kinds
+        for task_id in (AMENDED, *by):
+            for name, data in self._unknown_writes(task_id):
+                kind = kinds.get(name)
+                if kind is None:
+                    entry.kinds[name] = LastValue.kind
+                if kind is None or kind.removesuffix(UNFIT) == LastValue.kind:
+                    entry.values[name] = data if len(data) < WORTH else in_parts(data)
 
     # ---- questions and answers -------------------------------------------------------------------------------------
 
@@ -620,20 +643,24 @@ class Thread:
                 by = outcome.by or task
                 if not self._records or not self._has_result(by.id):
                     results[by.id] = self._encoder.shown(board, outcome.writes)
-        return Entry(
+        versions = {name: version for name in values if (version := board.versions[name]) != board.clock}
+        entry = Entry(
             full=False,
             ts=self.hold.world.now(),
             clock=board.clock,
             values=values,
             emptied=tuple(emptied),
             kinds=kinds,
-            versions={name: version for name in values if (version := board.versions[name]) != board.clock},
+            versions=versions,
             seen=seen,
             ran=board.ran,
             results=results,
             tips=self._moved_tips() if self.hold.moved else {},
             spent=self.counter.close(anew=source == "input" and self._outer is not None),
         )
+        if self.program.warned and self._records:
+            self._keep_unknown(ran, outcomes, entry)
+        return entry
 
     def _moved_tips(self) -> dict[str, str]:
         if self._outer is not None:
@@ -664,6 +691,7 @@ class Thread:
             error.add_note(f"written by node {task.node.name!r}, superstep {task.step}, task {task.id}")
             raise
         answers = {} if routed else self._answers_of(task.id)
+        data = (*data, *self._unknown_writes(task.id))
         await self._record(task, TaskEntry(name=task.node.name, writes=data, routed=routed, answers=answers))
 
     async def _record(self, task: Task, entry: TaskEntry) -> None:
@@ -796,6 +824,8 @@ class Thread:
             if isinstance(outcome, Failed):
                 writes = () if outcome.writes is None else self._encoder.writes_if_storable(outcome.writes)
                 failed = self._failure(task.node.name, outcome.error, writes, routed=outcome.writes is None)
+                if outcome.writes is not None:
+                    failed = msgspec.structs.replace(failed, writes=(*failed.writes, *self._unknown_writes(task.id)))
                 failed = msgspec.structs.replace(failed, answers=self._answers_of(task.id))
                 entries.append((task, self.counter.with_spent(task.id, failed)))
             elif isinstance(outcome, (Paused, Finished)):
