@@ -1,8 +1,9 @@
 """A list of messages: added, corrected and removed by id.
 
 `MessagesState` has one key, `messages`, and takes more in a subclass. Messages are plain dicts here; dataclasses,
-Structs, pydantic models and langchain-core's messages work alike. One without an id gets one that is made of what it
-says, so the same conversation has the same ids on every run.
+Structs, pydantic models and langchain-core's messages work alike. One without an id gets one that is made of who
+said it and where, so the same conversation has the same ids on every run, and the same words said twice are two
+messages.
 
 python examples/08_messages.py
 """

@@ -223,11 +223,11 @@ class Editor:
             await self._thread.find_kept()
         writes = [outcome.writes for outcome in outcomes if isinstance(outcome, Finished)]
         quiet = [[write for write in each if write[0] in self._program.keys] for each in writes]
-        superstep.update(self._program, self._board, tasks, quiet)
+        superstep.update(self._program, self._board, tasks, quiet, scope=self._scope)
         changed = set(self._board.changed)
         # What was put off comes due, and is done.
         while left := superstep.plan(self._program, self._board, self._scope):
-            superstep.update(self._program, self._board, left, [], step=self._board.step)
+            superstep.update(self._program, self._board, left, [], step=self._board.step, scope=self._scope)
             tasks += left
             outcomes += [Finished([])] * len(left)
             changed |= set(self._board.changed)
@@ -237,7 +237,8 @@ class Editor:
     async def _enter(self, update: StateUpdate) -> None:
         writes = [(name, own(value)) for name, value in self._program.read_input(update.values)]
         discarded = superstep.plan(self._program, self._board, self._scope)
-        superstep.update(self._program, self._board, discarded, [writes])
+        none: list[list[Write]] = [[] for _ in discarded]
+        superstep.update(self._program, self._board, discarded, [*none, writes], scope=self._scope)
         self._board.ran = ()
         nothing: list[Outcome] = [Cancelled() for _ in discarded]
         await self._thread.commit(self._board, discarded, nothing, [], source="input", waits=True)
@@ -266,9 +267,9 @@ class Editor:
         changed: set[str] = set()
         if done and others:
             unfinished = structs.replace(program, finishing=())  # what was put off has yet to wait for the others
-            superstep.update(unfinished, board, *_apart(done), left=left)
+            superstep.update(unfinished, board, *_apart(done), left=left, scope=self._scope)
             changed, left = set(board.changed), superstep.plan(program, board, self._scope)
-        superstep.update(program, board, *_apart(others or done), step=step, left=left)
+        superstep.update(program, board, *_apart(others or done), step=step, left=left, scope=self._scope)
         board.changed = sorted(changed.union(board.changed))
         ran = done + others
         board.ran = tuple(task.node.name for task, _ in ran) or before

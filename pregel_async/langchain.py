@@ -88,17 +88,16 @@ def add_messages(left: Any, right: Any) -> list[Any]:
         InvalidMessageError: langchain-core makes no message of it, or one of both is None.
         MessageNotFoundError: a message is removed that is not in the list.
     """
-    return fold_messages(_converted("left", left), (_converted("right", right),))
-
-
-def _converted(side: str, given: Any) -> list[Any]:
-    if given is None:
-        raise InvalidMessageError(f"add_messages takes two lists of messages, and the {side} one is None")
-    listed = given if isinstance(given, list) else [given]
-    return [item if isinstance(item, _messages.BaseMessage) else _message(item) for item in listed]
+    for side, given in (("left", left), ("right", right)):
+        if given is None:
+            raise InvalidMessageError(f"add_messages takes two lists of messages, and the {side} one is None")
+    before = [_message(item) for item in (left if isinstance(left, list) else [left])]
+    return fold_messages(before, (right,), _message)
 
 
 def _message(given: Any) -> Any:
+    if isinstance(given, _messages.BaseMessage):
+        return given
     if isinstance(given, dict) and given.get("role", given.get("type")) == "remove":
         return given  # which langchain-core does not know; it is not kept
     try:

@@ -4,17 +4,10 @@ A message is a mapping with a role (or a type), or any object that has an `id` a
 a msgspec.Struct, a pydantic model, a message of langchain-core. All is told by its shape; langchain-core is never
 imported here (`pregel_async.langchain` registers its classes, so that they can be stored).
 
-Ids that are made up. A message without an id gets one, which is made of the message alone: a hash of its class and its
-fields, with `-2`, `-3` and so on behind it when the list has that id already. No clock, randomness or counter is asked,
-so that the same fold gives the same ids on every run, retry and replay (P2). Nor is the message's place in the list,
-which would be the simplest way to tell equal messages apart: a reducer is run for a router's view, which has the writes
-of the router's own node only, and once more for the superstep, behind those of the node's siblings. A message would
-have two places, and a router that kept its id would find another message by it, or none. (Where a sibling wrote an
-equal message in the same superstep, they may change ids; nothing else differs between them.)
-
-The price: an id names a message in its list. Equal messages of two threads have equal ids, and a message that is
-removed and comes again in a later superstep gets the id that it had. Who needs more gives ids in the node, `uuid4()`
-for example: what a node returned is recorded, so a resumed run has the same ones.
+Ids that are made. A message without an id gets one when it is folded into the list. It is made of the task that wrote
+the message (or of the thread's superstep, for an input and an edit), of the message's place in what was written, and of
+its content; `_message_ids` says how. So two messages of the same words are two messages, and the same fold gives the
+same ids on every run, retry and replay (P2). Outside of a run ids are random.
 """
 
 from __future__ import annotations
@@ -22,14 +15,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 import sys
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
-from hashlib import blake2b
-from typing import Annotated, Any, Final, TypeAlias, TypedDict, cast, overload
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final, TypeAlias, TypedDict, overload
 
 import msgspec
 
+from ._message_ids import Place, is_model, next_id
 from .errors import GraphValidationError, InvalidUpdateError
 
 __all__ = [
@@ -98,8 +89,9 @@ def add_messages(left: Any = _ABSENT, right: Any = _ABSENT, *, format: str | Non
     role (or type) "remove" removes the message of its id. `RemoveMessage(REMOVE_ALL_MESSAGES)` drops the list, and all
     that comes before it in `right`. What is removed and comes again in one `right` is put where it was.
 
-    Neither argument is changed, nor is any message: one without an id is copied and the copy gets an id (see the module
-    for how it is made). Messages that are not concerned are the same objects in the new list.
+    Neither argument is changed, nor is any message: one without an id is copied and the copy gets an id. As a key's
+    reducer, and in the code of a node, the id is made of the task, the message's place and its content, and is the same
+    on every replay; outside of a run it is random. Messages that are not concerned are the same objects as before.
 
     Args:
         left: the messages so far.
@@ -144,14 +136,18 @@ class MessagesState(TypedDict):
 # ---- the fold ------------------------------------------------------------------------------------------------------
 
 
-def fold_messages(left: Any, updates: Iterable[Any]) -> list[Any]:
+def fold_messages(left: Any, updates: Iterable[Any], convert: Callable[[Any], Any] | None = None) -> list[Any]:
     """`add_messages(add_messages(left, first), second)` and so on, looking through the list once and not each time.
+
+    Args:
+        convert: makes the message that is put into the list of one in an update. Ids are made of what was written, so
+            that they are the same for whoever sees that alone.
 
     Raises:
         InvalidMessageError, MessageNotFoundError: as `add_messages`.
     """
     listed = _listed(left)
-    fold = _Fold()
+    fold = _Fold(convert)
     if not fold.begin(listed):
         fold.add(listed)  # something in it has no id yet: written by another reducer, or by hand
     for update in updates:
@@ -168,9 +164,10 @@ class _Fold:
         places: where each id stands.
     """
 
-    __slots__ = ("ids", "messages", "places")
+    __slots__ = ("_convert", "ids", "messages", "places")
 
-    def __init__(self) -> None:
+    def __init__(self, convert: Callable[[Any], Any] | None) -> None:
+        self._convert = convert
         self.messages: list[Any] = []
         self.ids: list[Any] = []
         self.places: dict[Any, int] = {}
@@ -200,7 +197,6 @@ class _Fold:
                 del given[: place + 1], ids[: place + 1]
                 self.messages, self.ids, self.places = [], [], {}
                 break
-        repeats: dict[str, int] = {}
         removed: set[Any] = set()
         for message, id in zip(given, ids, strict=True):
             if _is_removal(message):
@@ -210,10 +206,10 @@ class _Fold:
                     raise MessageNotFoundError(id)
                 removed.add(id)
                 continue
-            kept = message
+            kept = message if self._convert is None else self._convert(message)
             if id is None:
-                id = self._new_id(message, avoided, repeats)
-                kept = with_id(message, id)
+                id = self._new_id(message, avoided)
+                kept = with_id(kept, id)
             at = self.places.get(id)
             if at is None:
                 self.places[id] = len(self.messages)
@@ -228,17 +224,18 @@ class _Fold:
             self.ids = [self.ids[place] for place in left]
             self.places = {id: place for place, id in enumerate(self.ids)}
 
-    def _new_id(self, message: Any, avoided: set[Any], repeats: dict[str, int]) -> str:
-        """An id for a message, made of it alone, which nothing in the list or the update has."""
-        base = _fingerprint(message)
-        # Where this update has got to with messages like it: many equal ones are not each counted from the start.
-        count = repeats.get(base, 1)
-        while True:
-            made = base if count == 1 else f"{base}-{count}"
+    def _new_id(self, message: Any, avoided: set[Any]) -> str:
+        """Return an id for a message which nothing in the list or the update has.
+
+        Ids are met again where one task's writes are made twice: by two edits as the same node in one superstep, or by
+        a reducer that repeats messages.
+        """
+        id = base = next_id(message)
+        count = 1
+        while id in self.places or id in avoided:
             count += 1
-            if made not in self.places and made not in avoided:
-                repeats[base] = count
-                return made
+            id = f"{base}-{count}"
+        return id
 
 
 # ---- messages, told by their shape ---------------------------------------------------------------------------------
@@ -252,7 +249,18 @@ def _listed(given: Any) -> Sequence[Any]:
 
 
 def _message(given: Any) -> Any:
-    """A message as it is kept, if it has an id."""
+    """Return a message as it is kept, if it has an id. Raises `InvalidMessageError`."""
+    message = _read(given)
+    if message is None:
+        raise InvalidMessageError(
+            f"{given!r} is no message. A message is a dict with 'role' (or 'type') and 'content', an object with `id` "
+            "and `role` (or `type`), a string, or a pair of role and content."
+        )
+    return message
+
+
+def _read(given: Any) -> Any:
+    """Return the message that is written like this; None for what is no message."""
     if isinstance(given, str):
         return {"role": "user", "content": given}
     if isinstance(given, (tuple, list)):
@@ -263,10 +271,15 @@ def _message(given: Any) -> Any:
             return given if isinstance(given, dict) else dict(given)
     elif hasattr(given, "id") and (hasattr(given, "role") or hasattr(given, "type")):
         return _whole(given)
-    raise InvalidMessageError(
-        f"{given!r} is no message. A message is a dict with 'role' (or 'type') and 'content', an object with `id` and "
-        "`role` (or `type`), a string, or a pair of role and content."
-    )
+    return None
+
+
+def without_id(update: Any) -> Iterator[tuple[int, Any, Any]]:
+    """Yield each message of an update to which a fold gives an id: its index, and it as written and as it is kept."""
+    for place, item in enumerate(_listed(update)):
+        message = _read(item)
+        if message is not None and _id_of(message) is None and not _is_removal(message):
+            yield place, item, message
 
 
 def _whole(message: Any) -> Any:
@@ -315,7 +328,7 @@ def with_id(message: Any, id: str) -> Any:
         copied = copy.copy(message)
         object.__setattr__(copied, "id", id)
         return copied
-    if _is_model(type(message)):
+    if is_model(type(message)):
         return message.model_copy(update={"id": id})  # which notes that the field is set
     try:
         copied = copy.copy(message)
@@ -325,76 +338,6 @@ def with_id(message: Any, id: str) -> Any:
     return copied
 
 
-def _is_model(kind: type) -> bool:
-    return hasattr(kind, "__pydantic_fields_set__")
-
-
-# ---- ids -----------------------------------------------------------------------------------------------------------
-
-
-def _fingerprint(message: Any) -> str:
-    """32 hex digits that are the same for equal messages, in every process and on every version of Python."""
-    if isinstance(message, dict):
-        name, parts = "", cast("Mapping[Any, Any]", message)
-    else:
-        name = type(message).__qualname__
-        parts = _fields_of(message) or getattr(message, "__dict__", {})
-    spelled = name + _spelled({key: value for key, value in parts.items() if key != "id"})
-    return blake2b(spelled.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
-def _spelled(value: object) -> str:
-    """A value as text: equal for equal values, whatever the order of their keys.
-
-    Not `repr`, which writes addresses, the order of a set, and other escapes from one version of Python to the next.
-    Nothing is left out but what has no value of its own: of an object of an unknown class there is only its class.
-    """
-    if isinstance(value, str):
-        return f"{len(value)}:{value}"
-    if isinstance(value, Enum):
-        return f"{type(value).__qualname__}.{value.name}"
-    if isinstance(value, Mapping):
-        return "{" + ",".join(sorted(f"{_spelled(key)}={_spelled(part)}" for key, part in value.items())) + "}"
-    if isinstance(value, (list, tuple, deque)):
-        return "[" + ",".join([_spelled(part) for part in cast("Iterable[object]", value)]) + "]"
-    if isinstance(value, (set, frozenset)):
-        return "<" + ",".join(sorted(_spelled(part) for part in cast("Iterable[object]", value))) + ">"
-    name = type(value).__qualname__
-    if value is None or isinstance(value, _PLAIN):
-        return f"{name} {value!r}"
-    parts = _fields_of(value)
-    if parts is not None:
-        return name + _spelled(parts)
-    # Values of the standard library's own types (dates, decimals, uuids, paths) say by `str` what they are.
-    return f"{name} {value}" if type(value).__str__ is not object.__str__ and _is_standard(type(value)) else name
-
-
-_PLAIN: Final = (bool, int, float, complex, bytes, bytearray, range)
-
-
-def _is_standard(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in sys.stdlib_module_names
-
-
-def _fields_of(value: Any) -> dict[str, Any] | None:
-    """An object's fields that are not None; None when its class does not say which it has.
-
-    Without None, a class may get another optional field, and the ids of its objects stay as they were.
-    """
-    kind: Any = type(value)
-    if isinstance(value, msgspec.Struct):
-        found = {name: getattr(value, name, None) for name in value.__struct_fields__}
-    elif dataclasses.is_dataclass(value):
-        found = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
-    elif _is_model(kind):
-        # The first is new in pydantic 2.10, where the second may not be asked of an object any more.
-        names = kind.__pydantic_fields__ if hasattr(kind, "__pydantic_fields__") else kind.model_fields
-        found = {name: value.__dict__.get(name) for name in names} | (value.__pydantic_extra__ or {})
-    else:
-        return None
-    return {name: part for name, part in found.items() if part is not None}
-
-
 # ---- for streams ---------------------------------------------------------------------------------------------------
 
 
@@ -402,24 +345,19 @@ _TYPES: Final = frozenset(("human", "ai", "system", "tool", "function", "AIMessa
 """What a dict of a message that has no role calls itself. (Parts of a content have types too.)"""
 
 
-def messages_in(value: Any, *, named: bool = False) -> list[Any]:
-    """The messages that a value is, or that it holds as a list or as an entry of a mapping.
-
-    Args:
-        named: those without an id get the one that `add_messages` would give them. (Else they are left out.)
-    """
+def messages_in(value: Any) -> Iterator[tuple[Place, Any]]:
+    """Yield the messages that a value is, or that it holds as a list or as an entry of a mapping, and their places."""
     if isinstance(value, list):
-        found = [item for item in value if _is_message(item)]
+        for index, item in enumerate(value):
+            if _is_message(item) and not _is_removal(item):
+                yield index, item
     elif _is_message(value):
-        found = [value]
+        if not _is_removal(value):
+            yield 0, value
     elif isinstance(value, dict):
-        return [message for item in value.values() for message in messages_in(item, named=named)]
-    else:
-        return []
-    whole = [message for message in found if not _is_removal(message)]
-    if not named:
-        return [message for message in whole if _id_of(message) is not None]
-    return fold_messages([], [whole]) if whole else []
+        for key, item in value.items():
+            for place, message in messages_in(item):
+                yield (str(key), place), message
 
 
 def id_of(message: Any) -> Any:

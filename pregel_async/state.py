@@ -186,10 +186,10 @@ class StateReader:
         state = reader.state(row.checkpoint_id)
         board = restore(program, state, row.step, self._codec, thread_id=thread_id)
         entries = {record.task_id: read_record(record, thread_id) for record in records}
+        scope = row.metadata.get(MADE_IN, thread_id), ids_in(row.ns, row.metadata.get(CALLER, ""))
         amended = entries.get(AMENDED)
         if amended is not None:
-            amend_again(program, board, amended, self._codec)
-        scope = row.metadata.get(MADE_IN, thread_id), ids_in(row.ns, row.metadata.get(CALLER, ""))
+            amend_again(program, board, amended, self._codec, scope)
         planned: list[tuple[Task, PregelTask, bool]] = []
         for task in superstep.plan(program, board, scope):
             by, entry = _entry_of(task, entries)

@@ -13,6 +13,7 @@ from typing import Any
 from ..channels import MISSING, BaseChannel
 from ..errors import EmptyChannelError
 from .isolation import isolate
+from .naming import FoldNames
 from .program import Node, Program, Router, Write
 
 Channel = BaseChannel[Any, Any, Any]
@@ -156,8 +157,12 @@ class Board:
                     picked[name] = self.channels[name].get()
         return isolate(picked)
 
-    def view_of(self, router: Router, program: Program, writes: Iterable[Write]) -> Any:
-        """What a router gets: the state with the node's own writes folded in, and nobody else's."""
+    def view_of(self, router: Router, program: Program, writes: Iterable[Write], names: FoldNames | None = None) -> Any:
+        """What a router gets: the state with the node's own writes folded in, and nobody else's.
+
+        Args:
+            names: what messages without an id are called, as in the superstep's fold; None if no reducer asks.
+        """
         own: dict[str, list[Any]] = {}
         for name, value in writes:
             if name in program.keys:
@@ -172,7 +177,10 @@ class Board:
                 continue
             at = self.channels.get(name)
             channel = program.channels[name].fresh() if at is None else at.copy()
-            channel.update(own[name])
+            if names is None:
+                channel.update(own[name])
+            else:
+                names.fold(channel, own[name])
             if channel.is_available():
                 values[name] = channel.get()
             else:

@@ -33,6 +33,20 @@ def task_id(scope: str, ns: str, step: int, node: str, path: Path) -> TaskId:
     return TaskId(blake2b(key, digest_size=16).hexdigest())
 
 
+def outside_id(scope: str, ns: str, step: int, edit: int = 0) -> str:
+    """Return 32 hex digits for what no task has written: a thread's input, or an edit.
+
+    Not the id of the checkpoint that it makes, which has the time in it: two identical runs would differ by it.
+
+    Args:
+        scope, ns: as in `task_id`.
+        step: the number of the superstep that it makes.
+        edit: which of the updates to that superstep it is, from 1, when it is one to a superstep that is open; else 0.
+    """
+    key = repr((scope, ns, step, "outside", edit)).encode("utf-8", "surrogatepass")
+    return blake2b(key, digest_size=16).hexdigest()
+
+
 def interrupt_id(task: TaskId, index: int) -> str:
     """32 hex digits.
 

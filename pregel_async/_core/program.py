@@ -166,6 +166,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         foreign: channels of the user's own classes: what they give is copied, as they may change it in place later.
         triggered: channel -> names of the nodes that it triggers, sorted.
         finishing: channels that react when nothing else is left to run, sorted.
+        names_messages: a reducer is `add_messages`, or one of the user's, which may call it: folds have to say what
+            messages without an id are called.
         inputs: the channel that takes the input as it is, or the channels that take a mapping's entries.
         outputs: what a call returns: one channel bare, or several as a mapping.
         shown: what the state of a thread shows, its history and the results of its tasks: in the same form.
@@ -187,6 +189,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     foreign: frozenset[str]
     triggered: dict[str, tuple[str, ...]]
     finishing: tuple[str, ...]
+    names_messages: bool = False
     inputs: str | tuple[str, ...]
     outputs: str | tuple[str, ...]
     shown: str | tuple[str, ...]
@@ -238,6 +241,7 @@ def build_program(
         foreign=frozenset(key for key in prepared if not type(prepared[key]).__module__.startswith(_BUILT_IN)),
         triggered={channel: tuple(names) for channel, names in triggered.items()},
         finishing=tuple(channel for channel, prototype in prepared.items() if prototype.finishes),
+        names_messages=any(_may_name(channel) for channel in channels.values()),
         inputs=inputs,
         outputs=outputs,
         shown=shown,
@@ -262,6 +266,13 @@ PURE_REDUCERS: frozenset[Callable[[Any, Any], Any]] = frozenset(
 
 
 _BUILT_IN = BaseChannel.__module__.rpartition(".")[0] + "."
+
+
+def _may_name(channel: BaseChannel[Any, Any, Any]) -> bool:
+    """Whether its fold may give ids to messages."""
+    if isinstance(channel, BinaryOperatorAggregate):
+        return channel.op is add_messages or channel.op not in PURE_REDUCERS
+    return isinstance(channel, DeltaChannel) or not type(channel).__module__.startswith(_BUILT_IN)
 
 
 def _prepare(name: str, channel: BaseChannel[Any, Any, Any]) -> BaseChannel[Any, Any, Any]:

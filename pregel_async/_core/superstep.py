@@ -35,6 +35,7 @@ from ..errors import GraphRecursionError, InvalidUpdateError, NodeCancelledError
 from ..types import Command, Send
 from .board import Board, Channel
 from .isolation import own
+from .naming import naming
 from .program import PARENT, SENDS, Program, Write
 from .task import Cancelled, Failed, Finished, Outcome, Paused, Task
 
@@ -138,7 +139,7 @@ async def run(
                 raise ParentCommand(commands)
             return False
         try:
-            update(program, board, tasks, collect(tasks, outcomes))
+            update(program, board, tasks, collect(tasks, outcomes), scope=scope)
         except BaseException as error:
             await port.give_up(tasks, outcomes, error)
             raise
@@ -255,6 +256,8 @@ def update(
     *,
     step: int | None = None,
     left: Sequence[Task] = (),
+    scope: Scope = ("", ""),
+    edit: int = 0,
 ) -> None:
     """Fold what the tasks wrote into the board; that is the next board.
 
@@ -265,6 +268,7 @@ def update(
         writes: theirs, in the same order; more of them than tasks when some come from outside.
         step: the number of the superstep; the board's next by default.
         left: planned tasks that do not run in this superstep, and are pending after it as before.
+        scope, edit: as in `ids.outside_id`, for what no task has written.
 
     Raises:
         InvalidUpdateError: a channel refused its writes (two for a `LastValue`, say).
@@ -313,10 +317,11 @@ def update(
         channel = channels[name]
         if name in by_channel and channel.expires and isinstance(channel, Topic):
             by_channel[name].insert(0, list(channel.get()))  # what is left has yet to see the old ones
+    names = naming(tasks, writes, scope, step, edit) if program.names_messages else None
     for name in sorted(by_channel):
         try:
-            channel = channels[name] if name in channels else _first(program, board, name)
-            if channel.update(by_channel[name]):
+            channel, given = channels[name] if name in channels else _first(program, board, name), by_channel[name]
+            if channel.update(given) if names is None else names.fold(channel, given):
                 touched.add(name)
         except Exception as error:
             _place(error, name, tasks, writes, step)

@@ -20,6 +20,7 @@ class Task:
     Attributes:
         node: what runs.
         step: the superstep's number.
+        scope: what its id is made in; see `ids`.
         index: the task's place in the plan.
         send: the place among the superstep's sends, or among the calls of one task, from 0; -1 for a triggered node.
         arg: the argument of the send or call.
@@ -27,7 +28,7 @@ class Task:
         timeout: how long one attempt may take: the send's own, or the node's.
     """
 
-    __slots__ = ("_handles", "_id", "_scope", "arg", "caller", "index", "node", "send", "step", "timeout")
+    __slots__ = ("_failed", "_handles", "_id", "arg", "caller", "index", "node", "scope", "send", "step", "timeout")
 
     def __init__(
         self,
@@ -47,16 +48,21 @@ class Task:
         self.arg = arg
         self.caller = caller
         self.timeout = node.timeout if timeout is None else timeout
-        self._scope = scope
+        self.scope = scope
         self._handles: Path | None = None
+        self._failed: Task | None = None
         self._id: TaskId | None = None
 
     @property
     def id(self) -> TaskId:
         """Structural; see `ids`. Made when somebody asks."""
         if self._id is None:
-            self._id = task_id(self._scope[0], self._scope[1], self.step, self.node.name, self.path)
+            self._id = task_id(self.scope[0], self.scope[1], self.step, self.node.name, self.path)
         return self._id
+
+    def written_as(self) -> TaskId:
+        """The id under which what it writes belongs to the superstep: of an error handler, that of the failed task."""
+        return self.id if self._failed is None else self._failed.written_as()
 
     @property
     def path(self) -> Path:
@@ -68,7 +74,7 @@ class Task:
 
     def call(self, node: Node, index: int, arg: Any) -> Task:
         """The task of a call that this one makes: its `index`-th, from 0."""
-        return Task(node, self.step, self.index, self._scope, index, arg, self.path)
+        return Task(node, self.step, self.index, self.scope, index, arg, self.path)
 
     @property
     def own_timeout(self) -> TimeoutPolicy | None:
@@ -77,8 +83,9 @@ class Task:
 
     def handling(self, handler: Node) -> Task:
         """The task of the error handler that runs in this one's place: on the same input, under an id of its own."""
-        task = Task(handler, self.step, self.index, self._scope, self.send, self.arg, self.caller)
+        task = Task(handler, self.step, self.index, self.scope, self.send, self.arg, self.caller)
         task._handles = self.path
+        task._failed = self
         return task
 
     @property

@@ -16,6 +16,7 @@ from msgspec import structs
 from .._core.board import Board
 from .._core.copying import ATOMS
 from .._core.isolation import isolate, own
+from .._core.naming import naming
 from .._core.program import PARENT, RETURN, Node, Write
 from .._core.task import Failed, Finished, Paused, Task
 from ..errors import (
@@ -217,7 +218,8 @@ async def _run(running: Running, record: Recorder | None, progress: _Progress, *
         running.route()
     for router in node.routers:
         injected = running.inject(router.injects) if router.injects else {}
-        answer = router.call(board.view_of(router, program, writes), **injected)
+        names = naming([task], [writes], task.scope, task.step) if program.names_messages else None
+        answer = router.call(board.view_of(router, program, writes, names), **injected)
         if isawaitable(answer):
             if record is not None and not recorded:
                 recorded = progress.recording = True

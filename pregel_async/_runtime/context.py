@@ -7,12 +7,13 @@ does. What follows from it: who asks a question, whose subgraph a graph's run is
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Never, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Never, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -24,6 +25,7 @@ from .._core.ids import interrupt_id
 from .._core.isolation import isolate, own
 from .._core.program import Program
 from .._core.task import Finished, Outcome, Task
+from .._message_ids import TASK, fingerprint, message_id
 from ..errors import (
     BudgetExceededError,
     EmptyChannelError,
@@ -265,6 +267,7 @@ class Running:
     """
 
     __slots__ = (
+        "_added",
         "_beside",
         "_counts",
         "_ended",
@@ -311,6 +314,7 @@ class Running:
         self.attempt: Attempt | None = None
         self._counts: dict[str, int] = {}
         self._beside: dict[bytes, tuple[object, int]] = {}
+        self._added: dict[str, itertools.count[int]] = {}
         self.worker = 0
         self.debts: list[Feed] = []
         node = task.node
@@ -521,6 +525,16 @@ class Running:
         self._beside[key] = who, again
         return BESIDE + int.from_bytes(blake2b(key + b" %d" % again, digest_size=6).digest())
 
+    def message_id(self, message: Any) -> str:
+        """The id of a message without one that the node's own code adds to a list.
+
+        Equal messages are counted, and no others: so it does not depend on the order in which tasks of the node's own
+        run.
+        """
+        content = fingerprint(message)
+        number = next(self._added.setdefault(content, itertools.count()))
+        return message_id(self.task.id, "add_messages", number, 0, content)
+
     def next_place(self, number: int = 0) -> int:
         """The place in the node's code of what it is about to ask, call or run."""
         if number >= BESIDE:
@@ -624,8 +638,8 @@ class Running:
         )
 
 
-CURRENT: ContextVar[Running | None] = ContextVar("pregel_async.current", default=None)
-"""The node that the running code belongs to."""
+CURRENT: Final = cast("ContextVar[Running | None]", TASK)
+"""The node that the running code belongs to. The variable is made in `_message_ids`, for `add_messages` to read."""
 
 
 WATCH: ContextVar[Callable[[Running], object] | None] = ContextVar("pregel_async.watch", default=None)

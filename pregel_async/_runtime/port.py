@@ -19,7 +19,7 @@ from checkpoint_savers.records import CheckpointRow, TaskId
 
 from .._core import superstep
 from .._core.board import Board
-from .._core.program import Program
+from .._core.program import Program, Write
 from .._core.task import Cancelled, Outcome, Paused, Task
 from ..errors import BudgetExceededError, GraphDrained, InvalidInputError
 from ..types import Interrupt, RunStatus
@@ -204,7 +204,8 @@ class GraphRun:
     async def _enter(self, board: Board, call: Given) -> Board:
         writes = call.edits if call.writes is None else call.writes
         discarded = superstep.plan(self._program, board, self._open_scope) if board.updated else []
-        superstep.update(self._program, board, discarded, [writes])
+        nobody: list[list[Write]] = [[] for _ in discarded]
+        superstep.update(self._program, board, discarded, [*nobody, writes], scope=self._scope)
         board.ran = ()
         upcoming = self._upcoming = superstep.plan(self._program, board, self._scope)
         if call.writes is None and not upcoming:

@@ -46,12 +46,14 @@ def open_questions(entry: TaskEntry, codec: Codec) -> Iterator[Interrupt]:
             yield Interrupt(codec.decode(data, channel="interrupt()"), key)
 
 
-def amend_again(program: Program, board: Board, entry: TaskEntry, codec: Codec) -> None:
+def amend_again(program: Program, board: Board, entry: TaskEntry, codec: Codec, scope: tuple[str, str]) -> None:
     """Make the updates that calls made to the state of an open superstep, each by itself, as they made them."""
     writes: list[Write] = []
+    number = 0
     for channel, data in (*entry.writes, (BETWEEN, b"")):
         if channel in program.channels:
             writes.append((channel, codec.decode(data, channel=channel)))
         elif channel == BETWEEN and writes:
-            amend(program, board, writes)
+            amend(program, board, writes, scope=scope, number=number)
             writes = []
+            number += 1

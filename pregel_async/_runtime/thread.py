@@ -48,7 +48,7 @@ from .counter import Counter
 from .described import described
 from .encoder import Encoder
 from .hold import Hold
-from .namespaces import has_child, made_on, parents_of, was_made_on
+from .namespaces import has_child, ids_in, made_on, parents_of, was_made_on
 from .outbox import Late, Outbox, outbox
 from .recorded import AMENDED, BETWEEN, SUPERSTEP, amend_again, handler_of, is_result, open_questions
 from .restore import UNFIT, is_unknown, restore, warn_of_unknown
@@ -128,6 +128,11 @@ class Thread:
         """What the ids of the open superstep's tasks are made of: the thread's id, or that of the thread in which the
         superstep was planned, when it was copied from there."""
         return self.thread_id if self._made_in is None else self._made_in
+
+    @property
+    def _amended_in(self) -> tuple[str, str]:
+        """What the ids of messages are made in that calls bring to the open superstep."""
+        return self.scope, ids_in(self.ns, self.caller or "")
 
     @property
     def _ledger(self) -> Ledger:
@@ -258,7 +263,7 @@ class Thread:
         self.board = restore(self.program, self._ledger.state, self._step, self.codec, thread_id=self.thread_id)
         amended = self._records.get(AMENDED)
         if amended is not None:
-            amend_again(self.program, self.board, amended, self.codec)
+            amend_again(self.program, self.board, amended, self.codec, self._amended_in)
         made = [put.metadata for put in self._ledger.put if put.checkpoint_id == tip]
         mine = any(each["parents"] == self.parents and each.get(CALLER) == self.caller for each in made)
         self.continues = mine or (before.continues and (before.parents, before.caller) == (self.parents, self.caller))
@@ -300,7 +305,7 @@ class Thread:
         self.counter.loaded()
         amended = self._records.get(AMENDED)
         if amended is not None:
-            amend_again(self.program, self.board, amended, self.codec)
+            amend_again(self.program, self.board, amended, self.codec, self._amended_in)
 
     async def find_kept(self) -> None:
         """Learn where the kept states stand that earlier attempts at the open superstep have moved.
@@ -481,7 +486,8 @@ class Thread:
             earlier = () if before is None else (*before.writes, (BETWEEN, b""))
             data = self._encoder.writes(edits)
             self.branch_off(board)
-            amend(self.program, board, edits)
+            number = 0 if before is None else 1 + sum(channel == BETWEEN for channel, _ in before.writes)
+            amend(self.program, board, edits, scope=self._amended_in, number=number)
             entries[AMENDED] = (-1, TaskEntry(name="", writes=(*earlier, *data)))
         if entries:
             await self._keep(entries)

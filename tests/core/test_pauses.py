@@ -176,8 +176,8 @@ def test_amending_an_open_superstep(reload: bool) -> None:
     if reload:
         board = stored(made, board)
         assert ids(made, board) == before
-    amend(made, board, [("note", "n"), ("total", 2), ("x", None), (SENDS, Send("w", "third"))])
-    amend(made, board, [("note", "m"), ("total", 3)])
+    amend(made, board, [("note", "n"), ("total", 2), ("x", None), (SENDS, Send("w", "third"))], scope=SCOPE, number=0)
+    amend(made, board, [("note", "m"), ("total", 3)], scope=SCOPE, number=1)
     after = ids(made, board)
     assert [key for key in after if key not in before] == [("x", -1, None), ("w", 2, "third")]
     assert {key: after[key] for key in before} == before
@@ -192,7 +192,7 @@ def test_an_amendment_that_cannot_be_folded() -> None:
     """Two values of one call for a key that keeps one are refused."""
     made, board = amendable()
     with pytest.raises(InvalidUpdateError):
-        amend(made, board, [("note", "n"), ("note", "m")])
+        amend(made, board, [("note", "n"), ("note", "m")], scope=SCOPE, number=0)
 
 
 def test_ids_of_questions() -> None:

@@ -69,7 +69,7 @@ def test_its_messages_are_taken_as_they_are() -> None:
     mine = lc.HumanMessage("hi")
     left = add_messages([], [mine, lc.AIMessage("yes", id="1")])
     assert mine.id is None and isinstance(left[0], lc.HumanMessage) and isinstance(left[0].id, str)
-    assert ids(left) == ids(add_messages([], [mine, lc.AIMessage("yes", id="1")]))
+    assert ids(left) != ids(add_messages([], [mine, lc.AIMessage("yes", id="1")]))
     assert add_messages(left, lc.RemoveMessage(id="1")) == left[:1]
     assert add_messages(left, RemoveMessage("1")) == left[:1]
     assert add_messages(left, [lc.RemoveMessage(REMOVE_ALL_MESSAGES), lc.AIMessage("no", id="2")]) == [
@@ -77,7 +77,7 @@ def test_its_messages_are_taken_as_they_are() -> None:
     ]
     replaced = add_messages(left, lc.AIMessage("no", id="1"))
     assert replaced == [left[0], lc.AIMessage("no", id="1")] and replaced[0] is left[0]
-    assert ids(add_messages(left, lc.HumanMessage("hi"))) == [*ids(left), f"{left[0].id}-2"]
+    assert len(set(ids(add_messages(left, lc.HumanMessage("hi"))))) == 3
 
 
 @needs_langchain
@@ -149,7 +149,7 @@ def test_it_tells_whether_annotations_name_a_message() -> None:
 @needs_langchain
 @pytest.mark.anyio
 async def test_a_graph_of_its_messages() -> None:
-    """Stored, read back, removed; with the same ids on another thread."""
+    """Stored, read back, removed; a message of another thread is another message."""
 
     def answer(state: Any) -> dict[str, Any]:
         first = state["messages"][0]
@@ -161,7 +161,8 @@ async def test_a_graph_of_its_messages() -> None:
     result = await graph.ainvoke({"messages": [lc.HumanMessage("hi")]}, "t")
     assert [(type(m), m.content) for m in result["messages"]] == [(lc.AIMessage, "you said hi")]
     assert (await graph.aget_state("t")).values == result
-    assert await graph.ainvoke({"messages": [lc.HumanMessage("hi")]}, "another") == result
+    other = await graph.ainvoke({"messages": [lc.HumanMessage("hi")]}, "another")
+    assert other["messages"][0].content == "you said hi" and ids(other["messages"]) != ids(result["messages"])
 
 
 @needs_langchain

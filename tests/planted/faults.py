@@ -33,6 +33,8 @@ GIVEN = "pregel_async/_runtime/given.py"
 SUPERSTEP = "pregel_async/_core/superstep.py"
 BOARD = "pregel_async/_core/board.py"
 IDS = "pregel_async/_core/ids.py"
+NAMING = "pregel_async/_core/naming.py"
+MESSAGE_IDS = "pregel_async/_message_ids.py"
 MEMORY = "checkpoint_savers/memory.py"
 BRIDGE = "checkpoint_savers/bridge.py"
 SAVERS_ABC = "checkpoint_savers/abc.py"
@@ -999,6 +1001,24 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "for name in sorted(by_channel):",
         "for name in by_channel:",
         ("tests/core/test_update.py::test_channels_are_folded_in_name_order",),
+    ),
+    Fault(
+        "message-ids",
+        "P2: two tasks that say the same words say one message, and the list loses the other",
+        MESSAGE_IDS,
+        "message_id",
+        'f"{base} {channel!r}',
+        'f"{channel!r}',
+        ("tests/face/test_message_ids.py::test_threads_do_not_share_ids[asyncio]",),
+    ),
+    Fault(
+        "message-ids-of-reducers",
+        "P2: a reducer of the user's own that calls add_messages gives random ids",
+        NAMING,
+        "FoldNames.fold",
+        "token = FOLD.set(self)",
+        "token = FOLD.set(None)",
+        ("tests/face/test_message_ids.py::test_two_identical_runs_have_the_same_ids[asyncio-Trimmed]",),
     ),
     Fault(
         "task-ids",

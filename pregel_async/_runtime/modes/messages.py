@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -9,6 +10,7 @@ from ..._core.board import Board
 from ..._core.isolation import isolate, own
 from ..._core.program import RETURN
 from ..._core.task import Finished, Task
+from ..._message_ids import fingerprint, message_id
 from ...channels.reduced import Reduced
 from ...messages import id_of, messages_in, with_id
 from ..part import Part
@@ -34,7 +36,7 @@ class Messages(Mode):
 
     def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[Part]:
         if self._known is None:
-            self._known = {id_of(message) for value in board.values.values() for message in messages_in(value)}
+            self._known = {id_of(message) for value in board.values.values() for _, message in messages_in(value)}
         return ()
 
     def began(self, task: Task, outcome: Finished) -> Iterable[Part]:
@@ -50,31 +52,39 @@ class Messages(Mode):
     def finished(self, task: Task, outcome: Finished) -> Iterable[Part]:
         known, said = set[Any]() if self._known is None else self._known, self.view.said
         if task.send >= 0:
-            known.update(id_of(message) for message in messages_in(task.arg))
+            known.update(id_of(message) for _, message in messages_in(task.arg))
         replayed = outcome.replayed and not self.view.returns  # a reader who comes back was told that it is void
         silent = task.node.hidden or replayed or NO_STREAM in task.node.tags
         told: dict[str, Any] | None = None
+        writes = Counter[str]()  # of each channel, so far
         for channel, value in outcome.writes:
-            named = {id_of(message) for message in messages_in(value)}
-            for message in messages_in(value, named=True):
-                key = id_of(message)
-                if not silent and key not in named and self._appends(channel):
-                    if self._was_shown_inside(task, key):
+            appends, repeats = self._appends(channel), Counter[str]()
+            for place, message in messages_in(value):
+                key, content = id_of(message), None
+                if key is None:
+                    content = fingerprint(message)
+                    if appends and not silent and self._was_shown_inside(task, content):
                         continue
-                    key = _unused(key, known, said)
+                    if appends:
+                        key = message_id(task.written_as(), channel, writes[channel], place, content)
+                    else:
+                        key = content if not repeats[content] else f"{content}-{repeats[content] + 1}"
+                        repeats[content] += 1
                     message = with_id(message, key)
                 if silent:
                     known.add(key)
                 elif key not in known and key not in said:
                     said.add(key)
-                    if key not in named:
-                        said.update((place, _base(key)) for place in self._around(task))
+                    if content is not None:
+                        said.update((around, content) for around in self._around(task))
                     told = self._metadata(task, {}) if told is None else told
                     yield self.part(task.step, (isolate(message), dict(told)))
+            writes[channel] += 1
 
-    # A message without an id is told from others by what it holds: see `pregel_async.messages`. Where a channel appends
-    # what it is given, another of the same words is another message all the same; unless it is the one that a graph or
-    # a task inside the node has shown, and the node hands on.
+    # A message without an id is shown with the one that the fold gives it. Where a channel appends what it is given,
+    # that is another for each message, unless it is the one that a graph or a task inside the node has shown, and the
+    # node returns. A channel that replaces its value gives none: there a message is known by its content, so that a
+    # node which returns what the state has does not say it again.
 
     def _appends(self, channel: str) -> bool:
         return channel == RETURN or isinstance(self.view.program.channels.get(channel), Reduced)
@@ -87,11 +97,11 @@ class Messages(Mode):
         for at in range(len(parts)):
             yield "|".join(parts[: at + 1]), None
 
-    def _was_shown_inside(self, task: Task, key: Any) -> bool:
+    def _was_shown_inside(self, task: Task, content: str) -> bool:
         ns, name = self.view.checkpoint_ns, task.node.name
         inside = [f"{name}:{task.id}", name]  # a graph that keeps its state is in the node's namespace
         places: list[Any] = [(ns, task.path), *((f"{ns}|{each}" if ns else each, None) for each in inside)]
-        return any((place, _base(key)) in self.view.said for place in places)
+        return any((place, content) in self.view.said for place in places)
 
     def _metadata(self, task: Task, metadata: Mapping[str, Any]) -> dict[str, Any]:
         own_ns = f"{task.node.name}:{task.id}"
@@ -111,16 +121,3 @@ class Messages(Mode):
             **given,
             **({"tags": tags} if tags else {}),
         }
-
-
-def _unused(base: str, *taken: set[Any]) -> str:
-    """The id that a list gives a message, which has others of the same words already."""
-    key, count = base, 1
-    while any(key in each for each in taken):
-        count += 1
-        key = f"{_base(base)}-{count}"
-    return key
-
-
-def _base(key: str) -> str:
-    return key.partition("-")[0]

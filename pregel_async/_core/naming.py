@@ -1,0 +1,100 @@
+"""What messages without an id are called in a fold: after the task that wrote them. See `_message_ids`."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import repeat
+from typing import Any
+
+from .._message_ids import FOLD, fingerprint, message_id
+from ..channels import BaseChannel
+from ..messages import without_id
+from .ids import outside_id
+from .program import Write
+from .task import Task
+
+Written = tuple[Callable[[], str], Sequence[Write]]
+"""Writes, and what the ids of messages in them are made of. A function: most folds meet no message without an id."""
+
+
+class FoldNames:
+    """Gives ids to the messages that one fold, of one channel after the other, meets without.
+
+    A reducer is handed two values, and may be any function that calls `add_messages`: one that trims the list, or takes
+    a superstep's writes all at once. So messages are found by their content: the first one that was written with it, in
+    plan order, is the first that is folded. What no task has written (the reducer made it, or the list had it already)
+    is named after the superstep.
+    """
+
+    __slots__ = ("_channel", "_contents", "_extra", "_otherwise", "_waiting", "_written")
+
+    def __init__(self, written: Sequence[Written], otherwise: Callable[[], str]) -> None:
+        """Begin a fold.
+
+        Args:
+            written: what was written, in plan order.
+            otherwise: what ids are made of where no task has written the message.
+        """
+        self._written = written
+        self._otherwise = otherwise
+        self._channel = ""
+        self._waiting: dict[str, deque[str]] | None = None
+        self._contents: dict[int, str] = {}
+        self._extra = Counter[str]()
+
+    def fold(self, channel: BaseChannel[Any, Any, Any], values: Sequence[Any]) -> bool:
+        """Fold what was written to a channel into it. Return True if that changed it."""
+        self._channel = channel.key
+        self._waiting = None
+        self._contents = {}
+        self._extra = Counter()
+        token = FOLD.set(self)
+        try:
+            return channel.update(values)
+        finally:
+            FOLD.reset(token)
+
+    def message_id(self, message: Any) -> str:
+        if self._waiting is None:
+            self._waiting = self._names()
+        content = self._contents.get(id(message))
+        if content is None:
+            content = fingerprint(message)
+        names = self._waiting.get(content)
+        if names:
+            return names.popleft()
+        self._extra[content] += 1
+        return message_id(self._otherwise(), self._channel, -self._extra[content], 0, content)
+
+    def _names(self) -> dict[str, deque[str]]:
+        """The ids of all messages that were written to the channel without, by content."""
+        names: dict[str, deque[str]] = {}
+        for base, writes in self._written:
+            nth = 0
+            for channel, value in writes:
+                if channel != self._channel:
+                    continue
+                for place, item, message in without_id(value):
+                    content = fingerprint(message)
+                    if message is item:  # else it was made just now, and its address is free again
+                        self._contents[id(item)] = content
+                    made = message_id(base(), channel, nth, place, content)
+                    names.setdefault(content, deque()).append(made)
+                nth += 1
+        return names
+
+
+def naming(
+    tasks: Sequence[Task], writes: Sequence[Sequence[Write]], scope: tuple[str, str], step: int, edit: int = 0
+) -> FoldNames:
+    """Return the names for the fold of a superstep.
+
+    Args:
+        tasks, writes: as in `superstep.update`.
+        scope, step, edit: as in `ids.outside_id`.
+    """
+    outside = partial(outside_id, *scope, step, edit)
+    bases: list[Callable[[], str]] = [*(task.written_as for task in tasks), *repeat(outside, len(writes) - len(tasks))]
+    return FoldNames(list(zip(bases, writes, strict=False)), outside)
