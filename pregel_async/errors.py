@@ -335,6 +335,8 @@ class StreamFullError(PregelError):
 class GraphDrained(PregelError):
     """The run was asked to stop (`RunControl.request_drain`) and has, with work left: call again with input None.
 
+    Tasks that had begun have finished and are recorded. What is left, be it of an open superstep, had not begun.
+
     An exception like others, for callers to catch; the peer's is one that bubbles through nodes. No node ever sees it.
 
     Attributes:

@@ -15,7 +15,7 @@ and again, until nothing is left to run. The rules:
 4. A superstep is all or nothing.
 5. A recorded task never runs again.
 6. The next superstep starts only when this one is as durable as the run promised.
-7. Every task ends in exactly one outcome: finished, failed, paused or cancelled.
+7. Every task ends in exactly one outcome: finished, failed, paused, cancelled or not started.
 
 Nothing here knows an event loop, a clock or a database: `run` awaits one small port, and the rest are functions.
 
@@ -37,7 +37,7 @@ from .board import Board, Channel
 from .isolation import own
 from .naming import naming
 from .program import PARENT, SENDS, Program, Write
-from .task import Cancelled, Failed, Finished, Outcome, Paused, Task
+from .task import Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Task
 
 Scope = tuple[str, str]
 """What task ids are made in: the thread's id (or the run's, when it has no thread), and the namespace."""
@@ -51,7 +51,8 @@ class Port(Protocol):
         order.
 
         A task with a recorded result is not run (rule 5). When one fails, the others are cancelled and awaited, or
-        finish first, as the run's failure policy says.
+        finish first, as the run's failure policy says. When the run is asked to stop, tasks that have begun finish,
+        and the others do not start.
         """
         ...
 
@@ -110,8 +111,8 @@ async def run(
         barrier: asked before each superstep whether to stop before it. It may raise.
 
     Returns:
-        Whether all is done. If not, the run has paused: at questions (`Port.pause` was told), at a breakpoint, or
-        because the barrier says so.
+        Whether all is done. If not, the run has paused: at questions or with tasks that were not started (`Port.pause`
+        was called), at a breakpoint, or because the barrier says so.
 
     Raises:
         GraphRecursionError: work was left after `limit` supersteps. All of them are stored.
@@ -192,12 +193,13 @@ def names_of(tasks: Iterable[Task]) -> tuple[str, ...]:
 
 
 def stays_open(outcomes: Sequence[Outcome]) -> bool:
-    """Whether the superstep is neither whole nor failed: somebody asked, or commands a graph around this one."""
+    """Return True if the superstep is neither whole nor failed: a task asks, commands a graph around this one, or was
+    not started."""
     waits = False
     for outcome in outcomes:
         if isinstance(outcome, Finished):
             waits = waits or outcome.leaves
-        elif isinstance(outcome, Paused):
+        elif isinstance(outcome, (Paused, NotStarted)):
             waits = True
         else:
             return False  # a failure is told before a question
@@ -205,8 +207,8 @@ def stays_open(outcomes: Sequence[Outcome]) -> bool:
 
 
 def commands_of(outcomes: Sequence[Outcome]) -> tuple[Command, ...]:
-    """The commands for graphs around this one, in plan order; none while a question is open."""
-    if any(isinstance(outcome, Paused) for outcome in outcomes):
+    """The commands for graphs around this one, in plan order; none while a question is open or a task is left."""
+    if any(isinstance(outcome, (Paused, NotStarted)) for outcome in outcomes):
         return ()
     return tuple(
         value

@@ -148,4 +148,11 @@ class Cancelled(msgspec.Struct, frozen=True):
     """The task was stopped because a sibling failed or the run was cancelled."""
 
 
-Outcome: TypeAlias = Finished | Failed | Paused | Cancelled
+class NotStarted(msgspec.Struct, frozen=True):
+    """The run was asked to stop before the task began: none of the node's code ran, and nothing is recorded of it."""
+
+
+Settled: TypeAlias = Finished | Failed | Paused | NotStarted
+"""What becomes of a task that is not cancelled."""
+
+Outcome: TypeAlias = Settled | Cancelled

@@ -18,7 +18,7 @@ from .._core.copying import ATOMS
 from .._core.isolation import isolate, own
 from .._core.naming import naming
 from .._core.program import PARENT, RETURN, Node, Write
-from .._core.task import Failed, Finished, Paused, Task
+from .._core.task import Failed, Finished, NotStarted, Paused, Settled, Task
 from ..errors import (
     GraphBubbleUp,
     GraphInterrupt,
@@ -55,7 +55,7 @@ async def attempt(
     contained: bool,
     tries: Tries | None = None,
     failure: NodeError | None = None,
-) -> Finished | Failed | Paused:
+) -> Settled:
     """Run a task. Its own failures and questions become an outcome; a cancellation from outside goes through.
 
     Args:
@@ -71,9 +71,14 @@ async def attempt(
         failure: what it handles, when it is an error handler.
     """
     running = Running(around, board, task, CURRENT.get(), tries, failure)
+    queued = False
     if running.place is not None:
         with running.waiting_for_place():
-            await running.place.take()
+            queued = await running.place.take()
+    if around.control is not None and running.is_held_back(queued=queued):
+        if running.place is not None:
+            running.place.leave()
+        return NotStarted()
     if running.within is not None and running.within.around is not around:
         running.within.sign()  # the graph that it runs goes on
     token = CURRENT.set(running)
@@ -101,12 +106,10 @@ async def attempt(
             await running.calls.end()
 
 
-async def _observed(
-    running: Running, record: Recorder | None, progress: _Progress, *, contained: bool
-) -> Finished | Failed | Paused:
+async def _observed(running: Running, record: Recorder | None, progress: _Progress, *, contained: bool) -> Settled:
     """What becomes of an attempt that somebody observes; it is told to have ended when all that it called has."""
     assert running.attempt is not None
-    outcome: Finished | Failed | Paused | None = None
+    outcome: Settled | None = None
     try:
         inside = _outcome if running.task.timeout is None else _timed
         outcome = await inside(running, record, progress, contained=contained)
@@ -120,17 +123,13 @@ async def _observed(
             running.attempt.end(outcome)
 
 
-async def _timed(
-    running: Running, record: Recorder | None, progress: _Progress, *, contained: bool
-) -> Finished | Failed | Paused:
+async def _timed(running: Running, record: Recorder | None, progress: _Progress, *, contained: bool) -> Settled:
     watch = running.watch = AttemptWatch(running.task, running.around.session.world, running.stop)
     outcome = await watch.over(lambda: _outcome(running, record, progress, contained=contained))
     return Failed(_placed(watch.error, running.task), progress.writes) if outcome is None else outcome
 
 
-async def _outcome(
-    running: Running, record: Recorder | None, progress: _Progress, *, contained: bool
-) -> Finished | Failed | Paused:
+async def _outcome(running: Running, record: Recorder | None, progress: _Progress, *, contained: bool) -> Settled:
     """What becomes of an attempt within its time."""
     try:
         return await _run(running, record, progress, contained=contained)
@@ -138,7 +137,7 @@ async def _outcome(
         return await _unfinished(running, error, progress)
 
 
-async def _unfinished(running: Running, error: BaseException, progress: _Progress) -> Finished | Failed | Paused:
+async def _unfinished(running: Running, error: BaseException, progress: _Progress) -> Settled:
     """What becomes of an attempt that has raised, in whose `except` this is called. A cancellation from outside, and a
     failure of storage, go through."""
     if isinstance(error, GeneratorExit):
@@ -204,8 +203,7 @@ async def _run(running: Running, record: Recorder | None, progress: _Progress, *
                 await running.calls.join()
             except ParentCommand as error:
                 commands = commands or _commands_in(error, running)
-        if running.open:
-            raise InterruptSwallowedError(node.name)
+        _check_open(running)
         written = node.writes(result) if commands is None else _written_by(commands, running)
         writes = [(name, item if type(item) in ATOMS else own(item, name)) for name, item in written]
         for name, item in writes:
@@ -234,9 +232,17 @@ async def _run(running: Running, record: Recorder | None, progress: _Progress, *
         everything.extend([(name, own(item, name)) for name, item in router.route(answer)])
     if node.routers and running.calls is not None:
         await running.calls.join()
-    if running.open:
-        raise InterruptSwallowedError(node.name)
+    _check_open(running)
     return Finished(everything, own=len(writes), leaves=leaves)
+
+
+def _check_open(running: Running) -> None:
+    """Refuse the result of a node that had to stop, and has swallowed that (`gather(..., return_exceptions=True)`)."""
+    if running.open:
+        if running.around.session.stopped is not None and not running.questions():
+            # The run drains: the node is not at fault, and runs again when the rest of what it called has run.
+            raise GraphInterrupt(())
+        raise InterruptSwallowedError(running.task.node.name)
 
 
 def _check_leaves(running: Running, command: Command) -> None:
@@ -260,7 +266,7 @@ def _graph(name: str | None) -> str:
     return "the graph around its own" if name == Command.PARENT else f"graph {name!r}"
 
 
-async def _stopped(running: Running, error: BaseException, writes: list[Write] | None) -> Finished | Failed | Paused:
+async def _stopped(running: Running, error: BaseException, writes: list[Write] | None) -> Settled:
     """The outcome of an attempt that raised.
 
     What stops a node to ask is looked for in groups too: a task group of the node's own wraps it in one. Beside a
@@ -283,6 +289,8 @@ async def _stopped(running: Running, error: BaseException, writes: list[Write] |
     if failures:
         message = f"node {task.node.name!r} failed, or tasks that it called and did not await: {len(failures)} failures"
         return Failed(_placed(BaseExceptionGroup(message, failures), task), writes)
+    if running.held_back:
+        return NotStarted()
     return Paused(running.questions(), writes)
 
 
@@ -370,13 +378,18 @@ async def _called_with(
     call = partial(node.call, **injected) if injected else node.call
     if node.flavour == "inline":
         result = copy_context().run(call, value)
-    elif node.flavour == "process":
-        result = await in_process(node.call, own(value))
-    elif running.fence is not None:
-        result = await in_abandonable_thread(partial(running.in_worker, call), value, running.fence)
     else:
-        # Cancelling waits for the thread: nothing that the graph started outlives the run.
-        result = await in_thread(partial(running.in_worker, call), value, running.stop)
+        # A worker may have to be waited for. A drain that comes meanwhile holds the function back. After an earlier
+        # one only what a node that is under way calls gets here, and it is to end.
+        control = running.around.control
+        stops = control is not None and not control.drain_requested
+        if node.flavour == "process":
+            result = await in_process(node.call, own(value), running.hold_back if stops else None)
+        elif running.fence is not None:
+            result = await in_abandonable_thread(partial(running.in_worker, call, stops), value, running.fence)
+        else:
+            # Cancelling waits for the thread: nothing that the graph started outlives the run.
+            result = await in_thread(partial(running.in_worker, call, stops), value, running.stop)
     return await in_own_context(result, progress.natively_cancelled, owes) if isawaitable(result) else result
 
 

@@ -18,7 +18,7 @@ import anyio.lowlevel
 
 from .._core.isolation import isolate, own
 from .._core.program import PARENT, Node
-from .._core.task import Cancelled, Failed, Finished, Outcome, Paused, Task
+from .._core.task import Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Task
 from ..errors import GraphBubbleUp, GraphInterrupt, OutsideRunError, ParentCommand, TaskCancelledError
 from .context import CURRENT, Running, in_order_of
 from .loops import on_asyncio, wait_out
@@ -232,8 +232,8 @@ class TaskFuture(Generic[T]):
         except BaseException as error:  # nothing else may leave: no task group is there to take it
             outcome = Failed(error)
         finally:
-            if isinstance(outcome, Paused):
-                self._caller.open[self.place] = outcome.interrupts
+            if isinstance(outcome, (Paused, NotStarted)):  # its caller stops too, and runs again with it
+                self._caller.open[self.place] = outcome.interrupts if isinstance(outcome, Paused) else ()
             self._outcome = outcome
             self._over.set()
 
@@ -268,6 +268,8 @@ def _error_of(outcome: Outcome | None, task: Task) -> BaseException | None:
         return outcome.error
     if isinstance(outcome, Paused):
         return GraphInterrupt(outcome.interrupts)
+    if isinstance(outcome, NotStarted):
+        return GraphInterrupt(())
     if isinstance(outcome, Cancelled):
         return TaskCancelledError(task.node.name)
     if isinstance(outcome, Finished) and outcome.leaves:

@@ -153,8 +153,8 @@ class Session:
         answers: question id -> answer: all that were given in the open superstep of the root graph.
         given: those among them that this call brought.
         travels: namespace -> checkpoint: where graphs that nodes run are to go on from. Each is used once.
-        stopped: why a graph of the run has stopped at a barrier with work left, as it was asked to, or as a budget was
-            spent; None while none has.
+        stopped: why a graph of the run has stopped with work left, as it was asked to, or as a budget was spent; None
+            while none has.
         spending: what the run spends; None while nobody has a budget.
         loop_thread: the thread that the run's event loop is in.
         loop: the event loop's ways.
@@ -234,6 +234,15 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     overhears: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
     observed: Observed | None = None
 
+    def stops(self) -> bool:
+        """Return True if the run is asked to stop, and let its call end with that."""
+        reason = None if self.control is None else self.control.drain_reason
+        if reason is None:
+            return False
+        if self.session.stopped is None:
+            self.session.stopped = GraphDrained(reason)
+        return True
+
     def enclosing(self, name: str) -> bool:
         """Whether a graph around this one, or the node that it is in one, has this name."""
         outer = self.outer
@@ -258,6 +267,8 @@ class Running:
         place: its place among those that run at once; None when all may.
         worker: the thread that its plain function runs in; 0 for none.
         debts: the feeds that it has shown more than their readers take.
+        held_back: the run was asked to stop while its plain function waited for a worker thread or process: the
+            function was not called.
         fence: around that thread, when a cancellation may leave it behind; None when it is waited for.
         within: the node whose code called this one, or runs its graph; None when there is none.
         tries: the attempts at the task so far; None when there is to be one.
@@ -278,6 +289,7 @@ class Running:
         "debts",
         "failure",
         "fence",
+        "held_back",
         "host",
         "open",
         "place",
@@ -316,6 +328,7 @@ class Running:
         self._beside: dict[bytes, tuple[object, int]] = {}
         self._added: dict[str, itertools.count[int]] = {}
         self.worker = 0
+        self.held_back = False
         self.debts: list[Feed] = []
         node = task.node
         self.fence = Fence(f"node {node.name!r}, superstep {task.step}, task {task.id}") if node.abandons else None
@@ -371,10 +384,44 @@ class Running:
         own_part = f"{self.task.node.name}:{self.task.id}"
         return f"{self.around.ns}|{own_part}" if self.around.ns else own_part
 
-    def in_worker(self, call: Callable[[Any], Any], value: Any) -> Any:
-        """Call the node's plain function, in its worker thread."""
+    def in_worker(self, call: Callable[[Any], Any], stops: bool, value: Any) -> Any:
+        """Call the node's plain function, in its worker thread.
+
+        Args:
+            stops: not if the run was asked to stop meanwhile; see `hold_back`.
+        """
+        if stops:
+            self.hold_back()
         self.worker = threading.get_ident()
         return call(value)
+
+    def is_held_back(self, *, queued: bool) -> bool:
+        """Return True if the task is not to begin, as the run is asked to stop.
+
+        What has begun is to end: so retries and error handlers begin, and tasks that a node calls, unless they had to
+        wait.
+
+        Args:
+            queued: the task had to wait before it could begin.
+        """
+        tries = self.tries
+        return (
+            (queued or self.task.caller is None)
+            and self.failure is None
+            and (tries is None or tries.number == 1)
+            and not self.task.node.hidden
+            and self.around.stops()
+        )
+
+    def hold_back(self) -> None:
+        """Stop before the node's plain function is called, if the run was asked to stop while that waited for a worker.
+
+        Raises:
+            GraphInterrupt: the run was asked to stop. The outcome is `NotStarted`.
+        """
+        if self.is_held_back(queued=True):
+            self.held_back = True
+            raise GraphInterrupt(())
 
     def _retried(self) -> Tries | None:
         """Of the outermost, of the node and the tasks whose code this is, that is tried again when it fails."""

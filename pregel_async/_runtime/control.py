@@ -4,10 +4,12 @@ from __future__ import annotations
 
 
 class RunControl:
-    """Stops the runs that it was given to (`ainvoke(..., control=control)`), at their next barrier.
+    """Stops the runs that it was given to (`ainvoke(..., control=control)`), where they can be resumed.
 
-    A superstep that is under way is finished and stored; if there is work left, the call raises `GraphDrained`. Graphs
-    that nodes run stop at their own barriers. Any thread may call it, a signal handler too.
+    Tasks that have begun finish, and their results are stored. No further task begins: neither one of the next
+    superstep nor one that waits its turn in this one, for a slot of `max_concurrency` or for a worker thread. If work
+    is left, the call raises `GraphDrained`, and a resume runs only that. Graphs that nodes run, and tasks that nodes
+    call, stop in the same way. Any thread may call it, a signal handler too.
 
     Attributes:
         drain_requested: whether the runs are to stop.
@@ -18,7 +20,7 @@ class RunControl:
         self._reason: str | None = None
 
     def request_drain(self, reason: str = "shutdown") -> None:
-        """Let the runs stop. The first reason counts."""
+        """Ask the runs to stop. The first reason counts."""
         if self._reason is None:
             self._reason = reason
 

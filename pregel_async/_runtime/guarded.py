@@ -18,10 +18,10 @@ from typing import Any, Protocol
 import msgspec
 
 from .._core.program import Write
-from .._core.task import Failed, Task
+from .._core.task import Failed, NotStarted, Settled, Task
 from ..errors import NodeError, RecordedFailureError
 from .described import described
-from .results import Results, Settled
+from .results import Results
 from .tries import Tries, tried
 from .world import World
 
@@ -120,6 +120,7 @@ async def guarded(
     await attempts.handled(task, Failed(error), by)
     failure = NodeError(task.node.name, task.id, error)
     outcome = await _tried(attempts, by, None, world, final, failure)
+    assert not isinstance(outcome, NotStarted), "a handler goes with its task, which has begun"
     if isinstance(outcome, Failed):
         with contextlib.suppress(Exception):  # an exception of the user's may refuse attributes
             if outcome.error.__context__ is None and outcome.error is not error:

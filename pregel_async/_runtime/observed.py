@@ -17,7 +17,7 @@ from checkpoint_savers.errors import ThreadBusyError
 from checkpoint_savers.records import CheckpointRow, Claim, Commit, EventRow, Owner, TaskRecord
 
 from .._core.superstep import names_of
-from .._core.task import Cancelled, Failed, Finished, Outcome, Paused, Task
+from .._core.task import Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Task
 from ..errors import GraphDrained, GraphInterrupt, ObserverWarning, ParentCommand
 from ..types import OnConflict, RunStatus
 from .described import described
@@ -204,7 +204,7 @@ class Attempt:
             how = "finished"
         elif isinstance(outcome, Paused):
             how = "paused"
-        elif isinstance(error, (anyio.get_cancelled_exc_class(), GeneratorExit)):
+        elif isinstance(outcome, NotStarted) or isinstance(error, (anyio.get_cancelled_exc_class(), GeneratorExit)):
             how, error = "cancelled", None
         observers = self._observed.observers
         seconds = observers.world.monotonic() - self._began
@@ -302,7 +302,7 @@ class Observed:
                 cached=cached,
                 failed=_count(outcomes, Failed),
                 paused=_count(outcomes, Paused),
-                cancelled=_count(outcomes, Cancelled),
+                cancelled=_count(outcomes, Cancelled) + _count(outcomes, NotStarted),
                 seconds=self.observers.world.monotonic() - self._superstep_began,
             )
         )

@@ -146,7 +146,7 @@ class SuperstepEnded(_OfRun, frozen=True):
         finished: tasks that ran and finished, perhaps by their error handler.
         replayed: tasks that did not run, as an earlier run has recorded their result.
         cached: tasks that did not run, as another run has made their result.
-        failed, paused, cancelled: tasks that ended so.
+        failed, paused, cancelled: tasks that ended so; those that a drain kept from starting count as cancelled.
         seconds: since it started.
     """
 
@@ -197,7 +197,8 @@ class AttemptEnded(_OfRun, frozen=True):
 
     Attributes:
         started: which.
-        outcome: "paused": it has asked, or a graph that it runs has stopped; that is no failure.
+        outcome: "paused": it has asked, or a graph that it runs has stopped; that is no failure. "cancelled", too, when
+            the run was asked to stop before a worker thread was free for it.
         error: when it has failed.
         seconds: since it started.
     """

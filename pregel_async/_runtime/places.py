@@ -20,12 +20,16 @@ class Places:
         self._free = count
         self._waiting: deque[anyio.Event] = deque()
 
-    async def take(self) -> None:
-        """Wait for a place. Who is cancelled has none."""
+    async def take(self) -> bool:
+        """Wait for a place. If the wait is cancelled, no place is held.
+
+        Returns:
+            True if none was free at first.
+        """
         await anyio.lowlevel.checkpoint()
         if self._free > 0:
             self._free -= 1
-            return
+            return False
         given = anyio.Event()
         self._waiting.append(given)
         try:
@@ -36,6 +40,7 @@ class Places:
             else:
                 self._waiting.remove(given)
             raise
+        return True
 
     def overdraw(self) -> None:
         """Take a place whether or not one is free."""
@@ -66,10 +71,11 @@ class Place:
         """Whether the task has it now, and has not lent it."""
         return self._holds
 
-    async def take(self) -> None:
-        """Wait for it, before the task runs."""
-        await self._places.take()
+    async def take(self) -> bool:
+        """Wait for it, before the task runs. Return True if none was free at first."""
+        waited = await self._places.take()
         self._holds = True
+        return waited
 
     def lend(self) -> None:
         """A coroutine of the task begins to wait for another task."""

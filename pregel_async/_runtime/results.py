@@ -19,13 +19,11 @@ from checkpoint_savers.codec import Codec
 from checkpoint_savers.errors import CorruptCheckpointError, UnstorableValueError
 
 from .._core.program import Node, Write
-from .._core.task import Failed, Finished, Paused, Task
+from .._core.task import Failed, Finished, Settled, Task
 from .known_by import known_by
 
 if TYPE_CHECKING:
     from checkpoint_savers.caches.abc import BaseCache, FullKey, Namespace
-
-Settled = Finished | Failed | Paused
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[tuple[str, bytes]]).decode

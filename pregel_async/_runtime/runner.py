@@ -22,7 +22,7 @@ from anyio.abc import TaskGroup
 from .._core.board import Board
 from .._core.isolation import isolate
 from .._core.program import Write
-from .._core.task import Cancelled, Failed, Finished, Outcome, Paused, Task
+from .._core.task import Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Settled, Task
 from ..errors import NodeCancelledError, NodeError, StepTimeoutError, UnstorableValueError
 from ..policies import Collect, OnFailure
 from .attempt import Recorder, attempt, noticed, start
@@ -148,7 +148,7 @@ class Runner:
 
     async def attempt(
         self, board: Board, task: Task, natively_cancelled: NativeCancellations | None, *, contained: bool
-    ) -> Finished | Failed | Paused:
+    ) -> Settled:
         """Run one task, unless its result is recorded, or it waits for an answer that is not among those given."""
         given: list[Write] | None = None
         record: Recorder | None = None
@@ -197,7 +197,7 @@ class Runner:
         natively_cancelled: NativeCancellations | None,
         *,
         contained: bool,
-    ) -> Finished | Failed | Paused:
+    ) -> Settled:
         """Run one task by its node's policies. A plain node needs none of it, and gets the same from its attempt."""
         around = self.around
         attempts = _Attempts(self, board, record, natively_cancelled, contained=contained)
@@ -211,7 +211,7 @@ class Runner:
             return True
         return anyio.current_effective_deadline() == float("-inf") or self._natively_cancelled()
 
-    async def call(self, caller: Running, task: Task) -> Finished | Failed | Paused:
+    async def call(self, caller: Running, task: Task) -> Settled:
         """Run a task that a node calls, in a task of its own; its result is recorded before anybody has it.
 
         When storing it fails, the caller is told, and nothing more is called: the superstep ends with that error.
@@ -303,7 +303,7 @@ class _Attempts:
 
     async def once(
         self, task: Task, given: list[Write] | None, tries: Tries | None, failure: NodeError | None
-    ) -> Finished | Failed | Paused:
+    ) -> Settled:
         return await attempt(
             self._runner.around,
             self._board,
@@ -415,7 +415,7 @@ class _Group:
                 if self._fails_fast or not isinstance(outcome.error, Exception):  # what ends a process ends all
                     self._stop()
                 return
-            if isinstance(outcome, Paused):
+            if isinstance(outcome, (Paused, NotStarted)):
                 # The others run on, and all of them are recorded: no commit of this superstep follows.
                 return
             self._open -= 1

@@ -9,11 +9,11 @@ from typing import Final
 from checkpoint_savers.records import TaskId
 
 from .._core.program import Write
-from .._core.task import Failed, Finished, Paused, Task
+from .._core.task import Failed, Finished, Settled, Task
 from ..policies import RetryPolicy, leaves_of, retry_after_of
 from .world import World
 
-Once = Callable[["Tries", list[Write] | None], Awaitable[Finished | Failed | Paused]]
+Once = Callable[["Tries", list[Write] | None], Awaitable[Settled]]
 """One attempt: with how many there have been, and the node's own writes when only its routers have failed."""
 
 
@@ -42,7 +42,7 @@ async def tried(
     *,
     final: Callable[[BaseException], bool],
     again: Callable[[Failed, int], Awaitable[None]],
-) -> Finished | Failed | Paused:
+) -> Settled:
     """Attempt a task until it has not failed, or is not to be tried again.
 
     Each attempt starts afresh, but for what is kept of it: the results of tasks that it called, the states of graphs

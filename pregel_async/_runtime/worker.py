@@ -84,17 +84,22 @@ class _Work:
 # ---- processes ------------------------------------------------------------------------------------------------------
 
 
-async def in_process(call: Callable[[Any], Any], value: Any) -> Any:
+async def in_process(call: Callable[[Any], Any], value: Any, begin: Callable[[], None] | None = None) -> Any:
     """Call the function in a worker process, which is killed when the caller is cancelled.
 
     Args:
         call: a function that the process can import.
         value: what can be pickled; so can what it returns and raises.
+        begin: called when a process is to be had, before the function; what it raises is raised here.
     """
     from anyio import to_process  # imported when used: it takes time
 
     try:
-        return await to_process.run_sync(call, value, cancellable=True)
+        async with to_process.current_default_process_limiter():
+            if begin is not None:
+                begin()
+            counted = anyio.CapacityLimiter(1)  # above
+            return await to_process.run_sync(call, value, cancellable=True, limiter=counted)
     except anyio.BrokenWorkerProcess as error:
         error.add_note(
             "the worker process imports the main module too: what a script does goes under `if __name__ == '__main__':`"

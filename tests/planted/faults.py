@@ -1071,8 +1071,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "P8: a superstep is folded while a question is open",
         SUPERSTEP,
         "stays_open",
-        "elif isinstance(outcome, Paused):\n            waits = True",
-        "elif isinstance(outcome, Paused):\n            waits = waits",
+        "elif isinstance(outcome, (Paused, NotStarted)):\n            waits = True",
+        "elif isinstance(outcome, (Paused, NotStarted)):\n            waits = waits",
         ("tests/core/test_pauses.py::test_what_stays_open",),
     ),
     Fault(
@@ -1187,6 +1187,18 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "outer.around.control if settings.control is None and outer is not None else settings.control",
         "settings.control",
         ("tests/runtime/test_drain.py::test_a_graph_inside_stops_at_its_own_barrier",),
+    ),
+    Fault(
+        "drain-of-the-queue",
+        "a run that is asked to stop starts the tasks that wait for a slot",
+        ATTEMPT,
+        "attempt",
+        "running.is_held_back(queued=queued)",
+        "False",
+        (
+            "tests/runtime/test_drain_within.py::test_tasks_that_wait_for_a_slot_do_not_begin",
+            "tests/savers/test_drained.py::test_what_finished_is_recorded_and_the_rest_runs_on_a_resume",
+        ),
     ),
     # ---- a task of the event loop, shared ---------------------------------------------------------------------------
     Fault(

@@ -124,8 +124,8 @@ async def test_a_drain_before_the_run() -> None:
 
 
 async def test_work_that_is_under_way_completes() -> None:
-    """1.25: all tasks of the superstep, and those that they schedule, are finished."""
-    control, ran = RunControl(), []
+    """1.25: all tasks of the superstep that have begun, and those that they schedule, are finished."""
+    control, ran, begun, everybody = RunControl(), [], [], anyio.Event()
 
     @task
     async def step(name: str) -> str:
@@ -134,8 +134,11 @@ async def test_work_that_is_under_way_completes() -> None:
         return name
 
     async def worker(name: str) -> State:
-        if name == "0":
+        begun.append(name)
+        if len(begun) == 3:
             control.request_drain()
+            everybody.set()
+        await everybody.wait()
         first = await step(f"{name}.1")
         return {"log": [first, await step(f"{name}.2")]}
 
