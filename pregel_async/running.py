@@ -167,6 +167,11 @@ class Runs(SyncFace[InputT, OutputT]):
         bound._live = Live()
         return bound
 
+    @property
+    def world(self) -> World:
+        """The port for clock, ids and randomness, as given to `compile(world=)`."""
+        return self._world
+
     # ---- the verbs ------------------------------------------------------------------------------------------------
 
     @overload

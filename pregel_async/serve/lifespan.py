@@ -42,9 +42,10 @@ def graph_lifespan(
         graphs: those that are served. Endpoints of them store their threads with the saver.
         saver: opened when the application starts and closed when it has ended: a saver, or what makes one, where the
             application is started more than once in a process. None where the graphs have savers of their own.
-        pick_up: on start, run on with threads whose last run was cut off by a crash or a shutdown, in the background:
-            True; or a function that gives, for a thread's id, arguments that the run needs again, such as
-            `{"context": ...}`, or None to leave it alone. Only runs that endpoints have started are picked up.
+        pick_up: resume threads whose last run was cut off by a crash or a shutdown, of this process or of another, in
+            the background: True; or a function that gives, for a thread's id, arguments that the run needs again, such
+            as `{"context": ...}`, or None to leave it alone. Looks for them on start, and every 10 seconds. Only runs
+            that endpoints have started are picked up.
         grace: seconds that runs have to get to their next barrier; then they are cancelled, and what their tasks had
             not finished runs again. Let the server wait longer (`uvicorn --timeout-graceful-shutdown`).
 

@@ -1,16 +1,19 @@
-"""Running on with what was cut off when the application last ended."""
+"""Resuming what was cut off: when the application last ended, or another process of it since."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, TypeAlias
 
 import anyio
+from anyio.abc import TaskGroup
 
-from checkpoint_savers.abc import PAGE, BaseCheckpointSaver
+from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import ThreadBusyError
+from checkpoint_savers.holding import CLAIM_SECONDS
+from checkpoint_savers.owner import is_live
 from checkpoint_savers.records import CheckpointId, Header
 
 from .._runtime.kept import read_kept
@@ -28,40 +31,74 @@ AT_ONCE = 8
 """Threads that are picked up at the same time."""
 
 
+LOOK_SECONDS = CLAIM_SECONDS / 3
+"""Time between two looks. A run whose process has died on another host waits for its lease to lapse, and then for the
+next look."""
+
+
 async def pick_up_all(service: Service, again: Again | None) -> None:
-    """Run on with all threads of a service that were cut off. Failures are logged: nobody waits for them."""
-    places = anyio.Semaphore(AT_ONCE)
-    try:
-        async with anyio.create_task_group() as group:
-            for saver in {id(each.checkpointer): each.checkpointer for each in service.graphs}.values():
-                if not isinstance(saver, BaseCheckpointSaver):
-                    continue
-                graphs = {graph.name: graph for graph in service.graphs if graph.checkpointer is saver}
-                async for header in _newest(saver):
-                    graph = graphs.get(header.metadata.get(GRAPH, ""))
-                    if graph is None or service.control.drain_requested:
-                        continue
-                    await places.acquire()
-                    group.start_soon(_pick_up, service, graph, header, again, places)
-    except Exception:  # it must not take the application with it
-        log.exception("the threads cannot be listed, so that none more is picked up")
+    """Resume the threads of a service that were cut off: now, and those that a later look finds, until it drains.
+
+    Other processes that serve the same threads come and go. One that dies leaves claims that lapse, and one that shuts
+    down releases its own. Failures are logged, as no caller waits for them.
+    """
+    slots = anyio.Semaphore(AT_ONCE)
+    savers = {id(each.checkpointer): each.checkpointer for each in service.graphs}.values()
+    looks = [_Look(service, saver, again, slots) for saver in savers if isinstance(saver, BaseCheckpointSaver)]
+    async with anyio.create_task_group() as group:
+        with anyio.CancelScope() as looking:
+            group.start_soon(_cancel_when_draining, service, looking)
+            while looks:
+                for look in looks:
+                    await look.start_what_it_finds(group)
+                await service.graphs[0].world.sleep(LOOK_SECONDS)
 
 
-async def _newest(saver: BaseCheckpointSaver) -> AsyncGenerator[Header, None]:
-    """The newest checkpoint of each thread's own graph."""
-    known: set[str] = set()
-    before: CheckpointId | None = None
-    size = PAGE
-    while True:
-        page = await saver.scan(None, "", before=before, limit=size)
-        for header in page:
-            if header.thread_id not in known:
-                known.add(header.thread_id)
-                yield header
-        if len(page) < size:
-            return
-        before = CheckpointId(page[-1].checkpoint_id + "\x01")  # again: copies of a thread have the same ids
-        size = PAGE + sum([header.checkpoint_id < before for header in page])
+async def _cancel_when_draining(service: Service, looking: anyio.CancelScope) -> None:
+    await service.draining.wait()
+    looking.cancel()
+
+
+class _Look:
+    """Looks for threads of one saver that were cut off, again and again; each costs what has changed since the last.
+
+    Args:
+        slots: for runs that are resumed at the same time.
+    """
+
+    def __init__(
+        self, service: Service, saver: BaseCheckpointSaver, again: Again | None, slots: anyio.Semaphore
+    ) -> None:
+        self._service = service
+        self._saver = saver
+        self._again = again
+        self._slots = slots
+        self._graphs = {graph.name: graph for graph in service.graphs if graph.checkpointer is saver}
+        self._seen: dict[str, tuple[int, CheckpointId | None]] = {}
+
+    async def start_what_it_finds(self, group: TaskGroup) -> None:
+        """Look once. A failure is logged: it must not take the application with it, and another look follows."""
+        found: dict[str, tuple[int, CheckpointId | None]] = {}
+        now = self._service.graphs[0].world.now()
+        try:
+            async with aclosing(self._saver.alist_threads()) as threads:
+                async for thread in threads:
+                    if thread.owner is not None and is_live(thread.owner, thread.expires_at, now=now):
+                        continue  # it runs, here or elsewhere. If it is cut off, a later look finds it changed
+                    found[thread.thread_id] = state = thread.epoch, thread.newest
+                    if self._seen.get(thread.thread_id) != state:
+                        await self._start(group, thread.thread_id)
+        except Exception:
+            log.exception("the threads cannot be listed, so that none more is picked up before the next look")
+        else:
+            self._seen = found
+
+    async def _start(self, group: TaskGroup, thread_id: str) -> None:
+        for newest in await self._saver.scan(thread_id, "", limit=1):
+            graph = self._graphs.get(newest.metadata.get(GRAPH, ""))
+            if graph is not None and not self._service.control.drain_requested:
+                await self._slots.acquire()
+                group.start_soon(_pick_up, self._service, graph, newest, self._again, self._slots)
 
 
 async def _was_dismissed(graph: Graph[Any, Any], thread_id: str, at: CheckpointId) -> bool:
@@ -75,7 +112,7 @@ async def _was_dismissed(graph: Graph[Any, Any], thread_id: str, at: CheckpointI
 
 
 async def _pick_up(
-    service: Service, graph: Graph[Any, Any], header: Header, again: Again | None, places: anyio.Semaphore
+    service: Service, graph: Graph[Any, Any], header: Header, again: Again | None, slots: anyio.Semaphore
 ) -> None:
     thread_id = header.thread_id
     try:
@@ -118,4 +155,4 @@ async def _pick_up(
     except Exception:
         log.exception("thread %r was picked up, and its run has failed", thread_id)
     finally:
-        places.release()
+        slots.release()

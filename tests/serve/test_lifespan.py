@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from browser import browsing
 from fastapi import FastAPI
@@ -16,11 +17,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from checkpoint_savers import InMemorySaver, SqliteSaver
-from checkpoint_savers.errors import SaverClosedError
+from checkpoint_savers.errors import SaverClosedError, StorageError
+from checkpoint_savers.holding import CLAIM_SECONDS
+from checkpoint_savers.records import Owner
 from pregel_async import Runtime
 from pregel_async.errors import ConfigError
 from pregel_async.serve import graph_endpoint, graph_lifespan, last_event_id, service_of, sse_response
 from pregel_async.serve.service import Service
+from pregel_async.testing import VirtualClock
 
 pytestmark = pytest.mark.anyio
 
@@ -331,6 +335,90 @@ async def test_what_a_run_needs_again() -> None:
     assert (state.values, state.next) in (({"log": ["held"]}, ("last",)), ({"log": ["held", "last"]}, ()))
     with pytest.raises(ConfigError, match="name"):
         graph_lifespan(asking().compile(name="a"), asking().compile(name="a"), pick_up=True)
+
+
+async def cut_off(browser: Any, gate: Gate, user: str, path: str = "/gated") -> None:
+    """Start a run, and end its request without a word, as a process that is killed does."""
+    gate.reached = anyio.Event()
+    exchange = browser.open(path, json=BODY, headers={"user": user})
+    await gate.reached.wait()
+    exchange.cut()
+    await exchange.over.wait()
+
+
+async def turns(count: int = 200) -> None:
+    for _ in range(count):
+        await anyio.lowlevel.checkpoint()
+
+
+class Looked(InMemorySaver):
+    """Counts what a look reads, and fails when it is asked to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scanned: list[Any] = []
+        self.looks = 0
+        self.fails = False
+
+    async def threads(self, **options: Any) -> Any:
+        self.looks += 1
+        if self.fails:
+            raise StorageError("the database is away")
+        return await super().threads(**options)
+
+    async def scan(self, thread_id: str | None, ns: str | None, **options: Any) -> Any:
+        self.scanned.append(thread_id)
+        return await super().scan(thread_id, ns, **options)
+
+
+async def test_what_another_process_leaves_is_picked_up_later(caplog: pytest.LogCaptureFixture) -> None:
+    """P6: a process that serves the same threads looks every third of a lease for what others have left: a run that was cut
+    off when its claim was released or has lapsed, and not while it runs there. A look that fails is followed by another,
+    and one reads what has changed only."""
+    clock, saver, gate = VirtualClock(autojump=None), Looked(), Gate()
+    graph = gated(gate).compile(name="gated", world=clock)
+    own = graph.with_checkpointer(saver)
+
+    async def look() -> None:
+        looks = saver.looks
+        while saver.looks == looks:
+            clock.advance(CLAIM_SECONDS / 3 if clock.sleepers else 0)
+            await anyio.lowlevel.checkpoint()
+        await turns()
+
+    async with browsing(application(Starlette, graph, saver=saver, pick_up=True)):
+        async with browsing(application(Starlette, graph, saver=saver)) as other:
+            await cut_off(other, gate, "ada")
+            await cut_off(other, gate, "bob")
+        elsewhere = Owner(host="elsewhere", boot="", pid=1, started="", run_id="1")
+        await saver.claim("bob", elsewhere, now=clock.now(), expires_at=clock.now() + CLAIM_SECONDS - 1)
+        gate.opened.set()
+        saver.fails = True
+        await look()
+        assert (await own.aget_state("ada")).next == ("held",)
+        assert "cannot be listed" in caplog.text
+        saver.fails = False
+        await look()
+        assert (await own.aget_state("ada")).next == ()
+        assert (await own.aget_state("bob")).next == ("held",), "it has a live claim"
+        await look()
+        assert (await own.aget_state("bob")).next == ()
+        await look()
+        saver.scanned.clear()
+        await look()
+        assert "ada" not in saver.scanned and "bob" not in saver.scanned
+    assert gate.passed == ["held", "held"]
+
+
+async def test_the_looks_end_with_the_application() -> None:
+    """A drain ends them at once: the application does not wait for the next."""
+    clock = VirtualClock(autojump=None)
+    graph = gated(Gate()).compile(name="gated", world=clock)
+    with anyio.fail_after(5):  # of 30 seconds' grace
+        async with browsing(application(Starlette, graph, saver=InMemorySaver(), pick_up=True)):
+            while not clock.sleepers:
+                await anyio.lowlevel.checkpoint()
+    assert not clock.sleepers
 
 
 async def test_a_saver_that_is_none() -> None:
