@@ -167,6 +167,33 @@ class UnknownTypeError(CorruptCheckpointError):
         self.advice = "Register it"
 
 
+class StoredTypeChangedError(CheckpointError):
+    """A stored object is whole, and its class as it is now does not take it. Nothing is damaged; nothing was changed.
+
+    Not a `CorruptCheckpointError`: no backup helps.
+
+    Attributes:
+        where: what was being read (a channel, an item).
+        tag: the name under which the type is stored.
+        type_name: the class that is registered under it.
+        field: the field or enum member that does not fit; None if the class's own code has refused the object.
+        reason: what does not fit.
+        advice: what to do.
+    """
+
+    def __init__(self, where: str, tag: str, type_name: str, field: str | None, reason: str, advice: str) -> None:
+        self.where = where
+        self.tag = tag
+        self.type_name = type_name
+        self.field = field
+        self.reason = reason
+        self.advice = advice
+        super().__init__(
+            f"{where}: a stored object of type {tag!r} {reason}: the class has changed since. "
+            f"Nothing is damaged: {advice}"
+        )
+
+
 class UnsupportedFormatError(CheckpointError):
     """The stored format is newer than this version of the package can read. It was neither read nor changed.
 

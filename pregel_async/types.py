@@ -296,6 +296,7 @@ class StateSnapshot:
 
     Raises:
         CorruptCheckpointError: (by any other attribute, of a listed snapshot) what is stored is damaged.
+        StoredTypeChangedError: (likewise) it holds an object that its class, as it is now, does not take.
         UnknownTypeError: (likewise) it holds a value of a type that the graph and the saver's codec do not know.
         GraphChangedError: (likewise) the graph's code does not fit it any more.
     """

@@ -7,11 +7,17 @@ from collections.abc import Callable, Iterable
 from pathlib import PurePath
 from typing import Any, Final, TypeVar
 
-from ..errors import CorruptCheckpointError, TypeRegistrationError, UnknownTypeError, UnstorableValueError
+from ..errors import (
+    CorruptCheckpointError,
+    StoredTypeChangedError,
+    TypeRegistrationError,
+    UnknownTypeError,
+    UnstorableValueError,
+)
 from . import canonical, containers, scalars
 from .annotations import classes, fields, is_typed_dict
 from .canonical import CanonicalWriter, is_canonical
-from .reading import Loader, Makes, UnknownTag
+from .reading import Changed, Loader, Makes, Misfit, UnknownTag
 from .registered import CustomShape, Registered, explain, full_name, shape_of
 from .runtime_types import RUNTIME_READERS, TolerantTags
 from .shape import Shape
@@ -120,7 +126,8 @@ class Codec:
 
         Args:
             encode: makes of an object something else that can be stored.
-            decode: makes the object of that again; exactly of this class. Whatever it raises means damaged bytes.
+            decode: makes the object of that again; exactly of this class. Whatever it raises means that the class has
+                changed since.
             tag, aliases: as in `with_types`.
 
         Raises:
@@ -209,8 +216,8 @@ class Codec:
         """The value of bytes that `encode` returned.
 
         Raises:
-            CorruptCheckpointError: the bytes are damaged; or the class of a stored object has changed so that it
-                cannot be made any more.
+            CorruptCheckpointError: the bytes are damaged.
+            StoredTypeChangedError: the class of a stored object has changed, and does not take what is stored.
             UnknownTypeError: an object of a type is stored that this codec does not know (a CorruptCheckpointError).
         """
         return self._decoded(self._loader, data, channel)
@@ -228,6 +235,8 @@ class Codec:
     def _decoded(self, loader: Loader, data: bytes | memoryview, channel: str) -> object:
         try:
             return loader.any(data)
+        except Changed as changed:
+            raise _changed_error(f"channel {channel!r}", changed) from changed.__cause__
         except UnknownTag as unknown:
             raise UnknownTypeError(f"channel {channel!r}", unknown.tag) from None
         except MemoryError:
@@ -242,6 +251,16 @@ class Codec:
 
     def __repr__(self) -> str:
         return f"<Codec with {', '.join(self._tags) or 'no registered types'}>"
+
+
+def _changed_error(where: str, changed: Changed) -> StoredTypeChangedError:
+    tag, name, why = changed.tag, changed.type_name, changed.__cause__
+    short = name.rpartition(".")[2]
+    own = f"say how to make objects of what is stored, Codec().with_type({short}, tag={tag!r}, encode=..., decode=...)"
+    if isinstance(why, Misfit):
+        return StoredTypeChangedError(where, tag, name, why.name, why.reason, f"{why.advice}, or {own}.")
+    reason = f"does not fit {name} ({type(why).__name__}: {why})"
+    return StoredTypeChangedError(where, tag, name, None, reason, f"{own}.")
 
 
 def _packed(value: object, is_ready: Callable[[object], bool], quick: Writer, careful: Writer, channel: str) -> bytes:

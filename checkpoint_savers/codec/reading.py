@@ -18,6 +18,36 @@ class Damaged(Exception):
     """These bytes are of no value. Any other exception while reading means the same."""
 
 
+class Misfit(Exception):
+    """A class as it is now does not take a part of a stored object.
+
+    Attributes:
+        name: the field or enum member.
+        reason: what does not fit, of "a stored object".
+        advice: what to do.
+    """
+
+    def __init__(self, name: str, reason: str, advice: str) -> None:
+        super().__init__(name, reason, advice)
+        self.name = name
+        self.reason = reason
+        self.advice = advice
+
+
+class Changed(Exception):
+    """A registered class does not take what is stored of one of its objects; the cause says why.
+
+    Attributes:
+        tag: the name that is stored.
+        type_name: the class, qualified by its module.
+    """
+
+    def __init__(self, tag: str, type_name: str) -> None:
+        super().__init__(tag, type_name)
+        self.tag = tag
+        self.type_name = type_name
+
+
 class UnknownTag(Exception):
     """A value of a registered type whose tag this codec does not know."""
 

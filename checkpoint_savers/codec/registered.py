@@ -13,7 +13,7 @@ from msgspec import Struct
 from . import codes
 from .annotations import has
 from .fielded import DataclassShape, ModelShape, NamedTupleShape, struct_shape
-from .reading import Damaged
+from .reading import Changed, Damaged, Misfit
 from .shape import HEAP_TYPE, Rest, Shape, mapping
 from .writing import Refused, Writer, enter, ext, pack
 
@@ -45,10 +45,20 @@ class Registered:
         return ext(codes.REGISTERED, payload)
 
     def make(self, state: object, rest: object) -> object:
-        """The object of what was decoded."""
-        value = self.shape.make(state)
-        if rest is not None and self.shape.rest is not None:
-            self.shape.rest.give(value, mapping(rest))
+        """The object of what was decoded. Raises `Changed`.
+
+        What was decoded has been whole: frames are checked before, and damage in the parts of an object shows before
+        the object is made. So whatever the class raises here is about the class, and no backup would help.
+        """
+        more = None if rest is None or self.shape.rest is None else mapping(rest)
+        try:
+            value = self.shape.make(state)
+            if more is not None and self.shape.rest is not None:
+                self.shape.rest.give(value, more)
+        except (MemoryError, RecursionError):
+            raise  # they say nothing about the class
+        except Exception as error:
+            raise Changed(self.tag, full_name(self.shape.cls)) from error
         return value
 
 
@@ -120,7 +130,8 @@ class _EnumShape(Shape):
 
     def make(self, state: object) -> object:
         if state not in self._members:
-            raise Damaged(f"{self.cls.__qualname__} has no member {state!r}")
+            reason = f"is member {state!r}, which {self.cls.__qualname__} does not have now"
+            raise Misfit(str(state), reason, f"keep the old name in the class, as an alias of a member ({state} = ...)")
         return self._members[state]
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from types import MemberDescriptorType
 from typing import Any, Final, cast
 
-from .reading import Damaged
+from .reading import Damaged, Misfit
 from .writing import Refused, Writer
 
 HEAP_TYPE: Final = 1 << 9
@@ -45,7 +45,7 @@ class Shape(ABC):
 
     @abstractmethod
     def make(self, state: object) -> object:
-        """The object of what was encoded. Whatever it raises means that the bytes are damaged."""
+        """The object of what was encoded. Whatever it raises means that the class has changed since."""
 
 
 class Rest:
@@ -104,7 +104,7 @@ def present(value: object, names: Collection[str]) -> dict[str, object]:
 
 
 def filled(cls: type, names: Mapping[str, Default | None], state: object) -> Mapping[str, object]:
-    """The stored fields that a class has now, with defaults for those that were not stored."""
+    """The stored fields that a class has now, with defaults for those that were not stored. Raises `Misfit`."""
     stored = mapping(state)
     if stored.keys() == names.keys():
         return stored
@@ -115,7 +115,8 @@ def filled(cls: type, names: Mapping[str, Default | None], state: object) -> Map
         elif default is not None:
             out[name] = default()
         else:
-            raise Damaged(f"{cls.__qualname__} needs a field {name!r} now, and none is stored: give it a default")
+            reason = f"lacks field {name!r}, which {cls.__qualname__} needs now"
+            raise Misfit(name, reason, "give the field a default")
     return out
 
 

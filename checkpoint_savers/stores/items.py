@@ -16,6 +16,7 @@ from ..codec import Codec, seal, unseal
 from ..errors import (
     CheckpointError,
     CorruptCheckpointError,
+    StoredTypeChangedError,
     UnknownTypeError,
     UnstorableItemError,
     UnstorableValueError,
@@ -53,6 +54,7 @@ def item_of(row: Row, codec: Codec, kind: type[ItemT]) -> ItemT:
 
     Raises:
         CorruptCheckpointError: the row is damaged, or another item's.
+        StoredTypeChangedError: the class of an object in the value does not take it.
         UnknownTypeError: the codec does not know a type in the value.
         UnsupportedFormatError: a later version has written it.
     """
@@ -72,6 +74,9 @@ def item_of(row: Row, codec: Codec, kind: type[ItemT]) -> ItemT:
         value = codec.decode(body[len(head) :], channel=where)
     except UnknownTypeError as error:
         raise UnknownTypeError(where, error.tag) from None
+    except StoredTypeChangedError as error:
+        facts = (error.tag, error.type_name, error.field, error.reason, error.advice)
+        raise StoredTypeChangedError(where, *facts) from error.__cause__
     except CorruptCheckpointError as error:
         raise CorruptCheckpointError(where, error.reason, error.advice) from error.__cause__
     if not isinstance(value, dict):

@@ -12,7 +12,7 @@ from typing import Any, get_origin
 
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.entries import SENDS
-from checkpoint_savers.errors import UnknownTypeError
+from checkpoint_savers.errors import StoredTypeChangedError, UnknownTypeError
 from checkpoint_savers.growth import data_of, decode
 from checkpoint_savers.ledger import State
 
@@ -50,6 +50,7 @@ def restore(program: Program, state: State, step: int, codec: Codec, *, thread_i
 
     Raises:
         GraphChangedError: a channel's kind or type has changed, or a task is pending of a node that is no more.
+        StoredTypeChangedError: the class of a stored object does not take it.
         CorruptCheckpointError: a value cannot be decoded.
     """
     stored: dict[str, Any] = {}
@@ -74,7 +75,7 @@ def restore(program: Program, state: State, step: int, codec: Codec, *, thread_i
             raise GraphChangedError(thread_id, name, reason)
         try:
             value = decode(data, codec, channel=name)  # owned: whoever is shown it gets a copy
-        except UnknownTypeError as error:
+        except (StoredTypeChangedError, UnknownTypeError) as error:
             error.add_note(f"channel {name!r} of thread {thread_id!r} holds it")
             raise
         if type(channel) is LastValue and not kind.endswith(UNFIT) and not fits(channel.typ, value):

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import structs
 
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.errors import CorruptCheckpointError, UnstorableValueError
+from checkpoint_savers.errors import CorruptCheckpointError, StoredTypeChangedError, UnstorableValueError
 
 from .._core.program import Node, Write
 from .._core.task import Failed, Finished, Settled, Task
@@ -131,7 +131,7 @@ class Results:
         """The writes; None when they were made by code that is no more."""
         try:
             return [(name, self._codec.decode(value, channel=name)) for name, value in _decode(data)]
-        except (CorruptCheckpointError, msgspec.MsgspecError):
+        except (CorruptCheckpointError, StoredTypeChangedError, msgspec.MsgspecError):
             return None  # a cache is not data: it is computed again
 
 

@@ -29,6 +29,7 @@ from ..errors import (
     RecordedFailureError,
     RunCancelledError,
     StorageError,
+    StoredTypeChangedError,
     SubgraphNotFoundError,
     ThreadBusyError,
 )
@@ -81,6 +82,7 @@ _OWN_WORDS: tuple[tuple[type[Exception], int], ...] = (
 _OTHER_WORDS: tuple[tuple[type[Exception], int, str], ...] = (
     (ThreadBusyError, 409, "the thread is in use by another run: wait for its end, or come back to it"),
     (GraphChangedError, 409, "the thread was stored by another version of this service: start a new one"),
+    (StoredTypeChangedError, 409, "the thread was stored by another version of this service: start a new one"),
     (RunCancelledError, 409, "the run was cancelled"),
     (BudgetExceededError, 500, "the run has spent what it may, and has stopped; it is stored"),
     (StorageError, 503, "what keeps the threads does not answer: try again soon"),

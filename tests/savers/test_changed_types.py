@@ -1,0 +1,157 @@
+"""P11, P15: a stored object that its class, as it is now, does not take is told from damage."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, TypedDict
+
+import msgspec
+import pydantic
+import pytest
+from upkeep_graphs import opened
+
+from checkpoint_savers import BaseCheckpointSaver, Codec
+from checkpoint_savers.caches import InMemoryCache
+from checkpoint_savers.codec.frame import seal, unseal
+from checkpoint_savers.errors import CorruptCheckpointError, StoredTypeChangedError
+from checkpoint_savers.stores import SqliteStore
+from pregel_async import START, CachePolicy, StateGraph
+from pregel_async.errors import PregelError
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BaseCheckpointSaver]:
+    async with opened(request.param, tmp_path) as saver:
+        yield saver
+
+
+def item(*fields: Any) -> Any:
+    """A class `Item` of this module, of one version or another."""
+    return dataclasses.make_dataclass("Item", fields, namespace={"__module__": __name__})
+
+
+Then = item(("name", str))
+Now = item(("name", str), ("vat", int))
+Fixed = item(("name", str), ("vat", int, dataclasses.field(default=19)))
+
+
+def graph(cls: Any, saver: Any, **settings: Any) -> Any:
+    schema: Any = TypedDict("schema", {"items": list[cls], "n": int}, total=False)
+    made: Any = StateGraph(schema).add_node("count", lambda state: {"n": len(state["items"])})
+    return made.add_edge(START, "count").compile(saver, blocking=False, **settings)
+
+
+async def test_a_changed_nested_class(saver: BaseCheckpointSaver) -> None:
+    """P15: reading and running name the class, the field, the key, the thread and what to do; nothing is changed, and a
+    default or functions of the user's own let the thread go on."""
+    old = graph(Then, saver)
+    await old.ainvoke({"items": [Then("pen")]}, "t")
+    new = graph(Now, saver)
+    with pytest.raises(StoredTypeChangedError) as raised:
+        await new.aget_state("t")
+    error = raised.value
+    assert (error.field, error.type_name, error.tag) == ("vat", f"{__name__}.Item", f"{__name__}.Item")
+    assert str(error).startswith(
+        f"channel 'items': a stored object of type '{__name__}.Item' lacks field 'vat', which Item needs now: the class "
+        "has changed since. Nothing is damaged: give the field a default, or say how to make objects of what is stored"
+    )
+    assert error.__notes__ == ["channel 'items' of thread 't' holds it"]
+    assert isinstance(error, PregelError) and not isinstance(error, CorruptCheckpointError)
+    with pytest.raises(StoredTypeChangedError):
+        await new.ainvoke({"items": []}, "t")
+    history = [state async for state in new.aget_state_history("t")]
+    with pytest.raises(StoredTypeChangedError):
+        _ = history[0].values
+    assert (await old.aget_state("t")).values["items"] == [Then("pen")]
+    assert (await graph(Fixed, saver).ainvoke({"n": 0}, "t"))["items"] == [Fixed("pen", 19)]
+
+
+@pytest.mark.one_loop
+async def test_a_cached_result_of_another_version_is_computed_again() -> None:
+    """P15: a cache is no data: a kept result that its class does not take is computed again."""
+    cache, ran = InMemoryCache(), list[str]()
+
+    def makes(cls: Any, *values: Any) -> Any:
+        def node(state: Any) -> Any:
+            ran.append(cls.__name__)
+            return {"item": cls(*values)}
+
+        schema: Any = TypedDict("schema", {"item": cls, "n": int}, total=False)
+        made: Any = StateGraph(schema).add_node("node", node, cache_policy=CachePolicy(key_func=lambda state: "k"))
+        return made.add_edge(START, "node").compile(cache=cache, blocking=False)
+
+    await makes(Then, "pen").ainvoke({"n": 1})
+    assert (await makes(Now, "pen", 7).ainvoke({"n": 1}))["item"] == Now("pen", 7)
+    assert ran == ["Item", "Item"]
+
+
+@pytest.mark.one_loop
+async def test_an_item_of_a_store(tmp_path: Path) -> None:
+    """P15: items of stores too; the error names the item."""
+    path = tmp_path / "items.db"
+    async with SqliteStore.from_conn_string(path, codec=Codec().with_types(Then)) as store:
+        await store.aput(("a",), "k", {"item": Then("pen")})
+    async with SqliteStore.from_conn_string(path, codec=Codec().with_types(Now)) as store:
+        with pytest.raises(StoredTypeChangedError, match=r"item 'k' of namespace \('a',\): a stored object .* 'vat'"):
+            await store.aget(("a",), "k")
+
+
+def again(cls: Any, other: Any, value: Any) -> Any:
+    """What a codec that has another class under the tag makes of a value."""
+    data = Codec().with_types(cls, tag="T").encode(value, channel="k")
+    return Codec().with_types(other, tag="T").decode(data, channel="k")
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+class Struct(msgspec.Struct):
+    name: str
+
+
+class Model(pydantic.BaseModel):
+    name: str
+
+
+def test_which_class_and_which_part() -> None:
+    """P15: fields, members, classes of another kind, and what a function of the user's raises; each with what to do."""
+    with pytest.raises(StoredTypeChangedError, match="is member 'RED'.*keep the old name.*an alias") as raised:
+        again(Color, enum.Enum("Color", ["BLUE"]), Color.RED)
+    assert raised.value.field == "RED"
+    for one, other, value in [(Then, Color, Then("a")), (Struct, Model, Struct("a")), (Color, Struct, Color.RED)]:
+        with pytest.raises(StoredTypeChangedError, match="does not fit .*with_type"):
+            again(one, other, value)
+
+    def decode(state: Any) -> Any:
+        return Now(**state)
+
+    stored = Codec().with_types(Then, tag="T").encode(Then("pen"), channel="k")
+    with pytest.raises(StoredTypeChangedError, match="'vat'") as caught:
+        Codec().with_type(Now, tag="T", encode=dataclasses.asdict, decode=decode).decode(stored, channel="k")
+    assert (caught.value.field, type(caught.value.__cause__)) == (None, TypeError)
+    upcast = Codec().with_type(Now, tag="T", encode=dataclasses.asdict, decode=lambda state: decode({"vat": 7} | state))
+    assert upcast.decode(stored, channel="k") == Now("pen", 7)
+
+
+def test_damage_is_still_damage() -> None:
+    """P11: no byte of a frame can be changed so that damage looks like a changed class."""
+    frame = seal(Codec().with_types(Then, tag="T").encode([Then("pen"), "x" * 20], channel="k"))
+    now = Codec().with_types(Now, tag="T")
+    with pytest.raises(StoredTypeChangedError):
+        now.decode(unseal(frame, "it"), channel="k")
+    for place in range(len(frame)):
+        for bit in (1, 16, 128):
+            damaged = bytearray(frame)
+            damaged[place] ^= bit
+            with pytest.raises(PregelError) as raised:
+                now.decode(unseal(bytes(damaged), "it"), channel="k")
+            assert not isinstance(raised.value, StoredTypeChangedError)
+    for size in range(len(frame)):
+        with pytest.raises(CorruptCheckpointError):
+            now.decode(unseal(frame[:size], "it"), channel="k")
