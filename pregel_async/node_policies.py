@@ -10,6 +10,8 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 
+from checkpoint_savers.durations import read_seconds
+
 from ._core.program import Flavour
 from .errors import GraphValidationError
 from .policies import CachePolicy, OnTimeout, RetryPolicy, TimeoutPolicy, retry_policies, timeout_policy
@@ -125,12 +127,11 @@ def node_policies(
 def seconds_of(
     name: str, given: float | timedelta | None, refusal: type[Exception] = GraphValidationError
 ) -> float | None:
-    """A time in seconds. Raises `refusal` for what is none."""
+    """Return a length of time in seconds; None for None. Raises `refusal` for what is none."""
     try:
-        policy = None if given is None else TimeoutPolicy(run_timeout=given)
+        return None if given is None else read_seconds(name, given)
     except (TypeError, ValueError) as error:
-        raise refusal(str(error).replace("run_timeout", name)) from error
-    return None if policy is None else policy.run_seconds
+        raise refusal(str(error)) from error
 
 
 def _check_importable(call: Callable[..., Any], what: str, *, decorated: bool) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence, Set
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
+from msgspec.structs import force_setattr
 
+from checkpoint_savers.durations import read_number, read_seconds
 from checkpoint_savers.errors import PregelError
 
 __all__ = [
@@ -148,9 +149,10 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     retry_on: RetryOn = default_retry_on
 
     def __post_init__(self) -> None:
-        _positive("initial_interval", self.initial_interval, least=0)
-        _positive("backoff_factor", self.backoff_factor, least=1)
-        _positive("max_interval", self.max_interval, least=0)
+        for name, least in (("initial_interval", 0), ("backoff_factor", 1), ("max_interval", 0)):
+            number = read_number(name, getattr(self, name))
+            if number < least:
+                raise ValueError(f"{name} is at least {least}, not {number!r}")
         if type(self.max_attempts) is not int:
             raise TypeError(f"max_attempts is a whole number, not {self.max_attempts!r}")
         if self.max_attempts < 1:
@@ -213,14 +215,14 @@ class TimeoutPolicy(msgspec.Struct, frozen=True, kw_only=True):
     reader of a stream) do not count.
 
     Attributes:
-        run_timeout: seconds from the attempt's beginning, or a timedelta.
-        idle_timeout: seconds without a sign of life, or a timedelta.
+        run_timeout: seconds from the attempt's beginning, or a timedelta. What is kept of it is seconds.
+        idle_timeout: seconds without a sign of life, or a timedelta. What is kept of it is seconds.
         refresh_on: what a sign of life is: "auto": a chunk or message that the node writes to the stream, a task or a
             graph that it calls, whatever those show in turn, a node that begins in such a graph, and
             `runtime.heartbeat()`; "heartbeat": that alone.
 
     Raises:
-        ValueError, TypeError: a time that is not positive, or no time; or neither is given.
+        ValueError, TypeError: a time that is not positive and finite, or no time; or neither is given.
     """
 
     run_timeout: float | timedelta | None = None
@@ -229,7 +231,9 @@ class TimeoutPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in ("run_timeout", "idle_timeout"):
-            _seconds(name, getattr(self, name))
+            given = getattr(self, name)
+            if given is not None:
+                force_setattr(self, name, read_seconds(name, given))
         if self.run_timeout is None and self.idle_timeout is None:
             raise ValueError("a TimeoutPolicy has a run_timeout, an idle_timeout, or both")
         if self.refresh_on not in ("auto", "heartbeat"):
@@ -237,11 +241,11 @@ class TimeoutPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def run_seconds(self) -> float | None:
-        return _seconds("run_timeout", self.run_timeout)
+        return cast("float | None", self.run_timeout)
 
     @property
     def idle_seconds(self) -> float | None:
-        return _seconds("idle_timeout", self.idle_timeout)
+        return cast("float | None", self.idle_timeout)
 
 
 def timeout_policy(given: object) -> TimeoutPolicy | None:
@@ -260,20 +264,24 @@ class CachePolicy(msgspec.Struct, frozen=True, kw_only=True):
         key_func: makes of the input (of a task: of its arguments) what it is known by: text, bytes, or any value that
             could be stored; by default the input itself, in a canonical encoding. What the node looks at besides, its
             context say, is not in the key.
-        ttl: seconds for which it is kept; None for ever.
+        ttl: seconds for which it is kept, or a timedelta; None for ever. What is kept of it is seconds.
 
     Raises:
-        ValueError, TypeError: a ttl that is not positive, or a key_func that cannot be called.
+        ValueError, TypeError: a ttl that is not positive and finite, or no time; or a key_func that cannot be called.
     """
 
     key_func: Callable[..., Any] | None = None
-    ttl: float | None = None
+    ttl: float | timedelta | None = None
 
     def __post_init__(self) -> None:
         if self.key_func is not None and not callable(self.key_func):
             raise TypeError(f"key_func is a function of the node's input, not {self.key_func!r}")
         if self.ttl is not None:
-            _seconds("ttl", self.ttl)
+            force_setattr(self, "ttl", read_seconds("ttl", self.ttl))
+
+    @property
+    def ttl_seconds(self) -> float | None:
+        return cast("float | None", self.ttl)
 
 
 class Collect(msgspec.Struct, frozen=True):
@@ -324,21 +332,3 @@ def check_amount(what: str, amount: object) -> int | Decimal:
     if not (isinstance(amount, int) or amount.is_finite()) or amount < 0:
         raise ValueError(f"{what} is not below zero, and finite, not {amount!r}")
     return amount
-
-
-def _positive(name: str, value: object, *, least: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} is a number, not {value!r}")
-    if not math.isfinite(value) or value < least:
-        raise ValueError(f"{name} is at least {least} and finite, not {value!r}")
-
-
-def _seconds(name: str, value: object) -> float | None:
-    if value is None:
-        return None
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise TypeError(f"{name} is a number of seconds or a timedelta, not {value!r}")
-    if not math.isfinite(seconds) or seconds <= 0:
-        raise ValueError(f"{name} is more than zero and finite, not {value!r}")
-    return float(seconds)

@@ -21,6 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias, cast
 
+from ..durations import read_seconds
 from .flights import Flights
 
 Namespace: TypeAlias = tuple[str, ...]
@@ -125,9 +126,7 @@ def _entry(key: FullKey, value: bytes, ttl: float | None, now: float) -> Entry:
         raise TypeError(f"a cache keeps bytes, not {type(value).__name__} (for the key {key!r})")
     if ttl is None:
         return Entry(value, math.inf)
-    if not 0 < ttl < math.inf:
-        raise ValueError(f"a ttl is seconds, more than 0, or None, not {ttl!r} (for the key {key!r})")
-    return Entry(value, now + ttl)
+    return Entry(value, now + read_seconds(f"the ttl of the key {key!r}", ttl))
 
 
 def _is_namespace(value: object) -> bool:

@@ -165,7 +165,7 @@ class Expiry(StoreSuite):
         assert await store.asweep_ttl() == 0
         assert await keys(store) == ["c"]
 
-    @pytest.mark.parametrize("ttl", [0, -1, math.inf, math.nan, "1", True, [1]], ids=repr)
+    @pytest.mark.parametrize("ttl", [0, -1, math.inf, math.nan, 10**400, "1", True, [1]], ids=lambda ttl: repr(ttl)[:9])
     async def test_what_is_no_ttl(self, open_store: OpenStore, clock: Clock, store: BaseStore, ttl: Any) -> None:
         """Minutes, more than none, and finite."""
         with pytest.raises((TypeError, ValueError)):

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import anyio
 
+from ..durations import LONGEST_LOCK_WAIT, read_seconds
 from ..errors import SaverClosedError
 from ..opening import OpenedAsync
 from . import schema as tables
@@ -43,16 +44,18 @@ class Connected(OpenedAsync):
         busy_timeout: float,
         reconnect_timeout: float,
     ) -> str:
-        """Take the arguments that both have. The schema's name as statements have it. Raises `ValueError`."""
-        if not busy_timeout >= 0 or not reconnect_timeout >= 0:
-            raise ValueError("busy_timeout and reconnect_timeout are seconds, 0 or more")
+        """Take the arguments that both have. The schema's name as statements have it.
+
+        Raises:
+            ValueError, TypeError
+        """
         if pool_size < 1:
             raise ValueError("pool_size is 1 or more")
         quoted = tables.quoted(schema)
         self.schema = schema
-        self.busy_timeout = busy_timeout
-        self.reconnect_timeout = reconnect_timeout
-        self._source = Source(conn, schema=schema, pool_size=pool_size, reconnect_timeout=reconnect_timeout)
+        self.busy_timeout = min(read_seconds("busy_timeout", busy_timeout, zero=True), LONGEST_LOCK_WAIT)
+        self.reconnect_timeout = read_seconds("reconnect_timeout", reconnect_timeout, zero=True, endless=True)
+        self._source = Source(conn, schema=schema, pool_size=pool_size, reconnect_timeout=self.reconnect_timeout)
         self._sets_up = setup
         return quoted
 

@@ -116,7 +116,7 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
         self._reading = Reading(quoted)
         self._writing = Writing(quoted, schema)
         self._claiming = Claiming(quoted)
-        self._upkeep = Upkeep(quoted, schema, busy_timeout)
+        self._upkeep = Upkeep(quoted, schema, self.busy_timeout)
         self._open: Opened | None = None
         self._number = 0
         self._taken: dict[tuple[str, str], Claim] = {}  # by thread and run: taken here, not given up yet

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import anyio
 
+from ..durations import LONGEST_LOCK_WAIT, read_seconds
 from ..errors import CheckpointError, SaverClosedError
 from ..opening import OpenedAsync
 from .worker import Job, Maker, Worker
@@ -33,11 +34,9 @@ class Connected(OpenedAsync):
     def _have(self, path: str | os.PathLike[str], busy_timeout: float, synchronous: str = "FULL") -> None:
         if synchronous not in ("FULL", "NORMAL"):
             raise ValueError(f"synchronous is 'FULL' or 'NORMAL', not {synchronous!r}")
-        if not busy_timeout >= 0:
-            raise ValueError(f"busy_timeout is seconds, 0 or more, not {busy_timeout!r}")
+        self.busy_timeout = min(read_seconds("busy_timeout", busy_timeout, zero=True), LONGEST_LOCK_WAIT)
         self.path = os.fspath(path)
         self._is_uri = isinstance(path, str) and path.startswith("file:")
-        self.busy_timeout = busy_timeout
 
     async def _connect(
         self,

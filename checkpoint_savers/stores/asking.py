@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from ..codec import Codec
+from ..durations import read_number
 from ..errors import VectorSearchError
 from .gathering import Ask
 from .items import captured, frame_of, item_of, namespace_of
@@ -169,11 +170,9 @@ def _refresh(given: object, lifetimes: Lifetimes) -> bool:
 def _seconds(name: str, minutes: object) -> float | None:
     if minutes is None:
         return None
-    if not isinstance(minutes, int | float) or isinstance(minutes, bool):
-        raise TypeError(f"{name} is minutes or None, not {minutes!r}")
-    seconds = minutes * 60.0
+    seconds = read_number(name, minutes, "a number of minutes or None") * 60.0
     if not 0 < seconds < math.inf:
-        raise ValueError(f"{name} is minutes, more than 0 and finite, not {minutes!r}")
+        raise ValueError(f"{name} is a number of minutes, more than 0 and finite, not {minutes!r}")
     return seconds
 
 

@@ -82,7 +82,7 @@ class PostgresStore(Connected, BaseStore):
             busy_timeout=busy_timeout,
             reconnect_timeout=reconnect_timeout,
         )
-        self._rows = Rows(quoted, self._source.name, busy_timeout)
+        self._rows = Rows(quoted, self._source.name, self.busy_timeout)
 
     @classmethod
     def from_conn_string(

@@ -87,7 +87,7 @@ class Results:
                 error.add_note(f"written by node {node.name!r}, superstep {task.step}, which has a cache policy")
                 computed = Failed(error)
                 return None
-            await self.cache.aset({key: (made, policy.ttl)})
+            await self.cache.aset({key: (made, policy.ttl_seconds)})
             return made
 
         shared, _ = await self.cache.flights.share(key, compute_once)

@@ -309,7 +309,10 @@ def _age(text: str) -> timedelta:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
     if found is None:
         raise UsageError(f"--max-age is a number and a unit, as in 30d, 12h, 45m or 10s; not {text!r}")
-    return timedelta(seconds=float(found[1]) * UNITS[found[2]])
+    try:
+        return timedelta(seconds=float(found[1]) * UNITS[found[2]])
+    except OverflowError as error:
+        raise UsageError(f"--max-age {text} is more than {timedelta.max.days} days") from error
 
 
 def _confirm(question: str, yes: bool) -> None:

@@ -14,7 +14,7 @@ from .._runtime.loops import alone
 from ..compiled import Graph
 from ..errors import ConfigError
 from .pick_up import Again, pick_up_all
-from .service import KEY, Service
+from .service import KEY, Service, check_grace
 from .signals import on_exit_signal
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[dict[str, Any]]]
@@ -50,9 +50,11 @@ def graph_lifespan(
             not finished runs again. Let the server wait longer (`uvicorn --timeout-graceful-shutdown`).
 
     Raises:
-        ConfigError: several graphs have one name, so that it cannot be told whose thread is to be picked up; or a graph
-            whose threads are to be has no saver; or, when the application starts, `saver` is none.
+        ConfigError: `grace` is no number of seconds, 0 or more; or several graphs have one name, so that it cannot be
+            told whose thread is to be picked up; or a graph whose threads are to be has no saver; or, when the
+            application starts, `saver` is none.
     """
+    grace = check_grace(grace)
     names = [graph.name for graph in graphs]
     if pick_up and len(set(names)) < len(names):
         raise ConfigError("graphs whose threads are picked up have names of their own: compile(name=...)")

@@ -9,6 +9,7 @@ import anyio
 from starlette.requests import HTTPConnection
 
 from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.durations import read_seconds
 
 from ..compiled import Graph
 from ..errors import ConfigError
@@ -35,7 +36,7 @@ class Service:
     ) -> None:
         self.control = RunControl()
         self.draining = anyio.Event()
-        self.grace = grace
+        self.grace = check_grace(grace)
         self._bound = {
             id(graph): (graph, graph if saver is None else graph.with_checkpointer(saver)) for graph in graphs
         }
@@ -54,6 +55,14 @@ class Service:
         """Let all runs stop at their next barrier, and take no new ones. On the event loop."""
         self.control.request_drain(reason)
         self.draining.set()
+
+
+def check_grace(grace: object) -> float:
+    """Return the time that runs have to reach a barrier, in seconds. Raises `ConfigError`."""
+    try:
+        return read_seconds("grace", grace, zero=True, endless=True)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(str(error)) from error
 
 
 def find_service(connection: HTTPConnection) -> Service | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import random
 import sys
 import threading
@@ -12,6 +11,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 import anyio.lowlevel
+
+from checkpoint_savers.durations import read_seconds
 
 from .._runtime.loops import Event, loop, on_asyncio
 
@@ -46,9 +47,7 @@ class VirtualClock:
     """
 
     def __init__(self, *, start: float = START, seed: int = 0, autojump: float | None = 0.0) -> None:
-        if autojump is not None and not (math.isfinite(autojump) and autojump >= 0):
-            raise ValueError(f"autojump is a number of seconds from 0 on, or None, not {autojump!r}")
-        self.autojump = autojump
+        self.autojump = None if autojump is None else read_seconds("autojump", autojump, zero=True)
         self._start = start
         self._passed = 0.0
         self._random = random.Random(seed)
@@ -107,10 +106,9 @@ class VirtualClock:
 
         Raises:
             ValueError: time does not go back.
+            TypeError: `seconds` is neither a number nor a timedelta.
         """
-        if not seconds >= 0:
-            raise ValueError(f"time goes forward: advance({seconds!r}) would not")
-        self._advance_to(self._passed + seconds)
+        self._advance_to(self._passed + read_seconds("time goes forward: what advance() takes", seconds, zero=True))
 
     def _advance_to(self, moment: float) -> None:
         with self._lock:

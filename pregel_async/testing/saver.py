@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from checkpoint_savers.abc import PAGE, BaseCheckpointSaver
+from checkpoint_savers.durations import read_seconds
 from checkpoint_savers.errors import StorageError
 from checkpoint_savers.records import (
     Chain,
@@ -168,8 +169,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.at < 1 or self.operations < 1:
             raise ValueError(f"operations are counted from 1: at={self.at!r}, operations={self.operations!r}")
-        if not self.seconds >= 0:
-            raise ValueError(f"seconds is a number from 0 on, not {self.seconds!r}")
+        read_seconds("seconds", self.seconds, zero=True)
 
     def __str__(self) -> str:
         what = {"fail": "fails", "lose": f"fails {self.operations} times", "crash": "kills the process"}

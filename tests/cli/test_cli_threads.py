@@ -64,6 +64,7 @@ def test_pruning(call: Any) -> None:
     before = call("history", "--thread", "a", "--json").out
     assert call("threads", "prune").code == 2
     assert call("threads", "prune", "--keep", "1", "--max-age", "tomorrow").code == 2
+    assert call("threads", "prune", "--keep", "1", "--max-age", "9999999999d").code == 2
     refused = call("threads", "prune", "--keep", "1")
     assert refused.code == 2
     assert "--yes" in refused.err

@@ -14,7 +14,7 @@ import pytest
 from pregel_async import START, NodeBuilder, Pregel, Send, StateGraph, entrypoint, task
 from pregel_async.channels import LastValue
 from pregel_async.errors import ConfigError, GraphValidationError, NodeError, NodeTimeoutError, StepTimeoutError
-from pregel_async.types import Collect, RetryPolicy, TimeoutPolicy, default_retry_on
+from pregel_async.types import CachePolicy, Collect, RetryPolicy, TimeoutPolicy, default_retry_on
 
 
 class State(TypedDict, total=False):
@@ -38,6 +38,9 @@ def plain(state: State) -> None: ...
         ("initial_interval", -0.1, ValueError),
         ("initial_interval", math.nan, ValueError),
         ("initial_interval", math.inf, ValueError),
+        ("initial_interval", 10**400, ValueError),
+        ("backoff_factor", 10**400, ValueError),
+        ("max_interval", 10**500, ValueError),
         ("initial_interval", "1", TypeError),
         ("initial_interval", True, TypeError),
         ("backoff_factor", 0.5, ValueError),
@@ -80,6 +83,8 @@ def test_a_retry_policy_is_checked_when_it_is_made(field: str, value: Any, error
         ({"idle_timeout": math.nan}, ValueError),
         ({"run_timeout": timedelta(0)}, ValueError),
         ({"run_timeout": timedelta(seconds=-1)}, ValueError),
+        ({"run_timeout": 10**400}, ValueError),
+        ({"idle_timeout": 10**500}, ValueError),
         ({"run_timeout": "1"}, TypeError),
         ({"idle_timeout": True}, TypeError),
         ({"run_timeout": 1, "refresh_on": "never"}, ValueError),
@@ -90,6 +95,61 @@ def test_a_timeout_policy_is_checked_when_it_is_made(values: dict[str, Any], err
     with pytest.raises(error) as caught:
         TimeoutPolicy(**values)
     assert type(caught.value) is error
+
+
+@pytest.mark.parametrize(
+    ("ttl", "error"),
+    [
+        *((wrong, ValueError) for wrong in (0, -1, math.nan, math.inf, 10**400, timedelta(0), timedelta(-1))),
+        *((wrong, TypeError) for wrong in ("soon", True, [1])),
+    ],
+)
+def test_a_cache_policy_is_checked_when_it_is_made(ttl: Any, error: type[Exception]) -> None:
+    """Issue 16: a ttl that no cache can use is refused before a node has run."""
+    with pytest.raises(error, match=r"^ttl is") as caught:
+        CachePolicy(ttl=ttl)
+    assert type(caught.value) is error
+
+
+def test_policies_of_equal_times_are_equal() -> None:
+    """Issue 16: a timedelta is made seconds where the policy is made."""
+    assert CachePolicy(ttl=timedelta(minutes=1)) == CachePolicy(ttl=60)
+    assert CachePolicy(ttl=timedelta(minutes=1)).ttl_seconds == 60.0
+    assert TimeoutPolicy(run_timeout=timedelta(minutes=1)) == TimeoutPolicy(run_timeout=60)
+    assert TimeoutPolicy(idle_timeout=timedelta(minutes=1)).idle_seconds == 60.0
+
+
+WRONG_TIMES = [10**400, math.nan, math.inf, True, -1, 0, "1"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("wrong", WRONG_TIMES, ids=lambda wrong: repr(wrong)[:9])
+async def test_times_are_refused_before_anything_runs(wrong: Any) -> None:
+    """Issue 16: of nodes, sends, supersteps, graphs and calls; each names its argument."""
+    runs: list[int] = []
+
+    async def counted(state: State) -> None:
+        runs.append(1)
+
+    builder = StateGraph(State).add_node("n", counted).add_edge(START, "n")
+    for made in (lambda: builder.compile(step_timeout=wrong), lambda: builder.compile(time_limit=wrong)):
+        with pytest.raises(GraphValidationError, match=r"^(step_timeout|time_limit) is "):
+            made()
+    with pytest.raises(GraphValidationError, match="node 'm': "):
+        StateGraph(State).add_node("m", counted, timeout=wrong)
+    with pytest.raises((TypeError, ValueError), match="timeout"):
+        Send("n", {}, timeout=wrong)
+    with pytest.raises(ConfigError, match=r"^time_limit is "):
+        await builder.compile().ainvoke({"note": ""}, time_limit=wrong)
+    assert runs == []
+
+
+@pytest.mark.anyio
+async def test_times_that_no_run_reaches() -> None:
+    """Whatever passes the check is a time that event loops can count: of 10 ** 292 years, too."""
+    builder = StateGraph(State).add_node("n", node, timeout=TimeoutPolicy(run_timeout=1e300, idle_timeout=1e300))
+    graph = builder.add_edge(START, "n").compile(step_timeout=1e300, time_limit=1e300)
+    assert await graph.ainvoke({"note": "x"}) == {"log": [], "failures": [], "note": "x"}
 
 
 def test_defaults_are_the_peers() -> None:

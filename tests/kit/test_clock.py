@@ -37,6 +37,10 @@ async def test_time_stands_still() -> None:
         clock.advance(float("nan"))
     with pytest.raises(ValueError, match="autojump"):
         VirtualClock(autojump=-1)
+    with pytest.raises(ValueError, match="autojump"):
+        VirtualClock(autojump=10**400)
+    with pytest.raises(ValueError, match="advance"):
+        VirtualClock().advance(10**400)
 
 
 async def test_who_sleeps_is_woken_by_time_and_then_in_order() -> None:

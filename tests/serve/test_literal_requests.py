@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from starlette.routing import Route
 from checkpoint_savers import InMemorySaver
 from pregel_async import StateGraph, StreamWriter
 from pregel_async.errors import ConfigError
-from pregel_async.serve import Limits, graph_endpoint, last_event_id, sse_response
+from pregel_async.serve import Limits, graph_endpoint, graph_lifespan, last_event_id, sse_response
+from pregel_async.serve.service import Service
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
@@ -359,6 +361,15 @@ async def test_limits_that_are_none(limits: dict[str, Any]) -> None:
     """A limit that no request could keep to, or that is no number, is refused when it is made."""
     with pytest.raises(ConfigError, match=f"Limits\\({next(iter(limits))}="):
         Limits(**limits)
+
+
+@pytest.mark.parametrize("grace", [-1, math.nan, 10**400, True, "30", None], ids=lambda grace: repr(grace)[:9])
+def test_a_grace_that_is_none(grace: Any) -> None:
+    """Issue 16: refused where the lifespan is made, and not by the shutdown that needs it."""
+    with pytest.raises(ConfigError, match=r"^grace is "):
+        graph_lifespan(grace=grace)
+    with pytest.raises(ConfigError, match=r"^grace is "):
+        Service(grace=grace)
 
 
 async def test_limits() -> None:
