@@ -121,6 +121,8 @@ class TaskEntry(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=F
         handled: it has failed, and its error handler has begun: a resume goes on with that.
         spent: as in `Entry`: what it has spent, in all its attempts.
         inside: what graphs have spent, in all, that tasks run which have no result: task id, namespace and amounts.
+        askers: question id -> the ids of the tasks whose result depends on its answer: the one that asked, and those
+            that called it. Records of releases before this one have none.
     """
 
     name: str
@@ -132,6 +134,7 @@ class TaskEntry(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=F
     handled: bool = False
     spent: dict[str, str] = {}
     inside: tuple[tuple[str, str, dict[str, str]], ...] = ()
+    askers: dict[str, tuple[str, ...]] = {}
 
     @property
     def finished(self) -> bool:

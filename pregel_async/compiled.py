@@ -287,7 +287,8 @@ class Graph(Runs[InputT, OutputT]):
 
         Args:
             nodes: their names; None for all nodes of this graph. (Graphs inside have nodes of their own, and tasks that
-                nodes call are no nodes: `cache.aclear()` forgets everything.)
+                nodes call are no nodes: they have an `aclear_cache` of their own. `cache.aclear()` forgets
+                everything.)
 
         Raises:
             ConfigError: the graph was compiled without a cache, or has no such node.

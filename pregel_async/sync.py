@@ -300,12 +300,23 @@ _AHISTORY = "async for snapshot in graph.aget_state_history(...)"
 
 
 def _wait(world: World, twin: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
-    """Run the async verb where the calling thread's coroutines run, and wait for it."""
+    """Run a graph's async verb where the calling thread's coroutines run, and wait for it."""
+    return wait_for_twin("graph", world, twin, *args, **kwargs)
+
+
+def wait_for_twin(
+    whose: str, world: World, twin: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any
+) -> T:
+    """Run an async verb where the calling thread's coroutines run, and wait for it.
+
+    Args:
+        whose: the object that has the verb, as a reader of an error would write it.
+    """
     name = twin.__name__
     from ._runtime.blocking import blocked_loop
     from ._runtime.portal import here
 
-    called, instead = f"{name[1:]}()", f"await graph.{name}(...)"
+    called, instead = f"{name[1:]}()", f"await {whose}.{name}(...)"
     where = here(called, instead)
     blocked = blocked_loop(called, instead, world)
     with in_order_of(CURRENT.get()):

@@ -190,6 +190,16 @@ class Session:
         self.loop = loop()
         self.watch = WATCH.get()
 
+    def answered(self, task: TaskId) -> bool:
+        """Return True if a question was answered that the task has asked, or something that it called.
+
+        Answers to its caller's own questions, and to those of its siblings, do not count.
+        """
+        if self.hold is None:
+            return False
+        askers = self.hold.askers
+        return any(question not in askers or task in askers[question] for question in self.answers)
+
 
 class Around(msgspec.Struct, frozen=True, kw_only=True):
     """What the nodes of one graph's run share.
@@ -522,7 +532,19 @@ class Running:
             return isolate(answers[key])
         question = Interrupt(own(value), key)
         self.open[place] = (question,)
+        hold = self.around.session.hold
+        if hold is not None:
+            hold.askers[key] = self._askers()
         raise GraphInterrupt((Interrupt(isolate(question.value), key),))
+
+    def _askers(self) -> tuple[TaskId, ...]:
+        """The tasks whose result depends on what this one is answered: itself, and those that called it."""
+        found: list[TaskId] = []
+        at: Running | None = self
+        while at is not None and at.around.session is self.around.session:
+            found.append(at.task.id)
+            at = at.within
+        return tuple(found)
 
     def questions(self) -> tuple[Interrupt, ...]:
         """All open questions, in the order of their places in the node's code."""

@@ -27,11 +27,7 @@ from .world import World
 
 
 class Records(Protocol):
-    """What is stored of failures that are handled, and of answers."""
-
-    def answered(self, task: Task) -> bool:
-        """Whether a question was answered that the task has asked; of a called one, that anybody has asked."""
-        ...
+    """What is stored of failures that are handled."""
 
     def failure_of(self, task: Task) -> RecordedFailureError | None:
         """The recorded failure of a task whose handler is to go on; None when the task itself is to run."""
@@ -58,6 +54,10 @@ class Attempts(Protocol):
     @property
     def context(self) -> Any:
         """Of the call."""
+        ...
+
+    def answered(self, task: Task) -> bool:
+        """Whether a question was answered that the task has asked, or something that it called."""
         ...
 
     def input_of(self, task: Task) -> Any:
@@ -107,7 +107,7 @@ async def guarded(
                 lambda: attempts.input_of(task),
                 compute,
                 context=attempts.context,
-                answered=records is not None and records.answered(task),
+                answered=attempts.answered(task),
             )
         if handler is None or not isinstance(outcome, Failed) or not can_be_handled(outcome, final):
             return outcome

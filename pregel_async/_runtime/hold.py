@@ -97,6 +97,8 @@ class Hold:
         visited: the namespaces that this run has written.
         spent_inside: what graphs that nodes run have spent since they were called, until the graph around counts that
             as the node's.
+        askers: question id -> the tasks whose result depends on the answer: the one that asked, and those that called
+            it. Of all questions of the root graph's open superstep whose record says so.
         kept: by namespace of a subgraph that keeps its state from call to call: the checkpoint and the task that ran it
             last, and whether it is running.
     """
@@ -114,6 +116,7 @@ class Hold:
         self.moved: dict[str, CheckpointId] = {}
         self.visited: set[str] = set()
         self.spent_inside: dict[SpentBy, Amounts] = {}
+        self.askers: dict[str, tuple[str, ...]] = {}
         self.kept: dict[str, tuple[tuple[str | None, str], bool]] = {}
         self._newest = claim.newest
         self._loop = loop()

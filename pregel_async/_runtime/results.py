@@ -56,7 +56,7 @@ class Results:
             value: gives the node's input.
             context: the call's. It counts where the node asks for it, and no `key_func` says what counts.
             compute: runs the task; given the node's own writes, only what follows them.
-            answered: somebody has answered what it asked: nobody else is to get what comes of that, nor it another's.
+            answered: the task has asked, and was answered: no other gets what comes of that, nor it another's result.
         """
         node = task.node
         policy = node.cache

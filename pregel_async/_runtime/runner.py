@@ -320,6 +320,9 @@ class _Attempts:
     def context(self) -> Any:
         return self._runner.around.context
 
+    def answered(self, task: Task) -> bool:
+        return self._runner.around.session.answered(task.id)
+
     def input_of(self, task: Task) -> Any:
         return self._board.input_of(task.node) if task.send < 0 else isolate(task.arg)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypedDict
 
 import anyio
 import msgspec
@@ -64,6 +64,13 @@ class Answered(Protocol):
 
     @property
     def given(self) -> Mapping[str, Any]: ...
+
+
+class _Asked(TypedDict):
+    """Fields of a `TaskEntry`."""
+
+    answers: dict[str, bytes]
+    askers: dict[str, tuple[str, ...]]
 
 
 class Thread:
@@ -302,6 +309,8 @@ class Thread:
         # But an update that a call made to the state is part of the state.
         kept = [record for record in chain.records if not fork or record.task_id == AMENDED]
         self._records = {record.task_id: self._fitting(record) for record in kept}
+        for record in self._records.values():
+            self.hold.askers.update(record.askers)
         self.counter.loaded()
         amended = self._records.get(AMENDED)
         if amended is not None:
@@ -391,14 +400,6 @@ class Thread:
         leaves = any(name == PARENT for name, _ in writes)
         return Finished(writes, replayed=True, own=len(writes), leaves=leaves, by=by)
 
-    def answered(self, task: Task) -> bool:
-        """Whether a question was answered that the task has asked; of a called one, that anybody has asked."""
-        if not self._records:
-            return False
-        if task.caller is not None:  # its questions stand with the task that called it
-            return any(entry.answers for entry in self._records.values())
-        return bool(self._answers_of(task.id))
-
     def failure_of(self, task: Task) -> RecordedFailureError | None:
         """The recorded failure of a task whose error handler is to go on; None when the task itself is to run."""
         entry = self._records.get(task.id) if self._records else None
@@ -410,7 +411,7 @@ class Thread:
     async def record_failure(self, task: Task, error: Exception) -> None:
         """Store that a task has failed, and that its error handler is to run; return when that is durable."""
         failed = self._failure(task.node.name, error, (), routed=True)
-        await self._record(task, msgspec.structs.replace(failed, handled=True, answers=self._answers_of(task.id)))
+        await self._record(task, msgspec.structs.replace(failed, handled=True, **self._asked_of(task.id)))
 
     def writes_of(self, task: Task) -> list[Write] | None:
         """The recorded writes of a task of which only the routers are left to run."""
@@ -696,9 +697,9 @@ class Thread:
         except UnstorableValueError as error:
             error.add_note(f"written by node {task.node.name!r}, superstep {task.step}, task {task.id}")
             raise
-        answers = {} if routed else self._answers_of(task.id)
         data = (*data, *self._unknown_writes(task.id))
-        await self._record(task, TaskEntry(name=task.node.name, writes=data, routed=routed, answers=answers))
+        asked = _Asked(answers={}, askers={}) if routed else self._asked_of(task.id)
+        await self._record(task, TaskEntry(name=task.node.name, writes=data, routed=routed, **asked))
 
     async def _record(self, task: Task, entry: TaskEntry) -> None:
         entry = self.counter.with_spent(task.id, entry)
@@ -811,12 +812,16 @@ class Thread:
             writes=() if outcome.writes is None else self._encoder.writes_if_storable(outcome.writes) or (),
             routed=outcome.writes is None,
             interrupts=self._encoder.questions(outcome.interrupts),
-            answers=self._answers_of(task.id),
+            **self._asked_of(task.id, outcome),
         )
 
-    def _answers_of(self, task_id: TaskId) -> dict[str, bytes]:
+    def _asked_of(self, task_id: TaskId, outcome: Paused | None = None) -> _Asked:
+        """What a task's next record keeps of what it was answered, and who depends on the answers."""
         before = self._records.get(task_id)
-        return {} if before is None else before.answers
+        answers = {} if before is None else before.answers
+        asked = [*answers, *(each.id for each in (() if outcome is None else outcome.interrupts))]
+        askers = self.hold.askers
+        return _Asked(answers=answers, askers={key: askers[key] for key in asked if key in askers})
 
     async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> bool:
         """Record a superstep that failed: what finished and is not recorded yet, and what failed, in one transaction.
@@ -832,7 +837,7 @@ class Thread:
                 failed = self._failure(task.node.name, outcome.error, writes, routed=outcome.writes is None)
                 if outcome.writes is not None:
                     failed = msgspec.structs.replace(failed, writes=(*failed.writes, *self._unknown_writes(task.id)))
-                failed = msgspec.structs.replace(failed, answers=self._answers_of(task.id))
+                failed = msgspec.structs.replace(failed, **self._asked_of(task.id))
                 entries.append((task, self.counter.with_spent(task.id, failed)))
             elif isinstance(outcome, (Paused, Finished)):
                 entries += self._recorded(outcome.by or task, outcome)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from .._core.program import RETURN, Node, Write
 from .._runtime.calls import TaskFuture, call_task
 from .._runtime.context import current
 from .._runtime.injection import hints_of, injections_of, is_generator
-from ..errors import GraphValidationError
+from .._runtime.results import namespace_of
+from .._runtime.world import SystemWorld
+from ..errors import ConfigError, GraphValidationError
 from ..node_policies import (
     NodePolicies,
     RetryPolicies,
@@ -22,7 +24,11 @@ from ..node_policies import (
     node_policies,
 )
 from ..policies import CachePolicy, OnTimeout
+from ..sync import wait_for_twin
 from .by_name import elsewhere, with_several
+
+if TYPE_CHECKING:
+    from checkpoint_savers.caches.abc import BaseCache
 
 __all__ = ["TaskFunction", "TaskFuture", "task"]
 
@@ -75,6 +81,28 @@ class TaskFunction(Generic[P, T_co]):
             OutsideRunError: called outside of a node, a task or an entrypoint.
         """
         return call_task(current(f"task {self.name!r}"), self._node, args, kwargs, self._hints)
+
+    async def aclear_cache(self, cache: BaseCache) -> None:
+        """Forget the kept results of the task, of whatever arguments, so that it runs again.
+
+        Args:
+            cache: the one that the graph or entrypoint is compiled with.
+
+        Raises:
+            ConfigError: it is no cache.
+            StorageError: the cache's.
+        """
+        if not callable(getattr(cache, "aclear", None)):
+            raise ConfigError(f"aclear_cache of task {self.name!r} takes the cache to clear, not {cache!r}")
+        await cache.aclear([namespace_of(self._node)])
+
+    def clear_cache(self, cache: BaseCache) -> None:
+        """Forget the kept results of the task: `aclear_cache`, waited for.
+
+        Raises:
+            SyncCallError: called in a thread whose event loop must not be blocked.
+        """
+        wait_for_twin(f"task {self.name!r}", SystemWorld(), self.aclear_cache, cache)
 
     def __repr__(self) -> str:
         return f"<task {self.name!r}>"

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Annotated, Any, TypedDict
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from checkpoint_savers import InMemorySaver
@@ -534,3 +535,118 @@ async def test_an_answer_is_never_lost_to_somebody_elses() -> None:
         await graph.ainvoke({"x": 1}, thread)
     assert (await graph.ainvoke(Command(resume="so"), "a"))["log"] == ["so"]
     assert (await graph.ainvoke(Command(resume="thus"), "b"))["log"] == ["thus"]
+
+
+class Squares:
+    """A cached task, and how often it ran."""
+
+    def __init__(self, ask: str | None = None) -> None:
+        self.runs = 0
+
+        @task
+        async def asked() -> str:
+            answer: str = interrupt(ask)
+            return answer
+
+        asks = StateGraph(State).add_node("asked", lambda state: {"log": [interrupt(ask)]}).add_edge(START, "asked")
+        graphs = {"graph": asks.compile(name="stored"), "forgetful graph": asks.compile(checkpointer=False)}
+
+        @task(cache_policy=CachePolicy())
+        async def square(x: int) -> Any:
+            self.runs += 1
+            if ask is None:
+                return x * x
+            if ask == "itself":
+                return interrupt(ask)
+            return await asked() if ask == "task" else (await graphs[ask].ainvoke({}))["log"][0]
+
+        self.square = square
+
+
+@pytest.mark.parametrize("where", ["node", "entrypoint"])
+async def test_an_answer_to_the_caller_does_not_compute_a_task_again(where: str) -> None:
+    """Issue 16: nor does one to a sibling. A task that did not ask keeps its result, and gets a kept one."""
+    squares = Squares()
+
+    @task
+    async def sibling() -> str:
+        answer: str = interrupt("sibling?")
+        return answer
+
+    async def work(given: Any) -> Any:
+        await sibling()
+        answer = interrupt("caller?")
+        return {"log": [answer, await squares.square(3)]}
+
+    cache, saver = InMemoryCache(), InMemorySaver()
+    if where == "entrypoint":
+        graph: Any = entrypoint(saver, cache=cache)(work)
+    else:
+        graph = StateGraph(State).add_node("work", work).add_edge(START, "work").compile(saver, cache=cache)
+    for thread in ("a", "b"):
+        await graph.ainvoke({"x": 1}, thread)
+        await graph.ainvoke(Command(resume="sibling"), thread)
+        result = await graph.ainvoke(Command(resume="caller"), thread)
+        assert result["log"] == ["caller", 9]
+    assert squares.runs == 1
+
+
+@pytest.mark.parametrize("ask", ["itself", "task", "graph", "forgetful graph"])
+async def test_a_task_that_asked_gets_its_answer_and_no_kept_result(ask: str) -> None:
+    """P8: a task that asks, itself or through what it calls, gives what comes of its own thread's answer, and no other
+    thread gets that. After a restart the records say who asked."""
+    squares = Squares(ask)
+
+    async def work(state: State) -> Any:
+        return {"log": [await squares.square(3)]}
+
+    cache, saver = InMemoryCache(), InMemorySaver()
+    for answers in (("a1", "b1"), ("a2", "b2")):
+        for thread in ("a", "b"):  # both have asked before either is answered
+            graph = StateGraph(State).add_node("work", work).add_edge(START, "work").compile(saver, cache=cache)
+            assert "__interrupt__" in await graph.ainvoke({"x": 1, "log": []}, thread)
+        for thread, answer in zip(("a", "b"), answers, strict=True):
+            graph = StateGraph(State).add_node("work", work).add_edge(START, "work").compile(saver, cache=cache)
+            assert (await graph.ainvoke(Command(resume=answer), thread))["log"][-1] == answer
+    assert len(cache) == 0
+
+
+async def test_a_node_of_a_graph_that_stores_nothing_keeps_no_answer() -> None:
+    """P8: a graph with `checkpointer=False` has no records of its own; what its nodes were answered is known all the
+    same."""
+
+    async def ask(state: State) -> dict[str, list[str]]:
+        return {"log": [interrupt("why?")]}
+
+    inside = StateGraph(State).add_node("ask", ask, cache_policy=CachePolicy(key_func=of_x)).add_edge(START, "ask")
+    outer = StateGraph(State).add_node("inside", inside.compile(checkpointer=False)).add_edge(START, "inside")
+    cache = InMemoryCache()
+    graph = outer.compile(InMemorySaver(), cache=cache)
+    for thread in ("a", "b"):
+        assert "__interrupt__" in await graph.ainvoke({"x": 1}, thread)
+        assert (await graph.ainvoke(Command(resume=thread), thread))["log"] == [thread]
+    assert len(cache) == 0
+
+
+async def test_results_of_tasks_can_be_forgotten() -> None:
+    """Issue 16: `task.aclear_cache(cache)` forgets the task's results, and no other's, with all arguments."""
+    squares, others = Squares(), Counted()
+    cache = InMemoryCache()
+
+    async def work(state: State) -> Any:
+        return {"log": [await squares.square(2), await squares.square(3)]}
+
+    builder = StateGraph(State).add_node("work", work).add_node("others", others, cache_policy=CachePolicy())
+    graph = builder.add_edge(START, "work").add_edge(START, "others").compile(cache=cache)
+    await graph.ainvoke({"x": 1})
+    await graph.ainvoke({"x": 1})
+    assert (squares.runs, others.runs) == (2, 1)
+    await squares.square.aclear_cache(cache)
+    await graph.ainvoke({"x": 1})
+    assert (squares.runs, others.runs) == (4, 1)
+    await anyio.to_thread.run_sync(squares.square.clear_cache, cache)
+    await graph.ainvoke({"x": 1})
+    assert (squares.runs, others.runs) == (6, 1)
+    wrong: Any = ["square"]
+    with pytest.raises(ConfigError, match="task 'square' takes the cache"):
+        await squares.square.aclear_cache(wrong)

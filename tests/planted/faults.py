@@ -1097,9 +1097,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "answers-are-forgotten",
         "P8: an attempt after an answered question asks again",
         THREAD,
-        "Thread._answers_of",
-        "return {} if before is None else before.answers",
-        "return {}",
+        "Thread._asked_of",
+        "answers = {} if before is None else before.answers",
+        "answers = {}",
         ("tests/face/test_interrupts.py::test_a_failure_after_an_answer",),
     ),
     # ---- streams, limits, drains -----------------------------------------------------------------------------------
@@ -1331,5 +1331,14 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "running.loop_thread == threading.get_ident()",
         "False",
         ("tests/runtime/test_blocking.py::test_in_a_node_on_the_loop",),
+    ),
+    Fault(
+        "an-answer-is-anybodys",
+        "P8: a cached task that was answered gets another thread's kept result, or gives its own to others",
+        CONTEXT,
+        "Session.answered",
+        "question not in askers or task in askers[question]",
+        "question not in askers",
+        ("tests/face/test_kept_results.py::test_a_task_that_asked_gets_its_answer_and_no_kept_result",),
     ),
 )
