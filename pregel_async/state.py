@@ -225,13 +225,15 @@ class StateReader:
         """A planned task, with what is recorded of it: by itself, or by a checkpoint that closed its superstep. (That
         of another branch may know nothing of it: a new input discards what is pending, an update puts it off.)
 
-        Of a task whose failure was handled, both are shown: the failure, and what its handler gave.
+        Of a task whose failure was handled, both are shown: the failure, and what its handler gave. If the handler has
+        failed, its failure is shown: that is what ended the run.
 
         Args:
             by, entry: who has its outcome, and that; see `_entry_of`.
         """
         own = entries.get(task.id)
-        error = None if own is None or own.error is None else TaskFailure(*own.error)
+        failed = entry if entry is not None and entry.error is not None else own
+        error = None if failed is None or failed.error is None else TaskFailure(*failed.error)
         writes: list[Write] | None = None
         if entry is not None and entry.finished:
             writes = self._decoded(entry.writes)

@@ -126,6 +126,12 @@ async def guarded(
             if outcome.error.__context__ is None and outcome.error is not error:
                 outcome.error.__context__ = error
             outcome.error.add_note(f"in the error handler of node {task.node.name!r}")
+            if records is not None:
+                outcome.error.add_note(
+                    f"the failure of node {task.node.name!r} is recorded: a resume starts at its error handler, and "
+                    "does not run the node again. To leave that superstep, pass a new input, or give the node's result "
+                    f"with aupdate_state(config, values, as_node={task.node.name!r})"
+                )
         return Failed(outcome.error)
     return msgspec.structs.replace(outcome, by=by)
 

@@ -833,12 +833,16 @@ class Thread:
         entries: list[tuple[Task, TaskEntry]] = []
         for task, outcome in zip(tasks, outcomes, strict=True):
             if isinstance(outcome, Failed):
+                # Once the error handler has begun, what fails is the handler. The node's own failure stays recorded, so
+                # that a resume starts at the handler and does not run the node again.
+                before = self._records.get(task.id)
+                acting = (None if before is None else handler_of(task, before)) or task
                 writes = () if outcome.writes is None else self._encoder.writes_if_storable(outcome.writes)
-                failed = self._failure(task.node.name, outcome.error, writes, routed=outcome.writes is None)
+                failed = self._failure(acting.node.name, outcome.error, writes, routed=outcome.writes is None)
                 if outcome.writes is not None:
-                    failed = msgspec.structs.replace(failed, writes=(*failed.writes, *self._unknown_writes(task.id)))
-                failed = msgspec.structs.replace(failed, **self._asked_of(task.id))
-                entries.append((task, self.counter.with_spent(task.id, failed)))
+                    failed = msgspec.structs.replace(failed, writes=(*failed.writes, *self._unknown_writes(acting.id)))
+                failed = msgspec.structs.replace(failed, **self._asked_of(acting.id))
+                entries.append((acting, self.counter.with_spent(acting.id, failed)))
             elif isinstance(outcome, (Paused, Finished)):
                 entries += self._recorded(outcome.by or task, outcome)
         self.counter.with_rest(entries)

@@ -1333,6 +1333,18 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/runtime/test_blocking.py::test_in_a_node_on_the_loop",),
     ),
     Fault(
+        "a-failed-handler-is-its-node",
+        "P5: an error handler fails, and a resume runs its node again, whose failure is recorded",
+        THREAD,
+        "Thread.give_up",
+        "(None if before is None else handler_of(task, before)) or task",
+        "task",
+        (
+            "tests/runtime/test_error_handlers.py::test_a_failing_handler_fails_the_run",
+            "tests/savers/test_handlers_resumed.py::test_a_handler_that_was_answered_and_fails",
+        ),
+    ),
+    Fault(
         "an-answer-is-anybodys",
         "P8: a cached task that was answered gets another thread's kept result, or gives its own to others",
         CONTEXT,
