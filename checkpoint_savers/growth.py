@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias, TypeGuard, cast
 import msgspec
 
 from .codec import Codec
+from .codec.collisions import is_plain_key
 from .codec.containers import array_header
 from .errors import CorruptCheckpointError
 
@@ -386,6 +387,8 @@ def _decoded(patch: Patch, codec: Codec, channel: str) -> Any:
     if len(flat) % 2:
         raise CorruptCheckpointError(f"channel {channel!r}", "a part has a key and no value")
     grown = [(codec.decode(key, channel=channel), _decoded(inner, codec, channel)) for key, inner in patch.grown]
+    if not all(map(is_plain_key, (*flat[::2], *(key for key, _ in grown)))):
+        raise CorruptCheckpointError(f"channel {channel!r}", "a part has a key that is written in another way")
     return listed(patch.gone), grown, list(zip(flat[::2], flat[1::2], strict=True))
 
 

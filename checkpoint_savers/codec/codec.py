@@ -17,6 +17,7 @@ from ..errors import (
 from . import canonical, containers, scalars
 from .annotations import classes, fields, is_typed_dict
 from .canonical import CanonicalWriter, is_canonical
+from .collisions import FEW, check_maps
 from .reading import Changed, Loader, Makes, Misfit, UnknownTag
 from .registered import CustomShape, Registered, explain, full_name, shape_of
 from .runtime_types import RUNTIME_READERS, TolerantTags
@@ -50,6 +51,9 @@ class Codec:
     `StoredObject` by a codec that does not have the class.
 
     An object that a value holds twice comes back as two.
+
+    Sets and dicts that Python takes quadratic time to make, as many of their members have the same hash, are refused:
+    when they are encoded, and in bytes. See `collisions.py`.
     """
 
     __slots__ = (
@@ -234,6 +238,8 @@ class Codec:
 
     def _decoded(self, loader: Loader, data: bytes | memoryview, channel: str) -> object:
         try:
+            if len(data) > FEW:
+                check_maps(data if isinstance(data, bytes) else bytes(data))
             return loader.any(data)
         except Changed as changed:
             raise _changed_error(f"channel {channel!r}", changed) from changed.__cause__

@@ -6,10 +6,11 @@ Lists, and dicts whose keys are plain, are MessagePack's own. All others are ext
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, cast
 
 from . import codes
+from .collisions import FEW, REASON, collide
 from .reading import Damaged, Loader, Read
 from .writing import SCALARS, Refused, Write, Writer, enter, ext, pack, shown
 
@@ -45,6 +46,8 @@ def plain_keys(value: dict[object, object], writer: Writer, inside: set[int]) ->
 
 def _pairs(value: dict[object, object], writer: Writer, inside: set[int]) -> bytes:
     """The payload: key, value, key, value."""
+    if collide(value):
+        raise Refused(f"{REASON}. Store a list of pairs")
     enter(value, inside)
     out = list[object]()
     for key, item in value.items():
@@ -66,6 +69,8 @@ def _read_pairs(data: memoryview, loader: Loader) -> Iterable[tuple[object, obje
     flat = loader.list(data)
     if len(flat) % 2:
         raise Damaged("a dict with a key and no value")
+    if collide(flat[::2]):
+        raise Damaged(REASON)
     each = iter(flat)
     return zip(each, each, strict=True)
 
@@ -103,8 +108,10 @@ def _read_tuple(data: memoryview, loader: Loader) -> object:
     return loader.tuple(data)
 
 
-def _members(value: Iterable[object], writer: Writer, inside: set[int]) -> bytes:
+def _members(value: Collection[object], writer: Writer, inside: set[int]) -> bytes:
     """The payload of a set, in the order of the members' bytes: equal sets give equal bytes in every process."""
+    if collide(value):
+        raise Refused(f"{REASON}. Store a list")
     enter(value, inside)
     out = list[bytes]()
     for member in value:
@@ -131,7 +138,7 @@ def _write_set(value: set[object], writer: Writer, inside: set[int]) -> object:
 
 
 def _read_set(data: memoryview, loader: Loader) -> object:
-    return loader.set(data)
+    return loader.set(data) if len(data) <= FEW else set(_read_members(data, loader))
 
 
 def _write_frozenset(value: frozenset[object], writer: Writer, inside: set[int]) -> object:
@@ -139,7 +146,14 @@ def _write_frozenset(value: frozenset[object], writer: Writer, inside: set[int])
 
 
 def _read_frozenset(data: memoryview, loader: Loader) -> object:
-    return loader.frozenset(data)
+    return loader.frozenset(data) if len(data) <= FEW else frozenset(_read_members(data, loader))
+
+
+def _read_members(data: memoryview, loader: Loader) -> list[object]:
+    members = loader.list(data)
+    if collide(members):
+        raise Damaged(REASON)
+    return members
 
 
 def _write_deque(value: deque[object], writer: Writer, inside: set[int]) -> object:

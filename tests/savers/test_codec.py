@@ -1459,3 +1459,115 @@ def test_what_a_node_holds_is_encoded_as_what_it_stands_for() -> None:
         codec.encode_held(isolate({"a": [object]}), channel="c")
     with pytest.raises(errors.UnstorableValueError, match="is not registered"):
         codec.encode_held(type("Mine", (dict,), {})(), channel="c")
+
+
+# ---- hashes that collide ---------------------------------------------------------------------------------------------
+
+MERSENNE = 2**61 - 1
+"""Whole numbers have their remainder by it as their hash."""
+
+
+@dataclass(frozen=True)
+class Number:
+    x: int
+
+
+class Numbers(frozenset[Any]):
+    pass
+
+
+def colliding(count: int) -> dict[str, list[Any]]:
+    """Different values of one hash, by family."""
+    signs = [tuple(-1 - (number >> bit & 1) for bit in range(13)) for number in range(count)]
+    return {
+        "multiples": [MERSENNE * number for number in range(count)],
+        "powers": [2 ** (61 * number) for number in range(count)],
+        "signs in tuples": signs,
+        "sets of tuples": [frozenset([one]) for one in signs],
+        "objects": [Number(MERSENNE * number) for number in range(count)],
+    }
+
+
+FAMILIES = list(colliding(1))
+COLLIDING_CODEC = Codec().with_types(Number, Numbers)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_hashes_that_collide_are_refused_when_they_are_written(family: str) -> None:
+    """P11: so that whatever is written can be read, in time that grows with its bytes."""
+    some = colliding(300)[family]
+    assert len(set(map(hash, some))) == 1
+    for value in (set(some), Numbers(some), dict.fromkeys(some), OrderedDict.fromkeys(some), Counter(some)):
+        assert COLLIDING_CODEC.decode(COLLIDING_CODEC.encode(value, channel="x"), channel="x") == value
+    many = colliding(600)[family]
+    for value in (set(many), frozenset(many), Numbers(many), {many[0]: dict.fromkeys(many)}, Counter(many)):
+        with pytest.raises(errors.UnstorableValueError, match="the same hash"):
+            COLLIDING_CODEC.encode(value, channel="x")
+    assert COLLIDING_CODEC.decode(COLLIDING_CODEC.encode(many, channel="x"), channel="x") == many
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("code", [codes.SET, codes.FROZENSET, codes.DICT, codes.ORDERED_DICT, codes.COUNTER])
+def test_hashes_that_collide_are_refused_when_they_are_read(
+    family: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P11: in bytes that no saver wrote. Nothing is built of them: that would take quadratic time."""
+    monkeypatch.setattr("checkpoint_savers.codec.containers.collide", lambda members: False)
+    many = colliding(600)[family]
+    value: Any = {codes.SET: set, codes.FROZENSET: frozenset}.get(code, dict.fromkeys)(many)
+    kind = {codes.ORDERED_DICT: OrderedDict, codes.COUNTER: Counter}.get(code)
+    data = COLLIDING_CODEC.encode(kind(value) if kind else value, channel="x")
+    monkeypatch.undo()
+    for bytes_ in (data, COLLIDING_CODEC.encode([1], channel="x")[:1] + data):
+        with pytest.raises(errors.CorruptCheckpointError, match="the same hash"):
+            COLLIDING_CODEC.decode(bytes_, channel="x")
+
+
+def _map(keys: list[bytes]) -> bytes:
+    return b"\xde" + len(keys).to_bytes(2, "big") + b"".join(key + b"\x00" for key in keys)
+
+
+@pytest.mark.parametrize("inside", ["", "list", "dict", "tuple", "object", "many", "time"])
+@pytest.mark.parametrize("key", ["array", "extension"])
+def test_dicts_with_keys_that_no_saver_writes(key: str, inside: str) -> None:
+    """P11: msgspec reads arrays and extensions as keys, and those may share a hash; texts and numbers do not."""
+    signs = [bytes([0x90 | 11, *(0xFF - (number >> bit & 1) for bit in range(11))]) for number in range(1000)]
+    tuples = [msgspec.msgpack.encode(msgspec.msgpack.Ext(codes.TUPLE, one)) for one in signs]
+    keys = signs if key == "array" else tuples
+    for one, fits in ((_map(keys), False), (_map([b"\xcd" + n.to_bytes(2, "big") for n in range(256, 1256)]), True)):
+        wrapped = {
+            "": one,
+            "list": b"\x92\x01" + one,
+            "dict": b"\x81\xa1k" + one,
+            "tuple": msgspec.msgpack.encode(msgspec.msgpack.Ext(codes.TUPLE, b"\x91" + one)),
+            "object": msgspec.msgpack.encode(
+                msgspec.msgpack.Ext(codes.REGISTERED, b"\x92" + msgspec.msgpack.encode("stranger") + one)
+            ),
+            "many": msgspec.msgpack.encode([*range(1000), msgspec.Raw(one)]),
+            "time": msgspec.msgpack.encode(msgspec.msgpack.Ext(codes.TIME, bytes(9) + one)),
+        }[inside]
+        try:
+            made = Codec().decode(wrapped, channel="x")
+        except errors.UnknownTypeError:
+            assert fits and inside == "object"
+        except errors.CorruptCheckpointError as error:
+            assert not fits or inside == "time"
+            assert "Damaged" in str(error)
+        else:
+            assert fits and made is not None
+
+
+def test_what_looks_like_a_large_dict_is_read() -> None:
+    """P11: headers of dicts are found in strings, floats and numbers as well. These are no dicts."""
+    looks = b"\xde\x03\x00" * 1000
+    for value in (
+        looks,
+        [looks, 1.5, "\u0783" * 2000],
+        {"a": [struct.unpack(">d", looks[:8])[0]] * 2000},
+        {number: {"key": looks} for number in range(2000)},
+        ({1: looks}, {(1, 2): looks}),
+        [[[(number, looks)] for number in range(30)]],
+        bytearray(looks),
+        2**20000 + int.from_bytes(looks, "big"),
+    ):
+        assert Codec().decode(Codec().encode(value, channel="x"), channel="x") == value

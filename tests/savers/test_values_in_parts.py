@@ -190,3 +190,13 @@ def test_a_patch_that_does_not_fit_is_damage(before: Any, patch: Patch) -> None:
         _ = patched(before, patch).data
     with pytest.raises(ValueError, match="extends what is not there"):
         patched(DICT if before is LIST else LIST, patch)
+
+
+@pytest.mark.parametrize("key", [(1, 2), 2**64, -(2**63) - 1, frozenset()])
+def test_a_patch_puts_no_keys_that_a_dict_in_parts_has_not(key: Any) -> None:
+    """P11: else patch upon patch might put keys of one hash, each of which is compared with all others."""
+    put = DictPatch(joined([]), (), joined([CODEC.encode(key, channel="x"), b"\x01"]))
+    grown = DictPatch(joined([]), ((CODEC.encode(key, channel="x"), ListPatch(((0, 1),))),), joined([]))
+    for patch in (put, grown):
+        with pytest.raises(CorruptCheckpointError, match="a part has a key"):
+            read(patched(DICT, patch))
