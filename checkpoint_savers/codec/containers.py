@@ -79,7 +79,23 @@ def _read_dict(data: memoryview, loader: Loader) -> object:
     return dict(_read_pairs(data, loader))
 
 
+def _without_attributes(value: object) -> None:
+    """Refuse attributes of a dict of `collections`: they have no place in what is stored, and would be lost.
+
+    Raises:
+        Refused
+    """
+    attributes: dict[str, object] = getattr(value, "__dict__", {})
+    if attributes:
+        kind = type(value).__name__
+        raise Refused(
+            f"{kind}s are stored without attributes: put this one into a class of your own that is registered",
+            f".{min(attributes)}",
+        )
+
+
 def _write_ordered(value: OrderedDict[object, object], writer: Writer, inside: set[int]) -> object:
+    _without_attributes(value)
     return ext(codes.ORDERED_DICT, _pairs(value, writer, inside))
 
 
@@ -88,6 +104,7 @@ def _read_ordered(data: memoryview, loader: Loader) -> object:
 
 
 def _write_counter(value: Counter[object], writer: Writer, inside: set[int]) -> object:
+    _without_attributes(value)
     return ext(codes.COUNTER, _pairs(cast("dict[object, object]", value), writer, inside))
 
 

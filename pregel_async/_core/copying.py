@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
-from functools import partial
-from types import BuiltinFunctionType, FunctionType, MethodType, NoneType
+from functools import cached_property, partial
+from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, NoneType
 from typing import Any
 
 import msgspec
@@ -64,20 +64,14 @@ def copier_of(kind: type) -> Copier:
         found = _copy_tuple
     elif kind is set:
         found = _copy_set
-    elif issubclass(kind, tuple):
-        found = _copy_tuple_subclass
-    elif issubclass(kind, dict):
-        found = _copy_mapping
-    elif issubclass(kind, (list, deque)):
-        found = _copy_sequence
-    elif issubclass(kind, (set, bytearray)):
-        found = _copy_shallow
+    elif issubclass(kind, _BUILT_IN):
+        found = _built_in_copier(kind)
     elif issubclass(kind, msgspec.Struct):
         found = _struct_copier(kind)
     elif dataclasses.is_dataclass(kind):
-        found = _copy_dataclass
+        found = _dataclass_copier(kind)
     elif hasattr(kind, "__pydantic_fields__") or hasattr(kind, "__pydantic_fields_set__"):
-        found = _copy_model
+        found = _model_copier(kind)
     else:
         found = _shared
     _copiers[kind] = found
@@ -86,10 +80,6 @@ def copier_of(kind: type) -> Copier:
 
 def _shared(value: Any, each: Callable[[Any], Any]) -> Any:
     return value
-
-
-def _copy_shallow(value: Any, each: Callable[[Any], Any]) -> Any:
-    return copy.copy(value)
 
 
 def _copy_set(value: set[Any], each: Callable[[Any], Any]) -> set[Any]:
@@ -101,39 +91,191 @@ def _copy_tuple(value: tuple[Any, ...], each: Callable[[Any], Any]) -> tuple[Any
     return value if _same(made, value) else made
 
 
-def _copy_tuple_subclass(value: Any, each: Callable[[Any], Any]) -> Any:
-    made = [each(item) for item in value]
-    if _same(made, value):
-        return value
-    copied = tuple.__new__(type(value), made)  # not by its class, whose arguments nobody knows
-    if hasattr(value, "__dict__"):
-        copied.__dict__.update(value.__dict__)
-    return copied
+# ---- attributes --------------------------------------------------------------------------------------------------
 
 
-def _copy_mapping(value: Any, each: Callable[[Any], Any]) -> Any:
-    made = copy.copy(value)
-    for key, item in dict.items(value):
-        mine = each(item)
-        if mine is not item:
-            dict.__setitem__(made, key, mine)
+class Attributes:
+    """The attributes that objects of a class may have besides their fields or elements.
+
+    What a `__post_init__` sets, or an object of a subclass of list carries, is data as the fields are: it is copied
+    with the object, and stored with it (`checkpoint_savers.codec.shape.Rest`). Cached properties are neither copied nor
+    stored: they were computed of the object that is copied, and are computed again of the copy.
+
+    Attributes:
+        can_be: objects of the class can have some.
+        cached: the class has cached properties, so that an object changes when it is only read.
+    """
+
+    __slots__ = ("_cached", "_fields", "_known", "_loose", "_slots", "cached", "can_be")
+
+    def __init__(self, kind: Any, fields: Iterable[str] = ()) -> None:
+        members = [member for base in kind.__mro__ for member in vars(base).items()]
+        self._fields = frozenset(fields)
+        self._cached = frozenset(name for name, member in members if isinstance(member, cached_property))
+        self._slots = tuple(
+            {
+                name: None
+                for base in kind.__mro__
+                for name, member in vars(base).items()
+                if isinstance(member, MemberDescriptorType)
+                and "__slots__" in vars(base)
+                and name not in self._fields
+                and not name.startswith("__")
+            }
+        )
+        self._known = self._fields | self._cached
+        self._loose: bool = kind.__dictoffset__ != 0
+        self.cached = bool(self._cached)
+        self.can_be = self._loose or bool(self._slots)
+
+    def of(self, value: Any) -> Iterator[tuple[str, Any]]:
+        """Yield the attributes of an object."""
+        for name in self._slots:
+            item = getattr(value, name, _UNSET)
+            if item is not _UNSET:
+                yield name, item
+        if self._loose:
+            for name, item in value.__dict__.items():
+                if name not in self._known:
+                    yield name, item
+
+    def copied(self, value: Any, each: Callable[[Any], Any]) -> dict[str, Any]:
+        """Return copies of an object's attributes."""
+        # Almost always there are none; a comparison of key views is done in C.
+        if not self._slots and (not self._loose or value.__dict__.keys() <= self._known):
+            return {}
+        # Names of Python's own (`__orig_class__`, of generic classes) are no data, and are not stored either.
+        return {
+            name: item if type(item) in ATOMS or name.startswith("__") else each(item) for name, item in self.of(value)
+        }
+
+    def changed(self, value: Any, carried: dict[str, Any]) -> bool:
+        """Whether any of the copies is not the object's own."""
+        return any(item is not carried[name] for name, item in self.of(value)) if carried else False
+
+    def give(self, made: Any, attributes: dict[str, Any]) -> None:
+        """Give a copy its attributes, and no cached property."""
+        for name in self._slots:
+            if name in attributes:
+                object.__setattr__(made, name, attributes[name])
+        if self._loose and (attributes or self.cached):
+            loose: dict[str, Any] = made.__dict__
+            for name in self._cached:
+                loose.pop(name, None)
+            loose.update({name: item for name, item in attributes.items() if name not in self._slots})
+
+
+_UNSET = object()
+
+
+# ---- subclasses of built-in types --------------------------------------------------------------------------------
+
+
+def _built_in_copier(kind: type) -> Copier:
+    """The copier of a subclass of a built-in type, or of one of those of `collections`.
+
+    The copy is made by the built-in type's own methods: an `__init__`, `__new__` or `append` of the subclass is not
+    run, which may want other arguments, or do its work a second time. A class that has a `__copy__` makes the copy.
+    """
+    base = next(base for base in _BUILT_IN if issubclass(kind, base))
+    attributes = Attributes(kind)
+    if "__copy__" in {name for each in kind.__mro__[: kind.__mro__.index(base)] for name in vars(each)}:
+        return partial(_copy_as_it_says, attributes)
+    make = _MAKERS[base]
+
+    def copy_built_in(value: Any, each: Callable[[Any], Any]) -> Any:
+        made = make(kind, base, value, each)
+        if attributes.can_be:
+            attributes.give(made, attributes.copied(value, each))
+        elif base is frozenset or (base is tuple and _same(tuple.__iter__(made), tuple.__iter__(value))):
+            return value
+        return made
+
+    return copy_built_in
+
+
+def _make_tuple(kind: Any, base: Any, value: Any, each: Callable[[Any], Any]) -> Any:
+    return tuple.__new__(kind, [each(item) for item in tuple.__iter__(value)])
+
+
+def _make_frozenset(kind: Any, base: Any, value: Any, each: Callable[[Any], Any]) -> Any:
+    return frozenset.__new__(kind, frozenset[Any].__iter__(value))
+
+
+def _make_list(kind: Any, base: Any, value: Any, each: Callable[[Any], Any]) -> Any:
+    made: Any = list.__new__(kind)
+    list.extend(made, [each(item) for item in list.__iter__(value)])
     return made
 
 
-def _copy_sequence(value: Any, each: Callable[[Any], Any]) -> Any:
-    made = copy.copy(value)
-    for index, item in enumerate(value):
-        mine = each(item)
-        if mine is not item:
-            made[index] = mine
+def _make_deque(kind: Any, base: Any, value: Any, each: Callable[[Any], Any]) -> Any:
+    made: Any = deque.__new__(kind)
+    deque.__init__(made, [each(item) for item in deque.__iter__(value)], value.maxlen)
     return made
+
+
+def _make_dict(kind: Any, base: Any, value: Any, each: Callable[[Any], Any]) -> Any:
+    made = base.__new__(kind)
+    if base is defaultdict:
+        defaultdict.__init__(made, value.default_factory)
+    for key, item in base.items(value):
+        base.__setitem__(made, key, item if type(item) in ATOMS else each(item))
+    return made
+
+
+def _make_set(kind: Any, base: Any, value: Any, each: Callable[[Any], Any]) -> Any:
+    made: Any = set.__new__(kind)
+    set.update(made, set.__iter__(value))
+    return made
+
+
+def _make_bytearray(kind: Any, base: Any, value: Any, each: Callable[[Any], Any]) -> Any:
+    made: Any = bytearray.__new__(kind)
+    bytearray.extend(made, memoryview(value))
+    return made
+
+
+def _copy_as_it_says(attributes: Attributes, value: Any, each: Callable[[Any], Any]) -> Any:
+    """Copy an object whose class says itself how: by `__copy__`."""
+    made = copy.copy(value)
+    if isinstance(made, dict):
+        for key, item in dict.items(made):
+            dict.__setitem__(made, key, each(item))  # the key exists: the size stays, iteration goes on
+    elif isinstance(made, (list, deque)):
+        for index, item in enumerate([*made]):
+            made[index] = each(item)
+    if type(made) is type(value) and attributes.can_be:
+        attributes.give(made, attributes.copied(made, each))
+    return made
+
+
+_MAKERS: dict[type, Callable[[Any, Any, Any, Callable[[Any], Any]], Any]] = {
+    # The most derived first: a defaultdict is a dict.
+    OrderedDict: _make_dict,
+    defaultdict: _make_dict,
+    dict: _make_dict,
+    list: _make_list,
+    deque: _make_deque,
+    set: _make_set,
+    bytearray: _make_bytearray,
+    tuple: _make_tuple,
+    frozenset: _make_frozenset,
+}
+
+_BUILT_IN = tuple(_MAKERS)
+
+
+# ---- classes with fields -----------------------------------------------------------------------------------------
 
 
 def _struct_copier(kind: type[msgspec.Struct]) -> Copier:
     names, frozen = kind.__struct_fields__, kind.__struct_config__.frozen
+    attributes = Attributes(kind, names)
 
     def copy_struct(value: Any, each: Callable[[Any], Any]) -> Any:
-        made: Any = None if frozen else copy.copy(value)
+        carried = attributes.copied(value, each) if attributes.can_be else {}
+        shared = frozen and not attributes.cached and not attributes.changed(value, carried)
+        made: Any = None if shared else copy.copy(value)
         for name in names:
             item = getattr(value, name)
             if type(item) in ATOMS:
@@ -143,28 +285,51 @@ def _struct_copier(kind: type[msgspec.Struct]) -> Copier:
                 if made is None:
                     made = copy.copy(value)
                 msgspec.structs.force_setattr(made, name, mine)
-        return value if made is None else made
+        if made is None:
+            return value
+        if attributes.can_be:
+            attributes.give(made, carried)
+        return made
 
     return copy_struct
 
 
-def _copy_dataclass(value: Any, each: Callable[[Any], Any]) -> Any:
-    changed: list[tuple[str, Any]] = []
-    for field in dataclasses.fields(value):
-        item = getattr(value, field.name, None)
-        mine = each(item)
-        if mine is not item:
-            changed.append((field.name, mine))
-    if not changed and type(value).__dataclass_params__.frozen:
-        return value
-    made = copy.copy(value)
-    for name, mine in changed:
-        object.__setattr__(made, name, mine)  # frozen ones too: the copy is nobody's yet
-    return made
+def _dataclass_copier(kind: Any) -> Copier:
+    names = tuple(field.name for field in dataclasses.fields(kind))
+    frozen = kind.__dataclass_params__.frozen
+    attributes = Attributes(kind, names)
+
+    def copy_dataclass(value: Any, each: Callable[[Any], Any]) -> Any:
+        changed: list[tuple[str, Any]] = []
+        for name in names:
+            item = getattr(value, name, None)
+            if type(item) in ATOMS:
+                continue
+            mine = each(item)
+            if mine is not item:
+                changed.append((name, mine))
+        carried = attributes.copied(value, each) if attributes.can_be else {}
+        if frozen and not changed and not attributes.cached and not attributes.changed(value, carried):
+            return value
+        made = copy.copy(value)
+        for name, mine in changed:
+            object.__setattr__(made, name, mine)  # frozen ones too: the copy is nobody's yet
+        if attributes.can_be:
+            attributes.give(made, carried)
+        return made
+
+    return copy_dataclass
 
 
-def _copy_model(value: Any, each: Callable[[Any], Any]) -> Any:
+def _model_copier(kind: Any) -> Copier:
+    cached = [name for base in kind.__mro__ for name, item in vars(base).items() if isinstance(item, cached_property)]
+    return partial(_copy_model, cached)
+
+
+def _copy_model(cached: list[str], value: Any, each: Callable[[Any], Any]) -> Any:
     made = copy.copy(value)  # pydantic copies __dict__, the extras and the private attributes, one level deep
+    for name in cached:
+        made.__dict__.pop(name, None)
     for part in ("__dict__", "__pydantic_extra__", "__pydantic_private__"):
         names = getattr(made, part, None) or {}
         for name, item in list(names.items()):

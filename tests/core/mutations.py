@@ -69,6 +69,68 @@ class Table(dict[Any, Any]):
     """A dict of the user's own."""
 
 
+class Noted(msgspec.Struct, dict=True):
+    x: Any = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Noted:
+        made = Noted(copy.deepcopy(self.x, memo))
+        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return made
+
+
+class FrozenNoted(msgspec.Struct, frozen=True, dict=True):
+    x: Any = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FrozenNoted:
+        made = FrozenNoted(copy.deepcopy(self.x, memo))
+        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return made
+
+
+class Queue(deque[Any]):
+    """A deque of the user's own."""
+
+
+class Groups(defaultdict[Any, Any]):
+    """A defaultdict of the user's own."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Groups:
+        made = Groups(self.default_factory, copy.deepcopy(dict(self), memo))
+        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return made
+
+
+class Sorted(OrderedDict[Any, Any]):
+    """An OrderedDict of the user's own."""
+
+
+class Members(set[Any]):
+    """A set of the user's own."""
+
+
+class Slots(list[Any]):
+    """A list of the user's own, that carries its attribute in a slot."""
+
+    __slots__ = ("extra",)
+
+
+class Row(tuple[Any, ...]):
+    """A tuple of the user's own."""
+
+
+class Named(Pair):
+    """A subclass of a named tuple, which has a dict."""
+
+
+def carrying(value: Any, extra: Any) -> Any:
+    """The value, with an attribute besides its fields or elements."""
+    if isinstance(value, msgspec.Struct):
+        value.__dict__["extra"] = extra
+    else:
+        object.__setattr__(value, "extra", extra)
+    return value
+
+
 atoms: st.SearchStrategy[Any] = st.one_of(
     st.sampled_from([None, True, False, 0, 1, -1, 1.0, 2.5, "", "a", b"", b"x"]),
     st.integers(-3, 3),
@@ -102,6 +164,27 @@ def _more(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         st.builds(Model, x=inner),
         st.builds(Pair, inner, inner),
         st.builds(OldPair, inner, inner),
+        st.builds(carrying, _carriers(inner), inner),
+    )
+
+
+def _carriers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Objects that may carry attributes besides their fields or elements."""
+    few, mappings = st.lists(inner, max_size=2), st.dictionaries(keys, inner, max_size=2)
+    return st.one_of(
+        st.builds(Point, inner),
+        st.builds(Frozen, inner),
+        st.builds(Noted, inner),
+        st.builds(FrozenNoted, inner),
+        few.map(Names),
+        few.map(Slots),
+        few.map(Queue),
+        few.map(Row),
+        st.sets(st.integers(0, 5), max_size=2).map(Members),
+        mappings.map(Table),
+        mappings.map(Sorted),
+        mappings.map(lambda given: Groups(list, given)),
+        st.builds(Named, inner, inner),
     )
 
 
@@ -123,6 +206,8 @@ def shape(value: Any) -> Any:
     """A value as types and parts, so that True and 1, a list and a tuple, or two classes never compare equal."""
     kind: Any = type(value)
     kind = {IsolatedDict: dict, IsolatedList: list}.get(kind, kind)
+    if (extra := carried_by(value)) is not _NONE:
+        kind = (kind, shape(extra))
     if isinstance(value, dict):
         return kind, [(shape(key), shape(item)) for key, item in dict.items(value)]
     if isinstance(value, list):
@@ -135,10 +220,18 @@ def shape(value: Any) -> Any:
     return (kind, [(name, shape(getattr(value, name))) for name in fields]) if fields else (kind, value)
 
 
+_NONE = object()
+
+
+def carried_by(value: Any) -> Any:
+    """What `carrying` gave it."""
+    return getattr(value, "extra", _NONE)
+
+
 def fields_of(value: Any) -> list[str]:
     if isinstance(value, (Point, Frozen, Slotted)):
         return [field.name for field in dataclasses.fields(value)]
-    if isinstance(value, (Record, FrozenRecord)):
+    if isinstance(value, (Record, FrozenRecord, Noted, FrozenNoted)):
         return list(value.__struct_fields__)
     return ["x"] if isinstance(value, Model) else []
 
@@ -157,15 +250,19 @@ def parts(value: Any) -> Iterator[Any]:
             yield from parts(item)
     for name in fields_of(value):
         yield from parts(getattr(value, name))
+    if (extra := carried_by(value)) is not _NONE:
+        yield from parts(extra)
 
 
 def changeable(value: Any) -> bool:
     """Whether anything about a value can be changed in place, at any depth."""
-    if isinstance(value, (Frozen, FrozenRecord)):
-        return changeable(value.x)
+    if isinstance(value, (Frozen, FrozenRecord, FrozenNoted)):
+        return changeable(value.x) or changeable(carried_by(value))
+    if isinstance(value, (Row, Named)):
+        return True
     if isinstance(value, tuple):
         return any(map(changeable, value))
-    return isinstance(value, (dict, list, set, deque, bytearray, Point, Slotted, Record, Model))
+    return isinstance(value, (dict, list, set, deque, bytearray, Point, Slotted, Record, Noted, Model))
 
 
 # ---- programs ----------------------------------------------------------------------------------------------------
@@ -399,7 +496,18 @@ OBJECT: list[Action] = [
 ]
 
 
+CARRIER: list[Action] = [
+    lambda x, p, v: x.extra,
+    _in_place(lambda x, p, v: carrying(x, v)),
+]
+
+
 def actions_on(held: Any, *, deriving: bool) -> list[Action]:
+    actions = _actions_on(held, deriving=deriving)
+    return actions + CARRIER if carried_by(held) is not _NONE else actions
+
+
+def _actions_on(held: Any, *, deriving: bool) -> list[Action]:
     if isinstance(held, dict):
         return DICT + DERIVING_DICT if deriving else DICT
     if isinstance(held, list):
