@@ -86,12 +86,11 @@ def _without_attributes(value: object) -> None:
         Refused
     """
     attributes: dict[str, object] = getattr(value, "__dict__", {})
-    if attributes:
-        kind = type(value).__name__
-        raise Refused(
-            f"{kind}s are stored without attributes: put this one into a class of your own that is registered",
-            f".{min(attributes)}",
-        )
+    for name in attributes:
+        if not name.startswith("__"):  # `__orig_class__`, of `Counter[str]()`, is no data
+            kind = type(value).__name__
+            what = f"{kind}s are stored without attributes: put this one into a class of your own that is registered"
+            raise Refused(what, f".{name}")
 
 
 def _write_ordered(value: OrderedDict[object, object], writer: Writer, inside: set[int]) -> object:

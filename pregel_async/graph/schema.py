@@ -375,6 +375,7 @@ def coercion(schema: Schema) -> Callable[[Any], Any] | None:
 def _shape(kind: Any) -> Callable[[dict[str, Any]], Any] | None:
     if is_typed_dict(kind):
         return None
+    factories = _factories(kind)
     if is_model(kind):
         # Keys are the fields' names, whatever aliases they have. Before 2.11 pydantic took only the aliases.
         by_name = "by_name" in inspect.signature(kind.model_validate).parameters
@@ -383,23 +384,62 @@ def _shape(kind: Any) -> Callable[[dict[str, Any]], Any] | None:
         def validated(values: dict[str, Any]) -> Any:
             # A validator is compiled code: it takes containers apart by itself, and must get a copy at every depth.
             copies = {aliases.get(name, name): own(value) for name, value in dict.items(values)}
-            return kind.model_validate(copies, by_name=True, by_alias=False) if by_name else kind(**copies)
+            model = kind.model_validate(copies, by_name=True, by_alias=False) if by_name else kind(**copies)
+            for name in factories:  # not given to the model: it would take them for set, and validate them
+                if name in model.__dict__ and name not in values:
+                    model.__dict__[name] = own(model.__dict__[name], name)
+            for name in hidden:
+                model.__pydantic_private__[name] = own(model.__pydantic_private__[name], name)
+            return model
 
+        hidden = [name for name, private in kind.__private_attributes__.items() if private.default_factory is not None]
         return validated
     make: Callable[..., Any] = kind
     if dataclasses.is_dataclass(kind):
         taken = {field.name for field in dataclasses.fields(kind) if field.init}
         later = tuple(field.name for field in dataclasses.fields(kind) if not field.init)
+        defaults = {name: factory for name, factory in factories.items() if name in taken}
 
         def made(values: dict[str, Any]) -> Any:
-            instance = make(**{name: values[name] for name in values if name in taken})
+            given = {name: values[name] for name in values if name in taken}
+            instance = make(**_with_defaults(given, defaults))
             for name in later:
                 if name in values:  # what was written counts, and not what __post_init__ made of the rest
                     object.__setattr__(instance, name, values[name])
+                elif name in factories:
+                    object.__setattr__(instance, name, own(getattr(instance, name), name))
             return instance
 
         return made
-    return lambda values: make(**{name: values[name] for name in values})
+    return lambda values: make(**_with_defaults({name: values[name] for name in values}, factories))
+
+
+def _with_defaults(given: dict[str, Any], factories: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+    """Add the defaults of fields that are not given: of each a copy, as the factory may return one object each time.
+
+    Before the object is made, so that what a `__post_init__` makes of the fields refers to the same objects as they do.
+    """
+    for name, factory in factories.items():
+        if name not in given:
+            given[name] = own(factory(), name)
+    return given
+
+
+_FRESH: Final = frozenset((list, dict, set))
+"""Factories that return a new object each time, of which no copy is needed."""
+
+
+def _factories(kind: Any) -> dict[str, Callable[[], Any]]:
+    """The default factories of a class, by field."""
+    found: dict[str, Any]
+    if is_model(kind):
+        found = {name: field.default_factory for name, field in kind.model_fields.items()}
+    elif dataclasses.is_dataclass(kind):
+        found = {field.name: field.default_factory for field in dataclasses.fields(kind)}
+    else:
+        found = {field.name: field.default_factory for field in msgspec.structs.fields(kind)}
+    nothing = (None, dataclasses.MISSING, msgspec.NODEFAULT)
+    return {name: made for name, made in found.items() if made not in nothing and made not in _FRESH}
 
 
 _NO_DEFAULT = object()
