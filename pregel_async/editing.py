@@ -327,6 +327,7 @@ async def edit_inside(
     *,
     store: Any,
     limit: int,
+    is_past: bool,
 ) -> None:
     """Apply updates to the state of a graph inside another.
 
@@ -334,16 +335,24 @@ async def edit_inside(
     gets one of its own, then, that says where the state stands now. Questions that the edit does away with are open no
     more in the graphs around either.
 
+    While the root's head is in the middle of a superstep, it can get no such checkpoint. The past can be edited then,
+    too: that starts a branch at the root checkpoint that the config names, and the head has no part in it.
+
+    Args:
+        root: the root graph's namespace, at its head.
+        is_past: the config names a checkpoint, and the state does not stand there at the root's head.
+
     Raises:
         InvalidUpdateError: the root has results in its open superstep, which such a checkpoint would have to redo; or
             the task that runs the graph has its result already, so that nothing would go on from the edit.
     """
     under_way = root.tip is not None and thread.parents.get("") == root.tip
     kept = ":" not in thread.ns
-    if kept and not under_way and root.has_records:
+    stands = kept and not under_way and not (is_past and root.has_records)
+    if stands and root.has_records:
         raise InvalidUpdateError(
             f"the state of {thread.ns!r} is at rest, and the graph around it is in the middle of a superstep: finish "
-            "that first"
+            "that first, or pass the config of an older snapshot of that state, which starts a branch there"
         )
 
     if not kept:
@@ -354,7 +363,7 @@ async def edit_inside(
         gone = asked - {question.id for question in thread.questions()}
         if gone:
             await _withdraw(thread, gone)
-        if kept and not under_way and root.board is not None and thread.tip is not None:
+        if stands and root.board is not None and thread.tip is not None:
             root.hold.moved[thread.ns] = thread.tip
             await edit(root, [[StateUpdate(None)]], run_id, config, store=store, limit=limit)
 

@@ -1,0 +1,180 @@
+"""Issue 16: the past of a state that a graph inside keeps is forked, whatever the thread's head does."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from each_saver import SAVERS, Open, opener
+
+from checkpoint_savers import InMemorySaver
+from pregel_async import START, Command, Overwrite, StateGraph, interrupt
+from pregel_async.errors import InvalidUpdateError
+
+pytestmark = pytest.mark.anyio
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+
+
+class Own(TypedDict, total=False):
+    own: Annotated[list[str], operator.add]
+
+
+@pytest.fixture(params=SAVERS)
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+    with opener(request.param, tmp_path) as opens:
+        yield opens
+
+
+def kept() -> StateGraph[Own]:
+    """A graph whose second node shows what its state holds, and asks."""
+
+    async def first(state: Own) -> Own:
+        return {"own": ["first"]}
+
+    async def second(state: Own) -> Own:
+        return {"own": [interrupt(list(state["own"]))]}
+
+    made = StateGraph(Own).add_node("first", first).add_node("second", second)
+    return made.add_edge(START, "first").add_edge("first", "second")
+
+
+def nested(saver: Any, around: tuple[bool | None, ...]) -> tuple[Any, str]:
+    """The graph in a node of a graph in a node of others, and its namespace.
+
+    Args:
+        around: as what the graphs between it and the root are compiled, from the inside.
+    """
+    graph: Any = kept().compile(checkpointer=True, name="kept")
+
+    def calls(inside: Any) -> Any:
+        async def call(state: State) -> State:
+            await inside.ainvoke({"own": ["call"]} if inside.name == "kept" else {})
+            return {"log": ["called"]}
+
+        return call
+
+    for checkpointer in (*around, saver):
+        made = StateGraph(State).add_node("call", calls(graph)).add_edge(START, "call")
+        graph = made.compile(checkpointer, name="around")
+    return graph, "|".join(["call"] * (len(around) + 1))
+
+
+async def past_of(graph: Any, place: Any) -> Any:
+    """The config of the oldest checkpoint before the second node."""
+    return [each async for each in graph.aget_state_history(place) if each.next == ("second",)][-1].config
+
+
+async def everything(graph: Any) -> list[Any]:
+    """What history says of the thread, but for where the graphs inside have their newest checkpoint."""
+    shown = [snapshot async for snapshot in graph.aget_state_history("t")]
+    return [
+        (
+            each.config,
+            each.values,
+            each.next,
+            each.metadata,
+            each.interrupts,
+            [(task.id, task.result) for task in each.tasks],
+        )
+        for each in shown
+    ]
+
+
+@pytest.mark.parametrize("around", [(), (None,), (True, True)], ids=repr)
+async def test_the_past_is_edited_while_the_head_is_inside_a_superstep(
+    opened: Open, around: tuple[bool | None, ...]
+) -> None:
+    """1.8, P2: as after a replay of that checkpoint, which asks again. The edit starts a branch at the root checkpoint
+    that the config names, and the head, its question and its records are what they were."""
+    async with opened() as saver:
+        graph, ns = nested(saver, around)
+        place: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ns}}
+        await graph.ainvoke({}, "t")
+        await graph.ainvoke(Command(resume="one"), "t")
+        past = await past_of(graph, place)
+        (asked,) = (await graph.ainvoke(None, past))["__interrupt__"]
+        assert asked.value == ["call", "first"]
+        before = await everything(graph)
+
+        forked = await graph.aupdate_state(past, {"own": Overwrite(["edited"])}, as_node="first")
+        assert forked["configurable"]["checkpoint_map"][""] == past["configurable"]["checkpoint_map"][""]
+        assert (await graph.aget_state(forked)).values == {"own": ["edited"]}
+        assert await everything(graph) == before
+
+        # The head goes on from its own state, and the branch from the edited one.
+        assert (await graph.ainvoke(Command(resume="two"), "t"))["log"] == ["called"]
+        assert (await graph.aget_state(place)).values == {"own": ["call", "first", "two"]}
+        (asked,) = (await graph.ainvoke(None, forked))["__interrupt__"]
+        assert asked.value == ["edited"]
+        await graph.ainvoke(Command(resume="three"), "t")
+        assert (await graph.aget_state(place)).values == {"own": ["edited", "three"]}
+        await graph.ainvoke({}, "t")
+        (asked,) = (await graph.aget_state("t")).interrupts
+        assert asked.value == ["edited", "three", "call", "first"]
+
+
+@pytest.mark.parametrize("around", [(), (None,), (True, True)], ids=repr)
+async def test_the_branch_is_run_while_the_head_is_inside_a_superstep(around: tuple[bool | None, ...]) -> None:
+    """1.8: a run from the past, or from an edit of it, starts there too, and the head's superstep stays open."""
+    graph, ns = nested(InMemorySaver(), around)
+    place: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ns}}
+    await graph.ainvoke({}, "t")
+    await graph.ainvoke(Command(resume="one"), "t")
+    past = await past_of(graph, place)
+    await graph.ainvoke(None, past)
+    forked = await graph.aupdate_state(past, {"own": ["edited"]}, as_node="first")
+    left = (await graph.aget_state("t")).config
+    (asked,) = (await graph.ainvoke(None, forked))["__interrupt__"]
+    assert asked.value == ["call", "first", "edited"]
+    (asked,) = (await graph.ainvoke(None, past))["__interrupt__"]
+    assert asked.value == ["call", "first"]
+    result = await graph.ainvoke(Command(resume="left"), left)
+    assert result["log"] == ["called"]
+    assert (await graph.aget_state(place)).values == {"own": ["call", "first", "left"]}
+
+
+async def test_the_past_is_edited_while_the_thread_rests() -> None:
+    """1.7: an edit of the past, as one of where the state stands, is what shows and what the next call goes on from."""
+    graph, ns = nested(InMemorySaver(), ())
+    place: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ns}}
+    await graph.ainvoke({}, "t")
+    await graph.ainvoke(Command(resume="one"), "t")
+    await graph.aupdate_state(await past_of(graph, place), {"own": ["edited"]}, as_node="first")
+    assert (await graph.aget_state(place)).values == {"own": ["call", "first", "edited"]}
+    await graph.ainvoke({}, "t")
+    (asked,) = (await graph.aget_state("t")).interrupts
+    assert asked.value == ["call", "first", "edited", "call", "first"]
+    await graph.ainvoke(Command(resume="two"), "t")
+    stands = (await graph.aget_state(place)).config
+    await graph.aupdate_state(stands, {"own": Overwrite(["edited"])}, as_node="second")
+    await graph.ainvoke({}, "t")
+    (asked,) = (await graph.aget_state("t")).interrupts
+    assert asked.value == ["edited", "call", "first"]
+
+
+async def test_where_the_state_stands_is_not_edited_inside_a_superstep() -> None:
+    """The refusal stays where there is no branch to make: the head itself would have to say where the state stands."""
+
+    async def ask(state: State) -> State:
+        return {"log": [interrupt("?")]}
+
+    inside = kept().compile(checkpointer=True)
+
+    async def call(state: State) -> State:
+        await inside.ainvoke({"own": ["call"]})
+        return {}
+
+    made = StateGraph(State).add_node("call", call).add_node("ask", ask).add_edge(START, "call").add_edge("call", "ask")
+    graph = made.compile(InMemorySaver())
+    await graph.ainvoke({}, "t")
+    await graph.ainvoke(Command(resume="one"), "t")
+    place: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": "call"}}
+    for config in (place, (await graph.aget_state(place)).config):
+        with pytest.raises(InvalidUpdateError, match="in the middle"):
+            await graph.aupdate_state(config, {"own": ["?"]}, as_node="second")
