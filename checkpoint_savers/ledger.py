@@ -542,10 +542,14 @@ class Ledger:
         return tuple(rows)
 
     @property
+    def parent_of_put_off(self) -> CheckpointId | None:
+        """The checkpoint that what was put off is made on: the last one that is stored, or waits by itself."""
+        return self._stood[1] if self.put else self.tip
+
+    @property
     def stands(self) -> frozenset[CheckpointId | None]:
         """The checkpoints that are stored, or will be: what is recorded on others is of no use to anybody."""
-        above = self._stood[1] if self.put else self.tip
-        return frozenset((above, *[put.checkpoint_id for put in self.put]))
+        return frozenset((self.parent_of_put_off, *[put.checkpoint_id for put in self.put]))
 
 
 def _together(put: Sequence[PutOff]) -> PutOff:

@@ -204,9 +204,9 @@ class Graph(Runs[InputT, OutputT]):
         Args:
             config: a thread id; or a config, which may name a checkpoint (the update starts a branch there, unless it
                 is a branch's tip) or a subgraph's namespace. An update of the state that a subgraph keeps
-                (`checkpointer=True`) is what its next call starts from. While the thread is in the middle of a superstep,
-                only the past of that state can be updated. That leaves the thread where it is: pass the returned config
-                to run the branch.
+                (`checkpointer=True`) is what its next call starts from. While the thread is in the middle of a
+                superstep, only the past of that state can be updated. That leaves the thread where it is: pass the
+                returned config to run the branch.
             values: as the node may return it; None changes nothing.
             as_node: the node; inferred when there is no doubt. `END` takes all that is pending for done, `"__input__"`
                 makes a new input, `"__copy__"` copies the checkpoint (and applies `values`, a list of updates).

@@ -353,12 +353,14 @@ class Late(Outbox):
     def add(self, entry: Entry, step: int, metadata: dict[str, Any]) -> CheckpointRow:
         if metadata["source"] == "fork":
             return super().add(entry, step, metadata)
-        before, made = self.ledger.tip, self.hold.next_id()
+        made = self.hold.next_id()
         self.ledger.put_off(entry, checkpoint_id=made, step=step, metadata=metadata)
         self._drop_void()
-        # As it would be stored, but for what it holds: that is made when it is.
+        # As it would be stored if the run ended here, but for what it holds: that is made when it is. Those that were
+        # put off before it are merged with it and never exist, so that none of them is its parent.
+        parent = self.ledger.parent_of_put_off
         return CheckpointRow(
-            ns=self.ns, checkpoint_id=made, parent_id=before, base_id=made, step=step, metadata=metadata, frame=b""
+            ns=self.ns, checkpoint_id=made, parent_id=parent, base_id=made, step=step, metadata=metadata, frame=b""
         )
 
     def _drop_void(self) -> None:
