@@ -93,6 +93,7 @@ __all__ = [
     "UnknownTypeError",
     "UnstorableValueError",
     "UnsupportedFormatError",
+    "UntrackedValueLostError",
 ]
 
 
@@ -191,6 +192,28 @@ class GraphChangedError(PregelError):
         super().__init__(
             f"thread {thread_id!r} was stored by another version of this graph: {reason}. "
             "Finish the thread with the old code, start a new thread, or change the graph so that it fits."
+        )
+
+
+class UntrackedValueLostError(PregelError):
+    """A send has to run that was given the value of an untracked key, which was not stored; nothing ran with it.
+
+    Attributes:
+        node: the node that the send is for.
+        key: the key.
+        thread_id: the thread.
+        step: the superstep that has to run.
+    """
+
+    def __init__(self, node: str, key: str, thread_id: str, step: int) -> None:
+        self.node = node
+        self.key = key
+        self.thread_id = thread_id
+        self.step = step
+        super().__init__(
+            f"a send to node {node!r}, superstep {step} of thread {thread_id!r}, was given key {key!r}, which is "
+            "untracked: its value was not stored with the send. Give the thread a new value when you resume it, with "
+            f"Command(update={{{key!r}: ...}}); the sends that lack one get it."
         )
 
 

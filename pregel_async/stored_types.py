@@ -9,6 +9,7 @@ from typing import Any
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
 
+from ._core.untracked import NotStored
 from ._runtime.described import described
 from .errors import NodeError, RecordedFailureError
 from .policies import TimeoutPolicy
@@ -26,7 +27,7 @@ def with_runtime_types(codec: Codec, hints: Sequence[Any]) -> Codec:
     """The codec, and the types of the runtime's own, and those that a graph's annotations name."""
     from checkpoint_savers.stores.ops import Item, SearchItem  # of long-term memory, which few programs use
 
-    for kind in (Send, Command, Interrupt, Overwrite, TimeoutPolicy):
+    for kind in (Send, Command, Interrupt, Overwrite, TimeoutPolicy, NotStored):
         codec = codec.with_types(kind, tag=f"pregel_async.{kind.__name__}")
     for item in (Item, SearchItem):
         codec = codec.with_types(item, tag=f"checkpoint_savers.{item.__name__}")

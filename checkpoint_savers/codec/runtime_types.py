@@ -22,6 +22,7 @@ RUNTIME_TAGS: Final = (
     "pregel_async.Command",
     "pregel_async.Interrupt",
     "pregel_async.NodeError",
+    "pregel_async.NotStored",
     "pregel_async.Overwrite",
     "pregel_async.RecordedFailureError",
     "pregel_async.Send",

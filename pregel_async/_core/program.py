@@ -166,6 +166,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         foreign: channels of the user's own classes: what they give is copied, as they may change it in place later.
         triggered: channel -> names of the nodes that it triggers, sorted.
         finishing: channels that react when nothing else is left to run, sorted.
+        untracked: state keys whose values are never stored.
         names_messages: a reducer is `add_messages`, or one of the user's, which may call it: folds have to say what
             messages without an id are called.
         inputs: the channel that takes the input as it is, or the channels that take a mapping's entries.
@@ -190,6 +191,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     triggered: dict[str, tuple[str, ...]]
     finishing: tuple[str, ...]
     names_messages: bool = False
+    untracked: frozenset[str] = frozenset()
     inputs: str | tuple[str, ...]
     outputs: str | tuple[str, ...]
     shown: str | tuple[str, ...]
@@ -241,6 +243,7 @@ def build_program(
         foreign=frozenset(key for key in prepared if not type(prepared[key]).__module__.startswith(_BUILT_IN)),
         triggered={channel: tuple(names) for channel, names in triggered.items()},
         finishing=tuple(channel for channel, prototype in prepared.items() if prototype.finishes),
+        untracked=frozenset(key for key in state if not prepared[key].tracked),
         names_messages=any(_may_name(channel) for channel in channels.values()),
         inputs=inputs,
         outputs=outputs,

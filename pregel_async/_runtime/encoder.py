@@ -13,9 +13,10 @@ from checkpoint_savers.ledger import State
 
 from .._core.board import Board
 from .._core.copying import is_opaque
-from .._core.program import Program, Write
+from .._core.program import SENDS, Program, Write
+from .._core.untracked import storable
 from ..channels import MISSING, LastValue
-from ..types import Interrupt
+from ..types import Interrupt, Send
 from .restore import kind_of
 
 Written = tuple[tuple[str, bytes], ...]
@@ -38,8 +39,14 @@ class Encoder:
 
     def writes(self, writes: Sequence[Write]) -> Written:
         """A task's writes. Raises `UnstorableValueError`."""
-        encode = self.codec.encode
-        return tuple([(name, encode(value, channel=name)) for name, value in self._tracked(writes)])
+        encode, kept = self.codec.encode, self._tracked(writes)
+        if self._program.untracked:
+            kept = [(name, self._sent(value) if name == SENDS else value) for name, value in kept]
+        return tuple([(name, encode(value, channel=name)) for name, value in kept])
+
+    def _sent(self, send: Any) -> Any:
+        """What is stored of a send: no values of keys that are never stored."""
+        return storable(send, self._program.untracked) if isinstance(send, Send) else send
 
     def writes_if_storable(self, writes: Sequence[Write]) -> Written | None:
         """The same; None when they would be refused, so that the task runs again."""
@@ -72,6 +79,8 @@ class Encoder:
                 continue
             stored = channel.checkpoint()
             if stored is not MISSING:
+                if name == SENDS and self._program.untracked:
+                    stored = [self._sent(send) for send in stored]
                 values[name] = self._value(name, stored)
                 kind = self._kinds[name] if name in self._kinds else kind_of(channel, stored)
                 if before.kinds.get(name) != kind:

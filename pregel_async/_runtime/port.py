@@ -21,7 +21,8 @@ from .._core import superstep
 from .._core.board import Board
 from .._core.program import Program, Write
 from .._core.task import Cancelled, Outcome, Paused, Task
-from ..errors import BudgetExceededError, GraphDrained, InvalidInputError
+from .._core.untracked import filled, missing
+from ..errors import BudgetExceededError, GraphDrained, InvalidInputError, UntrackedValueLostError
 from ..types import Interrupt, RunStatus
 from .context import Around, Running, Session
 from .described import described
@@ -224,11 +225,27 @@ class GraphRun:
         hold = self._session.hold
         if hold is not None and hold.broken is not None:  # "async": the last superstep could not be stored
             raise hold.broken
+        if self._program.untracked and self._thread is not None:
+            self._fill_in(self._thread, board, tasks)
         if self._feed is not None and not tasks[0].node.hidden:
             self._feed.begin()
         if self._log is not None and self._log.planned is not None:
             return self._execute_shown(self._log, self._log.planned(board, tasks), board, tasks)
         return self._runner.execute(board, tasks)
+
+    def _fill_in(self, thread: Thread, board: Board, tasks: Sequence[Task]) -> None:
+        """Give the tasks of sends that were stored what was not stored of them, as far as the state has it.
+
+        Raises:
+            UntrackedValueLostError: it has not; nothing of the superstep has run.
+        """
+        for task in tasks:
+            lost = missing(task.arg) if task.send >= 0 else ()
+            if lost and thread.result_of(task) is None:
+                for key in lost:
+                    if key not in board.values:
+                        raise UntrackedValueLostError(task.node.name, key, thread.thread_id, task.step)
+                task.arg = filled(task.arg, {key: board.values[key] for key in lost})
 
     async def _execute_shown(self, log: Log, planned: Told, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
         await log.send(planned)

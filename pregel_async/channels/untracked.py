@@ -14,6 +14,10 @@ class UntrackedValue(SingleValue[Value]):
     """The value written last, for as long as the run lasts: for connections and other things that no checkpoint can
     hold.
 
+    A `Send` may carry it, as an entry of the dict or a field of the state's object that is sent. It is not stored with
+    the send either: a run that is resumed in the send's superstep takes the value that its state has then (give it one
+    with `Command(update=...)`), or raises `UntrackedValueLostError`.
+
     Attributes:
         guard: True refuses a second write in one superstep; False keeps the last.
     """

@@ -25,6 +25,7 @@ from checkpoint_savers.codec.runtime_types import RUNTIME_READERS
 from checkpoint_savers.errors import CorruptCheckpointError
 from checkpoint_savers.stores import Item, SearchItem
 from pregel_async import START, Command, Interrupt, NodeError, Overwrite, Send, StateGraph, TimeoutPolicy
+from pregel_async._core.untracked import NotStored
 from pregel_async.errors import RecordedFailureError
 from pregel_async.stored_types import with_runtime_types
 from pregel_async.types import TaskId
@@ -120,6 +121,7 @@ def test_every_class_of_the_runtime_is_read_as_data() -> None:
     """P11: each class that graphs register by themselves has a reader for codecs without it, with all of its fields."""
     codec = with_runtime_types(Codec(), [])
     values = [*VALUES, Send("a", 1), Overwrite(2), TimeoutPolicy(run_timeout=3), RecordedFailureError("E", "m")]
+    values.append(NotStored("client"))
     assert all(codec.knows(type(value)) for value in values)
     assert {str(tag).rpartition(".")[2] for tag in RUNTIME_READERS} == {type(value).__name__ for value in values}
     registered = repr(codec).removeprefix("<Codec with ").removesuffix(">").split(", ")

@@ -1,0 +1,162 @@
+"""Sends that carry the value of an untracked key: it is never stored, and a resume says when it lacks one."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import Annotated, Any, TypedDict
+
+import msgspec
+import pydantic
+import pytest
+
+from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
+from pregel_async import START, Command, Send, StateGraph, interrupt
+from pregel_async._core.untracked import storable
+from pregel_async.channels import UntrackedValue
+from pregel_async.errors import UnstorableValueError, UntrackedValueLostError
+
+pytestmark = pytest.mark.anyio
+
+
+class Client:
+    """Nothing that can be stored."""
+
+    name = "c"
+
+
+class State(TypedDict, total=False):
+    items: list[int]
+    client: Annotated[Any, UntrackedValue]
+    done: Annotated[list[Any], operator.add]
+
+
+@dataclasses.dataclass
+class Data:
+    items: list[int] = dataclasses.field(default_factory=list)
+    client: Annotated[Any, UntrackedValue] = None
+    done: Annotated[list[Any], operator.add] = dataclasses.field(default_factory=list)
+
+
+class Struct(msgspec.Struct, frozen=True):
+    items: list[int] = msgspec.field(default_factory=list)
+    client: Annotated[Any, UntrackedValue] = None
+    done: Annotated[list[Any], operator.add] = msgspec.field(default_factory=list)
+
+
+class Model(pydantic.BaseModel):
+    items: list[int] = []
+    client: Annotated[Any, UntrackedValue] = None
+    done: Annotated[list[Any], operator.add] = []
+
+
+def connect(state: Any) -> Any:
+    return {"client": Client()}
+
+
+def items_of(state: Any) -> list[int]:
+    return state["items"] if isinstance(state, dict) else state.items
+
+
+def spread(state: Any) -> Any:
+    if isinstance(state, dict):
+        return [Send("work", {**state, "item": item}) for item in state["items"]]
+    kind = type(state)
+    return [Send("work", kind(items=[item], client=state.client)) for item in state.items]
+
+
+def worked(arg: Any) -> Any:
+    client, item = (arg["client"], arg["item"]) if isinstance(arg, dict) else (arg.client, arg.items[0])
+    return {"done": [f"{client.name}{item}"]}
+
+
+def graph_of(work: Any, schema: Any = State) -> Any:
+    builder = StateGraph(schema).add_node("connect", connect).add_node("work", work)
+    return builder.add_edge(START, "connect").add_conditional_edges("connect", spread, ["work"])
+
+
+@pytest.mark.parametrize("schema", [State, Data, Struct, Model])
+async def test_an_untracked_value_goes_with_a_send(saver: BaseCheckpointSaver, schema: Any) -> None:
+    """Issue: keeping a value untracked is the advice of `UnstorableValueError`, which a send with it raised."""
+    graph = graph_of(worked, schema).compile(saver)
+    await graph.ainvoke({"items": [1, 2]}, "t")
+    assert (await graph.aget_state("t")).values["done"] == ["c1", "c2"]
+
+
+async def test_of_what_commands_send_too(saver: BaseCheckpointSaver) -> None:
+    """A node that says by `goto` where to go, beside one that asks: its result is recorded with the sends in it."""
+
+    def start(state: State) -> Command[Any]:
+        client = Client()
+        return Command(update={"client": client}, goto=[Send("work", {"client": client, "item": 1})])
+
+    def ask(state: State) -> Any:
+        return {"done": [interrupt("?")]}
+
+    builder = StateGraph(State).add_node("start", start, destinations=("work",)).add_node("ask", ask)
+    builder.add_node("work", worked).add_edge(START, "start").add_edge(START, "ask")
+    graph = builder.compile(saver)
+    await graph.ainvoke({"items": []}, "t")
+    with pytest.raises(UntrackedValueLostError) as caught:
+        await graph.ainvoke(Command(resume="yes"), "t")
+    assert (caught.value.node, caught.value.key) == ("work", "client")
+    got = await graph.ainvoke(Command(update={"client": Client()}), "t")
+    assert got["done"] == ["yes", "c1"]
+
+
+@pytest.mark.parametrize("schema", [State, Data, Struct, Model])
+async def test_a_resume_that_needs_one_says_so(saver: BaseCheckpointSaver, schema: Any) -> None:
+    """P5, P15: nothing runs without it; the error names node and key, and what to do; what is recorded stays."""
+    broken, ran = [True], list[Any]()
+
+    def work(arg: Any) -> Any:
+        ran.append((arg["item"], None) if isinstance(arg, dict) else (arg.items[0], None))
+        if broken and ran[-1][0] == 2:
+            raise ValueError("down")
+        return worked(arg)
+
+    graph = graph_of(work, schema).compile(saver)
+    with pytest.raises(ValueError, match="down"):
+        await graph.ainvoke({"items": [1, 2]}, {"configurable": {"thread_id": "t"}, "max_concurrency": 1})
+    broken.clear()
+    ran.clear()
+    with pytest.raises(UntrackedValueLostError, match="node 'work'.*'t'.*'client'") as caught:
+        await graph.ainvoke(None, "t")
+    assert (caught.value.node, caught.value.key, caught.value.thread_id) == ("work", "client", "t")
+    assert ran == []
+    snapshot = await graph.aget_state("t")
+    assert snapshot.next == ("work",)
+    await graph.ainvoke(Command(update={"client": Client()}), "t")
+    assert ran == [(2, None)]
+    assert (await graph.aget_state("t")).values["done"] == ["c1", "c2"]
+
+
+async def test_a_resume_of_sends_that_have_their_results_needs_none(saver: BaseCheckpointSaver) -> None:
+    """P5: a send that is recorded is not run, and what it was sent is of no use any more."""
+
+    def ask(state: State) -> Any:
+        return {"done": [interrupt("?")]}
+
+    builder = graph_of(worked).add_node("ask", ask).add_edge("connect", "ask")
+    graph = builder.compile(saver)
+    await graph.ainvoke({"items": [1]}, "t")
+    got = await graph.ainvoke(Command(resume="yes"), "t")
+    assert sorted(got["done"]) == ["c1", "yes"]
+
+
+def test_a_field_that_is_not_set_is_no_value() -> None:
+    """The object of a state's class has all fields: None in one was never a value of the key."""
+    send = Send("work", Data(items=[1]))
+    assert storable(send, frozenset({"client"})) is send
+
+
+async def test_a_value_that_no_key_holds_is_refused() -> None:
+    """P11: as before: only untracked keys are left out, and only those."""
+
+    def spread_other(state: State) -> Any:
+        return Send("work", {"other": state["client"]})
+
+    builder = StateGraph(State).add_node("connect", connect).add_node("work", worked)
+    graph = builder.add_edge(START, "connect").add_conditional_edges("connect", spread_other, ["work"])
+    with pytest.raises(UnstorableValueError, match="other"):
+        await graph.compile(InMemorySaver()).ainvoke({"items": []}, "t")
