@@ -17,9 +17,9 @@ from ._runtime.observer import Observer
 from ._runtime.results import Results
 from ._runtime.settings import Settings
 from .channels import AnyValue, EphemeralValue, LastValue
-from .errors import ConfigError
+from .errors import ConfigError, GraphValidationError
 from .policies import Budget, Collect, OnFailure
-from .types import Config, Durability, OnConflict, RunnableConfig
+from .types import ChangedQuestions, Config, Durability, OnConflict, RunnableConfig
 
 DEFAULT_RECURSION_LIMIT = 10_007
 
@@ -243,6 +243,13 @@ def _metadata(config: RunnableConfig) -> dict[str, Any]:
     return {key: value for key, value in shown.items() if type(value) in _SCALARS and not str(key).startswith("__")}
 
 
+def check_changed_questions(policy: ChangedQuestions) -> ChangedQuestions:
+    """Return the policy. Raises `GraphValidationError` if it is unknown."""
+    if policy not in get_args(ChangedQuestions):
+        raise GraphValidationError(f"changed_questions is 'error' or 'accept', not {policy!r}")
+    return policy
+
+
 def settings_of(
     config: RunnableConfig,
     *,
@@ -261,6 +268,7 @@ def settings_of(
     retention: Retention | None = None,
     results: Results | None = None,
     observers: tuple[Observer, ...] = (),
+    changed_questions: ChangedQuestions = "error",
 ) -> Settings:
     """A call's settings.
 
@@ -268,8 +276,8 @@ def settings_of(
         stored: the graph has a checkpointer, so that a thread is needed.
         nested: a node runs the graph: its thread is that of the graph around it.
         durability: as `check_durability` gives it.
-        context, store, breakpoints, debug, control, on_failure, budgets, time_limit, retention, results, observers: as
-            in `Settings`.
+        context, store, breakpoints, debug, control, on_failure, budgets, time_limit, retention, results, observers,
+            changed_questions: as in `Settings`.
     """
     if not (control is None or isinstance(cast("object", control), RunControl)):
         raise ConfigError(f"control is a RunControl, not {control!r}")
@@ -307,4 +315,5 @@ def settings_of(
         retention=retention,
         results=results,
         observers=observers,
+        changed_questions=changed_questions,
     )

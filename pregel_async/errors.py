@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from decimal import Decimal
 from enum import Enum
-from typing import Literal
+from reprlib import Repr
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -41,6 +42,7 @@ from .types import Command, Interrupt, TaskId
 __all__ = [
     "BlockingCallWarning",
     "BudgetExceededError",
+    "CallsChangedError",
     "CheckpointError",
     "CheckpointNotFoundError",
     "ConfigError",
@@ -70,6 +72,8 @@ __all__ = [
     "OutsideRunError",
     "ParentCommand",
     "PregelError",
+    "QuestionChangedError",
+    "QuestionChangedWarning",
     "RecordedFailureError",
     "RetentionWarning",
     "RunCancelledError",
@@ -97,6 +101,10 @@ __all__ = [
 ]
 
 
+_SHORT: Final = Repr()
+_SHORT.maxstring = _SHORT.maxother = 120
+
+
 class ErrorCode(Enum):
     """Names for the errors that people look up."""
 
@@ -115,6 +123,10 @@ class BlockingCallWarning(UserWarning):
 
     Python shows the first kind once for each place in the code, like all warnings, and no notebook shows it.
     """
+
+
+class QuestionChangedWarning(UserWarning):
+    """An answer was given to a question whose value has changed, as `compile(changed_questions="accept")` allows."""
 
 
 class ObserverWarning(UserWarning):
@@ -302,6 +314,59 @@ class InterruptSwallowedError(PregelError):
         super().__init__(
             f"node {node!r} returned although it had asked a question with interrupt(): something in it caught what "
             "interrupt() raises. Let GraphInterrupt through: it is a BaseException, so that 'except Exception' does."
+        )
+
+
+class CallsChangedError(PregelError):
+    """A node that runs again calls a task with other arguments, or another task, than is recorded of the same call.
+
+    Nothing was called. The recorded results are those of other work: a payment of one invoice is not that of the next.
+
+    Attributes:
+        node: the node that calls, or the task that calls another.
+        superstep: its number.
+        number: which of the node's calls it is, from 1; of a named call, its key.
+        recorded: the name of the task whose result is recorded.
+        asked: the name of the task that is called now. If it is the same, the arguments differ.
+    """
+
+    def __init__(self, node: str, superstep: int, number: int | str, recorded: str, asked: str) -> None:
+        self.node = node
+        self.superstep = superstep
+        self.number = number
+        self.recorded = recorded
+        self.asked = asked
+        which = f"call {number}" if isinstance(number, int) else f"the call named {number!r}"
+        what = f"calls task {asked!r} instead" if asked != recorded else "has other arguments"
+        super().__init__(
+            f"node {node!r}, superstep {superstep}: {which} was recorded as a call of task {recorded!r}, and now "
+            f"{what}. Nothing was called. A node that runs again must make the same calls in the same order: get what "
+            "they depend on in a task or in an earlier node. If the node may choose others, use "
+            f"@task(on_change='run'), or identify calls by a name: {asked}.named(key)(...). A new input or "
+            "aupdate_state() discards what is recorded."
+        )
+
+
+class QuestionChangedError(PregelError):
+    """A node that runs again asks something else than the question that was answered; the answer was not given to it.
+
+    The answer stays recorded: code that asks the old question gets it.
+
+    Attributes:
+        id: the question's.
+        asked_then: the value that was answered.
+        asked_now: the value that the node asks now.
+    """
+
+    def __init__(self, id: str, asked_then: Any, asked_now: Any) -> None:
+        self.id = id
+        self.asked_then = asked_then
+        self.asked_now = asked_now
+        super().__init__(
+            f"question {id} was answered when its value was {_SHORT.repr(asked_then)}, and the node now asks "
+            f"{_SHORT.repr(asked_now)}. The answer was not applied. Make the value in an earlier node or in a @task, "
+            "so that it is the same when the node runs again; or accept such answers with "
+            "compile(changed_questions='accept'). A new input or aupdate_state() discards the question."
         )
 
 

@@ -21,7 +21,7 @@ from .errors import GraphValidationError, InvalidInputError, InvalidUpdateError
 from .node import NodeBuilder, PregelNode, compile_node
 from .node_policies import RetryPolicies, Timeout, node_policies, seconds_of
 from .policies import Budget, CachePolicy, OnFailure, OnTimeout
-from .types import END, RESERVED, START, All, Command, Names, StreamMode
+from .types import END, RESERVED, START, All, ChangedQuestions, Command, Names, StreamMode
 
 __all__ = ["Pregel"]
 
@@ -45,7 +45,8 @@ class Pregel(Graph[Any, Any]):
         debug: warn (`InPlaceChangeWarning`) when a node changes its input in place.
         world: clock, ids and randomness.
         retry_policy, timeout, on_timeout, cache_policy: for all nodes that do not say otherwise.
-        cache, step_timeout, on_failure, budgets, time_limit, retention, observer: as in `StateGraph.compile`.
+        cache, step_timeout, on_failure, budgets, time_limit, retention, observer, changed_questions: as in
+            `StateGraph.compile`.
 
     Raises:
         GraphValidationError: an unknown or reserved name, an input that nothing reads.
@@ -80,6 +81,7 @@ class Pregel(Graph[Any, Any]):
         time_limit: float | timedelta | None = None,
         retention: Retention | None = None,
         observer: Observer | Sequence[Observer] | None = None,
+        changed_questions: ChangedQuestions = "error",
     ) -> None:
         built = {key: node.build() if isinstance(node, NodeBuilder) else node for key, node in nodes.items()}
         if unknown_keys not in ("error", "ignore"):
@@ -125,6 +127,7 @@ class Pregel(Graph[Any, Any]):
             time_limit=time_limit,
             retention=retention,
             observer=observer,
+            changed_questions=changed_questions,
         )
         self._nodes = built
 

@@ -51,6 +51,7 @@ from .asking import (
 )
 from .config import (
     check_budgets,
+    check_changed_questions,
     check_durability,
     check_on_failure,
     is_elsewhere,
@@ -72,6 +73,7 @@ from .sync import SyncFace
 from .types import (
     INTERRUPT,
     All,
+    ChangedQuestions,
     Command,
     Config,
     Durability,
@@ -121,6 +123,7 @@ class Runs(SyncFace[InputT, OutputT]):
         time_limit: float | timedelta | None = None,
         retention: Retention | None = None,
         observer: Observer | Sequence[Observer] | None = None,
+        changed_questions: ChangedQuestions = "error",
         read_context: Callable[[Any], Any] | None = None,
         coerce_state: Callable[[Any], Any] | None = None,
         coerce_output: Callable[[Any], Any] | None = None,
@@ -133,6 +136,7 @@ class Runs(SyncFace[InputT, OutputT]):
         self._time_limit = seconds_of("time_limit", time_limit)
         self._retention = _checked_retention(retention)
         self._observers = check_observer(observer, GraphValidationError)
+        self._changed_questions: ChangedQuestions = check_changed_questions(changed_questions)
         self.stream_mode: StreamMode = stream_mode
         self._debug = debug
         self._program = program
@@ -633,6 +637,7 @@ class Runs(SyncFace[InputT, OutputT]):
             else seconds_of("time_limit", limits.time_limit, ConfigError),
             retention=self._retention,
             results=self._results,
+            changed_questions=self._changed_questions,
             observers=_each_once(*inherited_observers, *self._observers, *check_observer(observer)),
         )
         number = 0

@@ -39,12 +39,14 @@ __all__ = [
     "All",
     "Budget",
     "CachePolicy",
+    "ChangedQuestions",
     "CheckpointId",
     "CheckpointMetadata",
     "Collect",
     "Command",
     "Durability",
     "Interrupt",
+    "OnChange",
     "OnConflict",
     "OnFailure",
     "OverflowPolicy",
@@ -94,6 +96,14 @@ dropped; or only the newest of that mode is kept."""
 Durability: TypeAlias = Literal["sync", "async", "exit"]
 """When a superstep is stored: "sync" before the next one starts, "async" while the next one runs, "exit" when the run
 ends, all of them as one."""
+
+ChangedQuestions: TypeAlias = Literal["error", "accept"]
+"""What happens when a node runs again and asks something else than the question that was answered: it fails with
+`QuestionChangedError`, or it gets the answer."""
+
+OnChange: TypeAlias = Literal["error", "run"]
+"""What happens when a node runs again and makes another call than is recorded: it fails with `CallsChangedError`, or
+the new call runs."""
 
 All: TypeAlias = Literal["*"]
 """Every node."""

@@ -49,12 +49,14 @@ def _without_noticed(body: memoryview) -> memoryview:
 _fields = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _array = msgspec.msgpack.Encoder().encode
 
-_READERS: dict[int, Callable[[memoryview], memoryview]] = {1: _without_noticed, 2: _same, 3: _same}
+_READERS: dict[int, Callable[[memoryview], memoryview]] = {1: _without_noticed, 2: _same, 3: _same, 4: _same}
 """Format number -> what makes a body of the current format out of a body of that format. Entries are never removed.
 
 1 has been two: its first entries have a field more.
 2 has fields behind those of 1, of handled failures and of what was spent. Who does not know them cannot go on from it.
 3 has values that are patches of those before, milestones, and results that refer to such a patch.
+4 has fields behind those of 3, of what a task was called with and of the questions that were answered. A program that
+  does not know them gives a result to another call, and an answer to another question.
 """
 
 

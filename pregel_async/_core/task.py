@@ -26,9 +26,23 @@ class Task:
         arg: the argument of the send or call.
         caller: the path of the task that calls; None for a task of the superstep's plan.
         timeout: how long one attempt may take: the send's own, or the node's.
+        digest: of a call, the digest of its arguments; empty for other tasks, and where nothing is recorded.
     """
 
-    __slots__ = ("_failed", "_handles", "_id", "arg", "caller", "index", "node", "scope", "send", "step", "timeout")
+    __slots__ = (
+        "_failed",
+        "_handles",
+        "_id",
+        "arg",
+        "caller",
+        "digest",
+        "index",
+        "node",
+        "scope",
+        "send",
+        "step",
+        "timeout",
+    )
 
     def __init__(
         self,
@@ -40,6 +54,7 @@ class Task:
         arg: Any = None,
         caller: Path | None = None,
         timeout: TimeoutPolicy | None = None,
+        digest: bytes = b"",
     ) -> None:
         self.node = node
         self.step = step
@@ -48,6 +63,7 @@ class Task:
         self.arg = arg
         self.caller = caller
         self.timeout = node.timeout if timeout is None else timeout
+        self.digest = digest
         self.scope = scope
         self._handles: Path | None = None
         self._failed: Task | None = None
@@ -72,9 +88,13 @@ class Task:
             return (PUSH, self.caller, self.send, True)
         return (PULL, self.node.name) if self.send < 0 else (PUSH, self.send, False)
 
-    def call(self, node: Node, index: int, arg: Any) -> Task:
+    def call(self, node: Node, index: int, arg: Any, digest: bytes = b"") -> Task:
         """The task of a call that this one makes: its `index`-th, from 0."""
-        return Task(node, self.step, self.index, self.scope, index, arg, self.path)
+        return Task(node, self.step, self.index, self.scope, index, arg, self.path, digest=digest)
+
+    def id_as(self, name: str) -> TaskId:
+        """The id that a task of another node would have in this one's place."""
+        return task_id(self.scope[0], self.scope[1], self.step, name, self.path)
 
     @property
     def own_timeout(self) -> TimeoutPolicy | None:

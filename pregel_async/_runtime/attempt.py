@@ -237,7 +237,10 @@ async def _run(running: Running, record: Recorder | None, progress: _Progress, *
 
 
 def _check_open(running: Running) -> None:
-    """Refuse the result of a node that had to stop, and has swallowed that (`gather(..., return_exceptions=True)`)."""
+    """Refuse the result of a node that had to stop, and has swallowed that (`gather(..., return_exceptions=True)`);
+    and that of one that has swallowed `CallsChangedError` or `QuestionChangedError`."""
+    if running.replay_error is not None:
+        raise running.replay_error
     if running.open:
         if running.around.session.stopped is not None and not running.questions():
             # The run drains: the node is not at fault, and runs again when the rest of what it called has run.
@@ -274,6 +277,8 @@ async def _stopped(running: Running, error: BaseException, writes: list[Write] |
     cancellation of the run, which goes on.
     """
     task, calls = running.task, running.calls
+    if running.replay_error is not None:
+        return Failed(_placed(running.replay_error, task), writes)
     failure = _split(error)[1]
     if isinstance(failure, BaseExceptionGroup):
         cancelled, rest = failure.split(anyio.get_cancelled_exc_class())

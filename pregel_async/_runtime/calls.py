@@ -19,8 +19,17 @@ import anyio.lowlevel
 from .._core.isolation import isolate, own
 from .._core.program import PARENT, Node
 from .._core.task import Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Task
-from ..errors import GraphBubbleUp, GraphInterrupt, OutsideRunError, ParentCommand, TaskCancelledError
-from .context import CURRENT, Running, in_order_of
+from ..errors import (
+    CallsChangedError,
+    GraphBubbleUp,
+    GraphInterrupt,
+    OutsideRunError,
+    ParentCommand,
+    TaskCancelledError,
+)
+from ..types import OnChange
+from .context import CURRENT, ROUTED, Running, in_order_of
+from .digests import PLAIN, CallDigests
 from .loops import on_asyncio, wait_out
 from .places import Place
 
@@ -283,9 +292,29 @@ class CalledTasks:
     def __init__(self) -> None:
         self._futures: list[TaskFuture[Any]] = []
 
-    def start(self, caller: Running, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskFuture[Any]:
-        """Start a task; on the event loop's thread."""
-        task = caller.task.call(node, caller.number("call", node.name, args, kwargs, who=node), own((args, kwargs)))
+    def start(
+        self,
+        caller: Running,
+        node: Node,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        hints: Sequence[Any],
+        key: str | None,
+        on_change: OnChange,
+    ) -> TaskFuture[Any]:
+        """Start a task; on the event loop's thread. See `call_task`."""
+        if key is None:
+            number = caller.number("call", node.name, args, kwargs, who=node)
+        else:
+            number = caller.number_of_name(node.name, key)
+        task = _task_of(caller, node, number, own((args, kwargs)), hints)
+        recorded = caller.recorded_instead(task)
+        if recorded is not None:
+            if on_change == "error":
+                which = key or number % ROUTED + 1
+                where = caller.task
+                raise caller.refuse(CallsChangedError(where.node.name, where.step, which, recorded, node.name))
+            task = caller.task.call(node, caller.number_instead(number, task.digest), task.arg, task.digest)
         future: TaskFuture[Any] = TaskFuture(caller, task)
         self._futures.append(future)
         future.start()
@@ -342,15 +371,37 @@ class CalledTasks:
                 await future.wait_out()
 
 
+def _task_of(caller: Running, node: Node, number: int, arg: tuple[Any, Any], hints: Sequence[Any]) -> Task:
+    """Return the task of a call, with the digest of its arguments where its result is recorded or kept."""
+    thread = caller.around.thread
+    args, kwargs = arg
+    if thread is not None:
+        digest = thread.digest(node, hints, args, kwargs)
+    else:
+        digest = b"" if caller.retried is None else CallDigests(PLAIN).of(node, hints, args, kwargs)
+    return caller.task.call(node, number, arg, digest)
+
+
 def call_task(
-    caller: Running, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], hints: Sequence[Any]
+    caller: Running,
+    node: Node,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    hints: Sequence[Any],
+    *,
+    key: str | None = None,
+    on_change: OnChange = "error",
 ) -> TaskFuture[Any]:
     """Call a task from wherever the node's code runs: on the event loop, or in a worker thread.
 
     Args:
-        hints: annotations that name the types of what it gives.
+        hints: annotations that name the types of its arguments and of what it gives.
+        key: identifies the call among those of the node, instead of its position.
+        on_change: what to do if another call is recorded in its place.
 
     Raises:
+        CallsChangedError: another call is recorded in its place.
+        InvalidUpdateError: the node has made a call with this key.
         OutsideRunError: the node has ended, or runs code in a thread that anyio does not know.
     """
 
@@ -364,7 +415,7 @@ def call_task(
         if caller.around.thread is not None:
             caller.around.thread.know(*hints)
         caller.sign()
-        return caller.calls.start(caller, node, args, kwargs)
+        return caller.calls.start(caller, node, args, kwargs, hints, key, on_change)
 
     caller.check(what)
     if caller.around.session.loop_thread == threading.get_ident():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+import warnings
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
@@ -28,17 +29,21 @@ from .._core.task import Finished, Outcome, Task
 from .._message_ids import TASK, fingerprint, message_id
 from ..errors import (
     BudgetExceededError,
+    CallsChangedError,
     EmptyChannelError,
     GraphDrained,
     GraphInterrupt,
     InvalidUpdateError,
     NodeError,
     OutsideRunError,
+    QuestionChangedError,
+    QuestionChangedWarning,
     UnknownBudgetError,
 )
 from ..policies import Budget
-from ..types import Interrupt, RunnableConfig, StreamWriter
+from ..types import ChangedQuestions, Interrupt, RunnableConfig, StreamWriter
 from .control import RunControl
+from .digests import AnsweredQuestions, is_changed
 from .feed import Feed
 from .hold import Hold
 from .log import Log
@@ -61,6 +66,8 @@ if TYPE_CHECKING:
 else:
     ContextT = TypeVar("ContextT")
 
+ReplayErrorT = TypeVar("ReplayErrorT", bound=CallsChangedError | QuestionChangedError)
+
 PREVIOUS: Final = "__previous__"
 """The channel of what an entrypoint saved for its next run."""
 
@@ -69,6 +76,12 @@ ROUTED: Final = 1 << 20
 
 BESIDE: Final = 1 << 32
 """From where the numbers are that are made of what is asked, called or run, and not counted."""
+
+NAMED: Final = 1 << 49
+"""From where the numbers of calls are that are identified by a name. (Those from `BESIDE` end below.)"""
+
+INSTEAD: Final = 1 << 50
+"""From where the numbers are of calls that run in the place of another, whose record is kept."""
 
 
 def _beat_nothing() -> None:
@@ -152,6 +165,7 @@ class Session:
         hold: None when nothing is stored.
         answers: question id -> answer: all that were given in the open superstep of the root graph.
         given: those among them that this call brought.
+        asked: the questions that they answer; None when nothing was answered.
         travels: namespace -> checkpoint: where graphs that nodes run are to go on from. Each is used once.
         stopped: why a graph of the run has stopped with work left, as it was asked to, or as a budget was spent; None
             while none has.
@@ -159,10 +173,12 @@ class Session:
         loop_thread: the thread that the run's event loop is in.
         loop: the event loop's ways.
         watch: see `WATCH`.
+        warned: the nodes that got an answer to a changed question, and of which a warning was issued.
     """
 
     __slots__ = (
         "answers",
+        "asked",
         "given",
         "hold",
         "loop",
@@ -172,6 +188,7 @@ class Session:
         "spending",
         "stopped",
         "travels",
+        "warned",
         "watch",
         "world",
     )
@@ -185,10 +202,12 @@ class Session:
         self.hold = hold
         self.answers: dict[str, Any] = {}
         self.given: Mapping[str, Any] = {}
+        self.asked: AnsweredQuestions | None = None
         self.travels: dict[str, CheckpointId] = {}
         self.loop_thread = threading.get_ident()
         self.loop = loop()
         self.watch = WATCH.get()
+        self.warned: frozenset[str] = frozenset()
 
     def answered(self, task: TaskId) -> bool:
         """Return True if a question was answered that the task has asked, or something that it called.
@@ -223,6 +242,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
         overhears: makes models that a node calls show what they say, given the node's writer; None when nobody reads
             it.
         observed: the run, as it is observed; None when nobody does.
+        changed_questions: what to do when a question's value is not the answered one; see `StateGraph.compile`.
     """
 
     session: Session
@@ -243,6 +263,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     running: set[Running] | None = None
     overhears: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
     observed: Observed | None = None
+    changed_questions: ChangedQuestions = "error"
 
     def stops(self) -> bool:
         """Return True if the run is asked to stop, and let its call end with that."""
@@ -285,6 +306,8 @@ class Running:
         failure: what it handles, when it is an error handler.
         watch: of its timeout; None when it may take as long as it likes.
         attempt: as it is observed; None when nobody does.
+        replay_error: the node, or one whose code or graph it runs, has asked for something else than is recorded. The
+            attempt fails with this, whatever the node's code makes of it.
     """
 
     __slots__ = (
@@ -292,6 +315,7 @@ class Running:
         "_beside",
         "_counts",
         "_ended",
+        "_names",
         "around",
         "attempt",
         "board",
@@ -304,6 +328,7 @@ class Running:
         "open",
         "place",
         "places",
+        "replay_error",
         "task",
         "tries",
         "watch",
@@ -337,6 +362,8 @@ class Running:
         self._counts: dict[str, int] = {}
         self._beside: dict[bytes, tuple[object, int]] = {}
         self._added: dict[str, itertools.count[int]] = {}
+        self._names: frozenset[str] = frozenset()  # given to calls
+        self.replay_error: CallsChangedError | QuestionChangedError | None = None
         self.worker = 0
         self.held_back = False
         self.debts: list[Feed] = []
@@ -433,7 +460,8 @@ class Running:
             self.held_back = True
             raise GraphInterrupt(())
 
-    def _retried(self) -> Tries | None:
+    @property
+    def retried(self) -> Tries | None:
         """Of the outermost, of the node and the tasks whose code this is, that is tried again when it fails."""
         found: Tries | None = None
         at: Running | None = self
@@ -444,14 +472,23 @@ class Running:
 
     def done_before(self, task: Task) -> Finished | None:
         """What a task gave that an earlier attempt has called too; where nothing is stored."""
-        tries = self._retried()
-        return None if tries is None else tries.done.get(task.id)
+        tries = self.retried
+        done = None if tries is None else tries.done.get(task.id)
+        return None if done is None else done[1]
+
+    def recorded_instead(self, task: Task) -> str | None:
+        """Return the name of the task that is recorded in the place of a call if it was another call; else None."""
+        if self.around.thread is not None:
+            return self.around.thread.recorded_instead(task)
+        tries = self.retried
+        done = None if tries is None else tries.done.get(task.id)
+        return task.node.name if done is not None and is_changed(done[0], task.digest) else None
 
     def keep_done(self, task: Task, outcome: Finished) -> None:
         """Keep what a task gave for the next attempt; where nothing is stored."""
-        tries = self._retried()
+        tries = self.retried
         if tries is not None:
-            tries.done[task.id] = outcome
+            tries.done[task.id] = task.digest, outcome
 
     def observe(self, observed: Observed, *, routes: bool) -> None:
         """Its code is about to run, in the running context, and somebody observes that."""
@@ -521,6 +558,7 @@ class Running:
 
         Raises:
             GraphInterrupt: there is none; with the question.
+            QuestionChangedError: the answer is to another question.
             OutsideRunError: the node has ended, so that nobody would be asked.
         """
         self.check("interrupt()")
@@ -529,6 +567,7 @@ class Running:
         key = interrupt_id(self.task.id, index)
         answers = self.around.session.answers
         if key in answers:
+            self._compare_question(key, value)
             return isolate(answers[key])
         question = Interrupt(own(value), key)
         self.open[place] = (question,)
@@ -545,6 +584,35 @@ class Running:
             found.append(at.task.id)
             at = at.within
         return tuple(found)
+
+    def _compare_question(self, key: str, value: Any) -> None:
+        session = self.around.session
+        if session.asked is None or not session.asked.is_changed(key, value):
+            return
+        error = QuestionChangedError(key, isolate(session.asked.values[key]), value)
+        if self.around.changed_questions == "error":
+            raise self.refuse(error)
+        node = self.task.node.name
+        if node not in session.warned:
+            session.warned |= {node}
+            warnings.warn(
+                QuestionChangedWarning(
+                    f"node {node!r} of graph {self.around.program.name!r} got the answer to a question that it asks "
+                    "with another value now; changed_questions='accept' allows that"
+                ),
+                stacklevel=2,
+            )
+
+    def refuse(self, error: ReplayErrorT) -> ReplayErrorT:
+        """Note that this attempt, and those in which it runs, fail with an error; return it, to be raised.
+
+        The node's code may catch it, with `except Exception` around a call that may fail, and return a wrong result.
+        """
+        at: Running | None = self
+        while at is not None:
+            at.replay_error = error
+            at = at.within
+        return error
 
     def questions(self) -> tuple[Interrupt, ...]:
         """All open questions, in the order of their places in the node's code."""
@@ -603,6 +671,27 @@ class Running:
         content = fingerprint(message)
         number = next(self._added.setdefault(content, itertools.count()))
         return message_id(self.task.id, "add_messages", number, 0, content)
+
+    def number_of_name(self, task: str, key: str) -> int:
+        """Return the number of a call that is identified by a name.
+
+        Raises:
+            InvalidUpdateError: the attempt has made a call of this name before.
+        """
+        name = f"{task}\0{key}"
+        if name in self._names:
+            raise InvalidUpdateError(
+                f"node {self.task.node.name!r} makes two calls of task {task!r} with the name {key!r}: give each call "
+                "of a node a name of its own",
+                node=self.task.node.name,
+            )
+        self._names |= {name}
+        return NAMED + int.from_bytes(blake2b(name.encode("utf-8", "surrogatepass"), digest_size=6).digest())
+
+    def number_instead(self, number: int, digest: bytes) -> int:
+        """Return the number of a call that runs although another is recorded in its place: by its arguments, so that it
+        is found again."""
+        return INSTEAD + int.from_bytes(blake2b(b"%d " % number + digest, digest_size=6).digest())
 
     def next_place(self, number: int = 0) -> int:
         """The place in the node's code of what it is about to ask, call or run."""

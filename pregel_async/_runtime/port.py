@@ -26,6 +26,7 @@ from ..errors import BudgetExceededError, GraphDrained, InvalidInputError, Untra
 from ..types import Interrupt, RunStatus
 from .context import Around, Running, Session
 from .described import described
+from .digests import AnsweredQuestions
 from .given import Given, answers_to
 from .log import Log, Told
 from .namespaces import ids_in
@@ -109,6 +110,7 @@ class GraphRun:
             results=outer.around.results if settings.results is None and outer is not None else settings.results,
             overhears=None if log is None or log.spoke is None else audience.overhears,
             observed=observed,
+            changed_questions=settings.changed_questions,
         )
         if log is not None and outer is not None and outer.is_timed:
             log.waiting = outer.waiting
@@ -189,6 +191,7 @@ class GraphRun:
             self._upcoming = superstep.plan(self._program, stored, self._open_scope)
         if thread.ns == "":
             self._session.answers = thread.answers()
+            self._session.asked = AnsweredQuestions(thread.answered_questions(), thread.is_same)
         if self._feed is not None:
             self._feed.committed = stored.step
             if self._feed.keeper is not None:

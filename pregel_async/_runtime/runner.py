@@ -23,7 +23,14 @@ from .._core.board import Board
 from .._core.isolation import isolate
 from .._core.program import Write
 from .._core.task import Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Settled, Task
-from ..errors import NodeCancelledError, NodeError, StepTimeoutError, UnstorableValueError
+from ..errors import (
+    CallsChangedError,
+    NodeCancelledError,
+    NodeError,
+    QuestionChangedError,
+    StepTimeoutError,
+    UnstorableValueError,
+)
 from ..policies import Collect, OnFailure
 from .attempt import Recorder, attempt, noticed, start
 from .context import Around, Running, Session
@@ -204,10 +211,12 @@ class Runner:
         return await guarded(attempts, task, given, around.session.world, self.storage, around.results, self._is_final)
 
     def _is_final(self, error: BaseException) -> bool:
-        """Whether nothing is to be done about a failure: storage has failed in this run, or what runs is being stopped
-        (what a node does of its cancellation is told, and begins nothing)."""
+        """Return True if a failure is neither retried nor handled: storage has failed in this run, what is recorded is
+        not what the node asks for, or the task is being cancelled."""
         hold = self.around.session.hold
         if self._broken is not None or (hold is not None and hold.broken is not None):
+            return True
+        if isinstance(error, (CallsChangedError, QuestionChangedError)):  # it would be the same in every attempt
             return True
         return anyio.current_effective_deadline() == float("-inf") or self._natively_cancelled()
 

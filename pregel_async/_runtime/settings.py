@@ -14,7 +14,7 @@ from checkpoint_savers.upkeep.retention import Retention
 
 from .._core.superstep import Breakpoints
 from ..policies import Budget, OnFailure
-from ..types import Durability, OnConflict, RunnableConfig, StreamWriter
+from ..types import ChangedQuestions, Durability, OnConflict, RunnableConfig, StreamWriter
 from .control import RunControl
 from .feed import Feed
 from .log import Shown
@@ -48,6 +48,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             does not count.
         results: of the graph's nodes, kept from run to run; None for those of the run around it.
         observers: who is told what the run does; those of the graphs around included.
+        changed_questions: see `StateGraph.compile`.
     """
 
     thread_id: str | None
@@ -71,6 +72,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retention: Retention | None = None
     results: Results | None = None
     observers: tuple[Observer, ...] = ()
+    changed_questions: ChangedQuestions = "error"
 
 
 class Audience(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -39,13 +39,14 @@ from checkpoint_savers.records import (
 
 from .._core.amending import amend
 from .._core.board import Board
-from .._core.program import BRANCH, PARENT, RETURN, Program, Write
+from .._core.program import BRANCH, PARENT, RETURN, Node, Program, Write
 from .._core.task import Failed, Finished, Outcome, Paused, Task
 from ..channels import LastValue
 from ..errors import CheckpointNotFoundError, GraphChangedError, RecordedFailureError
 from ..types import Interrupt
 from .counter import Counter
 from .described import described
+from .digests import CallDigests, is_changed
 from .encoder import Encoder
 from .hold import Hold
 from .namespaces import has_child, ids_in, made_on, parents_of, was_made_on
@@ -71,6 +72,7 @@ class _Asked(TypedDict):
 
     answers: dict[str, bytes]
     askers: dict[str, tuple[str, ...]]
+    asked: tuple[tuple[str, bytes], ...]
 
 
 class Thread:
@@ -110,6 +112,9 @@ class Thread:
         self.caller = caller
         self._loaded: CheckpointId | None = None
         self._made_in: str | None = None  # the thread that the open superstep was copied from
+        self._first_codec = codec
+        self._digests: CallDigests | None = None  # made for the first call
+        self._recorded_names: frozenset[str] = frozenset()  # of the tasks that something is or was recorded of
         self._branches = False  # a resume starts a branch here
         self._records: dict[TaskId, TaskEntry] = {}  # of the open superstep, as they are or will be stored
         self._task = task
@@ -267,6 +272,7 @@ class Thread:
         earlier call of a graph that keeps its state."""
         self._out, self._loaded, self._step = before._out, before._loaded, before._step
         self._branches, self._records, self._made_in = before._branches, before._records, before._made_in
+        self._recorded_names = before._recorded_names
         self.board = restore(self.program, self._ledger.state, self._step, self.codec, thread_id=self.thread_id)
         amended = self._records.get(AMENDED)
         if amended is not None:
@@ -311,6 +317,7 @@ class Thread:
         self._records = {record.task_id: self._fitting(record) for record in kept}
         for record in self._records.values():
             self.hold.askers.update(record.askers)
+        self._recorded_names = frozenset([entry.name for entry in self._records.values()])
         self.counter.loaded()
         amended = self._records.get(AMENDED)
         if amended is not None:
@@ -400,6 +407,27 @@ class Thread:
         leaves = any(name == PARENT for name, _ in writes)
         return Finished(writes, replayed=True, own=len(writes), leaves=leaves, by=by)
 
+    def digest(self, node: Node, hints: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """Return what tells a call's arguments from others; see `CallDigests.of`."""
+        if self._digests is None:
+            self._digests = CallDigests(self._first_codec)
+        return self._digests.of(node, hints, args, kwargs)
+
+    def recorded_instead(self, task: Task) -> str | None:
+        """Return the name of the task that is recorded in the place of a call if it was another call; else None.
+
+        Args:
+            task: the call's, with its digest.
+        """
+        if not self._records:
+            return None
+        entry = self._records.get(task.id)
+        if entry is not None:
+            return entry.name if is_changed(entry.call, task.digest) else None
+        # An id is made of the task's name, too: another task's record has the id that its name gives in this place.
+        names = self._recorded_names - {task.node.name}
+        return next((name for name in sorted(names) if task.id_as(name) in self._records), None)
+
     def failure_of(self, task: Task) -> RecordedFailureError | None:
         """The recorded failure of a task whose error handler is to go on; None when the task itself is to run."""
         entry = self._records.get(task.id) if self._records else None
@@ -460,6 +488,23 @@ class Thread:
             for key, data in entry.answers.items()
         }
 
+    def answered_questions(self) -> dict[str, Any]:
+        """The values of the questions that were answered in the open superstep, by id."""
+        return {
+            key: self.codec.decode(data, channel="interrupt()")
+            for entry in self._records.values()
+            for key, data in entry.asked
+        }
+
+    def is_same(self, one: Any, other: Any) -> bool:
+        """Return True if two values are equal, types included, as the graph's codec stores them."""
+        try:
+            return self.codec.canonical(one, channel="interrupt()") == self.codec.canonical(
+                other, channel="interrupt()"
+            )
+        except UnstorableValueError:
+            return False
+
     def waits_for(self, task: Task, session: Answered) -> Paused | None:
         """The open questions of a task that none of the answers which this call brought lets go on."""
         entry = self._records.get(task.id) if self._records else None
@@ -503,7 +548,11 @@ class Thread:
                 if key in asked
             }
             if given:
-                changed[task_id] = (0, msgspec.structs.replace(entry, answers={**entry.answers, **given}))
+                questions = tuple([(key, data) for key, data in entry.interrupts or () if key in given])
+                entry = msgspec.structs.replace(
+                    entry, answers={**entry.answers, **given}, asked=(*entry.asked, *questions)
+                )
+                changed[task_id] = (0, entry)
         return changed
 
     async def _keep(self, entries: dict[TaskId, tuple[int, TaskEntry]]) -> None:
@@ -698,10 +747,13 @@ class Thread:
             error.add_note(f"written by node {task.node.name!r}, superstep {task.step}, task {task.id}")
             raise
         data = (*data, *self._unknown_writes(task.id))
-        asked = _Asked(answers={}, askers={}) if routed else self._asked_of(task.id)
+        asked = _Asked(answers={}, askers={}, asked=()) if routed else self._asked_of(task.id)
         await self._record(task, TaskEntry(name=task.node.name, writes=data, routed=routed, **asked))
 
     async def _record(self, task: Task, entry: TaskEntry) -> None:
+        if task.digest:
+            entry = msgspec.structs.replace(entry, call=task.digest)
+            self._recorded_names |= {entry.name}
         entry = self.counter.with_spent(task.id, entry)
         noted = partial(self._records.__setitem__, task.id, entry)
         await self._out.record(self._task_record(task.id, task.index, entry), noted)
@@ -819,9 +871,9 @@ class Thread:
         """What a task's next record keeps of what it was answered, and who depends on the answers."""
         before = self._records.get(task_id)
         answers = {} if before is None else before.answers
-        asked = [*answers, *(each.id for each in (() if outcome is None else outcome.interrupts))]
-        askers = self.hold.askers
-        return _Asked(answers=answers, askers={key: askers[key] for key in asked if key in askers})
+        keys = [*answers, *(each.id for each in (() if outcome is None else outcome.interrupts))]
+        askers = {key: self.hold.askers[key] for key in keys if key in self.hold.askers}
+        return _Asked(answers=answers, askers=askers, asked=() if before is None else before.asked)
 
     async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> bool:
         """Record a superstep that failed: what finished and is not recorded yet, and what failed, in one transaction.

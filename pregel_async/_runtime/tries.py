@@ -23,7 +23,8 @@ class Tries:
     Attributes:
         number: of the attempt that is under way, from 1.
         began: when the first began, in unix seconds.
-        done: what tasks that it called have given to earlier attempts, where nothing is stored.
+        done: by task that it called, the digest of the arguments and what it gave to an earlier attempt, where nothing
+            is stored.
     """
 
     __slots__ = ("began", "done", "number")
@@ -31,7 +32,7 @@ class Tries:
     def __init__(self, began: float) -> None:
         self.number = 1
         self.began: Final = began
-        self.done: dict[TaskId, Finished] = {}
+        self.done: dict[TaskId, tuple[bytes, Finished]] = {}
 
 
 async def tried(

@@ -30,7 +30,7 @@ from ..drawing import Drawing, Edge, drawing
 from ..errors import GraphValidationError, InvalidUpdateError
 from ..node_policies import RetryPolicies, Timeout, abandons, check_on_timeout, node_policies
 from ..policies import Budget, CachePolicy, OnTimeout
-from ..types import END, START, Command
+from ..types import END, START, ChangedQuestions, Command
 from .by_name import elsewhere, with_one
 
 __all__ = ["CompiledEntrypoint", "entrypoint"]
@@ -68,7 +68,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         world: clock, ids and randomness; the system's by default.
         retry_policy, timeout, on_timeout, cache_policy: of the function, as of a node; see `StateGraph.add_node`.
         cache: where results are kept, of it and of its tasks that have a cache policy.
-        budgets, time_limit, retention, observer: as in `StateGraph.compile`.
+        budgets, time_limit, retention, observer, changed_questions: as in `StateGraph.compile`.
 
     The function takes the input, and by keyword what else its signature asks for: `previous` (what the thread's last
     run returned or saved; None on its first), `runtime`, `config`, `writer`, `store`. It returns the result, or
@@ -108,6 +108,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         time_limit: float | timedelta | None = None,
         retention: Retention | None = None,
         observer: Observer | Sequence[Observer] | None = None,
+        changed_questions: ChangedQuestions = "error",
     ) -> None:
         if callable(checkpointer) and not isinstance(checkpointer, BaseCheckpointSaver):
             raise GraphValidationError("entrypoint is called: @entrypoint(), or @entrypoint(checkpointer=saver)")
@@ -130,6 +131,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         self._time_limit = time_limit
         self._retention = retention
         self._observer = observer
+        self._changed_questions: ChangedQuestions = changed_questions
 
     @overload
     def __call__(self, call: Callable[..., Awaitable[final[R, Any]]]) -> CompiledEntrypoint[Any, R]: ...
@@ -199,6 +201,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
             time_limit=self._time_limit,
             retention=self._retention,
             observer=self._observer,
+            changed_questions=self._changed_questions,
         )
         made.func = call
         return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_args, overload
 
 from .._core.program import RETURN, Node, Write
 from .._runtime.calls import TaskFuture, call_task
@@ -25,6 +25,7 @@ from ..node_policies import (
 )
 from ..policies import CachePolicy, OnTimeout
 from ..sync import wait_for_twin
+from ..types import OnChange
 from .by_name import elsewhere, with_several
 
 if TYPE_CHECKING:
@@ -47,10 +48,12 @@ class TaskFunction(Generic[P, T_co]):
         policies: NodePolicies,
         *,
         abandon_on_cancel: bool = False,
+        on_change: OnChange = "error",
     ) -> None:
         functools.update_wrapper(self, call)  # first: a callable object has attributes of its own
         self.name = name
         self.func = call
+        self._on_change: OnChange = on_change
         self._hints = tuple(hints_of(call).values())
         injects = injections_of(call, after=0)
         check_on_timeout(call, policies.on_timeout, f"task {name!r}")
@@ -75,12 +78,43 @@ class TaskFunction(Generic[P, T_co]):
         """Start the task, and return at once.
 
         Its result is recorded before it can be awaited. When the node runs again, after a crash, a question or a
-        failure, the same call (by the order of the node's calls) gives that result and runs nothing.
+        failure, the same call gives that result and runs nothing. Calls are identified by their order in the node;
+        `named` identifies one by a name.
 
         Raises:
+            CallsChangedError: the call that is recorded in this place has other arguments, or is of another task. See
+                `task`'s `on_change`.
             OutsideRunError: called outside of a node, a task or an entrypoint.
         """
-        return call_task(current(f"task {self.name!r}"), self._node, args, kwargs, self._hints)
+        return self._start(None, args, kwargs)
+
+    def named(self, key: str) -> Callable[P, TaskFuture[T_co]]:
+        """Identify a call by a name instead of its position: `charge.named(invoice.id)(invoice)`.
+
+        For nodes that may make other calls, or make them in another order, when they run again: where a model chooses
+        the calls, or a folder's content does.
+
+        Args:
+            key: unique among the calls of this task that one node makes. The same when the node runs again.
+
+        Returns:
+            What to call with the task's arguments. It raises what calling the task raises, and `InvalidUpdateError` if
+            the node has made a call with this key.
+
+        Raises:
+            TypeError: the key is not a string.
+        """
+        if not isinstance(key, str):
+            raise TypeError(f"a call of task {self.name!r} is named by a string, not by a {type(key).__name__}")
+
+        def start(*args: P.args, **kwargs: P.kwargs) -> TaskFuture[T_co]:
+            return self._start(key, args, kwargs)
+
+        return start
+
+    def _start(self, key: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskFuture[T_co]:
+        caller = current(f"task {self.name!r}")
+        return call_task(caller, self._node, args, kwargs, self._hints, key=key, on_change=self._on_change)
 
     async def aclear_cache(self, cache: BaseCache) -> None:
         """Forget the kept results of the task, of whatever arguments, so that it runs again.
@@ -143,6 +177,7 @@ def task(
     timeout: Timeout | None = None,
     on_timeout: OnTimeout | None = None,
     cache_policy: CachePolicy | None = None,
+    on_change: OnChange = "error",
 ) -> _TaskDecorator: ...
 def task(
     call: Callable[..., Any] | None = None,
@@ -154,6 +189,7 @@ def task(
     timeout: Timeout | None = None,
     on_timeout: OnTimeout | None = None,
     cache_policy: CachePolicy | None = None,
+    on_change: OnChange = "error",
 ) -> Any:
     """Make a function a task: `@task`, or `@task(name=...)`.
 
@@ -164,6 +200,9 @@ def task(
         abandon_on_cancel: when the task is cancelled, with its caller or by itself, do not wait for the function, which
             must be a plain one. See `StateGraph.add_node`.
         retry_policy, timeout, on_timeout, cache_policy: as of a node; see there.
+        on_change: what happens when the node runs again and calls this task where another call is recorded: one with
+            other arguments, or of another task. "error" raises `CallsChangedError`, and calls nothing. "run" makes the
+            new call, and keeps the record of the other.
 
     Raises:
         GraphValidationError: it is no function, or a generator; or it is to be abandoned, and is async; or a policy is
@@ -172,15 +211,20 @@ def task(
     policies = node_policies(
         "the task", retry_policy=retry_policy, timeout=timeout, cache_policy=cache_policy, on_timeout=on_timeout
     )
-    decorate = _TaskDecorator(name, policies, abandon_on_cancel=abandon_on_cancel)
+    if on_change not in get_args(OnChange):
+        raise GraphValidationError(f"on_change is 'error' or 'run', not {on_change!r}")
+    decorate = _TaskDecorator(name, policies, abandon_on_cancel=abandon_on_cancel, on_change=on_change)
     return decorate if call is None else decorate(call)
 
 
 class _TaskDecorator:
-    def __init__(self, name: str | None, policies: NodePolicies, *, abandon_on_cancel: bool) -> None:
+    def __init__(
+        self, name: str | None, policies: NodePolicies, *, abandon_on_cancel: bool, on_change: OnChange
+    ) -> None:
         self._name = name
         self._policies = policies
         self._abandon_on_cancel = abandon_on_cancel
+        self._on_change: OnChange = on_change
 
     @overload
     def __call__(self, call: Callable[P, Awaitable[T]], /) -> TaskFunction[P, T]: ...
@@ -194,4 +238,6 @@ class _TaskDecorator:
             raise GraphValidationError(f"task {name!r} is a generator: return a value instead of yielding")
         if self._abandon_on_cancel:
             check_abandonable(call, f"task {name!r}")
-        return TaskFunction(call, name, self._policies, abandon_on_cancel=self._abandon_on_cancel)
+        return TaskFunction(
+            call, name, self._policies, abandon_on_cancel=self._abandon_on_cancel, on_change=self._on_change
+        )

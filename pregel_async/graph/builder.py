@@ -38,7 +38,7 @@ from ..drawing import Drawing, Edge, drawing
 from ..errors import GraphValidationError
 from ..node_policies import NodePolicies, RetryPolicies, Timeout, check_abandonable, check_on_timeout, node_policies
 from ..policies import Budget, CachePolicy, OnFailure, OnTimeout
-from ..types import END, RESERVED, START, All, Command, Send
+from ..types import END, RESERVED, START, All, ChangedQuestions, Command, Send
 from .schema import Channel, Managed, Schema, is_schema, merge_channels, read_schema
 
 if TYPE_CHECKING:
@@ -540,6 +540,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         time_limit: float | timedelta | None = None,
         retention: Retention | None = None,
         observer: Observer | Sequence[Observer] | None = None,
+        changed_questions: ChangedQuestions = "error",
     ) -> CompiledStateGraph[Any, Any, Any]:
         """Check the graph and make it runnable. The builder is left as it is, and may be changed and compiled again.
 
@@ -568,6 +569,9 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             retention: how much is kept of a thread: at the end of each run of the graph it is pruned, as by `aprune`.
                 A graph that a node runs has none of its own. See docs/retention.md.
             observer: is told what runs of the graph do; see `pregel_async.observing`.
+            changed_questions: what happens when a node runs again and asks something else than the question that was
+                answered: "error" fails with `QuestionChangedError`; "accept" gives it the answer, with one
+                `QuestionChangedWarning` per node and run. See docs/replay.md.
 
         Raises:
             GraphValidationError: no entry, an edge from or to a node that does not exist, or a policy that something
@@ -595,6 +599,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             time_limit=time_limit,
             retention=retention,
             observer=observer,
+            changed_questions=changed_questions,
         )
 
     @overload

@@ -35,7 +35,7 @@ from ..compiled import Graph
 from ..errors import ErrorCode, GraphValidationError, InvalidRouteError, InvalidUpdateError
 from ..node_policies import NodePolicies, abandons, flavour_of, seconds_of
 from ..policies import Budget, OnFailure
-from ..types import END, INTERRUPT, RESERVED, START, All, Command, Send
+from ..types import END, INTERRUPT, RESERVED, START, All, ChangedQuestions, Command, Send
 from .builder import BranchSpec, CompiledStateGraph, NodeSpec, StateGraph, draw
 from .schema import ROOT, Channel, Schema, as_mapping, coercion, filled_in, input_reader, start_writes
 
@@ -65,6 +65,7 @@ def compile_program(
     time_limit: float | timedelta | None,
     retention: Retention | None,
     observer: Observer | Sequence[Observer] | None,
+    changed_questions: ChangedQuestions,
 ) -> CompiledStateGraph[Any, Any, Any]:
     """The runnable graph. The builder is only read."""
     _validate(builder)
@@ -168,6 +169,7 @@ def compile_program(
         time_limit=time_limit,
         retention=retention,
         observer=observer,
+        changed_questions=changed_questions,
         read_context=builder.read_context,
         coerce_state=coercion(builder.state_schema),
         coerce_output=coercion(builder.output_schema),

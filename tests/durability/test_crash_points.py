@@ -104,7 +104,7 @@ async def play(
                 assert op.raises is None or (hit and op.limit), "it was to fail"
             await watch.look(disturbed=again)
     await is_one_chain(saver, mode=mode)
-    trace = await trace_of(graph)
+    trace = await trace_of(graph.with_checkpointer(saver))  # which fails no more
     await saver.adelete_thread("t")  # refused when the thread was not given up
     return (result, trace), hit
 

@@ -50,7 +50,7 @@ def bracketed(x: int) -> bytes:
     return b""
 
 
-@task(abandon_on_cancel=True)
+@task(abandon_on_cancel=True, on_change="run")
 def abandoned(x: int) -> float:
     return x / 2
 
@@ -62,6 +62,8 @@ async def calls() -> None:
     assert_type(await text(1), str)
     assert_type(await named(1), list[str])
     assert_type(await abandoned(1), float)
+    assert_type(await double.named("first")(1, plus=2), int)
+    double.named("first")("x")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong on purpose
     assert_type(bracketed(1).result(timeout=1.5), bytes)
     assert_type(future.exception(), BaseException | None)
     assert_type(future.cancel(), bool)

@@ -1,0 +1,471 @@
+"""What is recorded is compared with what a node asks for when it runs again: calls, and questions."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Annotated, Any, TypedDict
+
+import msgspec
+import pytest
+
+from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
+from checkpoint_savers.codec import seal
+from checkpoint_savers.entries import TaskEntry
+from pregel_async import END, START, Command, RetryPolicy, StateGraph, TaskFuture, entrypoint, interrupt, task
+from pregel_async.errors import (
+    CallsChangedError,
+    GraphValidationError,
+    InvalidUpdateError,
+    QuestionChangedError,
+    QuestionChangedWarning,
+)
+
+pytestmark = pytest.mark.anyio
+
+CONFIG: Any = {"configurable": {"thread_id": "t"}}
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[Any], operator.add]
+
+
+class Killed(Exception):
+    """Stands for what ends a run in the midst of a node."""
+
+
+def graph_of(node: Callable[..., Any], saver: BaseCheckpointSaver | None, **options: Any) -> Any:
+    builder = StateGraph(State)
+    builder.add_node("pay", node, **options)
+    builder.add_edge(START, "pay")
+    builder.add_edge("pay", END)
+    return builder.compile(saver)
+
+
+class Folder:
+    """Files that a workflow charges, one by one, and what was charged."""
+
+    def __init__(self, *names: str, dies_after: int | None = None) -> None:
+        self.names = list(names)
+        self.charged: list[str] = []
+        self.dies_after = dies_after
+
+    def node(self, **options: Any) -> Callable[[State], Any]:
+        @task(**options)
+        async def charge(name: str) -> str:
+            self.charged.append(name)
+            return f"paid {name}"
+
+        async def pay(state: State) -> State:
+            paid: list[str] = []
+            for name in sorted(self.names):
+                paid.append(await self.call(charge, name))
+                if self.dies_after == len(paid):
+                    raise Killed
+            return {"log": paid}
+
+        return pay
+
+    def call(self, charge: Any, name: str) -> TaskFuture[str]:
+        future: TaskFuture[str] = charge(name)
+        return future
+
+
+class NamedCalls(Folder):
+    def call(self, charge: Any, name: str) -> TaskFuture[str]:
+        future: TaskFuture[str] = charge.named(name)(name)
+        return future
+
+
+async def interrupted(folder: Folder, saver: BaseCheckpointSaver, **options: Any) -> Any:
+    """A graph whose node was cut off after two calls; another file has come since."""
+    graph = graph_of(folder.node(**options), saver)
+    folder.dies_after = 2
+    with pytest.raises(Killed):
+        await graph.ainvoke({"log": []}, CONFIG)
+    folder.dies_after = None
+    return graph
+
+
+async def test_a_result_is_not_given_to_another_call(saver: BaseCheckpointSaver) -> None:
+    """P2: the call that is recorded had other arguments: nothing is called, and the error says which call it is."""
+    folder = Folder("b.txt", "c.txt")
+    graph = await interrupted(folder, saver)
+    folder.names.append("a.txt")
+    with pytest.raises(
+        CallsChangedError, match=r"node 'pay', superstep 1: call 1 .* other arguments.*charge\.named"
+    ) as failed:
+        await graph.ainvoke(None, CONFIG)
+    error = failed.value
+    assert (error.node, error.superstep, error.number, error.recorded, error.asked) == ("pay", 1, 1, "charge", "charge")
+    assert folder.charged == ["b.txt", "c.txt"]
+    folder.names.remove("a.txt")
+    assert (await graph.ainvoke(None, CONFIG))["log"] == ["paid b.txt", "paid c.txt"]
+    assert folder.charged == ["b.txt", "c.txt"]  # P5
+
+
+async def test_a_new_input_discards_the_calls(saver: BaseCheckpointSaver) -> None:
+    """A new input is a way out: the superstep is discarded with what is recorded in it."""
+    folder = Folder("b.txt", "c.txt")
+    graph = await interrupted(folder, saver)
+    folder.names = ["a.txt"]
+    assert (await graph.ainvoke({"log": ["again"]}, CONFIG))["log"] == ["again", "paid a.txt"]
+
+
+async def test_another_task_in_the_place_of_a_call(saver: BaseCheckpointSaver) -> None:
+    """P2: another task is called where one is recorded: neither runs again."""
+    ran: list[str] = []
+    order = ["charge", "mail"]
+
+    def made(name: str) -> Any:
+        @task(name=name)
+        async def call(item: str) -> str:
+            ran.append(name)
+            return name
+
+        return call
+
+    tasks = {name: made(name) for name in ("charge", "mail", "audit")}
+    dies = [True]
+
+    async def pay(state: State) -> State:
+        log = [await tasks[name]("x") for name in order]
+        if dies:
+            raise Killed
+        return {"log": log}
+
+    graph = graph_of(pay, saver)
+    with pytest.raises(Killed):
+        await graph.ainvoke({"log": []}, CONFIG)
+    order.insert(0, "audit")
+    with pytest.raises(
+        CallsChangedError, match="call 1 was recorded as a call of task 'charge', and now calls task 'audit'"
+    ):
+        await graph.ainvoke(None, CONFIG)
+    assert ran == ["charge", "mail"]
+    dies.clear()
+    order.remove("audit")
+    assert (await graph.ainvoke(None, CONFIG))["log"] == ["charge", "mail"]
+    assert ran == ["charge", "mail"]
+
+
+async def test_named_calls_may_come_in_any_order(saver: BaseCheckpointSaver) -> None:
+    """P5: calls that have names are found by these, whatever comes before them."""
+    folder = NamedCalls("b.txt", "c.txt")
+    graph = await interrupted(folder, saver)
+    folder.names.append("a.txt")
+    assert (await graph.ainvoke(None, CONFIG))["log"] == ["paid a.txt", "paid b.txt", "paid c.txt"]
+    assert folder.charged == ["b.txt", "c.txt", "a.txt"]
+
+
+async def test_a_named_call_with_other_arguments(saver: BaseCheckpointSaver) -> None:
+    """P2: a name stands for one call, with its arguments."""
+    folder = NamedCalls("b.txt", "c.txt")
+    graph = await interrupted(folder, saver)
+    folder.call = lambda charge, name: charge.named("b.txt")(f"new {name}")
+    with pytest.raises(CallsChangedError, match="the call named 'b.txt'") as failed:
+        await graph.ainvoke(None, CONFIG)
+    assert failed.value.number == "b.txt"
+    assert folder.charged == ["b.txt", "c.txt"]
+
+
+async def test_a_name_is_given_once(saver: BaseCheckpointSaver) -> None:
+    """Two calls of one name cannot be told apart, and a name is a string."""
+    folder = Folder("a", "b")
+    folder.call = lambda charge, name: charge.named("same")(name)
+    with pytest.raises(InvalidUpdateError, match="two calls of task 'charge' with the name 'same'"):
+        await graph_of(folder.node(), saver).ainvoke({"log": []}, CONFIG)
+    folder.call = lambda charge, name: charge.named(1)(name)
+    with pytest.raises(TypeError, match="named by a string"):
+        await graph_of(folder.node(), saver).ainvoke({"log": []}, CONFIG)
+
+
+async def test_a_task_may_run_changed_calls(saver: BaseCheckpointSaver) -> None:
+    """on_change="run": the new calls run, once, and the records of the others are kept for when they are asked again."""
+    folder = Folder("b.txt", "c.txt")
+    graph = await interrupted(folder, saver, on_change="run")
+    folder.names.append("a.txt")
+    folder.dies_after = 2
+    with pytest.raises(Killed):
+        await graph.ainvoke(None, CONFIG)
+    assert folder.charged == ["b.txt", "c.txt", "a.txt", "b.txt"]  # a.txt and b.txt in places 1 and 2
+    with pytest.raises(Killed):
+        await graph.ainvoke(None, CONFIG)
+    assert folder.charged == ["b.txt", "c.txt", "a.txt", "b.txt"]
+    folder.names.remove("a.txt")
+    folder.dies_after = None
+    assert (await graph.ainvoke(None, CONFIG))["log"] == ["paid b.txt", "paid c.txt"]
+    assert folder.charged == ["b.txt", "c.txt", "a.txt", "b.txt"]
+
+
+async def test_only_two_ways_of_change() -> None:
+    with pytest.raises(GraphValidationError, match="on_change is 'error' or 'run', not 'ignore'"):
+        task(on_change="ignore")
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["stored", "not stored"])
+async def test_a_retry_is_compared_too(stored: bool) -> None:
+    """P2: an attempt that calls with other arguments than the one before gets no result of that, with or without saver."""
+    charged: list[int] = []
+    attempts: list[int] = []
+
+    @task
+    async def charge(amount: int) -> int:
+        charged.append(amount)
+        return amount
+
+    async def pay(state: State) -> State:
+        attempts.append(len(attempts))
+        got = await charge(len(attempts))
+        if len(attempts) == 1:
+            raise ConnectionError
+        return {"log": [got]}
+
+    policy = RetryPolicy(max_attempts=5, initial_interval=0, jitter=False, retry_on=Exception)
+    graph = graph_of(pay, InMemorySaver() if stored else None, retry_policy=policy)
+    with pytest.raises(CallsChangedError):
+        await graph.ainvoke({"log": []}, CONFIG if stored else None)
+    assert charged == [1]
+    assert attempts == [0, 1]  # it is not tried again: it would be the same
+
+
+async def test_code_that_catches_everything_does_not_hide_it(saver: BaseCheckpointSaver) -> None:
+    """P9: a node that takes the error for the failure of a call fails all the same."""
+    names = ["a"]
+    dies = [True]
+
+    @task
+    async def charge(name: str) -> str:
+        return name
+
+    async def pay(state: State) -> State:
+        log: list[str] = []
+        for name in names:
+            try:
+                log.append(await charge(name))
+            except Exception:
+                log.append(f"{name} failed")
+        if dies:
+            raise Killed
+        return {"log": log}
+
+    graph = graph_of(pay, saver)
+    with pytest.raises(Killed):
+        await graph.ainvoke({"log": []}, CONFIG)
+    dies.clear()
+    names[:] = ["b"]
+    with pytest.raises(CallsChangedError):
+        await graph.ainvoke(None, CONFIG)
+    assert (await graph.aget_state(CONFIG)).next == ("pay",)
+
+
+async def test_records_of_earlier_releases_are_compared_by_name(
+    saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P11, P15: frames of format 3 say nothing of arguments and of questions that were answered: they are taken as they
+    are, but a call of another task is refused all the same."""
+
+    def earlier(entry: TaskEntry) -> bytes:
+        return seal(msgspec.msgpack.encode(msgspec.to_builtins(entry, builtin_types=(bytes,))[:9]))
+
+    folder = Folder("b.txt")
+    with monkeypatch.context() as patched:
+        patched.setattr("pregel_async._runtime.thread.write_record", earlier)
+        patched.setattr("checkpoint_savers.codec.frame.FORMAT", 3)
+        folder.dies_after = 1
+        with pytest.raises(Killed):
+            await graph_of(folder.node(), saver).ainvoke({"log": []}, CONFIG)
+    folder.names, folder.dies_after = ["a.txt"], None
+    with pytest.raises(CallsChangedError):
+        await graph_of(folder.node(name="other"), saver).ainvoke(None, CONFIG)
+    assert (await graph_of(folder.node(), saver).ainvoke(None, CONFIG))["log"] == ["paid b.txt"]
+
+
+class Opaque:
+    """Of no kind that can be stored."""
+
+
+class Known(msgspec.Struct):
+    name: str
+
+
+async def test_what_a_digest_covers(saver: BaseCheckpointSaver) -> None:
+    """Arguments that cannot be stored count by their types, and others beside them by their values, in any order of
+    keys and members."""
+    asked: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        ((Opaque(), {"a": 1, "b": {2, 3}}), {"x": 1, "y": Known("k")})
+    ]
+    dies = [True]
+
+    @task
+    async def call(client: Any, value: Any, **more: Any) -> int:
+        return len(asked)
+
+    async def pay(state: State) -> State:
+        args, kwargs = asked[-1]
+        got = await call(*args, **kwargs)
+        if dies:
+            raise Killed
+        return {"log": [got]}
+
+    graph = graph_of(pay, saver)
+    with pytest.raises(Killed):
+        await graph.ainvoke({"log": []}, CONFIG)
+    for args, kwargs in [
+        ((object(), {"a": 1, "b": {2, 3}}), {"x": 1, "y": Known("k")}),
+        ((Opaque(), {"a": 1.0, "b": {2, 3}}), {"x": 1, "y": Known("k")}),
+        ((Opaque(), {"a": 1, "b": {2, 3}}), {"x": 2, "y": Known("k")}),
+        ((Opaque(), {"a": 1, "b": {2, 3}}), {"z": 1, "y": Known("k")}),
+    ]:
+        asked.append((args, kwargs))
+        with pytest.raises(CallsChangedError):
+            await graph.ainvoke(None, CONFIG)
+    asked.append(((Opaque(), {"b": {3, 2}, "a": 1}), {"y": Known("k"), "x": 1}))
+    dies.clear()
+    assert (await graph.ainvoke(None, CONFIG))["log"] == [1]
+
+
+# ---- questions -------------------------------------------------------------------------------------------------------
+
+
+class Asking:
+    """A node that asks what its code says, one after the other."""
+
+    def __init__(self, *questions: Any) -> None:
+        self.questions = list(questions)
+
+    def __call__(self, state: State) -> State:
+        return {"log": [interrupt(question) for question in self.questions]}
+
+
+async def test_an_answer_is_not_given_to_another_question(saver: BaseCheckpointSaver) -> None:
+    """P2, P8: a new version of the node asks something else under the id that was answered."""
+    node = Asking("Send the newsletter?")
+    graph = graph_of(node, saver)
+    (question,) = (await graph.ainvoke({"log": []}, CONFIG))["__interrupt__"]
+    node.questions = ["Delete all accounts?", "Send the newsletter?"]
+    with pytest.raises(
+        QuestionChangedError, match=r"Send the newsletter\?.*Delete all accounts\?.*in a @task"
+    ) as failed:
+        await graph.ainvoke(Command(resume={question.id: "yes"}), CONFIG)
+    error = failed.value
+    assert (error.id, error.asked_then, error.asked_now) == (
+        question.id,
+        "Send the newsletter?",
+        "Delete all accounts?",
+    )
+    node.questions = ["Send the newsletter?"]
+    assert (await graph.ainvoke(None, CONFIG))["log"] == ["yes"]
+
+
+async def test_a_question_is_compared_as_long_as_its_superstep_is_open(saver: BaseCheckpointSaver) -> None:
+    """P8: the first question is compared when the second is answered, too."""
+    node = Asking({"q": 1, "ids": {1, 2}}, "second")
+    graph = graph_of(node, saver)
+    await graph.ainvoke({"log": []}, CONFIG)
+    node.questions[0] = {"ids": {2, 1}, "q": 1}  # equal
+    await graph.ainvoke(Command(resume="one"), CONFIG)
+    node.questions[0] = {"q": True, "ids": {1, 2}}  # equal to Python only
+    with pytest.raises(QuestionChangedError):
+        await graph.ainvoke(Command(resume="two"), CONFIG)
+    node.questions[0] = {"q": 1, "ids": {1, 2}}
+    assert (await graph.ainvoke(None, CONFIG))["log"] == ["one", "two"]
+
+
+async def test_questions_of_graphs_and_tasks_inside(saver: BaseCheckpointSaver) -> None:
+    """P8: the same in a graph that a node runs, and in a task that it calls."""
+    text = ["then"]
+
+    def ask(state: State) -> State:
+        return {"log": [interrupt(text[0])]}
+
+    inner = StateGraph(State)
+    inner.add_node("ask", ask)
+    inner.add_edge(START, "ask")
+    compiled = inner.compile()
+
+    @task
+    async def asks() -> Any:
+        return interrupt(text[0])
+
+    async def calls(state: State) -> State:
+        return {"log": [await asks()]}
+
+    async def runs(state: State) -> Any:
+        return await compiled.ainvoke({"log": []})
+
+    for thread, node in enumerate((compiled, calls, runs)):
+        config: Any = {"configurable": {"thread_id": str(thread)}}
+        text[0] = "then"
+        graph = graph_of(node, saver)
+        await graph.ainvoke({"log": []}, config)
+        text[0] = "now"
+        with pytest.raises(QuestionChangedError):
+            await graph.ainvoke(Command(resume="yes"), config)
+        text[0] = "then"
+        assert (await graph.ainvoke(None, config))["log"] == ["yes"]
+
+
+async def test_answers_to_changed_questions_may_be_accepted(saver: BaseCheckpointSaver) -> None:
+    """changed_questions="accept": a node that drafts and asks gets its answer, with one warning per node."""
+    node = Asking("draft 1", "draft 2")
+    builder = StateGraph(State)
+    builder.add_node("pay", node)
+    builder.add_edge(START, "pay")
+    graph: Any = builder.compile(saver, changed_questions="accept")
+    await graph.ainvoke({"log": []}, CONFIG)
+    await graph.ainvoke(Command(resume="one"), CONFIG)
+    node.questions = ["draft 3", "draft 4"]
+    with pytest.warns(QuestionChangedWarning, match="node 'pay'") as caught:
+        assert (await graph.ainvoke(Command(resume="two"), CONFIG))["log"] == ["one", "two"]
+    assert len(caught) == 1
+    with pytest.raises(GraphValidationError, match="'error' or 'accept', not 'ignore'"):
+        builder.compile(saver, changed_questions="ignore")
+
+
+@pytest.mark.parametrize("saver", ["memory"], indirect=True)
+async def test_calls_of_entrypoints_threads_and_routers(saver: BaseCheckpointSaver) -> None:
+    """P2: the same for an entrypoint, for a plain function, which runs in a worker thread, and for a router."""
+    names = ["b"]
+    dies = [True]
+
+    @task
+    def charge(name: str) -> str:
+        return name
+
+    def pay(state: State) -> State:
+        log = [charge(name).result() for name in names]
+        if dies:
+            raise Killed
+        return {"log": log}
+
+    @entrypoint(saver)
+    async def workflow(state: State) -> list[str]:
+        log = [await charge(name) for name in names]
+        if dies:
+            raise Killed
+        return log
+
+    async def route(state: State) -> str:
+        for name in names:
+            await charge(name)
+        if dies:
+            raise Killed
+        return END
+
+    routed = StateGraph(State)
+    routed.add_node("pay", lambda state: {"log": ["b"]})
+    routed.add_edge(START, "pay")
+    routed.add_conditional_edges("pay", route)
+    for thread, graph in enumerate((graph_of(pay, saver), workflow, routed.compile(saver))):
+        config: Any = {"configurable": {"thread_id": str(thread)}}
+        names[:], dies[:] = ["b"], [True]
+        with pytest.raises(Killed):
+            await graph.ainvoke({"log": []}, config)
+        names[:], dies[:] = ["a"], []
+        with pytest.raises(CallsChangedError) as failed:
+            await graph.ainvoke(None, config)
+        assert failed.value.number == 1
+        names[:] = ["b"]
+        result = await graph.ainvoke(None, config)
+        assert (result if isinstance(result, list) else result["log"]) == ["b"]
