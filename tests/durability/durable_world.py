@@ -57,10 +57,10 @@ class TestWorld(SystemWorld):
 def places(request: pytest.FixtureRequest) -> Iterator[int]:
     """Where a test that does something at every place of a run does it, from the first place to beyond the last.
 
-    Every sixth, beginning where the case's name says, so that all cases together come to all places; PREGEL_EVERY says
+    Every ninth, beginning where the case's name says, so that all cases together come to all places; PREGEL_EVERY says
     another distance, and 1 means all places in each case.
     """
-    every = int(os.environ.get("PREGEL_EVERY", "6"))
+    every = int(os.environ.get("PREGEL_EVERY", "9"))
     return count(1 + zlib.crc32(request.node.nodeid.encode()) % every, every)
 
 

@@ -31,7 +31,7 @@ THREAD: dict[str, Any] = {"configurable": {"thread_id": "t"}, "recursion_limit":
 def law(share: float = 1.0) -> Any:
     """Settings of a law: PREGEL_LAWS says how many programs it is tried on."""
     return settings(
-        max_examples=max(1, int(int(os.environ.get("PREGEL_LAWS", "15")) * share)),
+        max_examples=max(1, int(int(os.environ.get("PREGEL_LAWS", "10")) * share)),
         deadline=None,
         suppress_health_check=list(HealthCheck),
         print_blob=True,

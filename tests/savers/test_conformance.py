@@ -21,10 +21,10 @@ from pregel_async._runtime.world import SystemWorld
 from pregel_async.observing import UpdateStarted
 from pregel_async.testing import FaultySaver
 
-CRASHES = int(os.environ.get("PREGEL_CRASHES", "6"))
+CRASHES = int(os.environ.get("PREGEL_CRASHES", "4"))
 """Processes that are killed on each saver and event loop."""
 
-DAMAGES = int(os.environ.get("PREGEL_DAMAGES", "120"))
+DAMAGES = int(os.environ.get("PREGEL_DAMAGES", "80"))
 """Values that are damaged, in the same way."""
 
 

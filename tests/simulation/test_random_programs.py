@@ -22,7 +22,7 @@ from pregel_async.testing import Faults, Simulation, simulate
 # isort: split
 from law_programs import answer_to, inputs_of, story
 
-COUNT = int(os.environ.get("PREGEL_SIMULATIONS", "300"))
+COUNT = int(os.environ.get("PREGEL_SIMULATIONS", "200"))
 ONE = os.environ.get("PREGEL_SIMULATION_SEED")
 PORTIONS = 12
 
