@@ -320,6 +320,25 @@ class StorageLockedError(StorageError):
     retryable = True
 
 
+class StorageReplacedError(StorageError):
+    """The database's file was removed or replaced while it was open. Nothing was stored, and nothing will be: what is
+    written to the open file would be lost with it.
+
+    Attributes:
+        path: of the database, as it was given.
+        missing: the path that leads elsewhere now: the file's, or that of its write-ahead log.
+    """
+
+    def __init__(self, path: str, missing: str | None = None) -> None:
+        self.path = path
+        self.missing = path if missing is None else missing
+        super().__init__(
+            f"{path}: {self.missing!r} was removed or replaced while the database was open. Nothing was stored. "
+            "What is stored can still be read, and exported with aexport_thread, until this process closes it. Then "
+            "open the database again; a run begins again from what is stored there."
+        )
+
+
 class ErasureIncompleteError(StorageError):
     """A thread is deleted, and bytes of it may still be in the database's files.
 

@@ -8,27 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import ThreadBusyError
+from ..errors import ThreadBusyError, UnsupportedFormatError
 from ..owner import is_gone
 from ..records import Claim, Owner
 from .connecting import Cursor
 from .lane import Write
 from .rows import an_id_or_none, owner_of, owner_text
+from .schema import SAVER
 from .texts import stored
 
 _STATEMENT = """
 WITH job AS MATERIALIZED (
     SELECT * FROM unnest(%b::int[], %b::text[], %b::text[], %b::text[], %b::float8[], %b::float8[], %b::bigint[])
     AS j (n, thread_id, run_id, owner, now, expires_at, dead)
+), layout AS MATERIALIZED (
+    SELECT max(version) AS version, coalesce(max(version), 0) <= {version} AS is_ours FROM {s}.pregel_saver
 ), seen AS MATERIALIZED (
-    SELECT j.*, t.thread, t.epoch, t.newest, t.owner AS holder, t.expires_at AS until,
+    SELECT j.*, l.version, l.is_ours,
+        t.thread, t.epoch, t.newest, t.owner AS holder, t.expires_at AS until,
         t.owner IS NULL OR t.expires_at <= j.now OR t.owner = j.owner OR t.epoch = j.dead AS is_free
-    FROM job j LEFT JOIN {s}.pregel_threads t ON t.thread_id = j.thread_id
+    FROM job j CROSS JOIN layout l LEFT JOIN {s}.pregel_threads t ON t.thread_id = j.thread_id
 ), free AS MATERIALIZED (
     SELECT s.n, s.run_id, s.owner, s.expires_at, t.thread
     FROM seen s JOIN {s}.pregel_threads t ON t.thread = s.thread AND t.epoch = s.epoch
         AND t.owner IS NOT DISTINCT FROM s.holder AND t.expires_at IS NOT DISTINCT FROM s.until
-    WHERE s.is_free
+    WHERE s.is_free AND s.is_ours
     FOR UPDATE OF t SKIP LOCKED
 ), taken AS (
     UPDATE {s}.pregel_threads t
@@ -37,11 +41,13 @@ WITH job AS MATERIALIZED (
     RETURNING f.n, t.epoch, t.newest
 ), made AS (
     INSERT INTO {s}.pregel_threads (thread_id, epoch, seq, run_id, owner, expires_at)
-    SELECT thread_id, 1, 0, run_id, owner, expires_at FROM seen WHERE thread IS NULL ORDER BY thread_id COLLATE "C"
+    SELECT thread_id, 1, 0, run_id, owner, expires_at FROM seen WHERE thread IS NULL AND is_ours
+    ORDER BY thread_id COLLATE "C"
     ON CONFLICT (thread_id) DO NOTHING
     RETURNING thread_id, epoch
 )
-SELECT s.n, coalesce(taken.epoch, made.epoch), taken.newest, s.thread IS NULL OR s.is_free, s.epoch, s.holder, s.until
+SELECT s.n, coalesce(taken.epoch, made.epoch), taken.newest, s.thread IS NULL OR s.is_free, s.epoch, s.holder, s.until,
+    s.version, s.is_ours
 FROM seen s LEFT JOIN taken USING (n) LEFT JOIN made ON made.thread_id = s.thread_id
 """
 
@@ -65,10 +71,12 @@ class Claiming:
 
     Args:
         schema: quoted.
+        name: how messages call the database.
     """
 
-    def __init__(self, schema: str) -> None:
-        self._statement = _STATEMENT.format(s=schema).encode()
+    def __init__(self, schema: str, name: str) -> None:
+        self._statement = _STATEMENT.format(s=schema, version=SAVER.version).encode()
+        self._name = name
 
     async def store(self, cursor: Cursor, writes: Sequence[Wanted]) -> list[Wanted]:
         """See `lane.Store`."""
@@ -83,9 +91,12 @@ class Claiming:
         ]
         await cursor.execute(self._statement, parameters, binary=True)
         again: list[Wanted] = []
-        for n, epoch, newest, was_free, seen, holder, until in await cursor.fetchall():
+        for n, epoch, newest, was_free, seen, holder, until, version, is_ours in await cursor.fetchall():
             write = writes[n]
-            if epoch is not None:
+            if not is_ours:
+                # A program of a later version has upgraded the tables since this saver was opened.
+                write.error = UnsupportedFormatError(self._name, version, SAVER.version)
+            elif epoch is not None:
                 write.value = Claim(
                     thread_id=write.thread_id, epoch=epoch, owner=write.owner, newest=an_id_or_none(newest)
                 )

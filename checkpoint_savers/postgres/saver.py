@@ -115,7 +115,7 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
         self._writers = writers
         self._reading = Reading(quoted)
         self._writing = Writing(quoted, schema)
-        self._claiming = Claiming(quoted)
+        self._claiming = Claiming(quoted, self._source.name)
         self._upkeep = Upkeep(quoted, schema, self.busy_timeout)
         self._open: Opened | None = None
         self._number = 0

@@ -53,6 +53,7 @@ class Connected(OpenedAsync):
             prepare=prepare,
             busy_timeout=self.busy_timeout,
             explain=explain,
+            watched=not self._is_uri and self.path not in (":memory:", ""),
             maker=self._maker,
         )
         try:

@@ -80,6 +80,7 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
         super().__init__(codec=codec, clock=clock)
         self._have(path, busy_timeout, synchronous)
         self.synchronous: Literal["FULL", "NORMAL"] = synchronous
+        self._refuse_newer = partial(schema.refuse_newer, name=self.path)
         self._taken: dict[tuple[str, str], Claim] = {}  # by thread and run: taken here, not given up yet
 
     @classmethod
@@ -125,7 +126,7 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
     # ---- the port --------------------------------------------------------------------------------------------
 
     async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
-        job = self._writing(writing.claim, (thread_id, owner, now, expires_at))
+        job = self._writing(writing.claim, (thread_id, owner, now, expires_at, self._refuse_newer))
         try:
             claim = self._taken[thread_id, owner.run_id] = await self._connection.run(job)
             return claim

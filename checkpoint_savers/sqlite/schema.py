@@ -166,6 +166,17 @@ def upgraded_since(connection: sqlite3.Connection, name: str) -> UnsupportedForm
     return UnsupportedFormatError(name, found, VERSION) if found > VERSION else None
 
 
+def refuse_newer(db: sqlite3.Cursor, name: str) -> None:
+    """Raise if a later version of this package has upgraded the file since it was opened.
+
+    Raises:
+        UnsupportedFormatError
+    """
+    found: int = db.execute("PRAGMA user_version").fetchone()[0]
+    if found > VERSION:
+        raise UnsupportedFormatError(name, found, VERSION)
+
+
 def _bring_up(connection: sqlite3.Connection, name: str, deadline: float, found: int) -> int:
     """Make an empty file, or one of an earlier version, one of this version, in one transaction.
 

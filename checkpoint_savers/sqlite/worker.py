@@ -34,8 +34,10 @@ import aiosqlite
 import anyio
 
 from ..bridge import DriverThread, Waiter, tell, until
-from ..errors import SaverClosedError
+from ..errors import CheckpointError, SaverClosedError
 from .failures import is_about_tables, is_busy, translate
+from .files import file_of
+from .open_file import OpenFile
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -116,6 +118,7 @@ class Worker:
         prepare: checks and sets up the connection before the first job.
         busy_timeout: seconds to wait for another process's lock.
         explain: what to say of a statement that does not fit the tables, where that is not damage.
+        watched: whether `database` is the path of a file, which may be replaced while it is open.
         maker: whose connection it is.
 
     Attributes:
@@ -131,8 +134,11 @@ class Worker:
         prepare: Callable[[sqlite3.Connection], object],
         busy_timeout: float,
         explain: Callable[[sqlite3.Connection], BaseException | None] | None = None,
+        watched: bool = False,
         maker: Maker,
     ) -> None:
+        self._watched = watched
+        self._file: OpenFile | None = None
         self._database = database
         self._name = name
         self._uri = uri
@@ -262,8 +268,13 @@ class Worker:
         return ServingConnection(*args, **kwargs)
 
     def _serve(self, connection: sqlite3.Connection) -> None:
+        if self._watched:
+            self._file = OpenFile(self._database)
         self.prepared = self._prepare(connection)
         cursor = connection.cursor()
+        if self._file is not None:
+            cursor.execute("SELECT 1 FROM sqlite_schema").fetchone()  # SQLite opens the log with a first transaction
+            self._file.opened(file_of(cursor))
         self._open = True
         self._tell_opener()
         take, empty = self._queue.get, self._queue.empty
@@ -303,7 +314,10 @@ class Worker:
     def _alone(self, cursor: sqlite3.Cursor, job: Job[Any]) -> None:
         """Give a job a transaction of its own."""
         try:
-            self._begin(cursor, "BEGIN IMMEDIATE" if job.writes else "BEGIN")
+            if job.writes:
+                self._begin_writing(cursor)
+            else:
+                self._begin(cursor, "BEGIN")
             job.value = job.work(cursor, *job.args)
             cursor.execute("COMMIT")
         except BaseException as error:
@@ -314,8 +328,9 @@ class Worker:
     def _together(self, cursor: sqlite3.Cursor, jobs: list[Job[Any]]) -> bool:
         """Give jobs one transaction. False: it was rolled back, and the jobs are as before."""
         try:
-            self._begin(cursor, "BEGIN IMMEDIATE")
-        except sqlite3.Error as error:
+            self._begin_writing(cursor)
+        except (sqlite3.Error, CheckpointError) as error:
+            _roll_back(cursor)
             for job in jobs:
                 job.error = self._said(cursor, error)
             return True
@@ -341,6 +356,8 @@ class Worker:
     def _outside(self, cursor: sqlite3.Cursor, work: Callable[[sqlite3.Cursor], Any], jobs: list[Job[Any]]) -> None:
         """Do outside of any transaction what all these jobs want."""
         try:
+            if self._file is not None:
+                self._file.check()
             value = self._patiently(cursor, lambda: work(cursor))
         except BaseException as error:
             for job in jobs:
@@ -348,6 +365,15 @@ class Worker:
         else:
             for job in jobs:
                 job.value = value
+
+    def _begin_writing(self, cursor: sqlite3.Cursor) -> None:
+        """Begin a transaction that writes, in a file that is still there: claims, heartbeats, commits.
+
+        Reading transactions need no look. They harm nothing, and are what is left of a file that was removed.
+        """
+        self._begin(cursor, "BEGIN IMMEDIATE")
+        if self._file is not None:
+            self._file.check()
 
     def _begin(self, cursor: sqlite3.Cursor, sql: str) -> None:
         self._patiently(cursor, lambda: cursor.execute(sql))

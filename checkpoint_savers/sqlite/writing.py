@@ -8,7 +8,7 @@ stands until it has written, and is compared in Python.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -59,8 +59,17 @@ _TEXTS = 1 << 23
 """Numbers that a thread's metadata may have. SQLite stores them in three bytes."""
 
 
-def claim(db: sqlite3.Cursor, thread_id: str, owner: Owner, now: float, expires_at: float) -> Claim:
+def claim(
+    db: sqlite3.Cursor,
+    thread_id: str,
+    owner: Owner,
+    now: float,
+    expires_at: float,
+    refuse_newer: Callable[[sqlite3.Cursor], None],
+) -> Claim:
+    """Args: refuse_newer: raises if a later version has upgraded the file since it was opened."""
     found = _thread(db, thread_id)
+    refuse_newer(db)  # under the write lock: no program upgrades the file before this is committed
     if found is None:
         db.execute(_ADD_THREAD, (thread_id, owner.run_id, write_owner(owner), expires_at))
         return Claim(thread_id=thread_id, epoch=1, owner=owner, newest=None)

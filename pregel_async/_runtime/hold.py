@@ -14,7 +14,7 @@ from typing import Self, TypeVar
 import anyio
 
 from checkpoint_savers.abc import BaseCheckpointSaver
-from checkpoint_savers.errors import CheckpointError, StorageError, ThreadBusyError
+from checkpoint_savers.errors import CheckpointError, StorageError, StorageReplacedError, ThreadBusyError
 from checkpoint_savers.holding import CLAIM_SECONDS, take
 from checkpoint_savers.owner import this_process
 from checkpoint_savers.records import CheckpointId, Claim, Commit, Owner, TaskRecord
@@ -182,6 +182,9 @@ class Hold:
                 await self.saver.renew(self.claim, expires_at=self.expiry())
             except ThreadBusyError:
                 return  # lost: the next commit is refused, and says so
+            except StorageReplacedError as error:
+                self.fail(error)
+                return
             except StorageError:
                 pass  # the next commit meets it too, if it lasts
             except Exception as error:

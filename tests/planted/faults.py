@@ -54,6 +54,25 @@ SHIELD = "anyio.CancelScope(shield=True)"
 NO_SHIELD = "anyio.CancelScope()"
 
 FAULTS: Final[tuple[Fault, ...]] = (
+    # ---- files and tables that are not ours any more ----------------------------------------------------------------
+    Fault(
+        "file-that-is-gone",
+        "P4: what is stored in a file that was removed while it was open is lost with the process",
+        SQLITE_WORKER,
+        "Worker._begin_writing",
+        "self._file.check()",
+        "pass",
+        ("tests/savers/test_sqlite_replaced.py::test_a_file_that_is_gone_is_not_written",),
+    ),
+    Fault(
+        "file-upgraded-meanwhile",
+        "P11: a run begins on a file that a later version has upgraded",
+        WRITING,
+        "claim",
+        "refuse_newer(db)",
+        "pass",
+        ("tests/savers/test_sqlite_replaced.py::test_an_upgrade_meanwhile_is_noticed",),
+    ),
     # ---- the commit's shield ---------------------------------------------------------------------------------------
     Fault(
         "shield-of-commits",

@@ -186,6 +186,33 @@ async def test_tables_of_a_later_version(schema: str) -> None:
     assert execute(f'SELECT version FROM "{schema}".pregel_saver') == [(VERSION + 1,)]
 
 
+async def test_an_upgrade_meanwhile_is_noticed(schema: str) -> None:
+    """P11: by each claim, of new threads and of known ones, alone and in a batch, while the saver is open. Nothing is
+    written. A run that has its thread already finishes: an upgrade waits for locks, and never for runs."""
+    async with saver_of(schema, setup=True) as saver:
+        claim = await take(saver)
+        await written(saver, row(1), thread="u")
+        execute(f'UPDATE "{schema}".pregel_saver SET version = version + 1')
+        before = execute(f'SELECT * FROM "{schema}".pregel_threads ORDER BY 1')
+        refused: list[UnsupportedFormatError] = []
+
+        async def attempt(thread: str) -> None:
+            try:
+                await take(saver, thread)
+            except UnsupportedFormatError as error:
+                refused.append(error)
+
+        for threads in (["u"], ["new"], ["u", "t", *map(str, range(5))]):
+            async with anyio.create_task_group() as group:
+                for thread in threads:
+                    group.start_soon(attempt, thread)
+        assert {(one.found, one.supported) for one in refused} == {(VERSION + 1, VERSION)} and len(refused) == 9
+        assert execute(f'SELECT * FROM "{schema}".pregel_threads ORDER BY 1') == before
+        await saver.commit(claim, commit(row(1)))
+        execute(f'UPDATE "{schema}".pregel_saver SET version = version - 1')
+        await take(saver, "u")
+
+
 @pytest.mark.parametrize(
     ("theirs", "reason"),
     [
