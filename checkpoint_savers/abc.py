@@ -27,7 +27,7 @@ import anyio
 
 from . import upkeep
 from .codec import Codec
-from .entries import read_record
+from .entries import SENDS, read_record
 from .ledger import Reader
 from .listing import GapFinder, check_gaps
 from .metadata import metadata_matches
@@ -45,10 +45,12 @@ from .records import (
     Header,
     Owner,
     Rewrite,
+    TaskId,
     TaskRecord,
     ThreadDump,
     ThreadHeader,
 )
+from .sharing import filled_sends
 from .upkeep.retention import Pruned, Retention
 
 PAGE = 256
@@ -540,11 +542,14 @@ def address(config: Mapping[str, Any] | str) -> tuple[str | None, str | None, Ch
 def _tuple(reader: Reader, row: CheckpointRow, records: Sequence[TaskRecord], codec: Codec) -> CheckpointTuple:
     state = reader.state(row.checkpoint_id)
     checkpoint: Checkpoint = state.decode(row.checkpoint_id, codec)
-    writes = [
-        (record.task_id, channel, codec.decode(data, channel=channel))
-        for record in records
-        for channel, data in read_record(record, reader.thread_id).writes
-    ]
+    where, values = f"thread {reader.thread_id!r}, checkpoint {row.checkpoint_id}", checkpoint["channel_values"]
+    writes: list[tuple[TaskId, str, Any]] = []
+    for record in records:
+        for channel, data in read_record(record, reader.thread_id).writes:
+            value = codec.decode(data, channel=channel)
+            if channel == SENDS:
+                (value,) = filled_sends([value], values.__getitem__, where)
+            writes.append((record.task_id, channel, value))
 
     def config(checkpoint_id: CheckpointId) -> dict[str, Any]:
         return {

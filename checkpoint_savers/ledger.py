@@ -57,6 +57,7 @@ from .growth import (
     split,
 )
 from .records import FORMAT, Checkpoint, CheckpointId, CheckpointRow, TaskId
+from .sharing import filled_sends
 
 SMALL = 2048
 """Bytes that a chain may take before the size of what it says is asked."""
@@ -202,6 +203,8 @@ class State(msgspec.Struct, gc=False):
         sends: Any = values.get(SENDS, ())
         if not isinstance(sends, (list, tuple)):
             raise CorruptCheckpointError(f"checkpoint {checkpoint_id}, channel {SENDS!r}", "it holds no list of sends")
+        if sends:
+            sends = values[SENDS] = filled_sends(sends, values.__getitem__, f"checkpoint {checkpoint_id}")
         return Checkpoint(
             v=FORMAT,
             id=checkpoint_id,

@@ -342,6 +342,20 @@ class StoredObject(msgspec.Struct, frozen=True, order=False):
     fields: dict[str, Any]
 
 
+class Shared(msgspec.Struct, frozen=True):
+    """Stands, in a stored send, for a value that a channel of the same checkpoint holds. See `sharing`.
+
+    Attributes:
+        channel: the channel.
+        count: so many of the first elements of its list; None for its whole value.
+        rest: the elements that follow them, which the channel's list does not have.
+    """
+
+    channel: str
+    count: int | None = None
+    rest: list[Any] = []
+
+
 class CheckpointTuple(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint, and what belongs to it.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
+from checkpoint_savers.records import Shared
 
 from ._core.untracked import NotStored
 from ._runtime.described import described
@@ -29,7 +30,7 @@ def with_runtime_types(codec: Codec, hints: Sequence[Any]) -> Codec:
 
     for kind in (Send, Command, Interrupt, Overwrite, TimeoutPolicy, NotStored):
         codec = codec.with_types(kind, tag=f"pregel_async.{kind.__name__}")
-    for item in (Item, SearchItem):
+    for item in (Item, SearchItem, Shared):
         codec = codec.with_types(item, tag=f"checkpoint_savers.{item.__name__}")
     codec = codec.with_type(
         NodeError,

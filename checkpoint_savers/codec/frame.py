@@ -56,7 +56,8 @@ _READERS: dict[int, Callable[[memoryview], memoryview]] = {1: _without_noticed, 
 2 has fields behind those of 1, of handled failures and of what was spent. Who does not know them cannot go on from it.
 3 has values that are patches of those before, milestones, and results that refer to such a patch.
 4 has fields behind those of 3, of what a task was called with and of the questions that were answered. A program that
-  does not know them gives a result to another call, and an answer to another question.
+  does not know them gives a result to another call, and an answer to another question. And it has sends whose arguments
+  refer to values of the same state (`sharing`).
 """
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from types import NoneType
 from typing import Final, cast
 
-from ..records import StoredObject
+from ..records import Shared, StoredObject
 from .reading import Damaged, Makes
 from .shape import mapping
 
@@ -100,5 +101,21 @@ def _fields_of(state: object) -> dict[str, object]:
     return {"value": state}
 
 
-RUNTIME_READERS: Final = {tag: _DataReader(tag) for tag in RUNTIME_TAGS}
+class _SharedReader:
+    """Makes a `Shared`, whose class is this package's own, so that a saver that is opened alone can fill sends."""
+
+    __slots__ = ()
+
+    def make(self, state: object, rest: object) -> Shared:
+        parts = mapping(state)
+        channel, count, more = parts.get("channel"), parts.get("count"), parts.get("rest")
+        if type(channel) is not str or type(count) not in (int, NoneType) or type(more) is not list:
+            raise Damaged("a part of a send that refers to no channel")
+        return Shared(channel, cast("int | None", count), cast("list[object]", more))
+
+
+RUNTIME_READERS: Final[Mapping[str, Makes]] = {
+    **{tag: _DataReader(tag) for tag in RUNTIME_TAGS},
+    "checkpoint_savers.Shared": _SharedReader(),
+}
 """By tag. A class that is registered under one of them takes precedence."""

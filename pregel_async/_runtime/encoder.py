@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from operator import is_
 from typing import Any
 
+import msgspec
+
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.errors import UnstorableValueError
 from checkpoint_savers.growth import WORTH, Grown, Value, appended, in_parts
 from checkpoint_savers.ledger import State
+from checkpoint_savers.sharing import Shareable, shared
 
 from .._core.board import Board
 from .._core.copying import is_opaque
@@ -40,13 +43,25 @@ class Encoder:
     def writes(self, writes: Sequence[Write]) -> Written:
         """A task's writes. Raises `UnstorableValueError`."""
         encode, kept = self.codec.encode, self._tracked(writes)
-        if self._program.untracked:
-            kept = [(name, self._sent(value) if name == SENDS else value) for name, value in kept]
+        if any(name == SENDS for name, _ in kept):
+            held = Shareable({name: value for name, (value, _) in self._last.items()})
+            kept = [(name, self._sent(value, held) if name == SENDS else value) for name, value in kept]
         return tuple([(name, encode(value, channel=name)) for name, value in kept])
 
-    def _sent(self, send: Any) -> Any:
-        """What is stored of a send: no values of keys that are never stored."""
-        return storable(send, self._program.untracked) if isinstance(send, Send) else send
+    def _sent(self, send: Any, held: Shareable) -> Any:
+        """What is stored of a send: no values of untracked keys, and nothing that the state holds as well."""
+        if not isinstance(send, Send):
+            return send
+        if self._program.untracked:
+            send = storable(send, self._program.untracked)
+        arg = shared(send.arg, held)
+        return send if arg is send.arg else msgspec.structs.replace(send, arg=arg)
+
+    def _pending(self, board: Board, sends: Any) -> Value:
+        """The value of the channel of pending sends."""
+        channels = [(name, channel) for name, channel in board.channels.items() if channel.tracked and name != SENDS]
+        held = Shareable({name: channel.checkpoint() for name, channel in channels})
+        return in_parts(self.codec.encode([self._sent(send, held) for send in sends], channel=SENDS))
 
     def writes_if_storable(self, writes: Sequence[Write]) -> Written | None:
         """The same; None when they would be refused, so that the task runs again."""
@@ -64,7 +79,9 @@ class Encoder:
         self._last = {
             name: (held, value)
             for name, channel in board.channels.items()
-            if isinstance(value := state.values.get(name), Grown) and type(held := channel.checkpoint()) is list
+            if name != SENDS
+            and isinstance(value := state.values.get(name), Grown)
+            and type(held := channel.checkpoint()) is list
         }
 
     def changed(self, board: Board, before: State) -> tuple[dict[str, Value], dict[str, str], list[str]]:
@@ -79,14 +96,14 @@ class Encoder:
                 continue
             stored = channel.checkpoint()
             if stored is not MISSING:
-                if name == SENDS and self._program.untracked:
-                    stored = [self._sent(send) for send in stored]
-                values[name] = self._value(name, stored)
+                values[name] = self._pending(board, stored) if name == SENDS else self._value(name, stored)
                 kind = self._kinds[name] if name in self._kinds else kind_of(channel, stored)
                 if before.kinds.get(name) != kind:
                     kinds[name] = kind
             elif name in before.values:
                 emptied.append(name)
+        # Each superstep consumes or rewrites pending sends, so that what they share with other channels is up to date.
+        assert not values or SENDS in board.changed or SENDS not in before.values
         return values, kinds, emptied
 
     def _value(self, name: str, stored: Any) -> Value:

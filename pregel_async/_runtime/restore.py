@@ -15,6 +15,7 @@ from checkpoint_savers.entries import SENDS
 from checkpoint_savers.errors import StoredTypeChangedError, UnknownTypeError
 from checkpoint_savers.growth import data_of, decode
 from checkpoint_savers.ledger import State
+from checkpoint_savers.sharing import filled_sends
 
 from .._core.board import Board
 from .._core.fits import fits
@@ -82,6 +83,13 @@ def restore(program: Program, state: State, step: int, codec: Codec, *, thread_i
             reason = f"channel {name!r} holds a {type(value).__name__}, which is no {_named(channel.typ)}"
             raise GraphChangedError(thread_id, name, reason)
         stored[name] = value
+    if stored.get(SENDS):
+
+        def value_of(name: str) -> Any:
+            """The value of a channel; of one that the graph does not have any more, what is stored."""
+            return stored[name] if name in stored else decode(state.values[name], codec, channel=name)
+
+        stored[SENDS] = filled_sends(stored[SENDS], value_of, f"thread {thread_id!r}")
     for send in stored.get(SENDS, ()):
         if send.node not in program.nodes:
             reason = f"a send to node {send.node!r} is pending, and there is no such node"

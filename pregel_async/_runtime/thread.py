@@ -24,7 +24,7 @@ from checkpoint_savers.abc import PAGE
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.entries import Entry, TaskEntry, read_record, write_record
 from checkpoint_savers.errors import CheckpointError, UnstorableValueError
-from checkpoint_savers.growth import WORTH, in_parts
+from checkpoint_savers.growth import WORTH, decode, in_parts
 from checkpoint_savers.ledger import Ledger, Reader
 from checkpoint_savers.records import (
     CALLER,
@@ -36,10 +36,11 @@ from checkpoint_savers.records import (
     TaskId,
     TaskRecord,
 )
+from checkpoint_savers.sharing import filled_sends
 
 from .._core.amending import amend
 from .._core.board import Board
-from .._core.program import BRANCH, PARENT, RETURN, Node, Program, Write
+from .._core.program import BRANCH, PARENT, RETURN, SENDS, Node, Program, Write
 from .._core.task import Failed, Finished, Outcome, Paused, Task
 from ..channels import LastValue
 from ..errors import CheckpointNotFoundError, GraphChangedError, RecordedFailureError
@@ -451,7 +452,19 @@ class Thread:
     def _decoded(self, entry: TaskEntry) -> list[Write]:
         channels = self.program.channels
         known = [write for write in entry.writes if write[0] in channels or write[0] in (PARENT, RETURN)]
-        return [(channel, self.codec.decode(data, channel=channel)) for channel, data in known]
+        writes = [(channel, self.codec.decode(data, channel=channel)) for channel, data in known]
+        if not any(channel == SENDS for channel, _ in writes):
+            return writes
+        values = self._ledger.state.values  # the superstep was planned on it, and a recorded send may refer to it
+
+        def value_of(channel: str) -> Any:
+            return decode(values[channel], self.codec, channel=channel)
+
+        where = f"thread {self.thread_id!r}, task {entry.name!r}"
+        return [
+            (channel, filled_sends([value], value_of, where)[0] if channel == SENDS else value)
+            for channel, value in writes
+        ]
 
     def _unknown_writes(self, task_id: TaskId) -> tuple[tuple[str, bytes], ...]:
         """What is recorded of a task for keys that the graph does not have."""

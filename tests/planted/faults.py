@@ -994,6 +994,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/face/test_tasks.py::test_a_future_is_awaited_as_often_as_one_likes",),
     ),
     Fault(
+        "sends-carry-the-state",
+        "P10: what a send shares with the state is stored again with each send",
+        ENCODER,
+        "Encoder._sent",
+        "shared(send.arg, held)",
+        "send.arg",
+        ("tests/durability/test_shared_sends.py::test_it_takes_no_more_than_sending_the_call_alone",),
+    ),
+    Fault(
         "calls-by-position-alone",
         "P2: a call that runs again with other arguments gets the result of another",
         THREAD,

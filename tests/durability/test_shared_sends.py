@@ -1,0 +1,161 @@
+"""P10: sends that carry the state take no more room than sends that do not: what both hold is stored once."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import msgspec
+import pytest
+
+from checkpoint_savers import InMemorySaver, SqliteSaver
+from checkpoint_savers.errors import CorruptCheckpointError
+from checkpoint_savers.records import Shared, StoredObject
+from checkpoint_savers.sharing import Shareable, filled, filled_sends, shared
+from pregel_async import END, START, Command, Send, StateGraph, interrupt
+from pregel_async.messages import add_messages
+
+pytestmark = pytest.mark.anyio
+
+CONFIG: Any = {"configurable": {"thread_id": "t"}}
+
+
+class State(TypedDict, total=False):
+    messages: Annotated[list[Any], add_messages]
+    notes: str
+    call: int
+    seen: Annotated[list[Any], operator.add]
+
+
+def agent_graph(saver: Any, count: int, *, whole: bool, asks: bool = False, siblings: int = 1) -> Any:
+    """An agent that sends its whole state to its tools, or only the call, until there are so many messages."""
+    builder = StateGraph(State)
+
+    def answer(state: State) -> State:
+        return {"messages": [{"role": "assistant", "content": "word " * 200, "id": f"a{len(state['messages'])}"}]}
+
+    def calls(state: State) -> Any:
+        call = len(state["messages"])
+        if call >= count:
+            return END
+        return [Send("tools", {**state, "call": call} if whole else {"call": call})]
+
+    def tools(arg: State) -> State:
+        seen = [len(arg["messages"])] if whole else []
+        if asks:
+            seen.append(interrupt("go on?"))
+        return {"messages": [{"role": "tool", "content": "result " * 150, "id": f"t{arg['call']}"}], "seen": seen}
+
+    async def later(state: State) -> State:
+        return {}
+
+    builder.add_node("agent", answer)
+    builder.add_node("tools", tools)
+    builder.add_edge(START, "agent")
+    builder.add_conditional_edges("agent", calls, ["tools", END])
+    builder.add_edge("tools", "agent")
+    for number in range(1, siblings):
+        builder.add_node(f"sibling {number}", later)
+        builder.add_edge("tools", f"sibling {number}")
+    return builder.compile(saver)
+
+
+async def stored(count: int, *, whole: bool, siblings: int = 1) -> int:
+    """The bytes of all frames of a thread."""
+    saver = InMemorySaver()
+    graph = agent_graph(saver, count, whole=whole, siblings=siblings)
+    result = await graph.ainvoke(
+        {"messages": [{"role": "user", "content": "hi", "id": "u"}], "notes": "n" * 500}, CONFIG
+    )
+    assert len(result["messages"]) >= count
+    dump = await saver.dump("t")
+    assert dump is not None
+    return sum(len(each.frame) for each in (*dump.rows, *dump.records))
+
+
+@pytest.mark.one_loop
+@pytest.mark.parametrize("siblings", [1, 2], ids=["alone", "with a sibling, so that results are recorded"])
+async def test_it_takes_no_more_than_sending_the_call_alone(siblings: int) -> None:
+    """P10: within a tenth of what sends without the state take, however many messages there are."""
+    for count in (40, 120):
+        call = await stored(count, whole=False, siblings=siblings)
+        assert await stored(count, whole=True, siblings=siblings) <= 1.1 * call
+
+
+async def test_a_resumed_send_has_the_whole_state(tmp_path: Path) -> None:
+    """P5, P11: a process that resumes gives the node what was sent; so does a saver that is opened alone."""
+    path = tmp_path / "threads.db"
+    async with SqliteSaver(path) as saver:
+        graph = agent_graph(saver, 5, whole=True, asks=True)
+        await graph.ainvoke({"messages": [{"role": "user", "content": "hi", "id": "u"}], "notes": "n" * 500}, CONFIG)
+    for number in (2, 4):
+        async with SqliteSaver(path) as saver:
+            alone = await saver.aget_tuple("t")
+            assert alone is not None
+            (sent,) = alone.checkpoint["pending_sends"]
+            assert isinstance(sent, StoredObject)
+            assert sent.fields["arg"]["messages"] == alone.checkpoint["channel_values"]["messages"]
+            assert sent.fields["arg"]["notes"] == "n" * 500
+            assert "Shared" not in repr(alone)
+            graph = agent_graph(saver, 5, whole=True, asks=True)
+            result = await graph.ainvoke(Command(resume="yes"), CONFIG)
+            assert result["seen"][-2:] == [number, "yes"]
+
+
+@pytest.mark.parametrize("as_node", ["agent", "sibling 1"], ids=["of a node that sends", "of a node that does not"])
+async def test_an_edit_does_not_change_what_was_sent(as_node: str) -> None:
+    """P3: a pending send keeps what it was sent when the state that it shares is changed by hand."""
+    graph = agent_graph(InMemorySaver(), 3, whole=True, asks=True, siblings=2)
+    await graph.ainvoke({"messages": [{"role": "user", "content": "hi", "id": "u"}], "notes": "old " * 100}, CONFIG)
+    edit = {"notes": "new", "messages": [{"role": "user", "content": "edited", "id": "u"}]}
+    await graph.aupdate_state(CONFIG, edit, as_node=as_node)
+    state = await graph.aget_state(CONFIG)
+    assert (state.values["notes"], state.values["messages"][0]["content"]) == ("new", "edited")
+    found = await graph.checkpointer.aget_tuple("t")
+    sent = found.checkpoint["pending_sends"][0].fields["arg"]
+    assert (sent["notes"], sent["messages"][0]["content"]) == ("old " * 100, "hi")
+
+
+@dataclasses.dataclass
+class Card:
+    messages: list[Any]
+    title: str = ""
+
+
+class Struct(msgspec.Struct, frozen=True):
+    messages: list[Any]
+    title: str = ""
+
+
+@pytest.mark.one_loop
+def test_what_is_shared_and_what_is_not() -> None:
+    """By identity, at the beginning of lists, in dicts and in objects of a state's class."""
+    messages: list[Any] = [{"n": 1}, {"n": 2}, {"n": 3}]
+    text, scalars = "x" * 100, [1, 2, 3]
+    values = {"messages": messages, "text": text, "scalars": scalars, "empty": []}
+    held = Shareable(values)
+    whole, more, other = list(messages), [*messages[:2], {"n": 4}], [{"n": 1}, {"n": 2}, {"n": 3}]
+    for arg, marked in [
+        (messages, Shared("messages")),
+        (whole, Shared("messages", 3, [])),
+        ({"m": more, "t": text}, {"m": Shared("messages", 2, [{"n": 4}]), "t": Shared("text")}),
+        ({"state": {"m": messages}}, {"state": {"m": Shared("messages")}}),
+        (Card(messages), Card(Shared("messages"))),  # what is stored of it
+        (Struct(messages), Struct(Shared("messages"))),  # what is stored of it
+    ]:
+        assert shared(arg, held) == marked
+        assert filled(marked, values.__getitem__) == arg
+    for arg in (other, [1, 2, 3], "x" * 101, {"m": []}, 7, None, Card([])):
+        assert shared(arg, held) is arg
+    assert messages == [{"n": 1}, {"n": 2}, {"n": 3}]
+
+
+@pytest.mark.one_loop
+def test_a_mark_that_fits_nothing_is_damage() -> None:
+    """P11: a part that refers to what is not stored is never a value."""
+    for mark in (Shared("gone"), Shared("text", 1), Shared("messages", 4), Shared("messages", -1)):
+        sends = [Send("tools", {"m": mark})]
+        with pytest.raises(CorruptCheckpointError, match="a part of it refers to what is not stored"):
+            filled_sends(sends, {"messages": [1, 2, 3], "text": "x"}.__getitem__, "here")
