@@ -17,7 +17,7 @@ from checkpoint_savers.records import CheckpointId, TaskRecord
 
 from ._core import superstep
 from ._core.board import Board
-from ._core.isolation import own
+from ._core.isolation import REGISTERED, own
 from ._core.program import PARENT, Node, Program, Write, no_writes
 from ._core.task import Cancelled, Failed, Finished, Outcome, Task
 from ._runtime.attempt import attempt
@@ -315,7 +315,11 @@ async def edit(
 
     session = Session(thread.hold.world, run_id, thread.thread_id, thread.hold)
     editor = Editor(thread, session, config, store=store, limit=limit)
-    await thread.hold.beside(lambda: editor.apply(updates, then))
+    token = REGISTERED.set(thread.codec.kept_scalars)
+    try:
+        await thread.hold.beside(lambda: editor.apply(updates, then))
+    finally:
+        REGISTERED.reset(token)
 
 
 async def edit_inside(

@@ -18,6 +18,7 @@ from . import canonical, containers, scalars
 from .annotations import classes, fields, is_typed_dict
 from .canonical import CanonicalWriter, is_canonical
 from .collisions import FEW, check_maps
+from .plain_scalars import plain_maker
 from .reading import Changed, Loader, Makes, Misfit, UnknownTag
 from .registered import CustomShape, Registered, explain, full_name, shape_of
 from .runtime_types import RUNTIME_READERS, TolerantTags
@@ -47,6 +48,9 @@ class Codec:
     int, float, str, bytes, list, tuple, dict, set and frozenset, and any class at all with two functions. A subclass
     of a registered class is another type.
 
+    A subclass of int, float, str or bytes that is no Enum and has neither a `__dict__` nor slots holds nothing of its
+    own: unless it is registered, the plain value is stored.
+
     An object of a class of the runtime's (`Send`, `Interrupt`, ...), which graphs register by themselves, is read as a
     `StoredObject` by a codec that does not have the class.
 
@@ -54,6 +58,9 @@ class Codec:
 
     Sets and dicts that Python takes quadratic time to make, as many of their members have the same hash, are refused:
     when they are encoded, and in bytes. See `collisions.py`.
+
+    Attributes:
+        kept_scalars: such subclasses of plain scalars that are registered, whose objects are stored as what they are.
     """
 
     __slots__ = (
@@ -66,6 +73,7 @@ class Codec:
         "_loader",
         "_quick",
         "_tags",
+        "kept_scalars",
     )
 
     def __init__(self) -> None:
@@ -75,6 +83,7 @@ class Codec:
         writers = {cls: kind.write for cls, kind in kinds.items()}
         self._kinds = kinds
         self._tags = tags
+        self.kept_scalars = frozenset(cls for cls in kinds if plain_maker(cls) is not None)
         self._quick = Writer(_QUICK | writers, SCALARS, explain)
         self._careful = Writer(_CAREFUL | writers, _LOOKED_AT, explain)
         self._held = HeldWriter(_QUICK | writers, SCALARS, explain)

@@ -15,6 +15,8 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from .plain_scalars import plain_maker
+
 MAX_DEPTH: Final = 100
 """How deep containers may lie in one another. Reading a level takes up to five of the 1000 levels of Python's stack
 (an object in a list in a field), and the program that reads is in need of some for itself."""
@@ -75,7 +77,10 @@ class Writer:
         """
         write = self._table.get(type(value))
         if write is None:
-            raise Refused(self._explain(type(value)))
+            make = plain_maker(type(value))
+            if make is None:
+                raise Refused(self._explain(type(value)))
+            return self.prepare(make(value), inside)
         return write(value, self, inside)
 
     def items(self, values: Iterable[object], inside: set[int]) -> list[object]:

@@ -20,6 +20,8 @@ from typing import Any
 
 import msgspec
 
+from checkpoint_savers.codec.plain_scalars import plain_maker
+
 Copier = Callable[[Any, Callable[[Any], Any]], Any]
 
 ATOMS: frozenset[type] = frozenset(
@@ -64,6 +66,8 @@ def copier_of(kind: type) -> Copier:
         found = _copy_tuple
     elif kind is set:
         found = _copy_set
+    elif plain_maker(kind) is not None:
+        found = bare_scalar
     elif issubclass(kind, _BUILT_IN):
         found = _built_in_copier(kind)
     elif issubclass(kind, msgspec.Struct):
@@ -79,6 +83,11 @@ def copier_of(kind: type) -> Copier:
 
 
 def _shared(value: Any, each: Callable[[Any], Any]) -> Any:
+    return value
+
+
+def bare_scalar(value: Any, each: Callable[[Any], Any]) -> Any:
+    """The copier of subclasses of plain scalars without data of their own; `own` makes the plain value of them."""
     return value
 
 

@@ -1,6 +1,7 @@
 """Who may change what: values inside a run are never changed in place; what leaves it can be, and nobody else notices.
 
-    own(value)       on the way in (an update, an input): a plain copy that no user code holds
+    own(value)       on the way in (an update, an input): a plain copy that no user code holds; of subclasses of str,
+                     int, float and bytes without data of their own, the plain value
     isolate(value)   on the way out (a node's input, a chunk, a result): a copy made lazily, element by element
 
 A channel's value is *owned*: made of plain containers, and by convention never changed in place. To hand it out without
@@ -19,11 +20,14 @@ list keeps its identity through a node. Storage recognises by it what a list sha
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextvars import ContextVar
 from copy import deepcopy
-from typing import Any, Self, SupportsIndex, TypeVar, cast
+from typing import Any, Final, Self, SupportsIndex, TypeVar, cast
+
+from checkpoint_savers.codec.plain_scalars import plain_maker
 
 from ..errors import InvalidUpdateError
-from .copying import ATOMS, copier_of
+from .copying import ATOMS, bare_scalar, copier_of
 
 _T = TypeVar("_T")
 _K = TypeVar("_K")
@@ -285,7 +289,36 @@ def _own(value: Any) -> Any:
         return _own_isolated_dict(value)
     if kind is IsolatedList:
         return _own_isolated_list(value)
-    return copier_of(kind)(value, _own)
+    copier = copier_of(kind)
+    return _plain(value) if copier is bare_scalar else copier(value, _own)
+
+
+NO_CLASSES: Final = frozenset[type]()
+
+REGISTERED: Final[ContextVar[frozenset[type] | None]] = ContextVar("pregel_async.registered", default=NO_CLASSES)
+"""Subclasses of plain scalars that the run's codec stores as they are; None for all. Set only where it has some, as few
+do: setting a context variable costs each run."""
+
+
+def _plain(value: Any) -> Any:
+    """The plain value of an object of a subclass of str, int, float or bytes that has no data of its own.
+
+    Also where nothing is stored: else a graph would work without a saver and fail, or go another way, with one.
+    """
+    registered = REGISTERED.get()
+    if registered is None or type(value) in registered:
+        return value
+    make = plain_maker(type(value))
+    return value if make is None else make(value)
+
+
+def own_as_it_is(value: Any) -> Any:
+    """`own` for what is handed on and never stored, such as the arguments of a call: subclasses of scalars stay."""
+    token = REGISTERED.set(None)
+    try:
+        return own(value)
+    finally:
+        REGISTERED.reset(token)
 
 
 def _own_isolated_dict(value: IsolatedDict[Any, Any]) -> dict[Any, Any]:

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import anyio
 import anyio.lowlevel
 
-from .._core.isolation import isolate, own
+from .._core.isolation import isolate, own_as_it_is
 from .._core.program import PARENT, Node
 from .._core.task import Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Task
 from ..errors import (
@@ -307,7 +307,7 @@ class CalledTasks:
             number = caller.number("call", node.name, args, kwargs, who=node)
         else:
             number = caller.number_of_name(node.name, key)
-        task = _task_of(caller, node, number, own((args, kwargs)), hints)
+        task = _task_of(caller, node, number, own_as_it_is((args, kwargs)), hints)
         recorded = caller.recorded_instead(task)
         if recorded is not None:
             if on_change == "error":

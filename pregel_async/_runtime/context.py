@@ -23,7 +23,7 @@ from checkpoint_savers.records import CheckpointId, TaskId
 
 from .._core.board import Board
 from .._core.ids import interrupt_id
-from .._core.isolation import isolate, own
+from .._core.isolation import isolate, own, own_as_it_is
 from .._core.program import Program
 from .._core.task import Finished, Outcome, Task
 from .._message_ids import TASK, fingerprint, message_id
@@ -729,7 +729,7 @@ class Running:
     def config(self) -> RunnableConfig:
         """The call's settings, and where the node stands. A new one each time."""
         info = self.info
-        config: dict[str, Any] = own(self.around.config)
+        config: dict[str, Any] = own_as_it_is(self.around.config)
         config["configurable"] = {**config.get("configurable", {}), "checkpoint_ns": info.checkpoint_ns}
         if info.thread_id is not None:
             config["configurable"]["thread_id"] = info.thread_id

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from .._core.isolation import own
+from .._core.isolation import NO_CLASSES, REGISTERED, own
 from .._core.program import Program, Write
 from ..errors import EmptyInputError, InvalidInputError, InvalidResumeError
 from ..types import Command, Interrupt
@@ -48,7 +48,22 @@ class Given(msgspec.Struct, frozen=True, gc=False):
             )
 
 
-def read_given(program: Program, given: Any) -> Given:
+def read_given(program: Program, given: Any, registered: frozenset[type] = NO_CLASSES) -> Given:
+    """Read what a call brings, and copy it.
+
+    Args:
+        registered: subclasses of plain scalars that stay as they are.
+    """
+    if not registered:
+        return _read_given(program, given)
+    token = REGISTERED.set(registered)
+    try:
+        return _read_given(program, given)
+    finally:
+        REGISTERED.reset(token)
+
+
+def _read_given(program: Program, given: Any) -> Given:
     if given is None:
         return Given(None, None, [], False)
     if not isinstance(given, Command):

@@ -19,6 +19,7 @@ from checkpoint_savers.records import CheckpointRow, TaskId
 
 from .._core import superstep
 from .._core.board import Board
+from .._core.isolation import NO_CLASSES, REGISTERED
 from .._core.program import Program, Write
 from .._core.task import Cancelled, Outcome, Paused, Task
 from .._core.untracked import filled, missing
@@ -124,6 +125,9 @@ class GraphRun:
 
     async def go(self, call: Given) -> Ended:
         resumed = call.writes is None and self._thread is not None and self._thread.board is not None
+        # A graph inside another of which nothing is stored gives its result to that one: what that one stores, stays.
+        scalars = NO_CLASSES if self._thread is None else self._thread.codec.kept_scalars
+        token = REGISTERED.set(scalars) if scalars else None
         try:
             board = self._board = await self._begin(call)
             done = await superstep.run(
@@ -156,6 +160,8 @@ class GraphRun:
             await self._finish_beside(error)
             raise
         finally:
+            if token is not None:
+                REGISTERED.reset(token)
             self._runner.end()
         return Ended(board, done, self._interrupts)
 

@@ -18,6 +18,7 @@ from checkpoint_savers.codec import Codec
 from checkpoint_savers.errors import StorageError
 
 from .._core.board import Board
+from .._core.isolation import NO_CLASSES
 from .._core.program import Program
 from ..errors import CheckpointNotFoundError, GraphInterrupt, InvalidUpdateError
 from .context import CURRENT, Running, Session
@@ -85,7 +86,7 @@ async def _run(
     audience: Audience,
     observed: Observed | None = None,
 ) -> Ended:
-    call = read_given(program, given)
+    call = read_given(program, given, NO_CLASSES if codec is None else codec.kept_scalars)
     run_id = settings.run_id or world.new_id()
     feed = audience.feed
     log = log_of(program, audience.shown, feed, None, ns="", thread_id=settings.thread_id, now=world.now)

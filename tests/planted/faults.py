@@ -970,7 +970,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "own-input",
         "P1: what a node changes reaches the caller's input",
         GIVEN,
-        "read_given",
+        "_read_given",
         "[(name, own(value)) for name, value in program.read_input(given)]",
         "[(name, value) for name, value in program.read_input(given)]",
         ("tests/face/test_isolation_of_runs.py::test_the_callers_input_stays_as_it_is",),

@@ -1,0 +1,156 @@
+"""Subclasses of plain scalars without data of their own become the plain value when they are written (P11)."""
+
+from __future__ import annotations
+
+import importlib.util
+import operator
+from enum import IntEnum, StrEnum
+from typing import Annotated, Any, TypedDict
+
+import pytest
+
+from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
+from checkpoint_savers.codec import Codec
+from pregel_async import START, Command, Send, StateGraph, interrupt, task
+from pregel_async.errors import UnstorableValueError
+
+pytestmark = pytest.mark.anyio
+
+
+class Text(str):
+    __slots__ = ()
+
+    def __call__(self) -> str:
+        return "called"
+
+    def __str__(self) -> str:
+        return "overridden"
+
+
+class Count(int):
+    __slots__ = ()
+
+
+class Share(float):
+    __slots__ = ()
+
+
+class Data(bytes):
+    __slots__ = ()
+
+
+class Tagged(str):
+    """It has a `__dict__`, and so may carry more than its value."""
+
+
+class Known(str):
+    __slots__ = ()
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Mood(StrEnum):
+    GOOD = "good"
+
+
+class State(TypedDict, total=False):
+    given: Any
+    value: Any
+    log: Annotated[list[Any], operator.add]
+
+
+GIVEN: list[Any] = [Text("a"), Count(1), Share(0.5), Data(b"b")]
+PLAIN: list[Any] = ["a", 1, 0.5, b"b"]
+
+
+def kinds(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: kinds(item) for key, item in value.items()}
+    return [kinds(item) for item in value] if isinstance(value, (list, tuple)) else (type(value), value)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+async def test_what_is_written_becomes_plain(saver: BaseCheckpointSaver, stored: bool) -> None:
+    """Issue, P11: the input, updates at any depth, sends, results of tasks, questions and answers; with a saver and without,
+    a graph sees the same values."""
+    seen: list[Any] = []
+
+    @task
+    def call(argument: Any) -> Any:
+        seen.append(type(argument))
+        return [Text("task"), argument]
+
+    async def first(state: State) -> Any:
+        seen.append(kinds(state["given"]))
+        told = await call(Text("t"))
+        seen.append(kinds(told))
+        return Command(update={"value": {"in": GIVEN, "t": (Text("x"),)}}, goto=Send("second", {"sent": Text("s")}))
+
+    def second(sent: Any) -> Any:
+        seen.append(kinds(sent))
+        return {"log": [Text("l")]}
+
+    builder = StateGraph(State).add_node("first", first, destinations=("second",)).add_node("second", second)
+    graph = builder.add_edge(START, "first").compile(saver if stored else None)
+    result = await graph.ainvoke({"given": GIVEN}, "t")
+    assert seen == [kinds(PLAIN), Text, kinds(["task", "t"]), kinds({"sent": "s"})]
+    assert kinds(result) == kinds({"given": PLAIN, "value": {"in": PLAIN, "t": ["x"]}, "log": ["l"]})
+    if stored:
+        assert kinds((await graph.aget_state("t")).values) == kinds(result)
+        await graph.aupdate_state("t", {"value": Text("edited")}, as_node="second")
+        assert kinds((await graph.aget_state("t")).values["value"]) == (str, "edited")
+
+
+async def test_questions_and_answers_become_plain(saver: BaseCheckpointSaver) -> None:
+    """P8, P11: they are stored, too."""
+
+    def ask(state: State) -> Any:
+        return {"value": interrupt(Text("really?")), "given": {Text("key"): {Text("member")}}}
+
+    graph = StateGraph(State).add_node("ask", ask).add_edge(START, "ask").compile(saver)
+    asked = await graph.ainvoke({"log": []}, "t")
+    assert kinds(asked["__interrupt__"][0].value) == (str, "really?")
+    result = await graph.ainvoke(Command(resume=Text("yes")), "t")
+    assert kinds(result["value"]) == (str, "yes")
+    # keys and members are hashed by what they are: equal to what is stored, whatever their class
+    assert result["given"] == (await graph.aget_state("t")).values["given"] == {"key": {"member"}}
+
+
+@pytest.mark.parametrize("value", [Tagged("a"), Level.LOW, Mood.GOOD])
+async def test_all_else_is_refused_as_before(value: Any) -> None:
+    """P11: an Enum's member is more than its value, and so may be what has a `__dict__`."""
+    builder = StateGraph(State).add_node("n", lambda _: {"value": [value]}).add_edge(START, "n")
+    result = await builder.compile().ainvoke({"log": []})
+    assert type(result["value"][0]) is type(value)
+    with pytest.raises(UnstorableValueError):
+        await builder.compile(InMemorySaver()).ainvoke({"log": []}, "t")
+
+
+async def test_a_registered_class_stays() -> None:
+    """P11: what is registered comes back equal in value and type; in inputs, updates, edits and graphs inside."""
+    inner = StateGraph(State).add_node("n", lambda _: {"log": [Known("inner")]}).add_edge(START, "n")
+    builder = StateGraph(State).add_node("n", lambda _: {"log": [Known("outer")]})
+    builder.add_node("unstored", inner.compile(checkpointer=False)).add_node("stored", inner.compile())
+    builder.add_edge(START, "n").add_edge("n", "unstored").add_edge("unstored", "stored")
+    graph = builder.compile(InMemorySaver(codec=Codec().with_types(Known, tag="known")))
+    result = await graph.ainvoke({"given": Known("given"), "value": Text("v")}, "t")
+    await graph.aupdate_state("t", {"log": [Known("edited")]}, as_node="stored")
+    values = (await graph.aget_state("t")).values
+    assert type(result["given"]) is Known and type(result["value"]) is str
+    assert {type(each) for each in values["log"]} == {Known} and "edited" in values["log"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("langchain_core") is None, reason="langchain-core is not installed here")
+async def test_the_text_of_langchains_messages(saver: BaseCheckpointSaver) -> None:
+    """Issue: `StrOutputParser()` and `message.text` of langchain-core 1.x give a str of a class of its own."""
+    from langchain_core.messages import AIMessage
+    from langchain_core.output_parsers import StrOutputParser
+
+    def say(state: State) -> Any:
+        message = AIMessage("hello")
+        return {"value": message.text, "log": [StrOutputParser().invoke(message)]}
+
+    graph = StateGraph(State).add_node("say", say).add_edge(START, "say").compile(saver)
+    assert kinds(await graph.ainvoke({"log": []}, "t")) == kinds({"value": "hello", "log": ["hello"]})
