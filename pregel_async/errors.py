@@ -9,6 +9,7 @@ that failed in one superstep come as an `ExceptionGroup` in plan order.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from decimal import Decimal
 from enum import Enum
 from reprlib import Repr
@@ -46,6 +47,7 @@ __all__ = [
     "CallsChangedError",
     "CheckpointError",
     "CheckpointNotFoundError",
+    "ConcurrentUpdateError",
     "ConfigError",
     "CorruptCheckpointError",
     "EmptyChannelError",
@@ -274,6 +276,47 @@ class InvalidUpdateError(PregelError):
         self.node = node
         self.code = code
         super().__init__(message)
+
+
+class ConcurrentUpdateError(InvalidUpdateError):
+    """A key that keeps one value was written several times in one superstep. The superstep was not applied.
+
+    Attributes:
+        count: how often it was written.
+        writers: the nodes that wrote it, quoted and in plan order, with a count for each; "the input" for what no node
+            wrote. Empty where a channel is used without a graph.
+    """
+
+    def __init__(self, channel: str, count: int) -> None:
+        self.count = count
+        self.writers: dict[str, int] = {}
+        super().__init__(self._sentence(channel), channel=channel, code=ErrorCode.INVALID_CONCURRENT_GRAPH_UPDATE)
+
+    def name(self, writers: Mapping[str, int]) -> None:
+        """Say who wrote."""
+        self.writers = dict(writers)
+        self.args = (self._sentence(str(self.channel)),)
+
+    def _sentence(self, channel: str) -> str:
+        return (
+            f"channel {channel!r} was written {self.count} times in one superstep{_by(self.writers)} and keeps only "
+            "one value. Let one node write it, or give its key a reducer that merges the writes, for example "
+            "Annotated[list[str], operator.add]."
+        )
+
+
+_SHOWN: Final = 8
+"""How many writers a message names."""
+
+
+def _by(writers: Mapping[str, int]) -> str:
+    if not writers:
+        return ""
+    named = [name + (f" ({count} times)" if count > 1 else "") for name, count in writers.items()]
+    more = len(named) - _SHOWN
+    if more > 0:
+        named = [*named[:_SHOWN], f"{more} more"]
+    return f" by {', '.join(named[:-1])} and {named[-1]}" if len(named) > 1 else f" by {named[0]}"
 
 
 class InvalidResumeError(PregelError, ValueError, RuntimeError):

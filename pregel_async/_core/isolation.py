@@ -84,6 +84,17 @@ class IsolatedDict(dict[_K, _V]):
             dict.__setitem__(self, key, mine)
         return mine
 
+    def __getattr__(self, name: str) -> Any:
+        # Called for what a dict does not have. Code that comes from libraries of messages takes `message.content`.
+        if "content" in self and ("role" in self or "type" in self) and not name.startswith("_"):
+            raise AttributeError(
+                f"this message is a dict, which has no attribute {name!r}: write message[{name!r}]. For "
+                "langchain-core's messages, give the key the reducer pregel_async.langchain.add_messages",
+                name=name,
+                obj=self,
+            )
+        raise AttributeError(f"'dict' object has no attribute {name!r}", name=name, obj=self)
+
     def _take_all(self) -> None:
         """Isolate every value now: somebody takes them all, through C code that asks no method of ours."""
         for key, value in dict.items(self):

@@ -31,9 +31,10 @@ from typing import Any, Protocol
 import msgspec
 
 from ..channels import MISSING, Topic
-from ..errors import GraphRecursionError, InvalidUpdateError, NodeCancelledError, ParentCommand, PregelError
+from ..errors import GraphRecursionError, InvalidUpdateError, NodeCancelledError, ParentCommand
 from ..types import Command, Send
 from .board import Board, Channel
+from .fold_errors import place
 from .isolation import own
 from .naming import naming
 from .program import PARENT, SENDS, Program, Write
@@ -326,7 +327,7 @@ def update(
             if channel.update(given) if names is None else names.fold(channel, given):
                 touched.add(name)
         except Exception as error:
-            _place(error, name, tasks, writes, step)
+            place(error, name, tasks, writes, step)
             raise
 
     # 3. A superstep has passed: channels that nobody wrote may lose their value by that.
@@ -365,16 +366,6 @@ def _first(program: Program, board: Board, name: str) -> Channel:
         raise InvalidUpdateError(f"there is no channel {name!r} in graph {program.name!r}", channel=name)
     channel = board.channels[name] = prototype.fresh()
     return channel
-
-
-def _place(error: Exception, channel: str, tasks: Sequence[Task], writes: Sequence[Sequence[Write]], step: int) -> None:
-    """Say where a fold failed: in which channel, and who wrote to it."""
-    by = [repr(task.node.name) for task, written in zip(tasks, writes, strict=False) if channel in dict(written)]
-    what = "" if isinstance(error, PregelError) else "the reducer of "
-    error.add_note(
-        f"raised by {what}channel {channel!r} in superstep {step}, on writes of {', '.join(by) or 'the input'}. "
-        "The superstep was not applied."
-    )
 
 
 def _stamp(program: Program, board: Board, name: str, clock: int) -> bool:

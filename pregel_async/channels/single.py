@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from ..errors import EmptyChannelError, ErrorCode, InvalidUpdateError
+from ..errors import ConcurrentUpdateError, EmptyChannelError
 from .abc import MISSING, BaseChannel, Missing, Value
 
 
@@ -57,12 +57,6 @@ class SingleValue(BaseChannel[Value, Value, Value]):
         return True
 
 
-def too_many(channel: BaseChannel[Any, Any, Any], count: int) -> InvalidUpdateError:
+def too_many(channel: BaseChannel[Any, Any, Any], count: int) -> ConcurrentUpdateError:
     """The error for several writes to a channel that takes one."""
-    return InvalidUpdateError(
-        f"channel {channel.key!r} was written {count} times in one superstep and keeps only one value. "
-        "Let one node write it, or give its key a reducer that merges the writes, for example "
-        "Annotated[list[str], operator.add].",
-        channel=channel.key,
-        code=ErrorCode.INVALID_CONCURRENT_GRAPH_UPDATE,
-    )
+    return ConcurrentUpdateError(channel.key, count)
