@@ -68,6 +68,7 @@ __all__ = [
     "InvalidResumeError",
     "InvalidRouteError",
     "InvalidUpdateError",
+    "NoCheckpointerError",
     "NodeCancelledError",
     "NodeError",
     "NodeTimeoutError",
@@ -337,6 +338,23 @@ class InvalidResumeError(PregelError, ValueError, RuntimeError):
 
 class OutsideRunError(PregelError, RuntimeError):
     """Something was called that works only inside a running node."""
+
+
+class NoCheckpointerError(PregelError, RuntimeError):
+    """A node called `interrupt()` in a run that stores nothing, so that its question could never be answered.
+
+    Attributes:
+        node: the node or task that asked.
+        graph: the graph that was called, which has no checkpointer.
+    """
+
+    def __init__(self, node: str, graph: str) -> None:
+        self.node = node
+        self.graph = graph
+        super().__init__(
+            f"node {node!r} called interrupt(), and the run of graph {graph!r} stores nothing, so that the question "
+            f"could never be answered: compile graph {graph!r} with a checkpointer, and pass a thread_id"
+        )
 
 
 class SubgraphNotFoundError(PregelError, LookupError, ValueError):

@@ -44,6 +44,7 @@ def interrupt(value: Any) -> Any:
 
     Raises:
         GraphInterrupt: nobody has answered yet.
+        NoCheckpointerError: the graph that was called has no checkpointer, so that no answer could ever come.
         OutsideRunError: called outside of a run.
     """
     return current("interrupt()").ask(value)

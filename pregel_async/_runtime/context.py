@@ -34,6 +34,7 @@ from ..errors import (
     GraphDrained,
     GraphInterrupt,
     InvalidUpdateError,
+    NoCheckpointerError,
     NodeError,
     OutsideRunError,
     QuestionChangedError,
@@ -559,21 +560,26 @@ class Running:
         Raises:
             GraphInterrupt: there is none; with the question.
             QuestionChangedError: the answer is to another question.
+            NoCheckpointerError: the run stores nothing, so that no answer could ever come.
             OutsideRunError: the node has ended, so that nobody would be asked.
         """
         self.check("interrupt()")
+        session = self.around.session
+        if session.hold is None:
+            root = self.around
+            while root.outer is not None and root.outer.around.session is session:
+                root = root.outer.around
+            raise NoCheckpointerError(self.task.node.name, root.program.name)
         index = self.number("ask", value)
         place = self.next_place(index)
         key = interrupt_id(self.task.id, index)
-        answers = self.around.session.answers
+        answers = session.answers
         if key in answers:
             self._compare_question(key, value)
             return isolate(answers[key])
         question = Interrupt(own(value), key)
         self.open[place] = (question,)
-        hold = self.around.session.hold
-        if hold is not None:
-            hold.askers[key] = self._askers()
+        session.hold.askers[key] = self._askers()
         raise GraphInterrupt((Interrupt(isolate(question.value), key),))
 
     def _askers(self) -> tuple[TaskId, ...]:

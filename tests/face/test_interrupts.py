@@ -34,6 +34,7 @@ from pregel_async.errors import (
     GraphValidationError,
     InterruptSwallowedError,
     InvalidResumeError,
+    NoCheckpointerError,
     OutsideRunError,
     UnstorableValueError,
 )
@@ -173,13 +174,6 @@ async def test_a_question_that_cannot_be_stored(saver: BaseCheckpointSaver) -> N
     assert values_of(await graph.ainvoke(None, "t")) == [{"form": "a?"}]
     assert await graph.ainvoke(Command(resume="yes"), "t") == {"log": ["yes", "works"]}
     assert ran == {"works": 1}
-
-
-async def test_a_question_that_need_not_be_stored() -> None:
-    """S-100: without a checkpointer, anything can be asked."""
-    thing = anyio.Lock()
-    (question,) = (await one_node(asker(thing)).ainvoke({}))["__interrupt__"]
-    assert question.value is thing
 
 
 @pytest.mark.parametrize("asks_first", [False, True])
@@ -324,11 +318,12 @@ async def test_answering_what_is_not_asked(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_without_a_checkpointer() -> None:
-    """S-100, issue, "Bad input": a run of which nothing is stored stops and tells its question; an answer is an error
-    that says what is missing."""
+    """Issue 16, "Bad input": a run of which nothing is stored cannot ask, and an answer to it is an error that says what is
+    missing. (S-100: there, it stops, and its question cannot be answered.)"""
     graph = one_node(asker("?"))
-    assert values_of(await graph.ainvoke({})) == ["?"]
-    assert values_of(await graph.ainvoke({}, "t")) == ["?"]
+    for thread in (None, "t"):
+        with pytest.raises(NoCheckpointerError, match="checkpointer"):
+            await graph.ainvoke({}, thread)
     with pytest.raises(InvalidResumeError, match="checkpointer"):
         await graph.ainvoke(Command(resume="x"))
     with pytest.raises(InvalidResumeError, match="checkpointer"):
@@ -339,8 +334,8 @@ async def test_outside_of_a_run() -> None:
     """Issue, "Bad input": interrupt() outside a run is a typed error; in a thread that does not know its node too."""
     with pytest.raises(OutsideRunError, match="interrupt"):
         interrupt("?")
-    graph = one_node(asker("?"))
-    await graph.ainvoke({})
+    graph = one_node(asker("?"), InMemorySaver())
+    await graph.ainvoke({}, "t")
     with pytest.raises(OutsideRunError):
         interrupt("?")
 
@@ -806,7 +801,7 @@ async def test_the_bases() -> None:
         except Exception:
             return {"log": ["swallowed"]}
 
-    assert values_of(await one_node(node).ainvoke({})) == ["?"]
+    assert values_of(await one_node(node, InMemorySaver()).ainvoke({}, "t")) == ["?"]
 
 
 @pytest.mark.parametrize("where", ["node", "task", "router", "thread"])

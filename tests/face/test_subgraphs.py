@@ -536,13 +536,6 @@ async def test_a_thread_of_its_own_asks_for_itself(saver: BaseCheckpointSaver) -
     assert await graph.ainvoke({}, "t") == {"log": ["x"]}
 
 
-async def test_without_any_saver(switches: Switches) -> None:
-    """S-100: without a saver, a question in a graph inside stops the run and is returned."""
-    sub = chain(("ask", switches.asks("ask"))).compile()
-    graph = chain(("sub", sub)).compile()
-    assert asked(await graph.ainvoke({})) == ["ask"]
-
-
 async def test_a_graphs_own_saver_counts_when_the_outer_has_none(switches: Switches) -> None:
     """Q-20: a graph inside that has a saver is stored there when the graph around it stores nothing."""
     own = InMemorySaver()
