@@ -100,6 +100,7 @@ __all__ = [
     "UnknownBudgetError",
     "UnknownStoredKeyWarning",
     "UnknownTypeError",
+    "UnreachableNodeWarning",
     "UnstorableValueError",
     "UnsupportedFormatError",
     "UntrackedValueLostError",
@@ -156,6 +157,25 @@ class UnknownStoredKeyWarning(UserWarning):
             f"thread {thread_id!r} (and perhaps others) holds key {key!r}, which graph {graph!r} does not have: its "
             "value stays stored, and StateSnapshot.unknown shows it. If the key was renamed, write the value to the "
             "new key with aupdate_state()"
+        )
+
+
+class UnreachableNodeWarning(UserWarning):
+    """A graph has nodes that no edge, conditional edge or command leads to. Issued when it is compiled.
+
+    Attributes:
+        graph: the graph's name.
+        nodes: the nodes, in the order in which they were added.
+    """
+
+    def __init__(self, graph: str, nodes: tuple[str, ...]) -> None:
+        self.graph = graph
+        self.nodes = nodes
+        super().__init__(
+            f"graph {graph!r} never runs {', '.join(map(repr, nodes))}: no edge, conditional edge or command leads "
+            "there. Add an edge, or remove what is not used. If commands or sends lead there, say so where they are "
+            "made: add_node(destinations=[...]), a return annotation Command[Literal[...]], or the path map of the "
+            "conditional edge"
         )
 
 

@@ -470,7 +470,8 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             path: a function, or a coroutine function, of the state as `source` has just changed it. It returns a node's
                 name, END, a `Send`, or a list of these.
             path_map: what it may return -> the node that is meant; or the names that it may return. A return annotation
-                `Literal["a", "b"]` says the same. Without either it may name any node.
+                `Literal["a", "b"]` says the same. Without either it may name any node. Name the targets of sends, too:
+                drawings show them, and compile knows that something leads there.
         """
         if source == END:
             raise GraphValidationError("an edge cannot start at END")
@@ -572,6 +573,10 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             changed_questions: what happens when a node runs again and asks something else than the question that was
                 answered: "error" fails with `QuestionChangedError`; "accept" gives it the answer, with one
                 `QuestionChangedWarning` per node and run. See docs/replay.md.
+
+        Warns:
+            UnreachableNodeWarning: nothing leads to a node. Only where all conditional edges have path maps, and all
+                code that may return a command, by its return annotation, says where that goes.
 
         Raises:
             GraphValidationError: no entry, an edge from or to a node that does not exist, or a policy that something

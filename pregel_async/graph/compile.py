@@ -37,6 +37,7 @@ from ..node_policies import NodePolicies, abandons, flavour_of, seconds_of
 from ..policies import Budget, OnFailure
 from ..types import END, INTERRUPT, RESERVED, START, All, ChangedQuestions, Command, Send
 from .builder import BranchSpec, CompiledStateGraph, NodeSpec, StateGraph, draw
+from .reachability import warn_of_unreachable
 from .schema import ROOT, Channel, Schema, as_mapping, coercion, filled_in, input_reader, start_writes
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def compile_program(
 ) -> CompiledStateGraph[Any, Any, Any]:
     """The runnable graph. The builder is only read."""
     _validate(builder)
+    warn_of_unreachable(builder, name)
     keys = tuple(sorted(builder.channels))
     shown = ROOT if ROOT in builder.channels else tuple(builder.channels)
     known = _Known(builder)
