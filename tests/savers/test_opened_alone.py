@@ -108,7 +108,9 @@ async def test_another_process_reads_the_runtimes_objects_as_data(tmp_path: Path
             await paused_beside_sends(saver)
         arguments = [str(tmp_path / "db"), str(tmp_path / "exported"), conninfo(), schema]
         child = subprocess.run([sys.executable, "-c", CHILD, *arguments], capture_output=True, text=True, check=False)
-    timeout = StoredObject("pregel_async.TimeoutPolicy", {"run_timeout": 5, "idle_timeout": None, "refresh_on": "auto"})
+    timeout = StoredObject(
+        "pregel_async.TimeoutPolicy", {"run_timeout": 5.0, "idle_timeout": None, "refresh_on": "auto"}
+    )
     first = StoredObject("pregel_async.Send", {"node": "work", "arg": 1, "timeout": timeout})
     second = StoredObject("pregel_async.Send", {"node": "work", "arg": 2, "timeout": None})
     data = Codec().decode(with_runtime_types(Codec(), []).encode(VALUES, channel="c"), channel="c")
@@ -123,7 +125,8 @@ def test_every_class_of_the_runtime_is_read_as_data() -> None:
     values = [*VALUES, Send("a", 1), Overwrite(2), TimeoutPolicy(run_timeout=3), RecordedFailureError("E", "m")]
     values.append(NotStored("client"))
     assert all(codec.knows(type(value)) for value in values)
-    assert {str(tag).rpartition(".")[2] for tag in RUNTIME_READERS} == {type(value).__name__ for value in values}
+    read_as_data = RUNTIME_READERS.keys() - {"checkpoint_savers.Shared"}  # which this package reads as what it is
+    assert {str(tag).rpartition(".")[2] for tag in read_as_data} == {type(value).__name__ for value in values}
     registered = repr(codec).removeprefix("<Codec with ").removesuffix(">").split(", ")
     assert set(registered) - RUNTIME_READERS.keys() == {"pregel_async.policies.TimeoutPolicy"}, "an older tag of one"
     for value in values:
