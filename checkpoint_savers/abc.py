@@ -30,7 +30,7 @@ from .codec import Codec
 from .entries import SENDS, read_record
 from .ledger import Reader
 from .listing import GapFinder, check_gaps
-from .metadata import metadata_matches
+from .metadata import checked_changes, metadata_matches
 from .records import (
     Chain,
     Checkpoint,
@@ -100,7 +100,8 @@ class BaseCheckpointSaver(ABC):
 
     @abstractmethod
     async def commit(self, claim: Claim, commit: Commit) -> None:
-        """Store a superstep: rows, records, cleared records, events, the new head, the expiry, perhaps the release.
+        """Store a superstep: rows, records, cleared records, events, the thread's metadata, the new head, the expiry,
+        perhaps the release.
 
         Raises:
             ThreadBusyError: with `lost=True`: the claim is no longer held, the head is not the expected one, or the
@@ -145,6 +146,19 @@ class BaseCheckpointSaver(ABC):
         """
         raise self._lacks("rewrite")
 
+    async def update_thread(self, thread_id: str, changes: Mapping[str, Any]) -> None:
+        """Change a thread's metadata, in one transaction. No claim is needed, and none in the way: a run that has the
+        thread goes on, and its commits set only keys that the thread lacks then.
+
+        Args:
+            changes: JSON values by key; None deletes the key, if the thread has it.
+
+        Raises:
+            ThreadNotFoundError: the thread holds no checkpoint; nothing was stored.
+            StorageError
+        """
+        raise self._lacks("update_thread")
+
     async def load(self, claim: Claim, dump: ThreadDump) -> None:
         """Store all that a thread holds, byte for byte. It must hold nothing yet.
 
@@ -183,7 +197,8 @@ class BaseCheckpointSaver(ABC):
 
         Args:
             after: only ids greater than this: so pages do not shift under whoever turns them.
-            filter: entries of the metadata, all of which must be equal. Bound parameters, never text in a query.
+            filter: entries of the threads' metadata, all of which must be equal. Bound parameters, never text in a
+                query.
         """
         raise self._lacks("threads")
 
@@ -249,8 +264,9 @@ class BaseCheckpointSaver(ABC):
 
     def _lacks(self, verb: str) -> NotImplementedError:
         return NotImplementedError(
-            f"{type(self).__qualname__} does not offer {verb}(), which looking after threads needs (listing, copying, "
-            "pruning, pinning, exporting, erasing). Implement it, or pass it on where the saver wraps another"
+            f"{type(self).__qualname__} does not offer {verb}(), which looking after threads needs (listing, their "
+            "metadata, copying, pruning, pinning, exporting, erasing). Implement it, or pass it on where the saver "
+            "wraps another"
         )
 
     # ---- reading: what users call ----------------------------------------------------------------------------
@@ -389,8 +405,8 @@ class BaseCheckpointSaver(ABC):
         """Threads, in the order of their ids.
 
         Args:
-            filter: entries of the metadata of the checkpoint at which a thread stands, all of which must be equal. It
-                is that of the call which made the checkpoint: what an earlier one was given does not count.
+            filter: entries of a thread's metadata, all of which must be equal. A thread has what the `metadata` of its
+                calls' configs gave it, each key from the first call that had it, and what `aupdate_thread` has changed.
             after: only ids greater than this; to go on after a page, its last id. Threads that come and go meanwhile
                 do not shift the others.
             limit: at most so many; None for all.
@@ -406,6 +422,21 @@ class BaseCheckpointSaver(ABC):
             async for _ in threads:
                 count += 1
         return count
+
+    async def aupdate_thread(self, config: Mapping[str, Any] | str, metadata: Mapping[str, Any]) -> None:
+        """Change a thread's metadata, by which `alist_threads` filters: set these keys, whether the thread has them or
+        not. A run may have the thread meanwhile.
+
+        Args:
+            config: `{"configurable": {"thread_id": ...}}`, or a thread id.
+            metadata: text, numbers and bools by key; None deletes a key.
+
+        Raises:
+            ThreadNotFoundError: nothing is stored of the thread.
+            ValueError: a key or a value is none that a thread's metadata may have; nothing was changed.
+            NotImplementedError: the saver keeps no metadata of threads.
+        """
+        await self.update_thread(_place(config)[0], checked_changes(metadata))
 
     async def acopy_thread(self, source: str, target: str) -> None:
         """Copy a thread, with all namespaces, checkpoints, records, events and pins, under the same checkpoint ids.

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from .abc import PAGE, BaseCheckpointSaver
 from .codec import Codec
-from .errors import CorruptCheckpointError, StorageError, ThreadBusyError
+from .errors import CorruptCheckpointError, StorageError, ThreadBusyError, ThreadNotFoundError
 from .listing import Place, listed, place_before, place_of
-from .metadata import metadata_matches, read_metadata, write_metadata
+from .metadata import metadata_matches, read_metadata, with_changes, with_defaults, write_metadata
 from .owner import is_live
 from .records import (
     Chain,
@@ -86,6 +86,7 @@ class _Thread:
         "events",
         "expires_at",
         "heads",
+        "metadata",
         "newest",
         "order",
         "owner",
@@ -99,6 +100,7 @@ class _Thread:
         self.expires_at = 0.0
         self.newest: CheckpointId | None = None
         self.heads: dict[str, CheckpointId] = {}
+        self.metadata = "{}"
         self.rows: dict[tuple[str, CheckpointId], _Stored] = {}
         self.chains: dict[tuple[str, CheckpointId], list[CheckpointId]] = {}  # (ns, base) -> ids, sorted
         self.order: list[tuple[CheckpointId, str]] = []  # sorted
@@ -107,15 +109,14 @@ class _Thread:
         self.event_order: list[EventKey] = []  # sorted
 
     def header(self, thread_id: str) -> ThreadHeader:
-        head = self.heads.get("")
         return ThreadHeader(
             thread_id=thread_id,
             epoch=self.epoch,
             owner=self.owner,
             expires_at=self.expires_at if self.owner is not None else 0.0,
             newest=self.newest,
-            head=head,
-            metadata={} if head is None else self.rows["", head].header(thread_id).metadata,
+            head=self.heads.get(""),
+            metadata=read_metadata(self.metadata, f"thread {thread_id!r}"),
         )
 
     def upto(self, asked: _Stored) -> list[_Stored]:
@@ -208,6 +209,9 @@ class InMemorySaver(BaseCheckpointSaver):
                 shown = {event.key for event in commit.events}
                 if len(shown) < len(commit.events) or not shown.isdisjoint(thread.events):
                     raise _taken(claim.thread_id, "a row of events at one of these positions")
+            if commit.metadata:
+                known = read_metadata(thread.metadata, f"thread {claim.thread_id!r}")
+                thread.metadata = write_metadata(with_defaults(known, commit.metadata))
             for row in rows:
                 thread.insert(row)
             if head is not None:
@@ -265,7 +269,16 @@ class InMemorySaver(BaseCheckpointSaver):
             thread.event_order = [key for key in thread.event_order if key[0] not in void]
             thread.events = {key: thread.events[key] for key in thread.event_order}
 
+    async def update_thread(self, thread_id: str, changes: Mapping[str, Any]) -> None:
+        with self._lock:
+            thread = self._threads.get(thread_id)
+            if thread is None or thread.newest is None:
+                raise ThreadNotFoundError(thread_id)
+            known = read_metadata(thread.metadata, f"thread {thread_id!r}")
+            thread.metadata = write_metadata(with_changes(known, changes))
+
     async def load(self, claim: Claim, dump: ThreadDump) -> None:
+        metadata = write_metadata(dump.metadata)
         rows = {(row.ns, row.checkpoint_id): _stored(row, pinned=row.pinned) for row in dump.rows}
         records = {(record.ns, record.checkpoint_id, record.task_id) for record in dump.records}
         events = {event.key for event in dump.events}
@@ -281,6 +294,7 @@ class InMemorySaver(BaseCheckpointSaver):
             for row in rows.values():
                 thread.insert(row)
             thread.heads = dict(dump.heads)
+            thread.metadata = metadata
             thread.put(dump.records)
             for event in dump.events:
                 thread.keep(event)
@@ -310,7 +324,7 @@ class InMemorySaver(BaseCheckpointSaver):
             if thread is None or not thread.rows:
                 return None
             stored = [thread.rows[ns, checkpoint_id] for checkpoint_id, ns in thread.order]
-            heads = dict(thread.heads)
+            heads, metadata = dict(thread.heads), read_metadata(thread.metadata, f"thread {thread_id!r}")
             records = [
                 record
                 for ns, checkpoint_id in sorted(thread.records, key=lambda key: (key[1], key[0]))
@@ -318,7 +332,7 @@ class InMemorySaver(BaseCheckpointSaver):
             ]
             events = [thread.events[key] for key in thread.event_order]
         rows = tuple(one.row() for one in stored)
-        return ThreadDump(heads=heads, rows=rows, records=tuple(records), events=tuple(events))
+        return ThreadDump(heads=heads, rows=rows, records=tuple(records), events=tuple(events), metadata=metadata)
 
     async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
         with self._lock:

@@ -1,13 +1,28 @@
-"""A checkpoint's metadata as text, the same in every saver: JSON, so that people and databases can read it."""
+"""Metadata of checkpoints and threads: as text, which is the same in every saver, and how they are merged and compared.
+
+The text is JSON, so that people and databases can read it. A thread's metadata are the user's alone. A checkpoint's are
+those of the call that made it, beside what the runtime says of the checkpoint.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final, cast
 
 import msgspec
 
 from .errors import CorruptCheckpointError
+
+SCALARS: Final = frozenset((str, int, float, bool))
+"""What values of metadata may be that users give."""
+
+_OF_RUNS: Final = frozenset({"source", "step", "parents", "run_id"})
+
+_OF_SERVICES: Final = frozenset(
+    ("graph", "attempt", "stream_mode", "stream_subgraphs", "has_context", "interrupt_before", "interrupt_after")
+)
+"""What endpoints stored beside the user's own keys, before they had a place of their own."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -24,6 +39,57 @@ def read_metadata(text: str | bytes, where: str) -> dict[str, Any]:
         return _decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CorruptCheckpointError(where, f"its metadata cannot be read ({error})") from error
+
+
+def read_thread_metadata(text: str | bytes | None, thread_id: str) -> dict[str, Any]:
+    """Read the metadata of a thread's row. Raises `CorruptCheckpointError`."""
+    return read_metadata(b"" if text is None else text, f"thread {thread_id!r}")
+
+
+def with_defaults(metadata: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a thread's metadata with the given keys that it lacks. Those that it has stay as they are."""
+    return {**metadata, **{key: value for key, value in given.items() if key not in metadata}}
+
+
+def with_changes(metadata: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a thread's metadata after changes; None deletes a key."""
+    changed = {**metadata, **changes}
+    return {key: value for key, value in changed.items() if value is not None or key not in changes}
+
+
+def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return changes of a thread's metadata if these may be stored.
+
+    Raises:
+        ValueError: a key is no text, or one that the runtime keeps for itself; or a value is no text, number or bool.
+    """
+    for key, value in cast("Mapping[object, object]", changes).items():
+        if not isinstance(key, str) or key.startswith("__"):
+            raise ValueError(f"metadata key {key!r}: a key is a text that does not begin with '__'")
+        if not (value is None or type(value) in SCALARS):
+            raise ValueError(
+                f"metadata {key!r} is {value!r}: a value is a str, int, float or bool, or None to delete it"
+            )
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"metadata {key!r} is {value}, which JSON cannot hold")
+        try:
+            f"{key}{value}".encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"metadata {key!r} holds half of a surrogate pair, which no database stores") from error
+    return dict(changes)
+
+
+def users_part(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the user gave of a checkpoint's metadata, as far as its keys say so.
+
+    It is what a thread's own metadata are derived from where a version has stored the thread that had none.
+    """
+    runtimes = _OF_RUNS | _OF_SERVICES if metadata.keys() >= {"stream_subgraphs", "has_context"} else _OF_RUNS
+    return {
+        key: value
+        for key, value in metadata.items()
+        if key not in runtimes and type(value) in SCALARS and not key.startswith("__")
+    }
 
 
 def metadata_matches(metadata: Mapping[str, Any], filter: Mapping[str, Any] | None) -> bool:

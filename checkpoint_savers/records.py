@@ -39,6 +39,10 @@ MADE_IN = "__thread__"
 """The metadata key of a checkpoint that was copied from another thread, whose id is there: the ids of the tasks under
 which something is recorded on it are made of that id."""
 
+RUN = "__run__"
+"""The metadata key under which a checkpoint has what a service knows of the run that made it: a dict, apart from the
+user's own keys."""
+
 FOLLOWED = "__followed__"
 """The metadata key of a checkpoint whose children are gone: `CLOSED` when one of them closed its superstep, `BRANCHED`
 when they were copies only. So it is not taken for the tip of a branch."""
@@ -93,7 +97,8 @@ class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         parent_id: the checkpoint it came from; None for the first.
         base_id: the row that it is read with: see above. Equal to `checkpoint_id` when this row holds everything.
         step: the superstep's number: -1 for the first input, 0 for the hidden start.
-        metadata: what listings filter by: source, step, parents, run_id and the user's own scalars. JSON values.
+        metadata: what listings of checkpoints filter by: source, step, parents, run_id, and the user's own scalars that
+            the call was given which made it. JSON values.
         frame: the payload, sealed.
         pinned: retention leaves it alone. Rows are committed without a pin; `rewrite` pins.
     """
@@ -181,6 +186,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         releases: give the claim up in the same transaction.
         events: stream events to be kept beside. A row whose key is taken, in the thread or among these, makes the
             commit fail: events that were shown are not replaced by others.
+        metadata: entries of the thread's metadata. Each is set if the thread lacks its key, and changes nothing if not.
     """
 
     rows: tuple[CheckpointRow, ...]
@@ -191,6 +197,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     releases: bool = False
     head: tuple[str, CheckpointId] | None = None
     events: tuple[EventRow, ...] = ()
+    metadata: dict[str, Any] = {}
 
 
 class Chain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -237,7 +244,7 @@ class ThreadHeader(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         expires_at: when that claim lapses, in unix seconds; 0 without an owner.
         newest: its greatest checkpoint id, of any namespace; None when it holds none.
         head: the checkpoint at which the root graph stands; None when it has none.
-        metadata: of that checkpoint; empty when there is none.
+        metadata: the thread's own: what its calls were given and `update_thread` has made of it.
     """
 
     thread_id: str
@@ -257,12 +264,14 @@ class ThreadDump(msgspec.Struct, frozen=True, kw_only=True):
         rows: in the order of (id, namespace).
         records: in the order of (checkpoint id, namespace, index, task id).
         events: in the order of their keys.
+        metadata: the thread's own.
     """
 
     heads: dict[str, CheckpointId]
     rows: tuple[CheckpointRow, ...]
     records: tuple[TaskRecord, ...]
     events: tuple[EventRow, ...]
+    metadata: dict[str, Any] = {}
 
 
 class Rewrite(msgspec.Struct, frozen=True, kw_only=True):

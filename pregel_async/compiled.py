@@ -257,6 +257,7 @@ class Graph(Runs[InputT, OutputT]):
 
         async def write(saver: BaseCheckpointSaver) -> RunnableConfig:
             async with await Hold.take(saver, self._world, thread_id, on_conflict) as hold:
+                hold.metadata = settings.thread_metadata
                 thread = await Thread.open(hold, inner_codec, graph._program, ns=ns, at=at, metadata=metadata)
                 if ns:
                     if thread.board is None:

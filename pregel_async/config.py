@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any, cast, get_args
 from uuid import UUID
 
-from checkpoint_savers.records import CheckpointId
+from checkpoint_savers.metadata import SCALARS
+from checkpoint_savers.records import RUN, CheckpointId
 from checkpoint_savers.upkeep.retention import Retention
 
 from ._core.program import Program
@@ -25,7 +26,6 @@ DEFAULT_RECURSION_LIMIT = 10_007
 
 _TOP = frozenset(RunnableConfig.__annotations__)
 _ADDRESS = frozenset(("thread_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map"))
-_SCALARS = (str, int, float, bool)
 
 
 def merge_configs(*configs: Config | None) -> RunnableConfig:
@@ -233,14 +233,23 @@ def _journey(
 
 
 def _metadata(config: RunnableConfig) -> dict[str, Any]:
-    """What is stored with each checkpoint: the scalars of the metadata, and of the user's own settings."""
+    """What is stored with each checkpoint: the scalars of the metadata, and of the user's own settings; and apart from
+    them what a service knows of the run."""
     own = {key: value for key, value in config.get("configurable", {}).items() if key not in _ADDRESS}
     shown: dict[str, Any] = {**own, **config.get("metadata", {}), "run_id": config.get("run_id") or ""}
     for key, value in shown.items():
         _text(f"{key}: {value}" if isinstance(value, str) else str(key), "metadata or a configurable")
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"metadata {key!r} is {value}, which cannot be stored")
-    return {key: value for key, value in shown.items() if type(value) in _SCALARS and not str(key).startswith("__")}
+    stored = _stored_part(shown)
+    known = shown.get(RUN)
+    if isinstance(known, dict):
+        stored[RUN] = known
+    return stored
+
+
+def _stored_part(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in given.items() if type(value) in SCALARS and not str(key).startswith("__")}
 
 
 def check_changed_questions(policy: ChangedQuestions) -> ChangedQuestions:
@@ -293,6 +302,7 @@ def settings_of(
     if ns and not nested:
         checkpoint_id, travels = _journey(config, ns, checkpoint_id)
     metadata = _metadata(config) if config else {}
+    given = config.get("metadata")
     return Settings(
         thread_id=thread_id,
         at=checkpoint_id,
@@ -316,4 +326,5 @@ def settings_of(
         results=results,
         observers=observers,
         changed_questions=changed_questions,
+        thread_metadata=_stored_part(given) if given else None,
     )

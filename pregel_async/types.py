@@ -229,8 +229,9 @@ class RunnableConfig(TypedDict, total=False):
             checkpoints of the graphs around it, by namespace), and keys of the user's own.
         recursion_limit: how many supersteps the run may take; 10 007 by default, the hidden start not counted.
         max_concurrency: how many tasks run at once; all of them by default.
-        metadata: scalars that are stored with each checkpoint of the run, and that listings can filter by. What is no
-            str, int, float or bool is left out.
+        metadata: scalars that are stored with each checkpoint of the run. The thread's own metadata, by which
+            `alist_threads` filters, get those keys that they lack: the first call that gives a key decides, and
+            `saver.aupdate_thread` changes it. What is no str, int, float or bool is left out.
         tags: kept for tracing.
         run_id: the run's id; made up by default.
         run_name: kept for tracing.

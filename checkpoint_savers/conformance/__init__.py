@@ -77,6 +77,7 @@ pytest.register_assert_rewrite(
             "stores_search",
             "stores_suite",
             "suite",
+            "thread_metadata",
             "threads",
         )
     )
@@ -110,6 +111,7 @@ from .p13_together import Together
 from .reading import Reading
 from .rewriting import Rewriting
 from .stores import StoreConformance
+from .thread_metadata import ThreadMetadata
 from .threads import Threads
 
 __all__ = ["CacheConformance", "Cell", "SaverConformance", "StoreConformance"]
@@ -136,6 +138,7 @@ class SaverConformance(
     Listing,
     Ordering,
     Threads,
+    ThreadMetadata,
     Moving,
     Deleting,
     Dumping,

@@ -36,8 +36,9 @@ WHOLE: Final = ThreadDump(
         record(9, "d", 0, ns="child"),
     ),
     events=(event(1), event(1, 2, "tail"), event(4, 1, "part"), event(4, 2, "part"), event(7), event(7, 1, epoch=2)),
+    metadata={"user": "Ada", "plan": 3},
 )
-"""A thread with two branches, milestones, a namespace inside, and records and events of each kind."""
+"""A thread with two branches, milestones, a namespace inside, records and events of each kind, and metadata."""
 
 
 async def fill(saver: BaseCheckpointSaver, thread: str = "t", run: str = "run-1") -> Claim:
@@ -65,7 +66,8 @@ def filling() -> list[Callable[[BaseCheckpointSaver, Claim], Awaitable[None]]]:
         records = [one for one in WHOLE.records if (one.ns, one.checkpoint_id) == (new.ns, new.checkpoint_id)]
         events = [one for one in WHOLE.events if not new.ns and one.checkpoint_id == new.checkpoint_id]
         head = before[-1] if before else None
-        return lambda saver, claim: saver.commit(claim, commit(new, head=head, records=records, events=events))
+        one = commit(new, head=head, records=records, events=events, metadata=WHOLE.metadata)
+        return lambda saver, claim: saver.commit(claim, one)
 
     return [
         *(add(one) for one in WHOLE.rows),
@@ -101,6 +103,7 @@ NEXT: Final = commit(
     clears=[record(7, "c"), record(4, "a")],
     events=[event(7, 2, "tail", epoch=2), event(13)],
     expires_at=LATER + 9,
+    metadata={"user": "Eve", "since": 2026},
 )
 
 CHANGE: Final = Rewrite(

@@ -179,7 +179,7 @@ def readers(
     }
     if offers(saver, "threads"):
         found["threads"] = saver.threads
-        found["threads with a filter"] = lambda: saver.threads(filter={"source": "loop"})
+        found["threads with a filter"] = lambda: saver.threads(filter={"user": "Ada"})
     if offers(saver, "dump"):
         found["dump"] = lambda: saver.dump("t")
     return found

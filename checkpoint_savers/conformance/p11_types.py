@@ -89,8 +89,6 @@ async def metadata_of(saver: BaseCheckpointSaver) -> list[dict[str, Any]]:
     assert chain is not None
     found = [chain.rows[0].metadata, rows[0].metadata, *(one.metadata for one in await saver.scan("t", ""))]
     found += [one.metadata for one in await saver.scan(None, None)]
-    if offers(saver, "threads"):
-        found += [one.metadata for one in await saver.threads()]
     if offers(saver, "dump"):
         dump = await saver.dump("t")
         assert dump is not None

@@ -70,7 +70,7 @@ class Aliasing(Suite):
                 await saver.events("t"),
             ]
             if offers(saver, "threads"):
-                found += [await saver.threads(), await saver.threads(filter={"source": "loop"})]
+                found += [await saver.threads(), await saver.threads(filter={"user": "Ada"})]
             if offers(saver, "dump"):
                 found.append(await saver.dump("t"))
             return found
@@ -87,7 +87,7 @@ class Aliasing(Suite):
     async def test_a_filter_is_only_read(self, saver: BaseCheckpointSaver) -> None:
         """P1: it is the caller's still, and what he puts into it later is not asked for."""
         claim = await take(saver)
-        await saver.commit(claim, commit(row(1, metadata=deepcopy(METADATA))))
+        await saver.commit(claim, commit(row(1, metadata=deepcopy(METADATA)), metadata=deepcopy(METADATA)))
         filter: dict[str, Any] = {"tags": [1, [2, {"deep": []}]], "parents": {"": "p"}}
         given = deepcopy(filter)
         assert len(await saver.scan("t", None, filter=filter)) == 1

@@ -200,7 +200,7 @@ class EveryAwait(Suite):
             lambda: saver.segment("t", "", WHOLE.rows[0].checkpoint_id),
             lambda: saver.scan("t", None, filter={"source": "loop"}),
             lambda: saver.events("t"),
-            lambda: saver.threads(filter={"source": "loop"}),
+            lambda: saver.threads(filter={"user": "Ada"}),
             lambda: saver.dump("t"),
         )
         for reader in readers:

@@ -227,6 +227,7 @@ class Rewriting(Suite):
             rows=tuple(rows),
             records=tuple(one for one in WHOLE.records if (one.ns, one.checkpoint_id) == ("", cid(7))),
             events=tuple(one for one in WHOLE.events if one.checkpoint_id == cid(7)),
+            metadata=WHOLE.metadata,
         )
         assert await saver.dump("t") == expected
         async with open_saver() as other:
@@ -254,7 +255,9 @@ class Rewriting(Suite):
         again = await take(saver, run="run-2")
         assert again.newest == cid(11) and again.epoch == claim.epoch + 1
         await saver.commit(again, commit(row(12)))
-        assert await saver.dump("t") == ThreadDump(heads={"": cid(12)}, rows=(row(12),), records=(), events=())
+        assert await saver.dump("t") == ThreadDump(
+            heads={"": cid(12)}, rows=(row(12),), records=(), events=(), metadata=WHOLE.metadata
+        )
 
     async def test_only_the_holder_rewrites(self, saver: BaseCheckpointSaver) -> None:
         """P6: an owner that was taken over, or has given up, changes nothing; a change leaves the claim as it is."""

@@ -46,7 +46,7 @@ LATER = NOW + 30.0
 """When the checks' claims expire."""
 
 
-VERBS: Final = ("rewrite", "load", "erase", "threads", "dump", "hear")
+VERBS: Final = ("rewrite", "load", "erase", "threads", "update_thread", "dump", "hear")
 """The verbs of the port that a saver may lack."""
 
 MANY = 10_000
@@ -211,6 +211,7 @@ def commit(
     expires_at: float = LATER,
     moves: tuple[str, int] | None = None,
     events: Sequence[EventRow] = (),
+    metadata: dict[str, Any] | None = None,
 ) -> Commit:
     """A commit that expects checkpoint `head` to be the head, and `moves` a namespace's head to a stored checkpoint."""
     return Commit(
@@ -222,6 +223,7 @@ def commit(
         releases=releases,
         head=None if moves is None else (moves[0], cid(moves[1])),
         events=tuple(events),
+        metadata=metadata or {},
     )
 
 
@@ -238,13 +240,15 @@ async def refused(attempt: Awaitable[object]) -> ThreadBusyError:
     return caught.value
 
 
-async def written(saver: BaseCheckpointSaver, *rows: CheckpointRow, thread: str = "t") -> None:
-    """A thread in which rows have been stored, one commit each, and nobody's claim."""
+async def written(
+    saver: BaseCheckpointSaver, *rows: CheckpointRow, thread: str = "t", metadata: dict[str, Any] | None = None
+) -> None:
+    """A thread in which rows have been stored, one commit each, and nobody's claim; with metadata of its own."""
     claim = await take(saver, thread, "run-setup")
     heads: dict[str, int] = {}
     for one in rows:
         number = one.step + 1
-        await saver.commit(claim, commit(one, head=heads.get(one.ns)))
+        await saver.commit(claim, commit(one, head=heads.get(one.ns), metadata=metadata))
         heads[one.ns] = number
     await saver.release(claim)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..errors import CorruptCheckpointError
+from ..metadata import read_metadata
 from ..records import (
     Chain,
     CheckpointId,
@@ -72,14 +73,12 @@ WHERE (%b::text IS NULL OR (c.checkpoint_id, t.thread_id, c.ns) < (%b, %b, %b)) 
 ORDER BY c.checkpoint_id DESC, t.thread_id DESC, c.ns DESC LIMIT %b
 """
 _THREADS = """
-SELECT t.thread_id, t.epoch, t.owner, t.expires_at, t.newest, h.checkpoint_id, c.metadata
-FROM {s}.pregel_threads t
-LEFT JOIN {s}.pregel_heads h ON h.thread = t.thread AND h.ns = ''
-LEFT JOIN {s}.pregel_checkpoints c ON c.thread = h.thread AND c.ns = h.ns AND c.checkpoint_id = h.checkpoint_id
+SELECT t.thread_id, t.epoch, t.owner, t.expires_at, t.newest, h.checkpoint_id, t.metadata
+FROM {s}.pregel_threads t LEFT JOIN {s}.pregel_heads h ON h.thread = t.thread AND h.ns = ''
 WHERE %b::text IS NULL OR t.thread_id > %b
 ORDER BY t.thread_id LIMIT %b
 """
-_THREAD = "SELECT thread FROM {s}.pregel_threads WHERE thread_id = %b"
+_THREAD = "SELECT thread, metadata FROM {s}.pregel_threads WHERE thread_id = %b"
 _ALL_HEADS = "SELECT ns, checkpoint_id FROM {s}.pregel_heads WHERE thread = %b ORDER BY ns"
 _ALL_ROWS = """
 SELECT ns, checkpoint_id, parent_id, base_id, step, metadata, pinned, frame FROM {s}.pregel_checkpoints
@@ -189,6 +188,7 @@ class Reading:
             rows=rows_of(rows, where),
             records=records_of(records, where),
             events=events_of(events, where),
+            metadata=read_metadata(found[0][1], where),
         )
 
 

@@ -131,7 +131,7 @@ def thread_of(raw: Raw) -> ThreadHeader:
         expires_at=0.0 if owner is None else expires_at or 0.0,
         newest=an_id_or_none(newest),
         head=an_id_or_none(head),
-        metadata={} if metadata is None else read_metadata(metadata, f"{where_of(thread_id)}, checkpoint {head}"),
+        metadata=read_metadata(metadata, where_of(thread_id)),
     )
 
 

@@ -280,6 +280,9 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
     async def rewrite(self, claim: Claim, change: Rewrite) -> None:
         await self._run(self._upkeep.rewrite, claim, change, interrupted=Attempt().interrupted)
 
+    async def update_thread(self, thread_id: str, changes: Mapping[str, Any]) -> None:
+        await self._run(self._upkeep.update_thread, thread_id, dict(changes), interrupted=Attempt().interrupted)
+
     async def load(self, claim: Claim, dump: ThreadDump) -> None:
         attempt = Attempt()
         await self._run(self._upkeep.load, claim, dump, attempt, interrupted=attempt.interrupted)

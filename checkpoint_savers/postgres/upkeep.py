@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..errors import StorageError, ThreadBusyError
-from ..metadata import write_metadata
+from ..errors import StorageError, ThreadBusyError, ThreadNotFoundError
+from ..metadata import read_metadata, with_changes, write_metadata
 from ..owner import is_live
 from ..records import Claim, Rewrite, ThreadDump
 from .connecting import Cursor
@@ -20,6 +20,8 @@ SELECT thread, epoch, run_id, owner, expires_at FROM {s}.pregel_threads WHERE th
 """
 # A write of the claim's that looked at the thread before this sees by the number that it has changed. Writes have
 # numbers that are far apart, so the next one's is greater still.
+_METADATA = "SELECT newest, metadata FROM {s}.pregel_threads WHERE thread = %b"
+_SET_METADATA = "UPDATE {s}.pregel_threads SET metadata = %b WHERE thread = %b"
 _COUNT = "UPDATE {s}.pregel_threads SET seq = seq + 1 WHERE thread = %b"
 _DELETE = tuple(
     f"DELETE FROM {{s}}.pregel_{table} WHERE thread = %b"
@@ -161,6 +163,21 @@ class Upkeep:
         await self._run(cursor, _COUNT, thread)
         await cursor.execute(b"COMMIT")
 
+    async def update_thread(self, cursor: Cursor, thread_id: str, changes: Mapping[str, Any]) -> None:
+        """Under the lock on the thread's row, and under no claim. Doing it twice is doing it once."""
+        found = await self._lock(cursor, thread_id)
+        newest: str | None = None
+        text = ""
+        if found is not None:
+            await self._run(cursor, _METADATA, found[0])
+            ((newest, text),) = await cursor.fetchall()
+        if found is None or newest is None:
+            await cursor.execute(b"ROLLBACK")
+            raise ThreadNotFoundError(thread_id)
+        changed = with_changes(read_metadata(text, where_of(thread_id)), changes)
+        await self._run(cursor, _SET_METADATA, write_metadata(changed), found[0])
+        await cursor.execute(b"COMMIT")
+
     async def load(self, cursor: Cursor, claim: Claim, dump: ThreadDump, attempt: Attempt) -> None:
         """Nobody else has the claim: where an attempt may have been stored, and there is something, it is that."""
         thread = await self._begin(cursor, claim)
@@ -201,6 +218,7 @@ class Upkeep:
             await self._run(cursor, _HEADS, thread, *_columns(heads))
         if dump.rows:
             await self._run(cursor, _NEWEST, stored(max(row.checkpoint_id for row in dump.rows)), thread)
+        await self._run(cursor, _SET_METADATA, write_metadata(dump.metadata), thread)
         await self._run(cursor, _COUNT, thread)
         await cursor.execute(b"COMMIT")
 

@@ -14,16 +14,16 @@ come to life on the server later, its number is too small by then.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import ThreadBusyError
-from ..metadata import write_metadata
+from ..metadata import read_metadata, with_defaults, write_metadata
 from ..records import Claim, Commit, EventRow, TaskRecord
 from .connecting import Cursor
 from .lane import Write
-from .rows import owner_of
-from .texts import stored, stored_or_none
+from .rows import owner_of, where_of
+from .texts import stored, stored_or_none, told
 
 CHANNEL = "pregel_saver"
 """On which NOTIFY tells that a thread was given up."""
@@ -31,8 +31,8 @@ CHANNEL = "pregel_saver"
 _STATEMENT = """
 WITH job AS MATERIALIZED (
     SELECT * FROM unnest(%b::int[], %b::text[], %b::bigint[], %b::text[], %b::bigint[], %b::float8[], %b::bool[],
-        %b::text[], %b::text[], %b::text[], %b::bool[])
-    AS j (n, thread_id, epoch, run_id, seq, expires_at, releases, ns, expected, head, is_new)
+        %b::text[], %b::text[], %b::text[], %b::bool[], %b::text[], %b::text[])
+    AS j (n, thread_id, epoch, run_id, seq, expires_at, releases, ns, expected, head, is_new, metadata, metadata_was)
 ), seen AS MATERIALIZED (
     SELECT j.*, t.thread, t.epoch AS epoch_now, t.seq AS seq_now, t.owner, t.expires_at AS until,
         t.epoch = j.epoch AND t.run_id = j.run_id AS is_held,
@@ -44,12 +44,12 @@ WITH job AS MATERIALIZED (
     LEFT JOIN {s}.pregel_threads t ON t.thread_id = j.thread_id
     LEFT JOIN {s}.pregel_heads h ON h.thread = t.thread AND h.ns = j.ns
 ), held AS MATERIALIZED (
-    SELECT s.n, s.seq, s.expires_at, s.releases, s.ns, s.head, t.thread,
+    SELECT s.n, s.seq, s.expires_at, s.releases, s.ns, s.head, s.metadata, t.thread,
         s.releases AND t.newest IS NULL AND s.head IS NULL AS is_bare
     FROM seen s
     JOIN {s}.pregel_threads t
         ON t.thread = s.thread AND t.epoch = s.epoch AND t.run_id = s.run_id AND t.seq = s.seq_now
-    WHERE s.is_held AND s.fits AND s.seq_now < s.seq
+    WHERE s.is_held AND s.fits AND s.seq_now < s.seq AND (s.metadata IS NULL OR s.metadata_was = t.metadata)
     FOR UPDATE OF t SKIP LOCKED
 ), renewed AS (
     UPDATE {s}.pregel_threads t SET
@@ -57,6 +57,7 @@ WITH job AS MATERIALIZED (
         run_id = CASE WHEN h.releases THEN NULL ELSE t.run_id END,
         owner = CASE WHEN h.releases THEN NULL ELSE t.owner END,
         newest = greatest(t.newest, h.head COLLATE "C"),
+        metadata = coalesce(h.metadata, t.metadata),
         seq = h.seq
     FROM held h WHERE t.thread = h.thread AND NOT h.is_bare
 )"""
@@ -112,6 +113,7 @@ SELECT s.n, h.n IS NOT NULL, s.is_held AND s.fits, s.epoch_now, s.seq_now, s.own
 FROM seen s LEFT JOIN held h USING (n)
 LEFT JOIN unnest(%b::int[], %b::text[]) AS r (n, payload) ON r.n = h.n"""
 
+_METADATA = b"SELECT thread_id, metadata FROM {s}.pregel_threads WHERE thread_id = ANY(%b)"
 _IS_STORED = b"""
     SELECT 1 FROM {s}.pregel_threads t JOIN {s}.pregel_checkpoints c ON c.thread = t.thread
     WHERE t.thread_id = %b AND c.checkpoint_id = %b AND c.ns = %b
@@ -199,10 +201,11 @@ class Writing:
         self._schema = schema
         self._name = name
         self._is_stored = _IS_STORED.replace(b"{s}", schema.encode())
+        self._metadata = _METADATA.replace(b"{s}", schema.encode())
 
     async def store(self, cursor: Cursor, writes: Sequence[UnderClaim]) -> list[UnderClaim]:
         """See `lane.Store`."""
-        statement, parameters = self._statement(writes)
+        statement, parameters = self._statement(writes, await self._merged(cursor, writes))
         await cursor.execute(statement, parameters, binary=True)
         locked: list[UnderClaim] = []
         for n, done, fits, epoch, seq, owner, until, *_ in await cursor.fetchall():
@@ -217,7 +220,31 @@ class Writing:
                 write.error = self._lost(write, owner, until)
         return locked
 
-    def _statement(self, writes: Sequence[UnderClaim]) -> tuple[bytes, list[object]]:
+    async def _merged(
+        self, cursor: Cursor, writes: Sequence[UnderClaim]
+    ) -> Mapping[UnderClaim, tuple[str, str | None]]:
+        """Threads' metadata, as they are to be and as they are now, of the writes that add some.
+
+        JSON is merged here and not by the server, which changes numbers and knows no NUL. The statement stores it only
+        if it is still what was read; if not, the write counts as locked out, and is tried again.
+        """
+        given = {write: write.commit.metadata for write in writes if write.commit is not None and write.commit.metadata}
+        if not given:
+            return {}
+        await cursor.execute(self._metadata, ([stored(write.thread_id) for write in given],), binary=True)
+        there: dict[str, str] = {told(thread_id): text for thread_id, text in await cursor.fetchall()}
+        merged: dict[UnderClaim, tuple[str, str | None]] = {}
+        for write, metadata in given.items():
+            text = there.get(write.thread_id)
+            known = {} if text is None else read_metadata(text, where_of(write.thread_id))
+            now = with_defaults(known, metadata)
+            if text is None or now != known:
+                merged[write] = write_metadata(now), text
+        return merged
+
+    def _statement(
+        self, writes: Sequence[UnderClaim], metadata: Mapping[UnderClaim, tuple[str, str | None]]
+    ) -> tuple[bytes, list[object]]:
         """One for what there is to be done, and no more: each part costs time to plan."""
         commits = [(n, write, write.commit) for n, write in enumerate(writes)]
         text = [_STATEMENT]
@@ -233,6 +260,8 @@ class Writing:
             [None if commit is None else stored_or_none(commit.expected_head) for _, _, commit in commits],
             [stored_or_none(write.head) for write in writes],
             [bool(write.rows) for write in writes],
+            [metadata[write][0] if write in metadata else None for write in writes],
+            [metadata[write][1] if write in metadata else None for write in writes],
         ]
         if any(write.ns is not None for write in writes):
             text.append(_HEADS)

@@ -1,4 +1,4 @@
-"""The reading verbs on a file of version 1 or 2 that cannot be written, and so is read as it is.
+"""The reading verbs on a file of version 1, 2 or 3 that cannot be written, and so is read as it is.
 
 Another process may upgrade it at any moment: which tables there are is asked inside each transaction.
 """
@@ -9,8 +9,10 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
+from msgspec.structs import replace
+
 from ..errors import CorruptCheckpointError, StorageReadOnlyError
-from ..metadata import read_metadata
+from ..metadata import read_metadata, users_part
 from ..records import (
     Chain,
     CheckpointId,
@@ -26,8 +28,8 @@ from ..records import (
     ThreadHeader,
 )
 from . import reading
-from .rows import checked, place, read_owner
-from .upgrade import EARLIER
+from .rows import checked, place, read_owner, read_thread_headers
+from .upgrade import EARLIER, SAME_TABLES
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -79,6 +81,16 @@ _THREADS = (
     "ON c.thread_id = t.thread_id AND c.checkpoint_id = h.checkpoint_id AND c.ns = '' "
     "WHERE t.thread_id >= ifnull(:after, '') AND t.thread_id IS NOT :after ORDER BY t.thread_id LIMIT :limit"
 )
+_AT_HEAD = (
+    "FROM thread AS t "
+    "LEFT JOIN checkpoint AS c INDEXED BY checkpoint_by_id ON c.thread = t.key AND c.id = t.head AND c.space = 0 "
+    "LEFT JOIN metadata AS m ON m.thread = c.thread AND m.key = c.metadata"
+)
+_THREADS_OF_3 = (
+    f"SELECT t.id, t.epoch, t.owner, t.expires_at, t.newest, t.head, c.id, m.text {_AT_HEAD} "
+    "WHERE t.id >= ifnull(:after, '') AND t.id IS NOT :after ORDER BY t.id LIMIT :limit"
+)
+_METADATA_OF_3 = f"SELECT m.text {_AT_HEAD} WHERE t.key = ?"
 _HEADS = "SELECT ns, checkpoint_id FROM heads WHERE thread_id = ? ORDER BY ns"
 _ALL_ROWS = (
     f"SELECT {_ROW} FROM checkpoints INDEXED BY checkpoints_by_id WHERE thread_id = ? ORDER BY checkpoint_id, ns"
@@ -88,10 +100,14 @@ _ALL_RECORDS = f"SELECT {_RECORD} FROM records WHERE thread_id = ? ORDER BY chec
 
 def instead(work: Callable[[sqlite3.Cursor, *Ts], T]) -> Callable[[sqlite3.Cursor, *Ts], T]:
     """A function of `reading`, for a file that may be of an earlier version."""
-    before: Callable[..., T] = _BEFORE[work]
+    with_other_tables: Callable[..., T] = _BEFORE[work]
+    without_metadata: Callable[..., T] = _WITHOUT_METADATA.get(work, work)
 
     def run(db: sqlite3.Cursor, *args: *Ts) -> T:
-        return (before if _version(db) in EARLIER else work)(db, *args)
+        version = _version(db)
+        if version in EARLIER:
+            return with_other_tables(db, *args)
+        return (without_metadata if version == SAME_TABLES else work)(db, *args)
 
     return run
 
@@ -198,7 +214,7 @@ def _threads(db: sqlite3.Cursor, after: str | None, limit: int) -> list[ThreadHe
                 expires_at=expires_at or 0.0,
                 newest=None if newest is None else CheckpointId(newest),
                 head=None if head is None else CheckpointId(head),
-                metadata={} if metadata is None else read_metadata(metadata, f"{where}, checkpoint {head}"),
+                metadata={} if metadata is None else _users_part(metadata, f"{where}, checkpoint {head}"),
             )
         )
     return found
@@ -209,13 +225,40 @@ def _dump(db: sqlite3.Cursor, thread_id: str) -> ThreadDump | None:
     rows = _rows(db.execute(_ALL_ROWS, (thread_id,)).fetchall(), where)
     if not rows:
         return None
-    heads = checked(db.execute(_HEADS, (thread_id,)).fetchall(), list[tuple[str, str]], where)
+    heads = dict(checked(db.execute(_HEADS, (thread_id,)).fetchall(), list[tuple[str, str]], where))
+    head = heads.get("")
     return ThreadDump(
-        heads={ns: CheckpointId(head) for ns, head in heads},
+        heads={ns: CheckpointId(head) for ns, head in heads.items()},
         rows=rows,
         records=_records(db.execute(_ALL_RECORDS, (thread_id,)).fetchall(), where),
         events=_events(db, thread_id, None, reading.MOST),
+        metadata=next((users_part(row.metadata) for row in rows if (row.ns, row.checkpoint_id) == ("", head)), {}),
     )
+
+
+def _threads_of_3(db: sqlite3.Cursor, after: str | None, limit: int) -> list[ThreadHeader]:
+    raw = db.execute(_THREADS_OF_3, {"after": after, "limit": limit}).fetchall()
+    texts = {thread_id: text for thread_id, *_, text in raw}
+    headers = read_thread_headers([(*row, "{}") for *row, _ in raw])
+    return [
+        replace(one, metadata=_users_part(texts[one.thread_id], place(one.thread_id, "")))
+        if one.head is not None
+        else one
+        for one in headers
+    ]
+
+
+def _dump_of_3(db: sqlite3.Cursor, thread_id: str) -> ThreadDump | None:
+    def metadata(db: sqlite3.Cursor, thread: int, where: str) -> dict[str, Any]:
+        text = db.execute(_METADATA_OF_3, (thread,)).fetchone()
+        return {} if text is None else _users_part(text[0], where)
+
+    return reading.dump(db, thread_id, metadata)
+
+
+def _users_part(text: Any, where: str) -> dict[str, Any]:
+    """A thread's metadata, as an upgrade would derive them of the head's."""
+    return users_part(read_metadata(checked(text, str, where), where))
 
 
 _BEFORE: dict[Callable[..., Any], Callable[..., Any]] = {
@@ -226,6 +269,13 @@ _BEFORE: dict[Callable[..., Any], Callable[..., Any]] = {
     reading.threads: _threads,
     reading.dump: _dump,
 }
+
+
+_WITHOUT_METADATA: dict[Callable[..., Any], Callable[..., Any]] = {
+    reading.threads: _threads_of_3,
+    reading.dump: _dump_of_3,
+}
+"""What differs of version 3, whose threads have no metadata of their own."""
 
 
 def _rows(raw: list[Any], where: str) -> tuple[CheckpointRow, ...]:

@@ -7,9 +7,11 @@ once; every value is bound.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from ..errors import CorruptCheckpointError
+from ..metadata import read_metadata
 from ..records import (
     Chain,
     CheckpointId,
@@ -44,6 +46,7 @@ _ROW = "c.id, c.parent, c.base, c.step, m.counts, m.text, c.pinned, f.data"
 _HEADER = f"t.id, {_NS}, c.id, c.parent, c.base, c.step, m.counts, m.text, c.pinned, c.size"
 
 _KEY = "SELECT key FROM thread WHERE id = ?"
+_METADATA_OF = "SELECT metadata FROM thread WHERE key = ?"
 _PLACE = (
     "SELECT t.key, CASE WHEN :ns = '' THEN 0 ELSE s.key END, CASE WHEN :ns = '' THEN t.head ELSE s.head END "
     "FROM thread AS t LEFT JOIN space AS s ON s.thread = t.key AND s.ns = :ns WHERE t.id = :thread"
@@ -89,9 +92,9 @@ _PAGE_OF_ALL = (
     f"LEFT JOIN thread AS t ON t.key = c.thread {_SPACE} {_METADATA} ORDER BY c.id DESC, k.name DESC, k.ns DESC"
 )
 _THREADS = (
-    "SELECT t.id, t.epoch, t.owner, t.expires_at, t.newest, t.head, c.id, c.step, m.counts, m.text FROM thread AS t "
+    "SELECT t.id, t.epoch, t.owner, t.expires_at, t.newest, t.head, c.id, t.metadata FROM thread AS t "
     "LEFT JOIN checkpoint AS c INDEXED BY checkpoint_by_id ON c.thread = t.key AND c.id = t.head AND c.space = 0 "
-    f"{_METADATA} WHERE t.id >= ifnull(:after, '') AND t.id IS NOT :after ORDER BY t.id LIMIT :limit"
+    "WHERE t.id >= ifnull(:after, '') AND t.id IS NOT :after ORDER BY t.id LIMIT :limit"
 )
 _HEADS = "SELECT '', head FROM thread WHERE key = ? UNION ALL SELECT ns, head FROM space WHERE thread = ? ORDER BY 1"
 _ALL_ROWS = (
@@ -187,7 +190,10 @@ def threads(db: sqlite3.Cursor, after: str | None, limit: int) -> list[ThreadHea
     return read_thread_headers(db.execute(_THREADS, {"after": after, "limit": limit}).fetchall())
 
 
-def dump(db: sqlite3.Cursor, thread_id: str) -> ThreadDump | None:
+def dump(
+    db: sqlite3.Cursor, thread_id: str, metadata_of: Callable[[sqlite3.Cursor, int, str], dict[str, Any]] | None = None
+) -> ThreadDump | None:
+    """Args: metadata_of: gives a thread's own metadata, where they are not in its row."""
     where = place(thread_id, "")
     found = db.execute(_KEY, (thread_id,)).fetchone()
     if found is None:
@@ -201,7 +207,14 @@ def dump(db: sqlite3.Cursor, thread_id: str) -> ThreadDump | None:
         rows=rows,
         records=read_records(db.execute(_ALL_RECORDS, found).fetchall(), where),
         events=events(db, thread_id, None, MOST),
+        metadata=(metadata_of or thread_metadata)(db, found[0], where),
     )
+
+
+def thread_metadata(db: sqlite3.Cursor, thread: int, where: str) -> dict[str, Any]:
+    """Those of the thread itself."""
+    (text,) = db.execute(_METADATA_OF, (thread,)).fetchone()
+    return read_metadata(checked(text, str, where), where)
 
 
 def _place(db: sqlite3.Cursor, thread_id: str, ns: str) -> tuple[int, int, StoredId | None] | None:

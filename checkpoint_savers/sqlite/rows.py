@@ -179,18 +179,16 @@ def read_headers(raw: list[Any]) -> list[Header]:
 
 
 class _Threads(msgspec.Struct, array_like=True):
-    all: list[tuple[str, int, str | None, float | None, _Id | None, _Id | None, Any, Any, Any, Any]]
+    all: list[tuple[str, int, str | None, float | None, _Id | None, _Id | None, _Id | None, str]]
 
 
 def read_thread_headers(raw: list[Any]) -> list[ThreadHeader]:
-    """As (thread, epoch, owner, expires_at, newest, head, id, step, counts, text); from id on of the head."""
+    """As (thread, epoch, owner, expires_at, newest, head, id, metadata); the id is that of the head's row."""
     found: list[ThreadHeader] = []
-    for thread_id, epoch, owner, expires_at, newest, head, *rest in checked((raw,), _Threads, "a listing").all:
+    for thread_id, epoch, owner, expires_at, newest, head, id, text in checked((raw,), _Threads, "a listing").all:
         where = place(thread_id, "")
-        metadata: dict[str, Any] = {}
-        if head is not None:
-            id, step, counts, text = checked(rest, tuple[_Id, int, int, str], f"{where}, its head")
-            metadata = _metadata(counts, text, step, where, read_checkpoint_id(id, where))
+        if head is not None and id is None:
+            raise CorruptCheckpointError(where, f"its head, checkpoint {read_checkpoint_id(head, where)}, is missing")
         found.append(
             ThreadHeader(
                 thread_id=thread_id,
@@ -199,7 +197,7 @@ def read_thread_headers(raw: list[Any]) -> list[ThreadHeader]:
                 expires_at=expires_at or 0.0,
                 newest=None if newest is None else read_checkpoint_id(newest, where),
                 head=None if head is None else read_checkpoint_id(head, where),
-                metadata=metadata,
+                metadata=read_metadata(text, where),
             )
         )
     return found

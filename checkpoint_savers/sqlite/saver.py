@@ -155,7 +155,18 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
         moved = None if commit.head is None else (commit.head[0], write_id(commit.head[1]))
         return self._writing(
             writing.commit,
-            (claim, new, head, records, clears, commit.expires_at, commit.releases, moved, events),
+            (
+                claim,
+                new,
+                head,
+                records,
+                clears,
+                commit.expires_at,
+                commit.releases,
+                moved,
+                events,
+                dict(commit.metadata),
+            ),
             size=_size_of(new) + _size_of(records) + _size_of(events),
         )
 
@@ -176,13 +187,16 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
         job = self._writing(upkeep.rewrite, (claim, gone, new, heads, events, pins), size=_size_of(new))
         await self._connection.run(job)
 
+    async def update_thread(self, thread_id: str, changes: Mapping[str, Any]) -> None:
+        await self._connection.run(self._writing(writing.update_thread, (thread_id, dict(changes))))
+
     async def load(self, claim: Claim, dump: ThreadDump) -> None:
         new = [rows.write_row(row, pinned=row.pinned) for row in dump.rows]
         records = [rows.write_record(record) for record in dump.records]
         events = [rows.write_event(event) for event in dump.events]
         heads = {ns: write_id(head) for ns, head in dump.heads.items()}
         size = _size_of(new) + _size_of(records) + _size_of(events)
-        job = self._writing(upkeep.load, (claim, heads, new, records, events), size=size)
+        job = self._writing(upkeep.load, (claim, heads, new, records, events, dict(dump.metadata)), size=size)
         await self._connection.run(job)
 
     async def erase(self, claim: Claim) -> None:

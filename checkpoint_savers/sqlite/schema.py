@@ -11,23 +11,23 @@ from typing import Literal
 from ..errors import CorruptCheckpointError, StorageReadOnlyError, UnsupportedFormatError
 from .failures import is_busy, is_read_only
 from .files import truncate
-from .upgrade import BARRIERS, EARLIER, upgrade
+from .upgrade import BARRIERS, EARLIER, SAME_TABLES, upgrade
 
 APPLICATION_ID = 0x50524547
 """`PREG`, in the file's header: this is a file of ours."""
 
-VERSION = 3
+VERSION = 4
 """The number of this layout, in the file's header (`user_version`). A greater one is refused, not touched.
 
-Version 2 added stream events. Version 3 keeps the same in other tables, in about half as many bytes, with pins. A file
-of an earlier version is upgraded when it is opened for writing (`upgrade`), and read as it is when it cannot be written
-(`earlier`).
+Version 2 added stream events. Version 3 keeps the same in other tables, in about half as many bytes, with pins. Version
+4 adds metadata of threads. A file of an earlier version is upgraded when it is opened for writing (`upgrade`), and read
+as it is when it cannot be written (`earlier`).
 """
 
 # The rule for all tables: texts that repeat are stored once, and stand for themselves as small numbers elsewhere.
 #
 #   thread       one row each, with its claim and the root graph's head: what every commit compares and changes is in
-#                one row of one page.
+#                one row of one page. And with the thread's own metadata, which are JSON.
 #   space        a namespace inside a thread. The root graph's is number 0, and has no row.
 #   checkpoint   without its payload, and so small: clustered by chain, as one or two ranges are what a read wants, and
 #                what a listing shares. The index is the way from an id to its chain, and lists a thread by age; as the
@@ -50,7 +50,8 @@ TABLES = {
             owner TEXT,
             expires_at REAL,
             newest ANY,
-            head ANY
+            head ANY,
+            metadata TEXT NOT NULL DEFAULT '{}'
         ) STRICT
     """,
     "space": """
@@ -195,9 +196,10 @@ def _bring_up(connection: sqlite3.Connection, name: str, deadline: float, found:
         if found < VERSION:
             for mark in MARKS:  # first: where writing is not allowed it ends here, before a name can be in the way
                 connection.execute(mark)
-            _refuse_others(connection, name, found)
-            for statement in TABLES.values():
-                connection.execute(statement)
+            if found < SAME_TABLES:
+                _refuse_others(connection, name, found)
+                for statement in TABLES.values():
+                    connection.execute(statement)
             if found:
                 upgrade(connection, found)
         patiently(connection, "COMMIT", deadline)

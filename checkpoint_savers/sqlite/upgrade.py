@@ -1,11 +1,15 @@
-"""How a file of an earlier version becomes one of version 3, inside the transaction that marks it as such.
+"""How a file of an earlier version becomes one of version 4, inside the transaction that marks it as such.
 
-Everything is copied into the new tables, which have other names, and the old ones are dropped: their pages are free
-then, and `SqliteSaver.vacuum` gives them back. Nothing that was there is left out, not even what damage has left
-without a thread.
+Version 3 has the same tables, but no metadata of threads: a column is added, and gets what the user gave of the
+metadata of the checkpoint at which each thread stands. A program of version 3 that has the file open may finish
+the runs that it has begun: it does not name the column. It is refused a claim of another, if it looks for the version.
 
-A program of an earlier version that has the file open at that moment asked for its version when it opened it, and is
-not stopped. Each of its verbs begins with a statement on one of the old tables, and those are views now that nobody can
+Of versions 1 and 2 everything is copied into the new tables, which have other names, and the old ones are dropped:
+their pages are free then, and `SqliteSaver.vacuum` gives them back. Nothing that was there is left out, not even what
+damage has left without a thread.
+
+A program of version 1 or 2 that has the file open at that moment asked for its version when it opened it, and is not
+stopped. Each of its verbs begins with a statement on one of the old tables, and those are views now that nobody can
 read or change. So whatever it does is refused, with an error of SQLite's that says why: it has stored what it was told
 is stored, and stores no more. What it was running can be resumed by this version, once its claim has lapsed.
 """
@@ -16,12 +20,15 @@ import sqlite3
 from typing import Any
 
 from ..errors import CorruptCheckpointError
-from ..metadata import read_metadata
+from ..metadata import read_metadata, users_part, write_metadata
 from .ids import StoredId, write_id
 from .rows import Row, Text, write_text
 from .writing import add_row
 
 _PARTS_1 = frozenset({"threads", "heads", "checkpoints", "checkpoints_by_id", "records"})
+
+SAME_TABLES = 3
+"""The first version whose tables have today's names."""
 
 EARLIER = {1: _PARTS_1, 2: _PARTS_1 | {"events", "events_go_with_their_thread"}}
 """What a file of an earlier version has, by name."""
@@ -63,6 +70,14 @@ _EVENTS = (
     "FROM events AS e CROSS JOIN thread AS t ON t.id = e.thread_id"
 )
 
+_ADD_METADATA = "ALTER TABLE thread ADD COLUMN metadata TEXT NOT NULL DEFAULT '{}'"
+_AT_HEADS = (
+    "SELECT t.key, m.text FROM thread AS t "
+    "JOIN checkpoint AS c INDEXED BY checkpoint_by_id ON c.thread = t.key AND c.id = t.head AND c.space = 0 "
+    "JOIN metadata AS m ON m.thread = c.thread AND m.key = c.metadata"
+)
+_SET_METADATA = "UPDATE thread SET metadata = ? WHERE key = ?"
+
 _NOTICE = "this file was upgraded by a later version of pregel-async: restart this program with that version"
 
 BARRIERS = {
@@ -77,6 +92,25 @@ BARRIERS = {
 
 def upgrade(connection: sqlite3.Connection, found: int) -> None:
     """Args: found: the file's version."""
+    if found < SAME_TABLES:
+        _copy(connection, found)
+    else:
+        connection.execute(_ADD_METADATA)
+    for thread, text in connection.execute(_AT_HEADS).fetchall():
+        metadata = _users_part(text)
+        if metadata:
+            connection.execute(_SET_METADATA, (write_metadata(metadata), thread))
+
+
+def _users_part(text: Any) -> dict[str, Any]:
+    """Of a checkpoint's metadata; nothing of damaged ones, which stay as they are."""
+    try:
+        return users_part(read_metadata(text, ""))
+    except (CorruptCheckpointError, TypeError):
+        return {}
+
+
+def _copy(connection: sqlite3.Connection, found: int) -> None:
     connection.create_function("stored_id", 1, _stored_id, deterministic=True)
     try:
         connection.execute(_THREADS[found])

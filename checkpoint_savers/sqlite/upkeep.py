@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from ..errors import StorageError
 from ..records import Claim
@@ -19,6 +20,7 @@ from .writing import (
     delete,
     held,
     put_records,
+    set_metadata,
     space_of,
 )
 
@@ -97,6 +99,7 @@ def load(
     rows: Sequence[Row],
     records: Sequence[Record],
     events: Iterable[Event],
+    metadata: dict[str, Any],
 ) -> None:
     thread, _ = held(db, claim)
     if db.execute(_HOLDS, {"thread": thread}).fetchone()[0]:
@@ -109,6 +112,7 @@ def load(
     _set_heads(db, claim, thread, heads)
     put_records(db, thread, records)
     add_events(db, thread, events)
+    set_metadata(db, thread, metadata)
 
 
 def erase(db: sqlite3.Cursor, claim: Claim) -> None:

@@ -8,15 +8,16 @@ stands until it has written, and is compared in Python.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from ..errors import CorruptCheckpointError, ThreadBusyError
+from ..errors import CorruptCheckpointError, ThreadBusyError, ThreadNotFoundError
+from ..metadata import with_changes, with_defaults, write_metadata
 from ..owner import is_live
 from ..records import Claim, Owner
 from .ids import StoredId
-from .reading import MOST
+from .reading import MOST, thread_metadata
 from .rows import Event, Record, Row, Text, checked, place, read_checkpoint_id, read_owner, write_owner
 
 _THREAD = "SELECT key, epoch, run_id, owner, expires_at, newest, head FROM thread WHERE id = ?"
@@ -28,6 +29,7 @@ _ADVANCE = "UPDATE thread SET expires_at = ?, newest = max(ifnull(newest, ''), ?
 _ADVANCE_ROOT = "UPDATE thread SET expires_at = ?, newest = max(ifnull(newest, ''), ?), head = ? WHERE key = ?"
 _RELEASE = "UPDATE thread SET run_id = NULL, owner = NULL, expires_at = NULL WHERE key = ?"
 _IS_BARE = "SELECT 1 FROM thread WHERE key = ? AND newest IS NULL"
+_SET_METADATA = "UPDATE thread SET metadata = ? WHERE key = ?"
 _SPACE = "SELECT key FROM space WHERE thread = ? AND ns = ?"
 _HEAD = "SELECT head FROM space WHERE key = ?"
 _ADD_SPACE = "INSERT INTO space (thread, ns) VALUES (?, ?)"
@@ -97,6 +99,7 @@ def commit(
     releases: bool,
     moved: tuple[str, StoredId] | None,
     events: Iterable[Event],
+    metadata: Mapping[str, Any],
 ) -> None:
     thread, head = held(db, claim)
     target = (rows[-1].ns, rows[-1].id) if rows else moved
@@ -120,6 +123,8 @@ def commit(
         db.execute(_CLEAR_RECORD, (thread, space_of(db, thread, name), checkpoint, task_id))
     put_records(db, thread, records)
     add_events(db, thread, events)
+    if metadata:
+        set_metadata(db, thread, with_defaults(thread_metadata(db, thread, place(claim.thread_id, "")), metadata))
     if releases:
         _give_up(db, thread)
 
@@ -144,6 +149,14 @@ def delete_thread(db: sqlite3.Cursor, thread_id: str, now: float) -> None:
     if found.owner is not None and is_live(found.owner, found.expires_at, now=now):
         raise ThreadBusyError(thread_id, holder=str(found.owner), expires_at=found.expires_at)
     delete(db, found.key)
+
+
+def update_thread(db: sqlite3.Cursor, thread_id: str, changes: Mapping[str, Any]) -> None:
+    found = _thread(db, thread_id)
+    if found is None or found.newest is None:
+        _must_write(db)
+        raise ThreadNotFoundError(thread_id)
+    set_metadata(db, found.key, with_changes(thread_metadata(db, found.key, place(thread_id, "")), changes))
 
 
 # ---- what the verbs, and those of upkeep, are made of ---------------------------------------------------------------
@@ -193,6 +206,10 @@ def inserted(db: sqlite3.Cursor) -> int:
     """The number that an INSERT gave."""
     assert db.lastrowid is not None
     return db.lastrowid
+
+
+def set_metadata(db: sqlite3.Cursor, thread: int, metadata: dict[str, Any]) -> None:
+    db.execute(_SET_METADATA, (write_metadata(metadata), thread))
 
 
 def put_records(db: sqlite3.Cursor, thread: int, records: Iterable[Record]) -> None:

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from io import BufferedReader, BufferedWriter, BytesIO, FileIO
 from struct import Struct
 from threading import Thread
-from typing import BinaryIO, Final, TypeAlias, TypeVar
+from typing import Any, BinaryIO, Final, TypeAlias, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -31,7 +31,7 @@ from ..bridge import Waiter, tell, until
 from ..codec import unseal
 from ..errors import CorruptCheckpointError, ThreadExistsError, ThreadNotFoundError, UnsupportedFormatError
 from ..listing import check_parents
-from ..metadata import read_metadata, write_metadata
+from ..metadata import read_metadata, users_part, write_metadata
 from ..records import CheckpointId, CheckpointRow, EventRow, TaskRecord, ThreadDump
 from .threads import Upkept, load_thread, moved
 
@@ -61,6 +61,7 @@ class _Thread(msgspec.Struct, array_like=True, frozen=True):
     rows: int
     records: int
     events: int
+    metadata: str = ""  # in files of earlier versions, whose threads had none
 
 
 class _Row(msgspec.Struct, array_like=True, frozen=True):
@@ -107,7 +108,7 @@ class Writer:
         """
         check_frames(thread_id, dump)
         counts = len(dump.rows), len(dump.records), len(dump.events)
-        self._block(b"T", _encode(_Thread(thread_id, dump.heads, *counts)))
+        self._block(b"T", _encode(_Thread(thread_id, dump.heads, *counts, write_metadata(dump.metadata))))
         for row in dump.rows:
             metadata = write_metadata(row.metadata)
             known = (row.ns, row.checkpoint_id, row.parent_id, row.base_id, row.step, metadata, row.frame, row.pinned)
@@ -188,6 +189,7 @@ def read_file(file: BinaryIO, where: str) -> Iterator[tuple[str, ThreadDump]]:
             rows=tuple(rows),
             records=tuple([TaskRecord(**msgspec.structs.asdict(record)) for record in records]),
             events=tuple([EventRow(**msgspec.structs.asdict(event)) for event in events]),
+            metadata=read_metadata(begin.metadata, here) if begin.metadata else _users_part(begin.heads, rows),
         )
         check_frames(begin.thread_id, dump)
         known.add(begin.thread_id)
@@ -237,6 +239,12 @@ class _Blocks:
         expected = self._sum
         if _SUM.unpack(self._read(_SUM.size))[0] != expected:
             raise _damaged(self._where, "a checksum is wrong: it is damaged")
+
+
+def _users_part(heads: Mapping[str, CheckpointId], rows: Iterable[CheckpointRow]) -> dict[str, Any]:
+    """A thread's metadata, as an upgrade would derive them of the head's."""
+    head = "", heads.get("")
+    return next((users_part(row.metadata) for row in rows if (row.ns, row.checkpoint_id) == head), {})
 
 
 def _row(row: _Row, where: str) -> CheckpointRow:

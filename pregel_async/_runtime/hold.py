@@ -9,9 +9,10 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import anyio
+from msgspec.structs import replace
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import CheckpointError, StorageError, StorageReplacedError, ThreadBusyError
@@ -86,6 +87,7 @@ class Hold:
     Attributes:
         claim: what every write shows to the saver.
         durability: when supersteps are stored.
+        metadata: what the next commit gives the thread's own metadata, where they lack it; nothing once it has.
         broken: what the first transaction raised that failed; None while none has. Nothing is written after it, and
             no node is to start.
         fresh: the thread held nothing when it was claimed.
@@ -108,6 +110,7 @@ class Hold:
         self.world = world
         self.claim = claim
         self.durability: Durability = durability
+        self.metadata: dict[str, Any] | None = None
         self.broken: BaseException | None = None
         self.fresh = claim.newest is None
         self.released = False
@@ -164,12 +167,25 @@ class Hold:
         self.released = True
         try:
             # Apart: no shield keeps `Task.cancel()` off, and the thread would stay claimed until the claim lapses.
-            await self.start(partial(self.saver.release, self.claim)).wait_out()
+            await self.start(partial(self._release, adds=error is None)).wait_out()
         except CheckpointError as second:
             if error is None or isinstance(error, anyio.get_cancelled_exc_class()):
                 raise
             with contextlib.suppress(Exception):  # an exception that refuses attributes
                 error.add_note(f"and its thread could not be given up: {type(second).__name__}: {second}")
+
+    async def _release(self, *, adds: bool) -> None:
+        """Release the claim.
+
+        Args:
+            adds: with metadata that are left for the thread, as the run has recorded something, and committed nothing.
+        """
+        if not (adds and self.metadata and self.broken is None and self._newest is not None):
+            await self.saver.release(self.claim)
+            return
+        last = Commit(rows=(), expected_head=None, expires_at=self.expiry(), releases=True)
+        with contextlib.suppress(ThreadBusyError):  # lost meanwhile: there is nothing to release
+            await self.commit(last)
 
     def beside(self, work: Callable[[], Awaitable[T]]) -> Awaitable[T]:
         """Work while the claim is kept alive, however long it takes. The work's own error leaves as it is, in no
@@ -204,6 +220,9 @@ class Hold:
         finished, whatever the saver makes of a cancellation."""
         if self.broken is not None:
             raise self.broken
+        metadata, self.metadata = self.metadata, None
+        if metadata:
+            commit = replace(commit, metadata=metadata)
         try:
             with _NO_SHIELD if self.saver.commit_is_shielded else anyio.CancelScope(shield=True):
                 await self.saver.commit(self.claim, commit)

@@ -109,6 +109,7 @@ async def _run(
         if await saver.read(thread_id, ns, at) is None:
             raise CheckpointNotFoundError(thread_id, at)
     async with await Hold.take(saver, world, thread_id, settings.on_conflict, settings.durability) as hold:
+        hold.metadata = settings.thread_metadata
         metadata = {**settings.metadata, "run_id": run_id}
         travels = bool(settings.travels) and not await _is_where_it_stands(saver, thread_id, settings)
         thread = await Thread.open(hold, codec, program, at=settings.at, fork=travels, metadata=metadata)

@@ -36,6 +36,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         on_conflict: what to do when another run owns the thread.
         durability: when supersteps are stored; a graph that a node runs has that of the run around it.
         metadata: stored with each checkpoint.
+        thread_metadata: what of the user's the thread's own metadata get, where they lack it; None for nothing.
         config: all of the call's settings, as nodes see them.
         context, store: what nodes get besides.
         breakpoints: where to stop; None for nowhere.
@@ -73,6 +74,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     results: Results | None = None
     observers: tuple[Observer, ...] = ()
     changed_questions: ChangedQuestions = "error"
+    thread_metadata: dict[str, Any] | None = None
 
 
 class Audience(msgspec.Struct, frozen=True, kw_only=True, gc=False):

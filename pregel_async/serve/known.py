@@ -7,6 +7,8 @@ from typing import Any, cast
 
 import msgspec
 
+from checkpoint_savers.records import RUN
+
 from ..types import StreamMode
 
 GRAPH, ATTEMPT, MODES, SUBGRAPHS = "graph", "attempt", "stream_mode", "stream_subgraphs"
@@ -22,6 +24,7 @@ class Known(msgspec.Struct, kw_only=True):
 
     Attributes:
         run_id: "" where it is not known.
+        graph: its name; "" of a run that no endpoint has started.
         attempt: 1, and one more each time that it is gone on with.
         modes: what is shown of it, and kept; with "messages-tuple".
         subgraphs: the graphs inside are shown too.
@@ -30,6 +33,7 @@ class Known(msgspec.Struct, kw_only=True):
     """
 
     run_id: str = ""
+    graph: str = ""
     attempt: int = 1
     modes: list[str] = []
     subgraphs: bool = False
@@ -40,9 +44,11 @@ class Known(msgspec.Struct, kw_only=True):
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> Known:
         """Of a checkpoint that the run has made; with the defaults, if it was not started here."""
+        run_id, metadata = str(metadata.get("run_id") or ""), _own(metadata)
         attempt, modes = metadata.get(ATTEMPT), metadata.get(MODES)
         return cls(
-            run_id=str(metadata.get("run_id") or ""),
+            run_id=run_id,
+            graph=str(metadata.get(GRAPH) or ""),
             attempt=attempt if isinstance(attempt, int) else 1,
             modes=modes.split(",") if isinstance(modes, str) else [],
             subgraphs=metadata.get(SUBGRAPHS) is True,
@@ -52,17 +58,26 @@ class Known(msgspec.Struct, kw_only=True):
         )
 
     def metadata(self, graph: str) -> dict[str, Any]:
-        """To be stored with its checkpoints."""
-        return {
+        """To be stored with its checkpoints, apart from the user's keys, and instead of what a client says there."""
+        own = {
             GRAPH: graph,
             ATTEMPT: self.attempt,
             MODES: ",".join(self.modes),
             SUBGRAPHS: self.subgraphs,
             CONTEXT: self.context,
-            # Names of nodes may have commas in them. None keeps a client from saying it in its own metadata.
+            # Names of nodes may have commas in them.
             BEFORE: _text(self.interrupt_before),
             AFTER: _text(self.interrupt_after),
         }
+        return {RUN: own}
+
+
+def _own(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What an endpoint has stored. Earlier versions stored all of it beside the user's keys."""
+    own = metadata.get(RUN)
+    if isinstance(own, dict):
+        return cast("dict[str, Any]", own)
+    return metadata if metadata.keys() >= {GRAPH, ATTEMPT, MODES, SUBGRAPHS, CONTEXT} else {}
 
 
 def _text(stops: Stops) -> str | None:

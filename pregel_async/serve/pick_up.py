@@ -21,7 +21,7 @@ from .._runtime.part import END, Cursor
 from ..compiled import Graph
 from ..errors import GraphDrained, RecordedFailureError, RunCancelledError
 from .failures import log
-from .known import AFTER, BEFORE, GRAPH, Known, modes_of
+from .known import AFTER, BEFORE, Known, modes_of
 from .service import Service
 
 Again: TypeAlias = Callable[[str], Awaitable[Mapping[str, Any] | None] | Mapping[str, Any] | None]
@@ -95,7 +95,7 @@ class _Look:
 
     async def _start(self, group: TaskGroup, thread_id: str) -> None:
         for newest in await self._saver.scan(thread_id, "", limit=1):
-            graph = self._graphs.get(newest.metadata.get(GRAPH, ""))
+            graph = self._graphs.get(Known.of(newest.metadata).graph)
             if graph is not None and not self._service.control.drain_requested:
                 await self._slots.acquire()
                 group.start_soon(_pick_up, self._service, graph, newest, self._again, self._slots)

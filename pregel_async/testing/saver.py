@@ -35,6 +35,7 @@ Verb: TypeAlias = Literal[
     "record",
     "release",
     "rewrite",
+    "update_thread",
     "load",
     "erase",
     "read",
@@ -48,7 +49,7 @@ Verb: TypeAlias = Literal[
 """What a saver is asked to do; see `checkpoint_savers.BaseCheckpointSaver`."""
 
 WRITES: frozenset[Verb] = frozenset(
-    ("claim", "renew", "commit", "record", "release", "rewrite", "load", "erase", "delete")
+    ("claim", "renew", "commit", "record", "release", "rewrite", "update_thread", "load", "erase", "delete")
 )
 """The verbs that change something."""
 
@@ -88,6 +89,9 @@ class PassingSaver(BaseCheckpointSaver):
 
     async def rewrite(self, claim: Claim, change: Rewrite) -> None:
         await self.around("rewrite", lambda: self.inner.rewrite(claim, change))
+
+    async def update_thread(self, thread_id: str, changes: Mapping[str, Any]) -> None:
+        await self.around("update_thread", lambda: self.inner.update_thread(thread_id, changes))
 
     async def load(self, claim: Claim, dump: ThreadDump) -> None:
         await self.around("load", lambda: self.inner.load(claim, dump))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.abc import PAGE
-from checkpoint_savers.errors import CorruptCheckpointError
+from checkpoint_savers.errors import CorruptCheckpointError, ThreadNotFoundError
 from checkpoint_savers.records import (
     Chain,
     CheckpointId,
@@ -22,6 +22,7 @@ from checkpoint_savers.records import (
     EventRow,
     Header,
     Owner,
+    ThreadDump,
     ThreadHeader,
 )
 
@@ -370,13 +371,57 @@ class FiltersAPageOfThreads(InMemorySaver):
         return tuple(one for one in found if all(one.metadata.get(key) == filter[key] for key in filter or {}))
 
 
-@caught_by("test_a_filter_asks_the_root_graphs_head")
-class FiltersThreadsByTheirNewest(InMemorySaver):
+@caught_by("test_a_filter_asks_the_threads_own_metadata")
+class FiltersThreadsByTheirHeads(InMemorySaver):
     async def threads(self, **options: Any) -> tuple[ThreadHeader, ...]:
         filter = options.pop("filter", None) or {}
         found = await super().threads(**options)
-        newest = {one.thread_id: (await self.scan(one.thread_id, None, limit=1))[0].metadata for one in found}
-        return tuple(one for one in found if filter.items() <= newest[one.thread_id].items())
+        heads = {one.thread_id: (await self.scan(one.thread_id, "", limit=1))[0].metadata for one in found}
+        return tuple(one for one in found if filter.items() <= heads[one.thread_id].items())
+
+
+@caught_by("test_a_commit_sets_what_the_thread_lacks", "test_metadata_of_threads_come_back")
+class ForgetsMetadataOfThreads(InMemorySaver):
+    async def commit(self, claim: Claim, commit: Commit) -> None:
+        await super().commit(claim, replace(commit, metadata={}))
+
+
+@caught_by("test_a_commit_sets_what_the_thread_lacks", "test_update_thread_needs_no_claim")
+class OverwritesMetadataOfThreads(InMemorySaver):
+    async def commit(self, claim: Claim, commit: Commit) -> None:
+        await super().commit(claim, commit)
+        if self._threads.get(claim.thread_id) is not None and self._threads[claim.thread_id].newest is not None:
+            await self.update_thread(claim.thread_id, commit.metadata)
+
+
+@caught_by("test_metadata_are_stored_with_the_commit")
+class StoresMetadataBeforeTheCommit(InMemorySaver):
+    async def commit(self, claim: Claim, commit: Commit) -> None:
+        if commit.metadata and commit.rows and claim.newest is not None:
+            await self.update_thread(claim.thread_id, commit.metadata)
+        await super().commit(claim, commit)
+
+
+@caught_by("test_update_thread_sets_and_deletes")
+class KeepsNones(InMemorySaver):
+    async def update_thread(self, thread_id: str, changes: Mapping[str, Any]) -> None:
+        kept = {key: "None" if value is None else value for key, value in changes.items()}
+        await super().update_thread(thread_id, kept)
+
+
+@caught_by("test_update_thread_needs_a_thread")
+class MakesThreadsToUpdate(InMemorySaver):
+    async def update_thread(self, thread_id: str, changes: Mapping[str, Any]) -> None:
+        try:
+            await super().update_thread(thread_id, changes)
+        except ThreadNotFoundError:
+            pass
+
+
+@caught_by("test_metadata_of_threads_are_dumped_and_loaded")
+class LoadsNoMetadataOfThreads(InMemorySaver):
+    async def load(self, claim: Claim, dump: ThreadDump) -> None:
+        await super().load(claim, replace(dump, metadata={}))
 
 
 @caught_by("test_whatever_happens_meanwhile_is_no_error", "test_it_can_be_left")

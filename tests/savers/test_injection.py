@@ -193,8 +193,9 @@ async def test_a_text_that_is_a_name(saver: BaseCheckpointSaver, text: str) -> N
     mine = [one async for one in saver.alist({"configurable": {"thread_id": text}}, filter={text: text})]
     assert mine and {one.config["configurable"]["thread_id"] for one in mine} == {text}
     assert {one.config["configurable"]["checkpoint_ns"] for one in mine} >= ({"", text} if rows == 2 else {""})
+    await saver.update_thread(text, {text: text, "as value": text})
     assert [one.thread_id async for one in saver.alist_threads(filter={text: text})] == [text]
-    assert await saver.acount_threads(filter={"run_id": text}) == 1
+    assert await saver.acount_threads(filter={"as value": text}) == 1
     copy = f"{text} (copy)"
     await saver.acopy_thread(text, copy)
     with pytest.raises(ThreadExistsError):

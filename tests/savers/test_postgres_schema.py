@@ -17,6 +17,7 @@ from postgres_tools import ENV, conninfo, execute, new_schema
 
 from checkpoint_savers import CorruptCheckpointError, PostgresSaver, StorageError, UnsupportedFormatError
 from checkpoint_savers.conformance.p11_bytes import HOSTILE
+from checkpoint_savers.conformance.p11_types import exactly
 from checkpoint_savers.conformance.suite import LATER, cid, commit, everything, head_of, record, row, take, written
 from checkpoint_savers.postgres.schema import TABLES, VERSION
 from checkpoint_savers.postgres.texts import stored, told
@@ -90,9 +91,43 @@ def test_the_script_needs_no_server() -> None:
     lines = script.splitlines()
     assert lines[0] == "BEGIN;" and "pg_advisory_xact_lock" in lines[1] and lines[-1] == "COMMIT;"
     assert all(f'CREATE TABLE "app".{table} (' in script for table in TABLES)
-    assert f"VALUES ({VERSION})" in script
+    assert f"SET version = {VERSION}" in script
     assert "CREATE TABLE" not in PostgresSaver.setup_script(schema="app", version=VERSION)
     assert script != PostgresSaver.setup_script(schema="other")
+
+
+async def test_tables_of_version_1_get_metadata_of_threads(schema: str) -> None:
+    """P4, P11: `setup` adds them, of what the user gave of the metadata where each thread stands, value by value; damaged
+    ones are no hindrance, and their thread has none."""
+    given = {"user": "日本\x01語'\\\"", "n": 1, "f": 1.0, "large": 2**53 + 1, "small": 5e-324, "yes": True}
+    own = {"source": "loop", "step": 0, "parents": {}, "run_id": "r", "__task__": "t"}
+    service = {"graph": "chat", "attempt": 1, "stream_mode": "v", "stream_subgraphs": False, "has_context": False}
+    await saver_of(schema).setup()
+    async with saver_of(schema) as saver:
+        await written(saver, row(1, metadata={"user": "first"}), row(2, 1, metadata={**own, **given}), thread="a")
+        await written(saver, row(1, metadata={**own, **service, "user": "bob"}), thread="served")
+        await written(saver, row(1, metadata={**own, "graph": "mine"}), thread="graph")
+        await written(saver, row(1, metadata=own), thread="none")
+        await written(saver, row(1, metadata={"a": 1}), thread="damaged")
+        rows = await saver.scan(None, None)
+    execute(f"""UPDATE "{schema}".pregel_checkpoints SET metadata = '{{' WHERE metadata = '{{"a":1}}'""")
+    execute(f'ALTER TABLE "{schema}".pregel_threads DROP COLUMN metadata')
+    execute(f'UPDATE "{schema}".pregel_saver SET version = 1')
+    with pytest.raises(StorageError, match="version 1, and this is version 2"):
+        await saver_of(schema).__aenter__()
+    await saver_of(schema).setup()
+    async with saver_of(schema) as saver:
+        found = {one.thread_id: one.metadata for one in await saver.threads()}
+        execute(f"""UPDATE "{schema}".pregel_checkpoints SET metadata = '{{"a":1}}' WHERE metadata = '{{'""")
+        assert await saver.scan(None, None) == rows
+    assert exactly(found.pop("a"), given)
+    nothing = dict[str, Any]()
+    assert found == {
+        "served": {"user": "bob"},
+        "graph": {"graph": "mine"},
+        "none": {},
+        "damaged": nothing,
+    }
 
 
 async def test_half_of_it_is_nothing(schema: str) -> None:

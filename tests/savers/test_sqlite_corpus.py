@@ -119,3 +119,15 @@ async def test_it_is_moved(entry: Entry, tmp_path: Path) -> None:
                 assert await new.dump(header.thread_id) == dump
             assert await entry.read(new) == entry.readable
             assert await everything(new) == await everything(old)
+
+
+@pytest.mark.parametrize("entry", ["labels"], indirect=True)
+async def test_threads_get_the_metadata_of_their_heads(entry: Entry) -> None:
+    """P4: of a file that had none, as long as it is read as it is and when it is upgraded: what the user gave, without the
+    runtime's own keys and without those that endpoints stored beside them."""
+    given = entry.graphs.GIVEN
+    for read_only in (True, False):
+        async with entry.open(read_only=read_only) as saver:
+            found = {one.thread_id: one.metadata async for one in saver.alist_threads()}
+        assert found == {**given, "served": {"user": "bob"}}
+        assert [type(value) for value in found["ann"].values()] == [type(value) for value in given["ann"].values()]

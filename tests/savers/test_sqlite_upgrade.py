@@ -54,7 +54,7 @@ def layout_of(path: Path) -> list[Any]:
     """Tables, index and trigger as they were made; how the statements were indented does not matter."""
     with connected(path) as connection:
         found = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY 1, 2").fetchall()
-    return [(*names, " ".join(sql.split())) for *names, sql in found if sql is not None]
+    return [(*names, " ".join(sql.split()).replace(" )", ")")) for *names, sql in found if sql is not None]
 
 
 def version_of(path: Path) -> int:
@@ -70,9 +70,14 @@ def digest(path: Path) -> str:
 async def make(path: Path) -> None:
     async with SqliteSaver.from_conn_string(path) as saver:
         await written(saver, row(1), row(2, 1, base=1), row(3, 1), row(4, ns="child"))
-        await written(saver, row(1, metadata={"name": "日本語"}, frame=bytes(range(256)) * 100), thread="u")
+        await written(
+            saver,
+            row(1, metadata={"name": "日本語"}, frame=bytes(range(256)) * 100),
+            thread="u",
+            metadata={"name": "日本語"},
+        )
         await real(saver, "v")
-        await written(saver, row(1, metadata={"step": 0, "z": None, "a": 1e300}), thread="it's")
+        await written(saver, row(1, metadata={"step": 0, "z": None, "a": 1e300}), thread="it's", metadata={"a": 1e300})
         await take(saver, "bare", "run-bare")
         claim = await take(saver)
         records = [record(3, "a"), record(3, "b", 1, "error"), record(4, "c", ns="child"), record(9, "d", ns="other")]
@@ -141,7 +146,7 @@ async def test_what_an_earlier_version_has_stored_reads_the_same(old: Path, new:
     assert but_events(await read(f"file:{old}?mode=ro"), version) == but_events(expected, version)
     assert version_of(old) == version
     assert but_events(await read(old), version) == but_events(expected, version)
-    assert version_of(old) == VERSION == 3
+    assert version_of(old) == VERSION == 4
     assert [one for one in layout_of(old) if one[1] not in BARRIERS] == layout_of(new)
     with connected(old) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -201,7 +206,9 @@ async def test_what_damage_has_left_without_a_thread(old: Path, new: Path) -> No
 
 @pytest.mark.parametrize("text", ["{", "[1]", "5", "{'single': 1}"])
 async def test_metadata_that_are_damaged(old: Path, new: Path, text: str) -> None:
-    """P11: they do not keep the file from being upgraded, and are damaged as before."""
+    """P11: they do not keep the file from being upgraded, and are damaged as before. The thread has none of its own."""
+    async with SqliteSaver.from_conn_string(new) as saver:
+        await saver.aupdate_thread("u", {"name": None})
     expected = await read(new)
     with connected(old) as connection:
         connection.execute("UPDATE checkpoints SET metadata = ? WHERE thread_id = 'u'", (text,))
@@ -249,6 +256,7 @@ async def test_read_only(old: Path, new: Path, version: int, options: str) -> No
             saver.load(claim, ThreadDump(heads={}, rows=(), records=(), events=())),
             saver.erase(claim),
             saver.adelete_thread("u"),
+            saver.update_thread("u", {"a": 1}),
             saver.vacuum(),
         ):
             with pytest.raises(StorageReadOnlyError):
@@ -496,3 +504,61 @@ def test_busy_while_upgrading(old: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     writer.close()
     reader.close()
     assert len(waited) == 4
+
+
+# ---- version 3: the same tables, without metadata of threads --------------------------------------------------------
+
+
+@pytest.fixture
+def third(new: Path) -> Path:
+    """The same in a file of version 3."""
+    with connected(new) as connection:
+        connection.execute("ALTER TABLE thread DROP COLUMN metadata")
+        connection.execute("PRAGMA user_version = 3")
+    return new
+
+
+async def test_threads_of_version_3_get_what_their_heads_say(tmp_path: Path, third: Path) -> None:
+    """P4: a file of version 3 reads the same before and after, and as one of this version; its threads have the metadata
+    that the user gave, in the listing and in a dump."""
+    here = tmp_path / "here.db"
+    await make(here)
+    expected = await read(here)
+    assert await read(f"file:{third}?mode=ro") == expected
+    assert version_of(third) == 3
+    assert await read(third) == expected
+    assert version_of(third) == VERSION
+    assert sorted(layout_of(third)) == sorted(layout_of(here))
+    again = digest(third)
+    assert await read(third) == expected
+    assert digest(third) == again, "upgraded once"
+    async with SqliteSaver.from_conn_string(third) as saver:
+        await saver.aupdate_thread("u", {"name": None, "title": "x"})
+        assert [one.thread_id async for one in saver.alist_threads(filter={"title": "x"})] == ["u"]
+
+
+async def test_half_an_upgrade_of_version_3(third: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P3: it is one transaction: where it ends before its time, the file is of version 3."""
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("no further")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(upgrade, "write_metadata", fails)
+        with pytest.raises(RuntimeError, match="no further"):
+            await read(third)
+    assert version_of(third) == 3
+    with connected(third) as connection:
+        assert "metadata" not in {column[1] for column in connection.execute("PRAGMA table_info(thread)")}
+    await read(third)
+    assert version_of(third) == VERSION
+
+
+async def test_damaged_metadata_of_version_3(third: Path) -> None:
+    """P11: a damaged text is no hindrance to the upgrade, and stays what it is; its thread has no metadata."""
+    with connected(third) as connection:
+        connection.execute("UPDATE metadata SET text = '{' WHERE text LIKE '%name%'")
+    async with SqliteSaver.from_conn_string(third) as saver:
+        assert {one.thread_id: one.metadata for one in await saver.threads()}["u"] == {}
+        with pytest.raises(CorruptCheckpointError):
+            await saver.read("u")

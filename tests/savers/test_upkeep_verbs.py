@@ -100,10 +100,10 @@ async def test_a_thread_without_checkpoints() -> None:
 
 
 async def test_threads_are_listed_by_id() -> None:
-    """Pages go by thread id, and the filter is the root head's metadata."""
+    """Pages go by thread id, and the filter asks the threads' metadata."""
     saver = InMemorySaver()
     for name in ("b", "a", "é", "c"):
-        await written(saver, row(1, metadata={"user": "eve" if name < "c" else "bob"}), thread=name)
+        await written(saver, row(1), thread=name, metadata={"user": "eve" if name < "c" else "bob"})
     assert [one.thread_id for one in await saver.threads()] == ["a", "b", "c", "é"]
     assert [one.thread_id for one in await saver.threads(after="a", limit=2)] == ["b", "c"]
     assert [one.thread_id for one in await saver.threads(after="bb")] == ["c", "é"]

@@ -19,10 +19,11 @@ from starlette.routing import Route
 from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.errors import SaverClosedError, StorageError
 from checkpoint_savers.holding import CLAIM_SECONDS
-from checkpoint_savers.records import Owner
+from checkpoint_savers.records import RUN, Owner
 from pregel_async import Runtime
 from pregel_async.errors import ConfigError
 from pregel_async.serve import graph_endpoint, graph_lifespan, last_event_id, service_of, sse_response
+from pregel_async.serve.known import Known
 from pregel_async.serve.service import Service
 from pregel_async.testing import VirtualClock
 
@@ -408,6 +409,32 @@ async def test_what_another_process_leaves_is_picked_up_later(caplog: pytest.Log
         await look()
         assert "ada" not in saver.scanned and "bob" not in saver.scanned
     assert gate.passed == ["held", "held"]
+
+
+async def test_what_a_service_knows_of_a_run_is_apart_from_its_threads_metadata() -> None:
+    """P11: a thread has what its client gave, keys that a service has too among them, and nothing else."""
+    saver, graph = InMemorySaver(), asking().compile(name="ask")
+    given = {"user": "ada", "attempt": "x", "graph": "y", "has_context": 1, "__run__": "z"}
+    async with browsing(application(Starlette, graph, saver=saver)) as browser:
+        await browser.ask("/ask", json={**BODY, "config": {"metadata": given}}, headers={**DOCUMENT, "user": "ada"})
+    (thread,) = [one async for one in saver.alist_threads()]
+    assert thread.metadata == {key: value for key, value in given.items() if key != "__run__"}
+    (newest,) = await saver.scan("ada", "", limit=1)
+    assert (newest.metadata["attempt"], newest.metadata["__run__"]["attempt"]) == ("x", 1)
+
+
+@pytest.mark.parametrize("stored", ["apart", "as earlier versions did", "in part"])
+def test_what_is_known_of_a_run(stored: str) -> None:
+    """P4: what an earlier version stored beside the user's keys is read, if all of it is there."""
+    own = Known(attempt=2, modes=["updates"]).metadata("chat")
+    if stored != "apart":
+        own = own[RUN]
+    if stored == "in part":
+        del own["attempt"]
+    known = Known.of({"run_id": "r", "user": "ada", **own})
+    expected = ("", 1, []) if stored == "in part" else ("chat", 2, ["updates"])
+    assert (known.graph, known.attempt, known.modes) == expected
+    assert known.run_id == "r"
 
 
 async def test_the_looks_end_with_the_application() -> None:

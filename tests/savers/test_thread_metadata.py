@@ -1,0 +1,236 @@
+"""Metadata of threads, as calls give them and users list by them: on each saver (P3, P6, P11)."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import AsyncIterator
+from io import BytesIO
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from upkeep_graphs import opened
+
+from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, ThreadBusyError, ThreadNotFoundError
+from checkpoint_savers.metadata import users_part
+from checkpoint_savers.records import RUN, Claim, Commit
+from checkpoint_savers.upkeep.export import export_threads, import_threads
+from pregel_async import START, Command, StateGraph, interrupt
+from pregel_async.errors import EmptyInputError
+
+pytestmark = pytest.mark.anyio
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres", "passing"])
+async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BaseCheckpointSaver]:
+    async with opened(request.param, tmp_path) as saver:
+        yield saver
+
+
+def asking(saver: BaseCheckpointSaver) -> Any:
+    def ask(state: State) -> State:
+        return {"log": [interrupt("?"), interrupt("and?")]}
+
+    made = StateGraph(State).add_node("first", lambda state: {"log": ["first"]}).add_node("ask", ask)
+    return made.add_edge(START, "first").add_edge("first", "ask").compile(saver)
+
+
+def of(thread: str = "t", **metadata: Any) -> Any:
+    return {"configurable": {"thread_id": thread}, "metadata": metadata}
+
+
+async def listed(saver: BaseCheckpointSaver, **filter: Any) -> list[str]:
+    return [one.thread_id async for one in saver.alist_threads(filter=filter)]
+
+
+async def metadata_of(saver: BaseCheckpointSaver, thread: str = "t") -> dict[str, Any]:
+    (found,) = [one.metadata async for one in saver.alist_threads() if one.thread_id == thread]
+    return found
+
+
+async def test_a_thread_stays_in_its_owners_list(saver: BaseCheckpointSaver) -> None:
+    """P3: a call sets the keys that the thread lacks, and changes none: neither a resume nor an edit without metadata takes
+    a thread from a list, nor does one with other metadata give it to somebody else. Checkpoints have those of their call."""
+    graph = asking(saver)
+    await graph.ainvoke({}, of(user="ann", n=1))
+    assert await listed(saver, user="ann") == ["t"]
+    await graph.ainvoke(Command(resume="a"), "t")
+    await graph.aupdate_state("t", {"log": ["edited"]}, as_node="first")
+    assert await metadata_of(saver) == {"user": "ann", "n": 1}
+    await graph.ainvoke(None, of(user="eve", n=None, plan="free", many=[1], nan="x"))
+    assert await metadata_of(saver) == {"user": "ann", "n": 1, "plan": "free", "nan": "x"}
+    assert (await listed(saver, user="ann"), await listed(saver, user="eve")) == (["t"], [])
+    await graph.aupdate_state(of(edited=True), {"log": ["edited"]}, as_node="first")
+    assert (await metadata_of(saver))["edited"] is True
+    users = [one.metadata.get("user") async for one in graph.aget_state_history("t")]
+    assert {"ann", None} == set(users)
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+async def test_a_call_that_only_records_sets_them(saver: BaseCheckpointSaver, durability: Any) -> None:
+    """P3: an answer after which the node asks again makes no checkpoint. What the call gave is stored all the same."""
+    graph = asking(saver)
+    await graph.ainvoke({}, "t", durability=durability)
+    asked: Any = await graph.ainvoke(Command(resume="a"), of(user="ann"), durability=durability)
+    assert asked["__interrupt__"]
+    assert await metadata_of(saver) == {"user": "ann"}
+    (thread,) = [one async for one in saver.alist_threads()]
+    assert thread.owner is None, "and the claim is released"
+
+
+async def test_a_call_that_stores_nothing_makes_no_thread(saver: BaseCheckpointSaver) -> None:
+    """P6: metadata alone make no thread, of a call that fails before its first checkpoint."""
+
+    def fails(state: State) -> None:
+        raise ValueError("no")
+
+    graph = StateGraph(State).add_node("a", fails).add_edge(START, "a").compile(saver)
+    with pytest.raises(EmptyInputError):
+        await graph.ainvoke(None, of("empty", user="ann"))
+    with pytest.raises(ValueError, match="no"):
+        await graph.ainvoke({}, of("failed", user="ann"))
+    assert await listed(saver, user="ann") == ["failed"], "whose input is stored"
+
+
+async def test_the_runtimes_keys_are_apart(saver: BaseCheckpointSaver) -> None:
+    """P11: keys that the runtime has too are the user's own in a thread's metadata, and take nothing from the runtime."""
+    own = {"parents": "smith", "step": "review", "source": "web", "run_id": "x", "attempt": "b", "stream_mode": "c"}
+    graph = asking(saver)
+    await graph.ainvoke({}, of(**own, graph="g"))
+    assert await metadata_of(saver) == {**own, "graph": "g"}
+    assert await listed(saver, **own) == ["t"]
+    metadata = (await graph.aget_state("t")).metadata
+    assert (metadata["source"], metadata["step"], metadata["parents"]) == ("loop", 1, {})
+    assert (metadata["attempt"], metadata["graph"]) == ("b", "g")
+    await graph.ainvoke(Command(resume="a"), of("t", **{RUN: {"attempt": 3}}))
+    assert RUN not in await metadata_of(saver)
+
+
+async def test_aupdate_thread(saver: BaseCheckpointSaver) -> None:
+    """P6: it sets and deletes, by a config or an id, with a run under way too; checkpoints stay as they are."""
+    graph = asking(saver)
+    await graph.ainvoke({}, of(user="ann", n=1))
+    before = [one async for one in graph.aget_state_history("t")]
+    owner = (await saver.dump("t"), await saver.read("t"))
+    await saver.aupdate_thread("t", metadata={"user": "eve", "n": None, "title": "日本"})
+    await saver.aupdate_thread({"configurable": {"thread_id": "t"}}, {"done": False})
+    assert await metadata_of(saver) == {"user": "eve", "title": "日本", "done": False}
+    assert await listed(saver, done=0) == [], "a bool is no number"
+    assert [one.metadata for one in before] == [one.metadata async for one in graph.aget_state_history("t")]
+    assert await saver.read("t") == owner[1]
+    with pytest.raises(ThreadNotFoundError):
+        await saver.aupdate_thread("none", {"a": 1})
+    refused: list[Any] = [{"a": [1]}, {"a": float("nan")}, {"__run__": 1}, {1: 1}, {"a": "\ud800"}]
+    for wrong in refused:
+        with pytest.raises(ValueError, match="metadata"):
+            await saver.aupdate_thread("t", wrong)
+    with pytest.raises(ValueError, match="thread_id"):
+        await saver.aupdate_thread({}, {"a": 1})
+    assert await metadata_of(saver) == {"user": "eve", "title": "日本", "done": False}
+
+
+async def test_a_node_may_change_them_in_its_run(saver: BaseCheckpointSaver) -> None:
+    """P6: no claim is in the way, and what the node sets stays when the run commits."""
+
+    async def node(state: State) -> State:
+        await saver.aupdate_thread("t", {"title": "from the node", "user": None})
+        return {"log": ["a"]}
+
+    graph = StateGraph(State).add_node("a", node).add_edge(START, "a").add_node("b", lambda state: {"log": ["b"]})
+    await graph.add_edge("a", "b").compile(saver).ainvoke({}, of(user="ann", title="given"))
+    assert await metadata_of(saver) == {"title": "from the node"}
+
+
+async def test_copies_exports_and_forks_carry_them(saver: BaseCheckpointSaver) -> None:
+    """P11: a copy and an import have the thread's metadata, a fork leaves them; what is erased has none."""
+    graph = asking(saver)
+    await graph.ainvoke({}, of(user="ann", f=1.0))
+    await saver.aupdate_thread("t", {"title": "x"})
+    expected = {"user": "ann", "f": 1.0, "title": "x"}
+    await saver.acopy_thread("t", "copy")
+    file = BytesIO()
+    await export_threads(saver, ["t"], file)
+    await import_threads(saver, file.getvalue(), thread_id="imported")
+    other = InMemorySaver()
+    await import_threads(other, file.getvalue())
+    snapshots = [one async for one in graph.aget_state_history("t")]
+    await graph.ainvoke({"log": ["fork"]}, {**snapshots[-1].config, "metadata": {"title": "y"}})
+    for where, thread in ((saver, "copy"), (saver, "imported"), (other, "t"), (saver, "t")):
+        assert await metadata_of(where, thread) == expected
+    await saver.aerase_thread("t")
+    await graph.ainvoke({}, "t")
+    assert await metadata_of(saver) == {}
+
+
+@pytest.mark.one_loop
+async def test_an_export_of_an_earlier_version() -> None:
+    """P11: its threads get what the user gave at the head, as those of a database that is upgraded."""
+    import checkpoint_savers.upkeep.export as module
+
+    saver = InMemorySaver()
+    await asking(saver).ainvoke({}, of(user="ann"))
+    dump = await saver.dump("t")
+    assert dump is not None
+    file = BytesIO()
+    writer = module.Writer(file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "write_metadata", lambda metadata: "" if metadata == dump.metadata else _text(metadata))
+        writer.add("t", dump)
+        writer.end()
+    other = InMemorySaver()
+    await import_threads(other, file.getvalue())
+    assert await metadata_of(other) == {"user": "ann"}
+
+
+def _text(metadata: Any) -> str:
+    from checkpoint_savers.metadata import write_metadata
+
+    return write_metadata(metadata)
+
+
+class Older(InMemorySaver):
+    """As a saver of somebody else's, made before threads had metadata."""
+
+    update_thread = BaseCheckpointSaver.update_thread
+
+    async def commit(self, claim: Claim, commit: Commit) -> None:
+        await super().commit(claim, Commit(rows=commit.rows, expected_head=commit.expected_head, expires_at=1e12))
+
+
+@pytest.mark.one_loop
+async def test_a_saver_without_the_verb_says_so() -> None:
+    """Runs go on as before; who changes metadata learns what is missing."""
+    saver = Older()
+    await asking(saver).ainvoke({}, of(user="ann"))
+    with pytest.raises(NotImplementedError, match=r"Older does not offer update_thread\(\).*metadata"):
+        await saver.aupdate_thread("t", {"a": 1})
+
+
+def test_what_of_a_checkpoints_metadata_is_the_users() -> None:
+    """P4: the runtime's own keys are left out, and those of services where all of them are there."""
+    own = {"source": "loop", "step": 1, "parents": {}, "run_id": "r", "__task__": "t"}
+    service = {"graph": "g", "attempt": 1, "stream_mode": "", "stream_subgraphs": False, "has_context": True}
+    assert users_part({**own, "user": "ann", "graph": "mine", "attempt": 2}) == {
+        "user": "ann",
+        "graph": "mine",
+        "attempt": 2,
+    }
+    assert users_part({**own, **service, "interrupt_before": '"a"', "user": "ann"}) == {"user": "ann"}
+
+
+async def test_a_thread_that_is_busy_is_no_hindrance(saver: BaseCheckpointSaver) -> None:
+    """P6: another run's claim keeps a call off, and no change of metadata."""
+    graph = asking(saver)
+    await graph.ainvoke({}, "t")
+    from checkpoint_savers.conformance.suite import elsewhere
+
+    now = saver.clock()
+    await saver.claim("t", elsewhere("other"), now=now, expires_at=now + 1e6)
+    with pytest.raises(ThreadBusyError):
+        await graph.ainvoke(None, of(user="ann"))
+    await saver.aupdate_thread("t", {"user": "eve"})
+    assert await metadata_of(saver) == {"user": "eve"}
