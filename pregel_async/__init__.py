@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from checkpoint_savers.lazily import exported
 
 from .compiled import PregelProtocol
+from .defaults import set_defaults
 from .errors import GraphDrained, GraphInterrupt, NodeError
 from .graph import CompiledStateGraph, StateGraph
 from .managed import IsLastStep, ManagedValue, RemainingSteps
@@ -94,6 +95,7 @@ __all__ = [
     "get_stream_writer",
     "interrupt",
     "open_sync",
+    "set_defaults",
     "spend",
     "task",
 ]

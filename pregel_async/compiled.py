@@ -182,7 +182,7 @@ class Graph(Runs[InputT, OutputT]):
     def reader_with(self, saver: BaseCheckpointSaver, codec: Codec) -> StateReader:
         """What reads this graph's threads, with a codec that knows its types."""
         inner = {name: _Inner(graph) for name, graph in self._graphs_inside.items()}
-        return StateReader(self._program, saver, codec, inner)
+        return StateReader(self._program, saver, codec, inner, complete=self._complete_state)
 
     # ---- editing threads -----------------------------------------------------------------------------------------
 

@@ -7,11 +7,10 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin
 
-import msgspec
-
 from ._core.fits import fits, is_typed_dict
-from .annotations import aliased, class_of, fields_of, has_fields, is_model, is_required, is_type, named, value_of
+from .annotations import aliased, class_of, fields_of, has_fields, is_model, is_type, named, value_of
 from .errors import GraphValidationError, InvalidContextError
+from .value_checks import required_fields
 
 
 def context_reader(schema: Any) -> Callable[[Any], Any]:
@@ -89,7 +88,7 @@ def _object(kind: Any, given: Mapping[Any, Any], path: str) -> Any:
                 f"{', '.join(_taken(cls, hints))}",
                 path=_at(path, key),
             )
-    for key in _required(kind, hints):
+    for key in required_fields(kind, hints):
         if key not in given:
             raise InvalidContextError(
                 f"the context lacks {_at(path, key)!r}, which {cls.__qualname__} requires", path=_at(path, key)
@@ -111,18 +110,6 @@ def _taken(cls: Any, hints: Mapping[str, Any]) -> list[str]:
     if not dataclasses.is_dataclass(cls):
         return list(hints)
     return [field.name for field in dataclasses.fields(cls) if field.init]
-
-
-def _required(kind: Any, hints: Mapping[str, Any]) -> list[str]:
-    """Names that must be given."""
-    cls = class_of(kind)
-    if is_typed_dict(cls):
-        return [name for name, hint in hints.items() if is_required(kind, name, hint)]
-    if dataclasses.is_dataclass(cls):
-        none = dataclasses.MISSING
-        fields = dataclasses.fields(cls)
-        return [field.name for field in fields if field.init and field.default is none is field.default_factory]
-    return [field.name for field in msgspec.structs.fields(cls) if field.required]
 
 
 def _at(path: str, key: object) -> str:

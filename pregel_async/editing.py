@@ -197,7 +197,7 @@ class Editor:
     async def _writes(self, task: Task, values: Any) -> list[Write]:
         """What the node would have written: its update, its edges, and what its routers say to that."""
         node = task.node
-        writes = [(name, own(value, name)) for name, value in node.writes(values)]
+        writes = [(name, own(value, name)) for name, value in self._program.check_update(node.writes(values))]
         if any(name == PARENT for name, _ in writes):
             raise InvalidUpdateError(
                 "an update cannot command the graph around: update that graph's state", node=node.name

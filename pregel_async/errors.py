@@ -208,7 +208,15 @@ class InvalidCursorError(PregelError, ValueError):
 
 
 class InvalidInputError(PregelError, TypeError):
-    """The input does not fit the graph's input schema; nothing was run or stored."""
+    """The input does not fit the graph's input schema; nothing was run or stored.
+
+    Attributes:
+        path: where in the input, as `"order.items[0].amount"`; empty for the input as a whole.
+    """
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        self.path = path
+        super().__init__(message)
 
 
 class EmptyInputError(PregelError):
@@ -288,11 +296,19 @@ class InvalidUpdateError(PregelError):
         channel: the channel, where there is one.
         node: the node whose write it was, where it is known.
         code: an `ErrorCode`, where there is one.
+        path: of an update by hand that does not fit its annotation: where, as `"order.items[0].amount"`; else empty.
     """
 
     def __init__(
-        self, message: str, *, channel: str | None = None, node: str | None = None, code: ErrorCode | None = None
+        self,
+        message: str,
+        *,
+        channel: str | None = None,
+        node: str | None = None,
+        code: ErrorCode | None = None,
+        path: str = "",
     ) -> None:
+        self.path = path
         self.channel = channel
         self.node = node
         self.code = code

@@ -127,6 +127,7 @@ class Runs(SyncFace[InputT, OutputT]):
         read_context: Callable[[Any], Any] | None = None,
         coerce_state: Callable[[Any], Any] | None = None,
         coerce_output: Callable[[Any], Any] | None = None,
+        complete_state: Callable[[Any], Any] | None = None,
     ) -> None:
         self.name = program.name
         self.checkpointer = _checked_saver(checkpointer)
@@ -149,6 +150,7 @@ class Runs(SyncFace[InputT, OutputT]):
         self._read_context = read_context
         self._coerce_state = coerce_state
         self._coerce_output = coerce_output
+        self._complete_state = complete_state
         self._live = Live()
         self._known_events_codec: tuple[Codec, Codec] | None = None
         self._breakpoints = Breakpoints(

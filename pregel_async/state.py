@@ -62,9 +62,19 @@ class StateReader:
 
     Args:
         inner: the graphs that its nodes run, by node.
+        complete: adds what the state's class knows of it (defaults, types); None leaves the state as it is stored.
     """
 
-    def __init__(self, program: Program, saver: BaseCheckpointSaver, codec: Codec, inner: Mapping[str, Inner]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        saver: BaseCheckpointSaver,
+        codec: Codec,
+        inner: Mapping[str, Inner],
+        *,
+        complete: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self._complete = complete
         self._program = program
         self._saver = saver
         self._codec = codec
@@ -202,8 +212,9 @@ class StateReader:
         closed = followed or all(finished for _, _, finished in planned)
         failed = entries.get(SUPERSTEP)
         tasks = _sends_first([told for _, told, _ in planned])
+        values = board.show(program.shown)
         view = StateView(
-            values=board.show(program.shown),
+            values=values if self._complete is None else self._complete(values),
             next=superstep.names_of([task for task, _, finished in planned if closed or not finished]),
             created_at=timestamp(state.ts),
             tasks=tasks,

@@ -175,6 +175,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         input_mark: a channel that holds something since the last input. A call returns only what was written after it,
             so that a run that has written no output does not return that of the run before. None returns what the
             outputs hold.
+        check_update: checks the writes of an update by hand (`aupdate_state`, a call's command) against the annotations
+            of their keys, and returns them; of a pydantic state with the model's values. Raises `InvalidUpdateError`.
         step_timeout: seconds that one superstep may take; None for as long as it likes.
         warned: stored keys that it does not have and of which an `UnknownStoredKeyWarning` was issued: one each.
         read_input: turns a call's input into writes. Raises `InvalidInputError`.
@@ -198,6 +200,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     input_mark: str | None = None
     read_input: Callable[[Any], list[Write]]
     read_command: Callable[[Command], list[Write]]
+    check_update: Callable[[list[Write]], list[Write]]
     step_timeout: float | None = None
     warned: set[str] = set()  # of each program its own: msgspec copies an empty default
 
@@ -214,6 +217,7 @@ def build_program(
     input_mark: str | None = None,
     read_input: Callable[[Any], list[Write]],
     read_command: Callable[[Command], list[Write]],
+    check_update: Callable[[list[Write]], list[Write]] = list,
     step_timeout: float | None = None,
 ) -> Program:
     """Make the tables of nodes and channels that fit each other; whoever calls has validated them.
@@ -251,6 +255,7 @@ def build_program(
         input_mark=input_mark,
         read_input=read_input,
         read_command=read_command,
+        check_update=check_update,
         step_timeout=step_timeout,
     )
 

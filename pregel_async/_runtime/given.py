@@ -72,7 +72,7 @@ def _read_given(program: Program, given: Any) -> Given:
         raise InvalidInputError(
             f"a command for graph {given.graph!r} was given as input: leave out graph=, it is for the graph called"
         )
-    edits = [(name, own(value)) for name, value in program.read_command(given)]
+    edits = [(name, own(value)) for name, value in program.check_update(program.read_command(given))]
     if given.resume is None and not edits:
         raise EmptyInputError(
             f"the command given to graph {program.name!r} is empty: it resumes, updates or goes nowhere"

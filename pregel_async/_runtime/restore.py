@@ -106,8 +106,9 @@ def restore(program: Program, state: State, step: int, codec: Codec, *, thread_i
 
 
 def is_unknown(program: Program, name: str) -> bool:
-    """Whether a stored channel is a state key that the graph does not have. What is left of edges is no state."""
-    if name in program.channels or name in (START, END) or name in RESERVED:
+    """Whether a stored channel is a state key that the graph does not have. What is left of edges is no state, nor is
+    the mark between two updates of a call."""
+    if not name or name in program.channels or name in (START, END) or name in RESERVED:
         return False
     return not name.startswith((BRANCH, JOIN, "__pregel_"))
 

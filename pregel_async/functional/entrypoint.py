@@ -26,11 +26,13 @@ from .._runtime.world import World
 from ..channels import EphemeralValue, LastValue
 from ..compiled import Graph
 from ..context_schema import context_reader
+from ..defaults import default_of
 from ..drawing import Drawing, Edge, drawing
-from ..errors import GraphValidationError, InvalidUpdateError
+from ..errors import GraphValidationError, InvalidInputError, InvalidUpdateError
 from ..node_policies import RetryPolicies, Timeout, abandons, check_on_timeout, node_policies
 from ..policies import Budget, CachePolicy, OnTimeout
 from ..types import END, START, ChangedQuestions, Command
+from ..value_checks import compiled, path_of
 from .by_name import elsewhere, with_one
 
 __all__ = ["CompiledEntrypoint", "entrypoint"]
@@ -109,6 +111,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         retention: Retention | None = None,
         observer: Observer | Sequence[Observer] | None = None,
         changed_questions: ChangedQuestions = "error",
+        validate_input: bool | None = None,
     ) -> None:
         if callable(checkpointer) and not isinstance(checkpointer, BaseCheckpointSaver):
             raise GraphValidationError("entrypoint is called: @entrypoint(), or @entrypoint(checkpointer=saver)")
@@ -132,6 +135,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         self._retention = retention
         self._observer = observer
         self._changed_questions: ChangedQuestions = changed_questions
+        self._validate_input = validate_input
 
     @overload
     def __call__(self, call: Callable[..., Awaitable[final[R, Any]]]) -> CompiledEntrypoint[Any, R]: ...
@@ -153,6 +157,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         returned = hints.get("return", Any)
         returned, saved = get_args(returned) if get_origin(returned) is entrypoint.final else (returned, returned)
         first = next(iter(inspect.signature(call).parameters))
+        validate = default_of("validate_input", self._validate_input)
         policies = self._policies
         check_on_timeout(call, policies.on_timeout, f"entrypoint {name!r}")
         flavour = policies.flavour(call, blocking=self._blocking)
@@ -183,7 +188,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
             outputs=END,
             shown=END,
             input_mark=START,  # the one node uses it up as it ends: until then no result is this run's
-            read_input=_read_input,
+            read_input=_input_reader(hints.get(first, Any), name) if validate else _read_input,
             read_command=_read_command,
         )
         made: CompiledEntrypoint[Any, Any] = CompiledEntrypoint(
@@ -205,6 +210,23 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         )
         made.func = call
         return made
+
+
+def _input_reader(hint: Any, name: str) -> Callable[[Any], list[Write]]:
+    """Checks a call's input against the annotation of the function's first parameter; it is never converted."""
+    check = compiled(hint)
+    if check is None:
+        return _read_input
+
+    def read(given: Any) -> list[Write]:
+        wrong = check(given)
+        if wrong is not None:
+            path = path_of(wrong.path)
+            where = f"the input of {name!r} has at {path!r} what" if path else f"the input of {name!r}"
+            raise InvalidInputError(f"{where} {wrong.reason}", path=path)
+        return _read_input(given)
+
+    return read
 
 
 def _read_input(given: Any) -> list[Write]:

@@ -34,6 +34,7 @@ from .._runtime.world import World
 from ..annotations import aliased, class_of
 from ..compiled import Graph
 from ..context_schema import context_reader
+from ..defaults import default_of
 from ..drawing import Drawing, Edge, drawing
 from ..errors import GraphValidationError
 from ..node_policies import NodePolicies, RetryPolicies, Timeout, check_abandonable, check_on_timeout, node_policies
@@ -106,6 +107,7 @@ class CompileOptions(TypedDict, total=False):
     time_limit: float | timedelta | None
     retention: Retention | None
     observer: Observer | Sequence[Observer] | None
+    validate_input: bool | None
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -542,6 +544,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         retention: Retention | None = None,
         observer: Observer | Sequence[Observer] | None = None,
         changed_questions: ChangedQuestions = "error",
+        validate_input: bool | None = None,
     ) -> CompiledStateGraph[Any, Any, Any]:
         """Check the graph and make it runnable. The builder is left as it is, and may be changed and compiled again.
 
@@ -557,6 +560,9 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             blocking: False promises that the nodes' plain functions never block: they run on the event loop then, and
                 not in worker threads.
             unknown_keys: "ignore" drops keys of inputs and updates that no schema knows, instead of refusing them.
+            validate_input: check the values of inputs and of updates by hand against the annotations of their keys, in
+                depth, before anything is stored. They are never converted; only of a pydantic state the model's values
+                are stored. False checks the keys alone. None takes what `set_defaults` says, which is True at first.
             debug: warn (`InPlaceChangeWarning`) when a node changes its input in place.
             world: clock, ids and randomness; the system's by default.
             cache: where results of nodes are kept that have a cache policy.
@@ -592,6 +598,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             name=name or "StateGraph",
             blocking=blocking,
             ignore_unknown=unknown_keys == "ignore",
+            validate_input=default_of("validate_input", validate_input),
             world=world,
             debug=debug,
             store=store,

@@ -38,7 +38,18 @@ from ..policies import Budget, OnFailure
 from ..types import END, INTERRUPT, RESERVED, START, All, ChangedQuestions, Command, Send
 from .builder import BranchSpec, CompiledStateGraph, NodeSpec, StateGraph, draw
 from .reachability import warn_of_unreachable
-from .schema import ROOT, Channel, Schema, as_mapping, coercion, filled_in, input_reader, start_writes
+from .schema import (
+    ROOT,
+    Channel,
+    Schema,
+    as_mapping,
+    coercion,
+    completion,
+    filled_in,
+    input_reader,
+    start_writes,
+    update_checker,
+)
 
 if TYPE_CHECKING:
     from checkpoint_savers.caches.abc import BaseCache
@@ -54,6 +65,7 @@ def compile_program(
     name: str,
     blocking: bool,
     ignore_unknown: bool,
+    validate_input: bool,
     world: World | None,
     debug: bool,
     store: BaseStore | None,
@@ -131,6 +143,8 @@ def compile_program(
                 handler=_handler(builder, known, spec, blocking=blocking, ignore_unknown=ignore_unknown),
             )
         )
+    schemas = [builder.state_schema, builder.input_schema, builder.output_schema]
+    schemas += [spec.input for spec in builder.nodes.values()]
     program = build_program(
         name=name,
         nodes=nodes,
@@ -139,12 +153,11 @@ def compile_program(
         inputs=START,
         outputs=builder.output_schema.shown,
         shown=shown,
-        read_input=input_reader(builder.input_schema, START, ignore_unknown=ignore_unknown),
+        read_input=input_reader(builder.input_schema, START, ignore_unknown=ignore_unknown, validate=validate_input),
         read_command=_Updates(builder, known, START, builder.input_schema, ignore_unknown=ignore_unknown).command,
+        check_update=update_checker(schemas, builder.channels) if validate_input else list,
         step_timeout=seconds_of("step_timeout", step_timeout),
     )
-    schemas = [builder.state_schema, builder.input_schema, builder.output_schema]
-    schemas += [spec.input for spec in builder.nodes.values()]
     hints: list[Any] = [schema.type for schema in schemas]
     hints += [hint for schema in schemas for hint in schema.hints.values()]
     handlers = [spec.handler or builder.default_handler for spec in builder.nodes.values()]
@@ -175,6 +188,7 @@ def compile_program(
         read_context=builder.read_context,
         coerce_state=coercion(builder.state_schema),
         coerce_output=coercion(builder.output_schema),
+        complete_state=completion(builder.state_schema),
     )
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, TypeAlias, get_args, get_origin
 
 import msgspec
 
-from .._core.fits import fits, is_typed_dict
+from .._core.fits import is_typed_dict
 from .._core.isolation import own
 from .._core.program import Write
+from .._runtime.injection import hints_of
 from ..annotations import (
     aliased,
     class_of,
@@ -23,10 +24,12 @@ from ..annotations import (
     named,
     value_of,
 )
-from ..channels import BaseChannel, BinaryOperatorAggregate, DeltaChannel, LastValue
-from ..errors import EmptyChannelError, GraphValidationError, InvalidInputError
+from ..channels import MISSING, BaseChannel, BinaryOperatorAggregate, DeltaChannel, LastValue
+from ..channels.overwrite import inside_of, written
+from ..errors import EmptyChannelError, GraphValidationError, InvalidInputError, InvalidUpdateError
 from ..managed import ManagedValue, Progress
 from ..types import Overwrite
+from ..value_checks import Check, Mismatch, compiled, mismatch_of, path_of
 
 Channel = BaseChannel[Any, Any, Any]
 Managed: TypeAlias = type[ManagedValue[Any]]
@@ -202,11 +205,18 @@ def _of_progress(kind: Managed) -> Callable[[int, int], Any]:
 # ---- what comes in -------------------------------------------------------------------------------------------------
 
 
-def input_reader(schema: Schema, channel: str, *, ignore_unknown: bool) -> Callable[[Any], list[Write]]:
-    """Checks a call's input against the input schema, and puts it on the start channel."""
+def input_reader(
+    schema: Schema, channel: str, *, ignore_unknown: bool, validate: bool = True
+) -> Callable[[Any], list[Write]]:
+    """Checks a call's input against the input schema, and puts it on the start channel.
+
+    Args:
+        validate: False checks only the keys, and no values.
+    """
     if schema.root:
-        return _root_reader(schema, channel)
-    hints, validated = schema.hints, is_model(schema.type)  # by the model itself
+        return _root_reader(schema, channel, validate=validate)
+    hints = schema.hints
+    values_of = values_reader(schema) if validate else _as_they_are
 
     def read(given: Any) -> list[Write]:
         values = as_mapping(schema, given)
@@ -228,32 +238,175 @@ def input_reader(schema: Schema, channel: str, *, ignore_unknown: bool) -> Calla
                     f"the input has a key {key!r} that {schema.type.__qualname__} does not know; it knows "
                     f"{', '.join(schema.keys)}. compile(unknown_keys='ignore') drops such keys."
                 )
-            if not (type(value) is hints[key] or validated or _can_be_meant(schema, key, value)):
-                raise InvalidInputError(
-                    f"input {key!r} is a {type(value).__name__}, and {schema.type.__qualname__} says "
-                    f"{named(hints[key])}"
-                )
             kept[key] = value
-        return [(channel, kept)]
+        if not isinstance(given, Mapping) and is_model(schema.type):
+            return [(channel, kept)]  # an instance, which the model has checked
+        found = values_of(kept)
+        if isinstance(found, Mismatch):
+            path = path_of(found.path)
+            raise InvalidInputError(f"input {path!r} {found.reason}", path=path)
+        return [(channel, found)]
 
     return read
 
 
-def _root_reader(schema: Schema, channel: str) -> Callable[[Any], list[Write]]:
+def _root_reader(schema: Schema, channel: str, *, validate: bool) -> Callable[[Any], list[Write]]:
+    check = key_check(schema.type, schema.channels[ROOT]) if validate else None
+
     def read(given: Any) -> list[Write]:
-        if not _can_be_meant(schema, ROOT, given):
-            raise InvalidInputError(f"the input is a {type(given).__name__}, and the graph takes {named(schema.type)}")
+        wrong = None if check is None else check(given)
+        if wrong is not None:
+            path = path_of(wrong.path)
+            where = (
+                f"the input has at {path!r} what {wrong.reason}" if path else f"the input is a {type(given).__name__}"
+            )
+            raise InvalidInputError(f"{where}, and the graph takes {named(schema.type)}", path=path)
         # The start channel has no fold, and takes an overwrite for what is in it: here it is to pass one on.
         return [(channel, Overwrite(given) if isinstance(given, Overwrite) else given)]
 
     return read
 
 
-def _can_be_meant(schema: Schema, key: str, value: Any) -> bool:
-    """Whether a value may be written to a key. What a reducer or a channel of another kind takes, it knows itself."""
-    if type(schema.channels[key]) is not LastValue:
-        return True
-    return fits(schema.hints[key], value.value if isinstance(value, Overwrite) else value)
+def key_check(hint: Any, channel: Channel) -> Check | None:
+    """The check of what may be written to a key; None if every value passes.
+
+    A plain key is checked by its annotation, in depth; None always passes, as many use it for "not yet". What a reducer
+    takes may be of another type than what it holds, so that only the annotation of its second parameter counts. What a
+    channel of another kind takes, only the channel knows.
+    """
+    if type(channel) is LastValue:
+        check = compiled(hint)
+        if check is None:
+            return None
+        plain = check
+        return lambda value: None if value is None else _guarded(plain, written(value))
+    if isinstance(channel, BinaryOperatorAggregate):
+        check = compiled(_taken_by(channel.op))
+    elif isinstance(channel, DeltaChannel):  # its reducer takes a list of updates
+        arguments = get_args(_taken_by(channel.reducer))
+        check = compiled(arguments[0]) if len(arguments) == 1 else None
+    else:
+        check = None
+    if check is None:
+        return None
+    taken = check
+    return lambda value: None if value is None or inside_of(value) is not MISSING else _guarded(taken, value)
+
+
+def _taken_by(reducer: Callable[..., Any]) -> Any:
+    """The annotation of a reducer's second parameter; `Any` if it has none."""
+    try:
+        second = list(inspect.signature(reducer).parameters)[1]
+    except (TypeError, ValueError, IndexError):  # a builtin without a signature, or `*arguments`
+        return Any
+    return hints_of(reducer).get(second, Any)
+
+
+def _guarded(check: Check, value: Any) -> Mismatch | None:
+    try:
+        return check(value)
+    except RecursionError:  # it holds itself, or is nested deeper than what can be stored, which says so
+        return None
+
+
+def _as_they_are(values: dict[str, Any]) -> dict[str, Any]:
+    return values
+
+
+def values_reader(schema: Schema) -> Callable[[dict[str, Any]], dict[str, Any] | Mismatch]:
+    """What checks values for keys of a schema, compiled once. Returns the values, or where they do not fit.
+
+    They are the same values, and never converted; except of a pydantic model, which returns its own for plain keys.
+    """
+    checks: dict[str, Check] = {}
+    for key, hint in schema.hints.items():
+        if not is_model(schema.type) or type(schema.channels[key]) is not LastValue:
+            check = key_check(hint, schema.channels[key])
+            if check is not None:
+                checks[key] = check
+    validated = _model_reader(schema) if is_model(schema.type) else _as_they_are
+
+    def read(values: dict[str, Any]) -> dict[str, Any] | Mismatch:
+        for key, value in values.items():
+            check = checks.get(key)
+            if check is not None and (wrong := check(value)) is not None:
+                return wrong.inside(key)
+        return validated(values)
+
+    return read
+
+
+def _model_reader(schema: Schema) -> Callable[[dict[str, Any]], dict[str, Any] | Mismatch]:
+    """What validates values for some fields of a pydantic model, which need not be all that it requires: the thread may
+    have the others."""
+    model, shape = schema.type, schema.shape
+    assert shape is not None  # of a model it makes the model
+    plain = {name for name, channel in schema.channels.items() if type(channel) is LastValue}
+
+    def is_no_problem(problem: Mapping[str, Any]) -> bool:
+        place = problem["loc"]
+        return bool(place) and (place[0] not in plain or (problem["type"] == "missing" and len(place) == 1))
+
+    def read(values: dict[str, Any]) -> dict[str, Any] | Mismatch:
+        given = {name: written(value) if name in plain else value for name, value in values.items()}
+        try:
+            made = shape(given)
+        except ValueError as error:  # pydantic's ValidationError is one
+            wrong = mismatch_of(error, leaving_out=is_no_problem)
+            if wrong is not None:
+                return wrong
+            return {name: _one_field(model, name, value) if name in plain else value for name, value in given.items()}
+        counted = plain & ({*given} | made.model_fields_set)
+        return {**given, **{name: getattr(made, name) for name in schema.hints if name in counted}}
+
+    return read
+
+
+def _one_field(model: Any, name: str, value: Any) -> Any:
+    """A field's value as the model makes it; as it is where the model's own validators need the other fields."""
+    blank = model.model_construct()
+    try:
+        model.__pydantic_validator__.validate_assignment(blank, name, own(value))
+    except Exception:  # a validator of the whole model's, which may raise anything; or the model is frozen
+        return value
+    return getattr(blank, name)
+
+
+def update_checker(schemas: Sequence[Schema], channels: Mapping[str, Channel]) -> Callable[[list[Write]], list[Write]]:
+    """What checks the writes of an update by hand (`Program.check_update`).
+
+    Args:
+        schemas: of the graph; the first that has a key says what it takes.
+        channels: of the graph.
+    """
+    state = schemas[0]
+    mine = values_reader(state) if is_model(state.type) else None
+    hints: dict[str, Any] = {}
+    for schema in schemas:
+        hints = {**schema.hints, **hints}
+    others = {key: hint for key, hint in hints.items() if mine is None or key not in state.hints}
+    checks = {key: check for key, hint in others.items() if (check := key_check(hint, channels[key])) is not None}
+
+    def check_update(writes: list[Write]) -> list[Write]:
+        for name, value in writes:
+            check = checks.get(name)
+            if check is not None and (wrong := check(value)) is not None:
+                raise _refused(wrong.inside(name))
+        given = {name: value for name, value in writes if name in state.hints}
+        if mine is None or not given:
+            return writes
+        made = mine(given)
+        if isinstance(made, Mismatch):
+            raise _refused(made)
+        return [(name, made[name] if value is given.get(name) else value) for name, value in writes]
+
+    return check_update
+
+
+def _refused(wrong: Mismatch) -> InvalidUpdateError:
+    path = path_of(wrong.path)
+    channel = str(wrong.path[0]) if wrong.path else None
+    return InvalidUpdateError(f"the update of {path!r} {wrong.reason}: nothing was stored", channel=channel, path=path)
 
 
 def start_writes(schema: Schema) -> Callable[[Any], list[Write]]:
@@ -370,6 +523,24 @@ def coercion(schema: Schema) -> Callable[[Any], Any] | None:
             return state
 
     return coerce
+
+
+def completion(schema: Schema) -> Callable[[Any], Any] | None:
+    """Makes what `aget_state` shows of a pydantic state: a mapping with the model's defaults and types.
+
+    A state that the model refuses is shown as it is. None for states of other kinds.
+    """
+    coerce = coercion(schema) if is_model(schema.type) else None
+    if coerce is None:
+        return None
+
+    def complete(state: Any) -> Any:
+        made = coerce(state)
+        if made is state:
+            return state
+        return {**state, **{name: getattr(made, name) for name in schema.keys}}
+
+    return complete
 
 
 def _shape(kind: Any) -> Callable[[dict[str, Any]], Any] | None:

@@ -321,7 +321,8 @@ async def test_sends_as_the_first_input(saver: BaseCheckpointSaver) -> None:
         (Command(update={"unknown": 1}, goto="a"), InvalidUpdateError),
         (Command(update=7, goto="a"), InvalidUpdateError),
         (Command(update=[("note", "x"), ("note", "y")], goto="a"), InvalidUpdateError),
-        (Command(update={"note": object()}, goto="a"), UnstorableValueError),
+        (Command(update={"note": object()}, goto="a"), InvalidUpdateError),
+        (Command(update={"log": [object()]}, goto="a"), UnstorableValueError),
         (Command(graph="other", goto="a"), InvalidInputError),
     ],
 )

@@ -928,6 +928,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/face/test_isolation_of_runs.py::test_a_router_reaches_nobody",),
     ),
     Fault(
+        "unchecked-updates",
+        "Issue 16: an update by hand that does not fit its annotation is stored",
+        "pregel_async/editing.py",
+        "Editor._writes",
+        "self._program.check_update(node.writes(values))",
+        "node.writes(values)",
+        ("tests/face/test_value_checks.py::test_bad_input_is_refused_at_every_entry",),
+    ),
+    Fault(
         "changed-classes-are-damage",
         "P15: an object that its changed class does not take is reported as damage, with the advice to restore a backup",
         "checkpoint_savers/codec/registered.py",

@@ -137,6 +137,7 @@ async def test_an_update_of_an_open_superstep(saver: BaseCheckpointSaver) -> Non
     old = graph(Old, saver)
     await old.ainvoke({"log": []}, "t")
     await old.ainvoke(Command(update={"name": "ann"}), "t")
+    await old.ainvoke(Command(update={"log": ["x"]}), "t")
     with pytest.warns(UnknownStoredKeyWarning):
         new = graph(New, saver)
         await new.ainvoke(Command(resume="second"), "t")

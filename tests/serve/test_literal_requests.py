@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from browser import Browser, browsing
+from pydantic import BaseModel
 from served import asking, chain, logs
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -134,6 +135,21 @@ async def test_brackets_in_texts_are_no_nesting() -> None:
 
 
 # ---- threads ---------------------------------------------------------------------------------------------------------
+
+
+class Order(BaseModel):
+    amount: int
+
+
+async def test_an_input_that_a_model_refuses() -> None:
+    """An input that the graph's pydantic state refuses is a 422 that names the path, and no run that fails."""
+    saver = InMemorySaver()
+    made: Any = StateGraph(Order).add_node("n", lambda state: None).add_edge("__start__", "n")
+    async with browsing(graph_endpoint(made.compile(saver), allow_any_thread=True)) as browser:
+        asks = {"config": {"configurable": {"thread_id": "t"}}}
+        await refused(browser, 422, "input 'amount'", json={"input": {"amount": "many"}, **asks})
+        await refused(browser, 422, "'amount'", json={"command": {"update": {"amount": "x"}, "goto": "n"}, **asks})
+    assert await saver.scan(None, None) == ()
 
 
 @pytest.mark.parametrize("named", [{"a": 1}, ["a"], [], {}, True, False, 1.5, 0.0, ""])
