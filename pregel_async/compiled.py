@@ -69,12 +69,9 @@ class Graph(Runs[InputT, OutputT]):
 
     Made by `StateGraph.compile()` or `Pregel(...)`.
 
-    Attributes:
-        name: for messages and drawings.
-        checkpointer: where threads are stored; None runs without. Of a graph that a node runs: None stores its state
-            with the graph around it, for one call of it; True keeps the state from call to call; False stores nothing.
-        store: what nodes get as `store`.
-        stream_mode: what `astream` shows when a call does not say.
+    Attributes may be set, and hold for runs that begin later: `checkpointer`, `store`, `cache`, `name`, `debug`,
+    `step_timeout`, `retry_policy`, `cache_policy`, `interrupt_before_nodes`, `interrupt_after_nodes`, `stream_mode`,
+    `stream_channels` and `config`; see `GraphAttributes`. Setting any other is an `UnsettableAttributeError`.
     """
 
     # ---- what it is made of --------------------------------------------------------------------------------------

@@ -101,6 +101,7 @@ __all__ = [
     "UnknownStoredKeyWarning",
     "UnknownTypeError",
     "UnreachableNodeWarning",
+    "UnsettableAttributeError",
     "UnstorableValueError",
     "UnsupportedFormatError",
     "UntrackedValueLostError",
@@ -193,6 +194,25 @@ class GraphValidationError(PregelError, ValueError):
 
 class InvalidCheckpointerError(GraphValidationError, TypeError):
     """What was given as a checkpointer is no saver."""
+
+
+class UnsettableAttributeError(PregelError, AttributeError):
+    """An attribute was set on a compiled graph that it does not have, or that cannot be set. Nothing was changed.
+
+    Attributes:
+        graph: the graph's name.
+        name: the attribute.
+        nearest: the attribute that may have been meant.
+    """
+
+    def __init__(self, graph: str, name: str, nearest: str) -> None:
+        super().__init__(
+            f"attribute {name!r} of the compiled graph {graph!r} cannot be set: the nearest that can is {nearest!r}. "
+            "Keep values of your own elsewhere, or give them to nodes as context"
+        )
+        self.graph = graph
+        self.name = name
+        self.nearest = nearest
 
 
 # ---- calling -----------------------------------------------------------------------------------------------------

@@ -213,19 +213,24 @@ class NodeBuilder:
         )
 
 
+def own_policies(name: str, node: PregelNode) -> NodePolicies:
+    """What a node says itself of failures, time and repetition."""
+    return node_policies(
+        f"node {name!r}",
+        retry_policy=node.retry_policy,
+        timeout=node.timeout,
+        cache_policy=node.cache_policy,
+        on_timeout=node.on_timeout,
+    )
+
+
 def compile_node(name: str, node: PregelNode, *, blocking: bool, defaults: NodePolicies) -> Node:
     """A public node as the algorithm takes it."""
     what = f"node {name!r}"
     if node.abandon_on_cancel:
         check_abandonable(node.bound, what)
     check_on_timeout(node.bound, node.on_timeout, what)
-    policies = node_policies(
-        what,
-        retry_policy=node.retry_policy,
-        timeout=node.timeout,
-        cache_policy=node.cache_policy,
-        on_timeout=node.on_timeout,
-    ).over(defaults)
+    policies = own_policies(name, node).over(defaults)
     flavour = policies.flavour(node.bound, blocking=blocking or node.abandon_on_cancel)
     injects = injections_of(node.bound, after=1)
     policies.check(node.bound, flavour, what, injects=injects, abandons=node.abandon_on_cancel)

@@ -18,7 +18,7 @@ from .channels import BaseChannel, LastValue
 from .compiled import Graph
 from .drawing import Drawing, Edge, drawing
 from .errors import GraphValidationError, InvalidInputError, InvalidUpdateError
-from .node import NodeBuilder, PregelNode, compile_node
+from .node import NodeBuilder, PregelNode, compile_node, own_policies
 from .node_policies import RetryPolicies, Timeout, node_policies, seconds_of
 from .policies import Budget, CachePolicy, OnFailure, OnTimeout
 from .types import END, RESERVED, START, All, ChangedQuestions, Command, Names, StreamMode
@@ -128,6 +128,8 @@ class Pregel(Graph[Any, Any]):
             retention=retention,
             observer=observer,
             changed_questions=changed_questions,
+            defaults=defaults,
+            own_policies={key: own_policies(key, node) for key, node in built.items()},
         )
         self._nodes = built
 

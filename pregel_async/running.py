@@ -7,7 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast, overload
 
 import anyio
@@ -30,8 +30,7 @@ from ._runtime.observer import Observer
 from ._runtime.part import Cursor, Part, shape_of
 from ._runtime.pipe import CAPACITY, ChunkList, Pipe
 from ._runtime.port import Ended
-from ._runtime.rejoin import Live, rejoin
-from ._runtime.results import Results
+from ._runtime.rejoin import rejoin
 from ._runtime.run import run, run_nested
 from ._runtime.settings import Audience, Settings
 from ._runtime.stream import GraphStream
@@ -49,6 +48,7 @@ from .asking import (
     names_of_modes,
     policies_of,
 )
+from .attributes import GraphAttributes
 from .config import (
     check_budgets,
     check_changed_questions,
@@ -62,13 +62,12 @@ from .config import (
 from .errors import (
     ConfigError,
     GraphValidationError,
-    InvalidCheckpointerError,
     OutsideRunError,
 )
-from .node_policies import seconds_of
+from .node_policies import NodePolicies, seconds_of
 from .parts import GraphOutput, StreamPart
 from .policies import Budget, OnFailure
-from .stored_types import codec_of, with_hints, with_runtime_types
+from .stored_types import with_hints
 from .sync import SyncFace
 from .types import (
     INTERRUPT,
@@ -93,7 +92,7 @@ InputT = TypeVar("InputT", contravariant=True)
 OutputT = TypeVar("OutputT", covariant=True)
 
 
-class Runs(SyncFace[InputT, OutputT]):
+class Runs(GraphAttributes, SyncFace[InputT, OutputT]):
     """A graph, as it is run. It holds no state of a run."""
 
     if TYPE_CHECKING:
@@ -128,30 +127,30 @@ class Runs(SyncFace[InputT, OutputT]):
         coerce_state: Callable[[Any], Any] | None = None,
         coerce_output: Callable[[Any], Any] | None = None,
         complete_state: Callable[[Any], Any] | None = None,
+        defaults: NodePolicies | None = None,
+        own_policies: Mapping[str, NodePolicies] | None = None,
     ) -> None:
-        self.name = program.name
-        self.checkpointer = _checked_saver(checkpointer)
-        self.store = _checked_store(store)
+        self._program = program
+        self._hints = hints
+        self._defaults = NodePolicies() if defaults is None else defaults
+        self._own_policies = {} if own_policies is None else own_policies
+        self.checkpointer = checkpointer
+        self.store = store
+        self.cache = cache
+        self.debug = debug
+        self.stream_mode = stream_mode
+        self._stream_channels = stream_channels
         self._on_failure: OnFailure = check_on_failure(program, on_failure, GraphValidationError)
         self._budgets = check_budgets(budgets, error=GraphValidationError)
         self._time_limit = seconds_of("time_limit", time_limit)
         self._retention = _checked_retention(retention)
         self._observers = check_observer(observer, GraphValidationError)
         self._changed_questions: ChangedQuestions = check_changed_questions(changed_questions)
-        self.stream_mode: StreamMode = stream_mode
-        self._debug = debug
-        self._program = program
-        self._hints = hints
-        self._codec = codec_of(self.checkpointer, hints)
-        self.cache = _checked_cache(cache)
-        self._results = None if cache is None else Results(cache, self._codec or with_runtime_types(Codec(), hints))
         self._inner_codec: tuple[Codec, Codec] | None = None
-        self._stream_channels = stream_channels
         self._read_context = read_context
         self._coerce_state = coerce_state
         self._coerce_output = coerce_output
         self._complete_state = complete_state
-        self._live = Live()
         self._known_events_codec: tuple[Codec, Codec] | None = None
         self._breakpoints = Breakpoints(
             self._named(interrupt_before, "interrupt_before"), self._named(interrupt_after, "interrupt_after")
@@ -168,9 +167,7 @@ class Runs(SyncFace[InputT, OutputT]):
     def with_checkpointer(self, checkpointer: BaseCheckpointSaver | bool | None) -> Self:
         """The same graph, storing its threads there; None stores nothing."""
         bound = copy.copy(self)
-        bound.checkpointer = _checked_saver(checkpointer)
-        bound._codec = codec_of(bound.checkpointer, self._hints)
-        bound._live = Live()
+        bound.checkpointer = checkpointer
         return bound
 
     @property
@@ -473,9 +470,8 @@ class Runs(SyncFace[InputT, OutputT]):
         begun: Callable[[Thread], Awaitable[bool]] | None,
     ) -> Coroutine[Any, Any, Ended]:
         settings, outer = call.settings, call.outer
-        audience = Audience(
-            shown=self._as_shown, feed=feed, codec=self.events_codec, overhears=_overhears(), begun=begun
-        )
+        codec = partial(self._events_codec, self._codec)  # as the run begins: another saver may be set while it runs
+        audience = Audience(shown=self._as_shown, feed=feed, codec=codec, overhears=_overhears(), begun=begun)
         if outer is not None:
             keeps = None if self.checkpointer is False else self.checkpointer is True
             return run_nested(
@@ -521,7 +517,7 @@ class Runs(SyncFace[InputT, OutputT]):
             after,
             saver,
             thread_id,
-            self.events_codec(),
+            self._events_codec(self._codec),
             self._live,
             resume,
             coerce=self._coercion_of,
@@ -550,7 +546,7 @@ class Runs(SyncFace[InputT, OutputT]):
             raise ConfigError("after= tells what is void in parts of their own: pass version='v2'")
         return Cursor.read(after)
 
-    @cached_property
+    @property
     def _as_shown(self) -> Shown:
         return Shown(channels=self._stream_channels, coerce=self._coerce_state, inside=self._keeps_inside)
 
@@ -559,13 +555,16 @@ class Runs(SyncFace[InputT, OutputT]):
 
     def events_codec(self) -> Codec:
         """The codec of this graph and of all graphs inside."""
-        assert self._codec is not None  # events are kept with a thread
+        return self._events_codec(self._codec)
+
+    def _events_codec(self, own: Codec | None) -> Codec:
+        assert own is not None  # events are kept with a thread
         known = self._known_events_codec
-        if known is None or known[0] is not self._codec:
-            codec = self._codec
+        if known is None or known[0] is not own:
+            codec = own
             for _, graph in self._subgraphs(None, True, ()):
                 codec = graph._codec_inside(codec)
-            known = self._known_events_codec = (self._codec, codec)
+            known = self._known_events_codec = (own, codec)
         return known[1]
 
     def _codec_inside(self, outer: Codec) -> Codec:
@@ -665,17 +664,6 @@ class Runs(SyncFace[InputT, OutputT]):
             bound.after if after is None else self._named(after, "interrupt_after"),
         )
 
-    def _named(self, names: All | Sequence[str], what: str) -> frozenset[str]:
-        shown = frozenset(name for name, node in self._program.nodes.items() if not node.hidden)
-        if names == "*":
-            return shown
-        if isinstance(names, str):
-            raise ConfigError(f'{what} is a list of nodes, or "*" for all, not {names!r}')
-        for name in names:
-            if name not in shown:
-                raise ConfigError(f"{what} names {name!r}, and graph {self.name!r} has no such node")
-        return frozenset(names)
-
     def _shown(self, keys: Names | None, default: str | tuple[str, ...]) -> str | tuple[str, ...]:
         if keys is None:
             return default
@@ -734,32 +722,3 @@ def _checked_retention(retention: object) -> Retention | None:
     if retention is None or isinstance(retention, Retention):
         return retention
     raise GraphValidationError(f"retention is a Retention(keep=..., max_age=..., max_bytes=...), not {retention!r}")
-
-
-def _checked_cache(cache: BaseCache | None) -> BaseCache | None:
-    if cache is None:
-        return None
-    from checkpoint_savers.caches.abc import BaseCache
-
-    if not isinstance(cache, BaseCache):
-        raise GraphValidationError(f"a cache is a BaseCache (InMemoryCache(), SqliteCache(path)), not {cache!r}")
-    return cache
-
-
-def _checked_store(store: BaseStore | None) -> BaseStore | None:
-    """What nodes get, as it is: a double in somebody's tests need be no `BaseStore`. A class is a mistake."""
-    given: object = store
-    if isinstance(given, type):
-        raise GraphValidationError(f"a store is a BaseStore, not a class: make one, {given.__name__}()")
-    return store
-
-
-def _checked_saver(checkpointer: BaseCheckpointSaver | bool | None) -> BaseCheckpointSaver | bool | None:
-    if checkpointer is not None and not isinstance(checkpointer, (BaseCheckpointSaver, bool)):
-        given = cast("object", checkpointer)
-        kind = f"class: make one, {given.__name__}()" if isinstance(given, type) else type(given).__name__
-        raise InvalidCheckpointerError(
-            f"a checkpointer is a BaseCheckpointSaver, not a {kind}. A saver that is an async context manager is "
-            "entered first: async with SqliteSaver.from_conn_string(path) as saver, or with open_sync(...) as saver"
-        )
-    return checkpointer

@@ -207,8 +207,9 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
             retention=self._retention,
             observer=self._observer,
             changed_questions=self._changed_questions,
+            defaults=self._policies,
         )
-        made.func = call
+        object.__setattr__(made, "func", call)  # it is not to be set
         return made
 
 

@@ -636,7 +636,13 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
 
 
 class CompiledStateGraph(Graph[InputT, OutputT], Generic[StateT, InputT, OutputT]):
-    """A compiled `StateGraph`. Its verbs are `Graph`'s."""
+    """A compiled `StateGraph`. Its verbs are `Graph`'s.
+
+    Attributes:
+        builder: what it was compiled of.
+    """
+
+    builder: StateGraph[Any, Any, Any]
 
     if not TYPE_CHECKING:
 
@@ -645,7 +651,7 @@ class CompiledStateGraph(Graph[InputT, OutputT], Generic[StateT, InputT, OutputT
 
     def __init__(self, builder: StateGraph[Any, Any, Any], drawn: Drawing, **settings: Any) -> None:
         super().__init__(**settings)
-        self.builder = builder
+        object.__setattr__(self, "builder", builder)  # it is not to be set: the graph is compiled
         self._drawn = drawn
 
     def input_from(self, state: Any) -> Any:

@@ -189,6 +189,8 @@ def compile_program(
         coerce_state=coercion(builder.state_schema),
         coerce_output=coercion(builder.output_schema),
         complete_state=completion(builder.state_schema),
+        defaults=builder.defaults,
+        own_policies={name: spec.policies for name, spec in builder.nodes.items()},
     )
 
 
