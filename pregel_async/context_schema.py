@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
+from collections import abc
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -17,15 +18,18 @@ def context_reader(schema: Any) -> Callable[[Any], Any]:
     """What turns a call's context into what nodes get.
 
     A mapping becomes an object of the schema's class (dataclass, msgspec.Struct, pydantic model), at any depth where
-    fields are annotated with such classes; a TypedDict's stays a dict. An instance of the class is passed as it is, and
-    so is None: a call may come without context. Values are compared with annotations as an input's are, laxly; a
-    pydantic model checks its own.
+    fields are annotated with such classes; a TypedDict's stays a dict. An instance of the class is passed as it is.
+    Values are compared with annotations laxly; a pydantic model checks its own.
+
+    None stands for a call without context: it becomes an object of the schema's defaults, a dict where the schema is
+    `dict`, and stays None where the schema takes None.
 
     Args:
         schema: a class with fields, or any other type; None takes every context as it is.
 
     Returns:
-        A function of the context. It raises `InvalidContextError` for one that does not fit.
+        A function of the context. It raises `InvalidContextError` for one that does not fit, and for None where a field
+        of the schema has no default.
 
     Raises:
         GraphValidationError: the schema is no type, or an annotation of it cannot be resolved.
@@ -39,9 +43,26 @@ def context_reader(schema: Any) -> Callable[[Any], Any]:
         fields_of(kind)  # what cannot be resolved is said when the graph is built
 
     def read(given: Any) -> Any:
-        return None if given is None else _read(kind, given, "")
+        return _defaults(kind) if given is None else _read(kind, given, "")
 
     return read
+
+
+def _defaults(kind: Any) -> Any:
+    """The context of a call that gives none."""
+    hint = aliased(value_of(kind))
+    while get_origin(hint) is Annotated:
+        hint = aliased(get_args(hint)[0])
+    if has_fields(hint):
+        try:
+            return _object(hint, {}, "")
+        except InvalidContextError as error:
+            raise InvalidContextError(f"no context was given, and {error}: pass context=", path=error.path) from error
+    if hint in (Any, object) or (get_origin(hint) in (Union, types.UnionType) and types.NoneType in get_args(hint)):
+        return None
+    if class_of(hint) in (dict, abc.Mapping):
+        return {}
+    raise InvalidContextError(f"no context was given, and the context schema is {named(kind)}: pass context=")
 
 
 def _as_it_is(given: Any) -> Any:

@@ -235,7 +235,8 @@ class Runs(GraphAttributes, SyncFace[InputT, OutputT]):
             input: what the input schema says; None goes on with what is stored of the thread; a `Command` answers
                 questions, or edits the state and says where to go on.
             config: settings, or a thread id.
-            context: what nodes get as `Runtime.context`, as the context schema says.
+            context: what nodes get as `Runtime.context`, as the context schema says. None takes that of the node that
+                calls the graph, if it has one, or the schema's defaults.
             interrupt_before, interrupt_after: nodes before or after which to stop, "*" for all, instead of those that
                 the graph was compiled with. Call with input None to go on.
             durability: "sync", the default, stores each superstep before the next starts; "async" while the next runs;
@@ -611,10 +612,11 @@ class Runs(GraphAttributes, SyncFace[InputT, OutputT]):
             stored=stored or (outer is not None and outer.around.thread is not None),
             around=None if hold is None else hold.durability,
         )
-        if context is not None:
-            context = context if self._read_context is None else self._read_context(context)
-        elif around is not None:
-            context = around.context
+        given_context = context
+        if context is None and around is not None:
+            context = around.context  # as the schema of the graph around has made it
+        if self._read_context is not None and (given_context is not None or context is None):
+            context = self._read_context(context)
         store = around.store if around is not None and self.store is None else self.store
         watching = around.around.observed if around is not None else None
         inherited_observers = () if watching is None else watching.observers.each

@@ -353,7 +353,7 @@ KINDS: list[Any] = [Context, StructContext, ModelContext]
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_context_becomes_its_schemas_object(kind: Any) -> None:
-    """1.19: a dict is coerced, defaults are filled in, an object is passed as it is, None stays None."""
+    """1.19: a dict is coerced, defaults are filled in, an object is passed as it is."""
 
     async def node(state: State, runtime: Runtime[Any]) -> State:
         seen.append(runtime.context)
@@ -366,9 +366,48 @@ async def test_a_context_becomes_its_schemas_object(kind: Any) -> None:
     for runs in (graph, flow):
         await runs.ainvoke({}, context={"user": "u"})
         await runs.ainvoke({}, context=given)
-        await runs.ainvoke({})
-    assert seen == [kind(user="u", limit=3), given, None] * 2
+        with pytest.raises(InvalidContextError, match=r"(?s)no context was given.*user"):
+            await runs.ainvoke({})
+    assert seen == [kind(user="u", limit=3), given] * 2
     assert seen[1] is given
+
+
+class Limits(pydantic.BaseModel):
+    limit: int = 3
+
+
+@dataclasses.dataclass
+class Asked:
+    limits: Limits = dataclasses.field(default_factory=Limits)
+
+
+@pytest.mark.parametrize(
+    ("kind", "made"),
+    [(Limits, Limits()), (Asked, Asked()), (DictContext, {}), (dict[str, Any], {}), (int | None, None), (Any, None)],
+)
+async def test_a_call_without_context_gets_the_schemas_defaults(kind: Any, made: Any) -> None:
+    """Issue 16: `context=None` builds the schema's defaults, anew for each call, in a graph inside too if the graph
+    around has none."""
+    seen: list[Any] = []
+
+    async def node(state: State, runtime: Runtime[Any]) -> None:
+        seen.append(runtime.context)
+
+    graph = StateGraph(State, kind).add_node(node).add_edge(START, "node").compile()
+    outer = StateGraph(State).add_node("inner", graph).add_edge(START, "inner").compile()
+    for runs in (graph, graph, outer):
+        await runs.ainvoke({})
+    assert seen == [made] * 3
+    assert made is None or seen[0] is not seen[1]
+
+
+@pytest.mark.parametrize("kind", [str, list[int], int | str])
+async def test_a_schema_without_defaults_needs_a_context(kind: Any, saver: BaseCheckpointSaver) -> None:
+    """Issue 16: a schema that has no default is an InvalidContextError, before anything is stored."""
+    graph = StateGraph(State, kind).add_node("n", lambda state: None).add_edge(START, "n").compile(saver)
+    with pytest.raises(InvalidContextError, match="no context was given"):
+        await graph.ainvoke({}, "t")
+    assert await saver.read("t") is None
 
 
 @pytest.mark.parametrize("kind", [*KINDS, DictContext])

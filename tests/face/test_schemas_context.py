@@ -56,10 +56,12 @@ def test_an_instance_is_passed_as_it_is(kind: Any) -> None:
     assert context_reader(kind)(given) is given
 
 
-@pytest.mark.parametrize("kind", [None, int, *KINDS])
-def test_none_stays_none(kind: Any) -> None:
-    """1.19: a call may come without context."""
-    assert context_reader(kind)(None) is None
+@pytest.mark.parametrize("kind", [int, *KINDS])
+def test_none_needs_a_default(kind: Any) -> None:
+    """Issue 16: a call without context is refused if a field of the schema has no default."""
+    with pytest.raises(InvalidContextError, match="no context was given"):
+        context_reader(kind)(None)
+    assert context_reader(None)(None) is None
 
 
 def test_without_a_schema_anything_goes() -> None:
