@@ -184,9 +184,7 @@ class GraphAttributes:
 
     @stream_channels.setter
     def stream_channels(self, names: Names | None) -> None:
-        if names is None:
-            self._stream_channels = self._program.shown
-            return
+        names = self._program.shown if names is None else names
         for name in (names,) if isinstance(names, str) else names:
             if name not in self._program.keys:
                 raise GraphValidationError(
@@ -194,6 +192,7 @@ class GraphAttributes:
                     f"{', '.join(sorted(self._program.keys))}"
                 )
         self._stream_channels = names if isinstance(names, str) else tuple(names)
+        self.__dict__.pop("_as_shown", None)  # it is made anew for the next run
 
     @property
     def config(self) -> RunnableConfig:

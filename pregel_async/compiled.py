@@ -113,6 +113,15 @@ class Graph(Runs[InputT, OutputT]):
             return state
         return {key: state[key] for key in inputs if key in state}
 
+    def output_from(self, state: Any) -> Any:
+        """The part of a thread's state, as `aget_state` shows it, that a call returns."""
+        shown, outputs = self._program.shown, self._program.outputs
+        if isinstance(shown, str) or not isinstance(state, dict):
+            return state
+        if isinstance(outputs, str):
+            return state.get(outputs)
+        return {key: state[key] for key in outputs if key in state}
+
     # ---- reading threads -----------------------------------------------------------------------------------------
 
     async def aget_state(self, config: Config, *, subgraphs: bool = False) -> StateSnapshot:
@@ -167,14 +176,14 @@ class Graph(Runs[InputT, OutputT]):
 
     def _reader_address(self, config: Config) -> tuple[tuple[str, str, Any], BaseCheckpointSaver, Codec]:
         """What a config addresses, and where it is stored."""
-        if not isinstance(self.checkpointer, BaseCheckpointSaver) or self._codec is None:
+        if not isinstance(self._checkpointer, BaseCheckpointSaver) or self._codec is None:
             raise ConfigError("the graph has no checkpointer, so nothing is stored: compile it with one")
         thread_id, ns, at = address_of(merge_configs(self._config, config))
         if thread_id is None:
             raise ConfigError(
                 "the config has no thread_id: pass {'configurable': {'thread_id': ...}}, or the thread's id"
             )
-        return (thread_id, ns, at), self.checkpointer, self._codec
+        return (thread_id, ns, at), self._checkpointer, self._codec
 
     def reader_with(self, saver: BaseCheckpointSaver, codec: Codec) -> StateReader:
         """What reads this graph's threads, with a codec that knows its types."""
@@ -262,13 +271,13 @@ class Graph(Runs[InputT, OutputT]):
                             f"nothing is stored in namespace {ns!r} of thread {thread_id!r} to update"
                         )
                     root = await Thread.open(hold, codec, self._program, metadata=metadata)
-                    store = self.store if graph.store is None else graph.store
+                    store = self._store if graph.store is None else graph.store
                     is_past = at is not None and at != hold.tips.get(ns)
                     await edit_inside(
                         thread, root, updates, run_id, merged, store=store, limit=settings.limit, is_past=is_past
                     )
                 else:
-                    await edit(thread, updates, run_id, merged, store=self.store, limit=settings.limit)
+                    await edit(thread, updates, run_id, merged, store=self._store, limit=settings.limit)
             return config_of(thread_id, ns, thread.tip, thread.parents)
 
         if not self._observers:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast, overload
 
 import anyio
@@ -353,7 +353,7 @@ class Runs(GraphAttributes, SyncFace[InputT, OutputT]):
         """
         if after is not None and stream_mode is None:
             raise ConfigError("after= comes back to what was asked for: say stream_mode= as it was said then")
-        modes = self.stream_mode if stream_mode is None else stream_mode
+        modes = self._stream_mode if stream_mode is None else stream_mode
         names = names_of_modes(modes)
         check_version(version)
         pipe = Pipe(check_capacity(capacity), policies_of(overflow, names))
@@ -474,7 +474,7 @@ class Runs(GraphAttributes, SyncFace[InputT, OutputT]):
         codec = partial(self._events_codec, self._codec)  # as the run begins: another saver may be set while it runs
         audience = Audience(shown=self._as_shown, feed=feed, codec=codec, overhears=_overhears(), begun=begun)
         if outer is not None:
-            keeps = None if self.checkpointer is False else self.checkpointer is True
+            keeps = None if self._checkpointer is False else self._checkpointer is True
             return run_nested(
                 self._program, given, settings, outer, call.number, self._codec_inside, audience, keeps=keeps
             )
@@ -502,10 +502,10 @@ class Runs(GraphAttributes, SyncFace[InputT, OutputT]):
 
     @property
     def _saver(self) -> BaseCheckpointSaver | None:
-        return self.checkpointer if isinstance(self.checkpointer, BaseCheckpointSaver) else None
+        return self._checkpointer if isinstance(self._checkpointer, BaseCheckpointSaver) else None
 
     async def _rejoin(self, call: _Call, feed: Feed, after: Cursor, pipe: Pipe) -> None:
-        saver, thread_id = self.checkpointer, call.settings.thread_id
+        saver, thread_id = self._checkpointer, call.settings.thread_id
         assert isinstance(saver, BaseCheckpointSaver) and thread_id is not None  # checked when it was called
         eager = _Call(structs.replace(call.settings, on_conflict="reject"), None, 0)
 
@@ -534,7 +534,7 @@ class Runs(GraphAttributes, SyncFace[InputT, OutputT]):
         return None if graph is None else graph._coerce_state
 
     def _check_keeps(self) -> None:
-        if not isinstance(self.checkpointer, BaseCheckpointSaver):
+        if not isinstance(self._checkpointer, BaseCheckpointSaver):
             raise ConfigError(
                 "keep_events=True keeps events with a thread, and the graph has no checkpointer of its own"
             )
@@ -547,7 +547,7 @@ class Runs(GraphAttributes, SyncFace[InputT, OutputT]):
             raise ConfigError("after= tells what is void in parts of their own: pass version='v2'")
         return Cursor.read(after)
 
-    @property
+    @cached_property
     def _as_shown(self) -> Shown:
         return Shown(channels=self._stream_channels, coerce=self._coerce_state, inside=self._keeps_inside)
 
@@ -594,18 +594,18 @@ class Runs(GraphAttributes, SyncFace[InputT, OutputT]):
         mine = merge_configs(self._config, config)
         outer = around = CURRENT.get()
         if outer is not None:
-            own_saver = isinstance(self.checkpointer, BaseCheckpointSaver) and outer.around.session.hold is None
+            own_saver = isinstance(self._checkpointer, BaseCheckpointSaver) and outer.around.session.hold is None
             if own_saver or all(is_elsewhere(mine, here) for here in outer.configs()):
                 inherited = outer.around.config if own_saver else None
                 mine, outer, around = merge_configs(inherited, mine), None, outer if own_saver else None
             else:
                 mine = merge_configs(outer.around.config, without_address(mine))
-        if outer is None and self.checkpointer is True:
+        if outer is None and self._checkpointer is True:
             raise ConfigError(
                 f"graph {self.name!r} is compiled with checkpointer=True, which is for a graph that a node runs: it "
                 "keeps its state with the graph around it. Give it a saver to run it by itself"
             )
-        stored = isinstance(self.checkpointer, BaseCheckpointSaver) if outer is None else False
+        stored = isinstance(self._checkpointer, BaseCheckpointSaver) if outer is None else False
         hold = None if outer is None else outer.around.session.hold
         durable = check_durability(
             durability,
@@ -617,7 +617,7 @@ class Runs(GraphAttributes, SyncFace[InputT, OutputT]):
             context = around.context  # as the schema of the graph around has made it
         if self._read_context is not None and (given_context is not None or context is None):
             context = self._read_context(context)
-        store = around.store if around is not None and self.store is None else self.store
+        store = around.store if around is not None and self._store is None else self._store
         watching = around.around.observed if around is not None else None
         inherited_observers = () if watching is None else watching.observers.each
         settings = settings_of(
@@ -653,8 +653,8 @@ class Runs(GraphAttributes, SyncFace[InputT, OutputT]):
                     "for whatever it starts"
                 )
             nodes = list(self._program.nodes)  # a graph that was given no name is known by them
-            kept = self.checkpointer is True
-            number = outer.number("run", self.name, nodes, given, who=self._program, ordered=kept)
+            kept = self._checkpointer is True
+            number = outer.number("run", self._program.name, nodes, given, who=self._program, ordered=kept)
         return _Call(settings, outer, number)
 
     def _stops(self, before: All | Sequence[str] | None, after: All | Sequence[str] | None) -> Breakpoints:

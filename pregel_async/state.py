@@ -213,8 +213,10 @@ class StateReader:
         failed = entries.get(SUPERSTEP)
         tasks = _sends_first([told for _, told, _ in planned])
         values = board.show(program.shown)
+        if self._complete is not None and not any(task.node.hidden for task, _, _ in planned):  # else it is only begun
+            values = self._complete(values)
         view = StateView(
-            values=values if self._complete is None else self._complete(values),
+            values=values,
             next=superstep.names_of([task for task, _, finished in planned if closed or not finished]),
             created_at=timestamp(state.ts),
             tasks=tasks,

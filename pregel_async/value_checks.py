@@ -351,7 +351,10 @@ def _of_class(kind: Any) -> Check:
 
 
 def _wrong(value: Any, hint: Any) -> Mismatch:
-    found = "None" if value is None else f"of type {type(value).__name__}"
+    kind = type(value)
+    if kind.__module__.startswith("pregel_async._core"):  # what a node is given in the place of a list or dict
+        kind = kind.__base__ or kind
+    found = "None" if value is None else f"of type {kind.__name__}"
     return Mismatch((), f"is {found}, and its annotation says {named(hint)}")
 
 
@@ -366,6 +369,12 @@ def _plain_items(value: Any) -> Sequence[Any]:
 
 def _is_none(value: Any) -> Mismatch | None:
     return None if value is None else _wrong(value, None)
+
+
+def plain_type(hint: Any) -> type | None:
+    """The one type whose values certainly fit an annotation, to be compared before anything is called; None if there is
+    no such type."""
+    return hint if isinstance(hint, type) and hint in _PLAIN else None
 
 
 _UNSET = object()

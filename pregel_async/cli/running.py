@@ -101,7 +101,7 @@ class _Run:
                 before = await graph.aget_state(self._config)
                 given = self._begin(before)
                 if given is None and (not before.next or _only_asks(before)):
-                    self.output = before.values
+                    self.output = graph.output_from(before.values)
                     return 0
                 return await self._go(graph, given, before)
         except UsageError:
@@ -189,7 +189,7 @@ class _Run:
             self._tell_questions(after)
         elif after.next:
             _tell(f"to go on: {self._again}")
-        self.output = after.values
+        self.output = graph.output_from(after.values)
         return 0
 
     async def _stream(self, graph: AnyGraph, given: Any, progress: Progress, view: View) -> None:

@@ -29,7 +29,7 @@ from ..channels.overwrite import inside_of, written
 from ..errors import EmptyChannelError, GraphValidationError, InvalidInputError, InvalidUpdateError
 from ..managed import ManagedValue, Progress
 from ..types import Overwrite
-from ..value_checks import Check, Mismatch, compiled, mismatch_of, path_of
+from ..value_checks import Check, Mismatch, compiled, mismatch_of, path_of, plain_type
 
 Channel = BaseChannel[Any, Any, Any]
 Managed: TypeAlias = type[ManagedValue[Any]]
@@ -215,7 +215,7 @@ def input_reader(
     """
     if schema.root:
         return _root_reader(schema, channel, validate=validate)
-    hints = schema.hints
+    hints, modelled = schema.hints, is_model(schema.type)
     values_of = values_reader(schema) if validate else _as_they_are
 
     def read(given: Any) -> list[Write]:
@@ -239,7 +239,7 @@ def input_reader(
                     f"{', '.join(schema.keys)}. compile(unknown_keys='ignore') drops such keys."
                 )
             kept[key] = value
-        if not isinstance(given, Mapping) and is_model(schema.type):
+        if modelled and not isinstance(given, Mapping):
             return [(channel, kept)]  # an instance, which the model has checked
         found = values_of(kept)
         if isinstance(found, Mismatch):
@@ -318,20 +318,22 @@ def values_reader(schema: Schema) -> Callable[[dict[str, Any]], dict[str, Any] |
 
     They are the same values, and never converted; except of a pydantic model, which returns its own for plain keys.
     """
-    checks: dict[str, Check] = {}
+    checks: dict[str, tuple[type | None, Check] | None] = {}
     for key, hint in schema.hints.items():
-        if not is_model(schema.type) or type(schema.channels[key]) is not LastValue:
-            check = key_check(hint, schema.channels[key])
-            if check is not None:
-                checks[key] = check
-    validated = _model_reader(schema) if is_model(schema.type) else _as_they_are
+        plain = type(schema.channels[key]) is LastValue
+        check = None if plain and is_model(schema.type) else key_check(hint, schema.channels[key])
+        checks[key] = None if check is None else (plain_type(hint) if plain else None, check)
+    validated = _model_reader(schema) if is_model(schema.type) else None
 
     def read(values: dict[str, Any]) -> dict[str, Any] | Mismatch:
         for key, value in values.items():
-            check = checks.get(key)
-            if check is not None and (wrong := check(value)) is not None:
+            known = checks[key]
+            if known is None:
+                continue
+            kind, check = known
+            if type(value) is not kind and (wrong := check(value)) is not None:
                 return wrong.inside(key)
-        return validated(values)
+        return values if validated is None else validated(values)
 
     return read
 

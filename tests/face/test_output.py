@@ -191,3 +191,17 @@ async def test_an_entrypoint_that_pauses_returns_no_result(saver: BaseCheckpoint
     assert (await answer.ainvoke(None, "t", version="v2")).value is None
     assert (await answer.aget_state("t")).values == {"answer": "one"}
     assert await answer.ainvoke(Command(resume="2"), "t") == {"answer": "2"}
+
+
+def test_the_part_of_a_state_that_a_call_returns() -> None:
+    """Issue 16: what the command line prints at the end of a run is limited as the result of a call is."""
+    low = Pregel(
+        nodes={"n": NodeBuilder().subscribe_only("in_").do(int).write_to("out")},
+        channels={"in_": EphemeralValue(int), "out": LastValue(int)},
+        input_channels="in_",
+        output_channels="out",
+    )
+    assert [low.output_from(state) for state in ({"in_": 1, "out": 2}, {"in_": 1})] == [2, None]
+    assert answering().output_from(WHOLE) == {"answer": "d!"}
+    root: Any = StateGraph(dict).add_node("n", lambda state: state).add_edge(START, "n").compile()
+    assert root.output_from({"a": 1}) == {"a": 1}

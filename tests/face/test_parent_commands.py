@@ -346,7 +346,7 @@ async def test_through_a_workflow(saver: BaseCheckpointSaver, switches: Switches
     sub = chain(("cmd", switches.node("cmd", up("there", "flow", log=["up"])))).compile()
 
     @entrypoint(name="workflow")
-    async def flow(n: int) -> Any:
+    async def flow(state: dict[str, Any]) -> Any:
         return await sub.ainvoke({})
 
     graph = chain(("flow", flow)).add_node("there", switches.node("there")).compile(saver)

@@ -275,7 +275,7 @@ def test_an_overwrite_in_the_input() -> None:
     assert reader(Plain)(given) == [("__start__", given)]
     with pytest.raises(InvalidInputError, match="'n'"):
         reader(Plain)({"n": Overwrite("one")})
-    with pytest.raises(InvalidInputError, match="'n' is a dict"):
+    with pytest.raises(InvalidInputError, match="'n' is of type dict"):
         reader(Plain)({"n": {"__overwrite__": 1}})
 
 
