@@ -471,7 +471,9 @@ class Runs(GraphAttributes, SyncFace[InputT, OutputT]):
         begun: Callable[[Thread], Awaitable[bool]] | None,
     ) -> Coroutine[Any, Any, Ended]:
         settings, outer = call.settings, call.outer
-        codec = partial(self._events_codec, self._codec)  # as the run begins: another saver may be set while it runs
+        codec = self.events_codec
+        if feed is not None and feed.keeps:  # as the run begins: another saver may be set while it runs
+            codec = partial(self._events_codec, self._codec)
         audience = Audience(shown=self._as_shown, feed=feed, codec=codec, overhears=_overhears(), begun=begun)
         if outer is not None:
             keeps = None if self._checkpointer is False else self._checkpointer is True
