@@ -9,10 +9,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from msgspec import structs
 
+from checkpoint_savers import ports
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
 
@@ -28,10 +29,6 @@ from .policies import CachePolicy, RetryPolicy
 from .stored_types import codec_of, with_runtime_types
 from .types import All, Config, Names, RunnableConfig, StreamMode
 
-if TYPE_CHECKING:
-    from checkpoint_savers.caches.abc import BaseCache
-    from checkpoint_savers.stores.abc import BaseStore
-
 
 class GraphAttributes:
     """What may be set on a compiled graph. An existing method may be replaced too, as mocks do."""
@@ -45,8 +42,8 @@ class GraphAttributes:
     _checkpointer: BaseCheckpointSaver | bool | None
     _codec: Codec | None
     _live: Live
-    _store: BaseStore | None
-    _cache: BaseCache | None = None
+    _store: ports.BaseStore | None
+    _cache: ports.BaseCache | None = None
     _results: Results | None
     _debug: bool
     _breakpoints: Breakpoints
@@ -89,21 +86,21 @@ class GraphAttributes:
         self.cache = self._cache  # what it keeps is encoded with the saver's codec
 
     @property
-    def store(self) -> BaseStore | None:
+    def store(self) -> ports.BaseStore | None:
         """What nodes get as `store`."""
         return self._store
 
     @store.setter
-    def store(self, store: BaseStore | None) -> None:
+    def store(self, store: ports.BaseStore | None) -> None:
         self._store = checked_store(store)
 
     @property
-    def cache(self) -> BaseCache | None:
+    def cache(self) -> ports.BaseCache | None:
         """Where results of nodes are kept that have a cache policy."""
         return self._cache
 
     @cache.setter
-    def cache(self, cache: BaseCache | None) -> None:
+    def cache(self, cache: ports.BaseCache | None) -> None:
         self._cache = checked_cache(cache)
         codec = self._codec or with_runtime_types(Codec(), self._hints)
         self._results = None if cache is None else Results(cache, codec)
@@ -239,7 +236,7 @@ def _nearest(kind: type, name: str) -> str:
     return (close or difflib.get_close_matches(name, settable, n=1, cutoff=0.0))[0]
 
 
-def checked_cache(cache: BaseCache | None) -> BaseCache | None:
+def checked_cache(cache: ports.BaseCache | None) -> ports.BaseCache | None:
     if cache is None:
         return None
     from checkpoint_savers.caches.abc import BaseCache
@@ -249,7 +246,7 @@ def checked_cache(cache: BaseCache | None) -> BaseCache | None:
     return cache
 
 
-def checked_store(store: BaseStore | None) -> BaseStore | None:
+def checked_store(store: ports.BaseStore | None) -> ports.BaseStore | None:
     """What nodes get, as it is: a test double need be no `BaseStore`. A class is a mistake."""
     given: object = store
     if isinstance(given, type):

@@ -142,9 +142,9 @@ async def test_own_policies_win_over_those_that_are_set() -> None:
     flow = entrypoint(blocking=False, retry_policy=once)(fails)
     for made, given, attempts in [(state, {}, 1), (low, 1, 3), (flow, 1, 3)]:
         tries.clear()
-        made.retry_policy = thrice  # type: ignore[attr-defined]
+        made.retry_policy = thrice
         with pytest.raises(ConnectionError):
-            await made.ainvoke(given)  # type: ignore[attr-defined]
+            await made.ainvoke(given)
         assert len(tries) == attempts
 
 
