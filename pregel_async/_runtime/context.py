@@ -208,7 +208,7 @@ class Session:
         self.loop_thread = threading.get_ident()
         self.loop = loop()
         self.watch = WATCH.get()
-        self.warned: frozenset[str] = frozenset()
+        self.warned: set[str] | None = None
 
     def answered(self, task: TaskId) -> bool:
         """Return True if a question was answered that the task has asked, or something that it called.
@@ -363,7 +363,7 @@ class Running:
         self._counts: dict[str, int] = {}
         self._beside: dict[bytes, tuple[object, int]] = {}
         self._added: dict[str, itertools.count[int]] = {}
-        self._names: frozenset[str] = frozenset()  # given to calls
+        self._names: set[str] | None = None  # given to calls; made for the first, as most runs have none
         self.replay_error: CallsChangedError | QuestionChangedError | None = None
         self.worker = 0
         self.held_back = False
@@ -599,8 +599,9 @@ class Running:
         if self.around.changed_questions == "error":
             raise self.refuse(error)
         node = self.task.node.name
+        session.warned = session.warned or set()
         if node not in session.warned:
-            session.warned |= {node}
+            session.warned.add(node)
             warnings.warn(
                 QuestionChangedWarning(
                     f"node {node!r} of graph {self.around.program.name!r} got the answer to a question that it asks "
@@ -685,13 +686,15 @@ class Running:
             InvalidUpdateError: the attempt has made a call of this name before.
         """
         name = f"{task}\0{key}"
+        if self._names is None:
+            self._names = set()
         if name in self._names:
             raise InvalidUpdateError(
                 f"node {self.task.node.name!r} makes two calls of task {task!r} with the name {key!r}: give each call "
                 "of a node a name of its own",
                 node=self.task.node.name,
             )
-        self._names |= {name}
+        self._names.add(name)
         return NAMED + int.from_bytes(blake2b(name.encode("utf-8", "surrogatepass"), digest_size=6).digest())
 
     def number_instead(self, number: int, digest: bytes) -> int:

@@ -115,7 +115,7 @@ class Thread:
         self._made_in: str | None = None  # the thread that the open superstep was copied from
         self._first_codec = codec
         self._digests: CallDigests | None = None  # made for the first call
-        self._recorded_names: frozenset[str] = frozenset()  # of the tasks that something is or was recorded of
+        self._recorded_names: set[str] | None = None  # of the tasks that something is or was recorded of
         self._branches = False  # a resume starts a branch here
         self._records: dict[TaskId, TaskEntry] = {}  # of the open superstep, as they are or will be stored
         self._task = task
@@ -318,7 +318,7 @@ class Thread:
         self._records = {record.task_id: self._fitting(record) for record in kept}
         for record in self._records.values():
             self.hold.askers.update(record.askers)
-        self._recorded_names = frozenset([entry.name for entry in self._records.values()])
+        self._recorded_names = {entry.name for entry in self._records.values()} if self._records else None
         self.counter.loaded()
         amended = self._records.get(AMENDED)
         if amended is not None:
@@ -426,8 +426,8 @@ class Thread:
         if entry is not None:
             return entry.name if is_changed(entry.call, task.digest) else None
         # An id is made of the task's name, too: another task's record has the id that its name gives in this place.
-        names = self._recorded_names - {task.node.name}
-        return next((name for name in sorted(names) if task.id_as(name) in self._records), None)
+        names = sorted(self._recorded_names or ())
+        return next((name for name in names if name != task.node.name and task.id_as(name) in self._records), None)
 
     def failure_of(self, task: Task) -> RecordedFailureError | None:
         """The recorded failure of a task whose error handler is to go on; None when the task itself is to run."""
@@ -766,7 +766,8 @@ class Thread:
     async def _record(self, task: Task, entry: TaskEntry) -> None:
         if task.digest:
             entry = msgspec.structs.replace(entry, call=task.digest)
-            self._recorded_names |= {entry.name}
+            self._recorded_names = self._recorded_names or set()
+            self._recorded_names.add(entry.name)
         entry = self.counter.with_spent(task.id, entry)
         noted = partial(self._records.__setitem__, task.id, entry)
         await self._out.record(self._task_record(task.id, task.index, entry), noted)
