@@ -17,9 +17,12 @@ from checkpoint_savers.codec.writing import is_plain
 
 from .._core.program import Node
 from ..errors import UnstorableValueError
+from ..types import RunnableConfig
 
 SIZE: Final = 12
 """Bytes of a hash. It tells two calls of one node apart, and is no protection against arguments made to collide."""
+
+_CONFIG_KEYS: Final = RunnableConfig.__annotations__.keys()
 
 _SORTED: Final = msgspec.msgpack.Encoder(order="deterministic")
 
@@ -75,6 +78,9 @@ class CallDigests:
         if known is None:
             known = self._codecs[id(node)] = node, self._codec.with_annotations(*hints)
         codec = known[1]
+        if any(map(_is_config, args)) or any(map(_is_config, kwargs.values())):
+            args = tuple(["config" if _is_config(value) else value for value in args])
+            kwargs = {name: "config" if _is_config(value) else value for name, value in kwargs.items()}
         plain = _encoded_if_plain([*args, kwargs])
         if plain is not None:
             return FORM + sha256(plain).digest()[:SIZE]
@@ -86,6 +92,11 @@ class CallDigests:
                 hashed.update(b"%s\0" % str(name).encode("utf-8", "surrogatepass"))
                 hashed.update(_encoded_or_type(codec, value))
         return FORM + hashed.digest()[:SIZE]
+
+
+def _is_config(value: Any) -> bool:
+    """Return True for a config, which a node may pass on to its tasks: it names the run, and each resume is another."""
+    return type(value) is dict and "configurable" in value and value.keys() <= _CONFIG_KEYS
 
 
 def _encoded_if_plain(arguments: list[Any]) -> bytes | None:

@@ -184,8 +184,14 @@ class Hold:
             await self.saver.release(self.claim)
             return
         last = Commit(rows=(), expected_head=None, expires_at=self.expiry(), releases=True)
-        with contextlib.suppress(ThreadBusyError):  # lost meanwhile: there is nothing to release
+        try:
             await self.commit(last)
+        except ThreadBusyError:
+            pass  # lost meanwhile: there is nothing to release
+        except CheckpointError:
+            with contextlib.suppress(CheckpointError):  # the first is the one to report
+                await self.saver.release(self.claim)
+            raise
 
     def beside(self, work: Callable[[], Awaitable[T]]) -> Awaitable[T]:
         """Work while the claim is kept alive, however long it takes. The work's own error leaves as it is, in no

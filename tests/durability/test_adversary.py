@@ -40,6 +40,7 @@ from pregel_async.errors import (
     GraphRecursionError,
     NodeCancelledError,
     ThreadBusyError,
+    UnknownStoredKeyWarning,
 )
 
 pytestmark = pytest.mark.anyio
@@ -902,7 +903,7 @@ async def half_done(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_recorded_write_to_a_removed_key(saver: BaseCheckpointSaver) -> None:
-    """P5: the key is gone, and the write with it; the thread goes on."""
+    """P5, P15: the key is gone, and the write to it stays stored, with a warning; the thread resumes."""
 
     class Fewer(TypedDict, total=False):
         n: int
@@ -913,7 +914,8 @@ async def test_a_recorded_write_to_a_removed_key(saver: BaseCheckpointSaver) -> 
     for name in "abc":
         graph.add_node(name, lambda state, name=name: {"out": [name]})
     graph.add_edge(START, "a").add_edge(START, "b").add_edge("a", "c")
-    assert await graph.compile(saver).ainvoke(None, "t") == {"n": 1, "out": ["b", "c"]}
+    with pytest.warns(UnknownStoredKeyWarning, match="key 'm'"):
+        assert await graph.compile(saver).ainvoke(None, "t") == {"n": 1, "out": ["b", "c"]}
 
 
 @dataclasses.dataclass

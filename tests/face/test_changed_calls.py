@@ -12,7 +12,18 @@ import pytest
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from checkpoint_savers.codec import seal
 from checkpoint_savers.entries import TaskEntry
-from pregel_async import END, START, Command, RetryPolicy, StateGraph, TaskFuture, entrypoint, interrupt, task
+from pregel_async import (
+    END,
+    START,
+    Command,
+    RetryPolicy,
+    RunnableConfig,
+    StateGraph,
+    TaskFuture,
+    entrypoint,
+    interrupt,
+    task,
+)
 from pregel_async.errors import (
     CallsChangedError,
     GraphValidationError,
@@ -469,3 +480,22 @@ async def test_calls_of_entrypoints_threads_and_routers(saver: BaseCheckpointSav
         names[:] = ["b"]
         result = await graph.ainvoke(None, config)
         assert (result if isinstance(result, list) else result["log"]) == ["b"]
+
+
+async def test_a_config_counts_by_its_type(saver: BaseCheckpointSaver) -> None:
+    """A node that passes its config on to a task makes the same call on a resume, whose run has another id."""
+    seen: list[Any] = []
+
+    @task
+    async def work(config: Any, n: int) -> int:
+        seen.append(config["run_id"])
+        return n
+
+    async def node(state: State, config: RunnableConfig) -> State:
+        got = [await work(config, 1), await work(n=2, config=config)]
+        return {"log": [*got, interrupt("go on?")]}
+
+    graph = graph_of(node, saver)
+    await graph.ainvoke({"log": []}, CONFIG)
+    assert (await graph.ainvoke(Command(resume="yes"), CONFIG))["log"] == [1, 2, "yes"]
+    assert len(seen) == 2
