@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol, Self
 
 import anyio
@@ -40,30 +40,49 @@ async def take(saver: Claims, thread_id: str, owner: Owner, *, now: float, expir
         StorageError
     """
     claim: Claim | None = None
+
+    async def do() -> None:
+        nonlocal claim
+        claim = await saver.claim(thread_id, owner, now=now, expires_at=expires_at)
+
+    try:
+        await finish(do)
+    except BaseException:
+        if claim is not None:
+            await release(saver, claim)
+        raise
+    assert claim is not None
+    return claim
+
+
+async def release(saver: Claims, claim: Claim) -> None:
+    """Release a claim, however often the caller is cancelled meanwhile: else it would be kept until it lapses.
+
+    Raises:
+        StorageError
+    """
+    await finish(lambda: saver.release(claim))
+
+
+async def finish(work: Callable[[], Awaitable[None]]) -> None:
+    """Await work in a task of its own, to its end, in a cancelled scope too. A caller that is cancelled natively, any
+    number of times, is so after that: a shield alone keeps off scopes, and no `Task.cancel()`."""
     failure: BaseException | None = None
 
     async def do() -> None:
-        nonlocal claim, failure
+        nonlocal failure
         with anyio.CancelScope(shield=True):
             try:
-                claim = await saver.claim(thread_id, owner, now=now, expires_at=expires_at)
+                await work()
             except anyio.get_cancelled_exc_class():
                 raise
             except BaseException as error:  # which is to leave as it is, and in no group
                 failure = error
 
-    try:
-        async with anyio.create_task_group() as group:
-            group.start_soon(do)
-    except BaseException:
-        if claim is not None:
-            with anyio.CancelScope(shield=True):
-                await saver.release(claim)
-        raise
+    async with anyio.create_task_group() as group:
+        group.start_soon(do)
     if failure is not None:
         raise failure
-    assert claim is not None
-    return claim
 
 
 class Held:
@@ -89,8 +108,7 @@ class Held:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        with anyio.CancelScope(shield=True):
-            await self._saver.release(self.claim)
+        await release(self._saver, self.claim)
 
     async def keep(self) -> None:
         """Renew the claim when a third of its time is over. To be called now and then where something takes long."""

@@ -11,3 +11,17 @@ def is_a_scopes(cancelled: BaseException) -> bool:
     """
     told = cancelled.args[0] if cancelled.args else None
     return isinstance(told, str) and " cancel scope " in told
+
+
+def mark_done(cancelled: BaseException) -> None:
+    """Note on a cancellation that what it came to was done all the same, well.
+
+    A native one is raised by what cannot be stopped when that has ended, in the place of its result. Without the note
+    its caller would not know whether a transaction was stored.
+    """
+    cancelled.__dict__["_done"] = True
+
+
+def is_done(cancelled: BaseException) -> bool:
+    """Return True if `mark_done` was called with this cancellation."""
+    return cancelled.__dict__.get("_done", False) is True

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from ..records import Claim
+from ..scopes import mark_done
 from .claiming import Claiming, Wanted
 from .connecting import Source
 from .driver import Driver
@@ -49,7 +51,12 @@ class Opened:
         return wanted.told()
 
     async def written(self, write: UnderClaim, *, shielded: bool = False) -> None:
-        await self._writes.do(write, shielded=shielded)
+        try:
+            await self._writes.do(write, shielded=shielded)
+        except asyncio.CancelledError as cancelled:
+            if shielded and write.error is None:
+                mark_done(cancelled)
+            raise
         write.told()
 
     def _closing(self) -> None:

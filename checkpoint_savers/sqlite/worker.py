@@ -20,6 +20,7 @@ once for all of them.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import sqlite3
@@ -35,6 +36,7 @@ import anyio
 
 from ..bridge import DriverThread, Waiter, tell, until
 from ..errors import CheckpointError, SaverClosedError
+from ..scopes import mark_done
 from .failures import is_about_tables, is_busy, translate
 from .files import file_of
 from .open_file import OpenFile
@@ -181,7 +183,12 @@ class Worker:
         Raises:
             SaverClosedError: the worker is not open, or is in another process.
         """
-        await until(partial(self.submit, job), shielded=shielded)
+        try:
+            await until(partial(self.submit, job), shielded=shielded)
+        except asyncio.CancelledError as cancelled:
+            if shielded and job.error is None:
+                mark_done(cancelled)
+            raise
         if job.error is not None:
             try:
                 raise job.error

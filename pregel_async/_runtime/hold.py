@@ -16,9 +16,10 @@ from msgspec.structs import replace
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import CheckpointError, StorageError, StorageReplacedError, ThreadBusyError
-from checkpoint_savers.holding import CLAIM_SECONDS, take
+from checkpoint_savers.holding import CLAIM_SECONDS, release, take
 from checkpoint_savers.owner import this_process
 from checkpoint_savers.records import CheckpointId, Claim, Commit, Owner, TaskRecord
+from checkpoint_savers.scopes import is_done
 
 from ..types import Durability, OnConflict
 from .company import accompanied_if_long, beside
@@ -221,9 +222,14 @@ class Hold:
         self._begun.append(apart)
         return apart
 
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> BaseException | None:
         """Store a transaction, unless one of the run's has failed: then raise what that raised. What is begun is
-        finished, whatever the saver makes of a cancellation."""
+        finished, whatever the saver makes of a cancellation.
+
+        Returns:
+            A native cancellation that came meanwhile, when the transaction was stored: the caller notes that, and then
+            raises it. Else the run's next transaction would be compared with a head that is not the head any more.
+        """
         if self.broken is not None:
             raise self.broken
         metadata, self.metadata = self.metadata, None
@@ -233,8 +239,11 @@ class Hold:
             with _NO_SHIELD if self.saver.commit_is_shielded else anyio.CancelScope(shield=True):
                 await self.saver.commit(self.claim, commit)
         except BaseException as error:
+            if is_done(error):
+                return error
             self.fail(error)
             raise
+        return None
 
     async def record(self, records: Sequence[TaskRecord]) -> None:
         """Store records of tasks. As `commit`."""
@@ -303,8 +312,7 @@ async def _take_or_pause(
         await beside(hear, attempt)
     except BaseException:
         if claim is not None:
-            with anyio.CancelScope(shield=True):
-                await saver.release(claim)
+            await release(saver, claim)
         raise
     return claim
 

@@ -147,9 +147,11 @@ class Outbox:
             await self._saved_first(self.outer)
         rows, tip = tuple(self._rows), self.ledger.tip
         assert tip is not None
-        await self._store(rows, records, None if rows else (self.ns, tip), releases=releases)
+        cancelled = await self._store(rows, records, None if rows else (self.ns, tip), releases=releases)
         if self.stands_at is not None:
             self.stands_at(tip)
+        if cancelled is not None:
+            raise cancelled
 
     async def _store(
         self,
@@ -159,8 +161,8 @@ class Outbox:
         *,
         releases: bool = False,
         alone: bool = False,
-    ) -> None:
-        """Store these, and unless they go alone, all else that waits."""
+    ) -> BaseException | None:
+        """Store these, and unless they go alone, all else that waits. Returns: as `Hold.commit`."""
         hold, rows = self.hold, tuple(rows)
         releases = releases and not hold.lingers
         events = () if alone else tuple(self.events)
@@ -177,7 +179,7 @@ class Outbox:
             events=events,
         )
         try:
-            await hold.commit(commit)
+            cancelled = await hold.commit(commit)
         except CheckpointError as error:
             if rows:
                 self._tell(error, rows[-1].step)
@@ -202,6 +204,7 @@ class Outbox:
             self.head = head[1]
         if releases:
             hold.released = True
+        return cancelled
 
     def _tell(self, error: CheckpointError, step: int) -> None:
         """Say what is not stored."""
@@ -401,8 +404,11 @@ class Late(Outbox):
 
     async def _spill(self) -> None:
         hold, events = self.hold, tuple(self.events)
-        await hold.commit(Commit(rows=(), expected_head=None, expires_at=hold.expiry(), events=events))
+        commit = Commit(rows=(), expected_head=None, expires_at=hold.expiry(), events=events)
+        cancelled = await hold.commit(commit)
         del self.events[: len(events)]
+        if cancelled is not None:
+            raise cancelled
 
     async def rest(self) -> None:
         await self._end(releases=False)
@@ -433,7 +439,9 @@ class Late(Outbox):
             stays_open = put[-1].root == root
             self._rows += self.ledger.take_put_off(all_closed=not stays_open)
             if stays_open:
-                await self._store(self._rows[:-1], (), None, alone=True)
+                cancelled = await self._store(self._rows[:-1], (), None, alone=True)
+                if cancelled is not None:
+                    raise cancelled
             else:
                 await self.store()
 
@@ -443,8 +451,11 @@ class Late(Outbox):
             return
         self._rows += self.ledger.take_put_off()
         tip = self.ledger.tip
-        await self._store(self._rows, (), None if self._rows or tip is None else (self.ns, tip), releases=releases)
+        head = None if self._rows or tip is None else (self.ns, tip)
+        cancelled = await self._store(self._rows, (), head, releases=releases)
         self.due = False
+        if cancelled is not None:
+            raise cancelled
 
 
 class _Batch:

@@ -1,0 +1,149 @@
+"""P6, P7: everything of a run is cancelled natively while a transaction is under way, as at the end of `asyncio.run`."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import pytest
+
+from checkpoint_savers import InMemorySaver, SqliteSaver
+from checkpoint_savers.conformance.suite import LATER, here
+from checkpoint_savers.holding import Held, take
+from checkpoint_savers.records import Claim, Owner
+from checkpoint_savers.sqlite.worker import Job, Worker
+from pregel_async import START, StateGraph
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+
+
+async def a(state: State) -> State:
+    return {"log": ["a"]}
+
+
+async def b(state: State) -> State:
+    return {"log": ["b"]}
+
+
+def graph_of(saver: SqliteSaver, *, nested: bool) -> Any:
+    steps = StateGraph(State).add_sequence([a, b, ("c", a)]).add_edge(START, "a")
+    if nested:
+        steps = StateGraph(State).add_node("inside", steps.compile(checkpointer=True)).add_edge(START, "inside")
+    return steps.compile(saver)
+
+
+def cancel_all_but(spared: asyncio.Task[Any] | None) -> None:
+    for task in asyncio.all_tasks():
+        if task is not spared:
+            task.cancel()
+
+
+@pytest.mark.parametrize("commit", [1, 2, 3])
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_a_commit_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: Any, nested: bool, commit: int
+) -> None:
+    """P4, P7: it is stored, and noted, so that the run stores what is left and ends as cancelled. The thread is free, and
+    goes on from there."""
+    begun = 0
+    submit = Worker.submit
+
+    async def main() -> None:
+        nonlocal begun
+        async with SqliteSaver.from_conn_string(tmp_path / "t.db", synchronous="NORMAL") as saver:
+            graph = graph_of(saver, nested=nested)
+
+            def submitted(worker: Worker, job: Job[Any], waiter: Any) -> None:
+                nonlocal begun
+                submit(worker, job, waiter)
+                if job.work.__name__ == "commit":
+                    begun += 1
+                    if begun == commit:
+                        cancel_all_but(spared)
+
+            monkeypatch.setattr(Worker, "submit", submitted)
+            spared = asyncio.current_task()
+            run = asyncio.create_task(graph.ainvoke({"log": ["in"]}, "t", durability=durability))
+            await asyncio.wait([run])
+            monkeypatch.undo()
+            assert run.cancelled() is (begun >= commit)
+            if not run.cancelled():
+                assert durability == "exit" and run.exception() is None
+            state = await graph.aget_state("t")
+            if state.next:
+                state = await graph.ainvoke(None, "t")
+            else:
+                state = state.values
+            assert state["log"][-3:] == ["a", "b", "a"]
+            assert (await saver.claim("t", here("next"), now=0.0, expires_at=LATER)).epoch > 1
+
+    asyncio.run(main())
+
+
+class Waits(InMemorySaver):
+    """One whose claims and releases take a while, and can be cut off there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at = ""
+        self.go_on = asyncio.Event()
+
+    async def _pause(self, verb: str) -> None:
+        self.at = verb
+        await self.go_on.wait()
+        self.go_on.clear()
+        self.at = ""
+
+    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
+        claim = await super().claim(thread_id, owner, now=now, expires_at=expires_at)
+        await self._pause("claim")
+        return claim
+
+    async def release(self, claim: Claim) -> None:
+        await self._pause("release")
+        await super().release(claim)
+
+
+async def reached(saver: Waits, verb: str) -> None:
+    while saver.at != verb:
+        await asyncio.sleep(0)
+
+
+async def use(saver: Waits) -> None:
+    async with Held(saver, "t"):
+        pass
+
+
+async def take_it(saver: Waits) -> None:
+    await take(saver, "t", here("run"), now=0.0, expires_at=LATER)
+
+
+@pytest.mark.parametrize("work", [take_it, use])
+@pytest.mark.parametrize("times", [1, 3])
+def test_giving_a_claim_back(work: Callable[[Waits], Any], times: int) -> None:
+    """P6: a saver whose `release` waits finishes it, however often its caller is cancelled: else the thread would be busy
+    until the claim lapses."""
+
+    async def main() -> None:
+        saver = Waits()
+        task = asyncio.create_task(work(saver))
+        for verb in ("claim", "release"):
+            await reached(saver, verb)
+            for _ in range(times):
+                task.cancel()
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            saver.go_on.set()
+            while saver.at == verb:
+                await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert [header.owner for header in await saver.threads()] in ([], [None])
+
+    asyncio.run(asyncio.wait_for(main(), 20))
