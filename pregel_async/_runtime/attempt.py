@@ -203,7 +203,8 @@ async def _run(running: Running, record: Recorder | None, progress: _Progress, *
                 await running.calls.join()
             except ParentCommand as error:
                 commands = commands or _commands_in(error, running)
-        _check_open(running)
+        if running.open or running.replay_error is not None:
+            _check_open(running)
         written = node.writes(result) if commands is None else _written_by(commands, running)
         writes = [(name, item if type(item) in ATOMS else own(item, name)) for name, item in written]
         for name, item in writes:
@@ -232,7 +233,8 @@ async def _run(running: Running, record: Recorder | None, progress: _Progress, *
         everything.extend([(name, own(item, name)) for name, item in router.route(answer)])
     if node.routers and running.calls is not None:
         await running.calls.join()
-    _check_open(running)
+    if running.open or running.replay_error is not None:
+        _check_open(running)
     return Finished(everything, own=len(writes), leaves=leaves)
 
 

@@ -186,13 +186,15 @@ class Hold:
             return
         last = Commit(rows=(), expected_head=None, expires_at=self.expiry(), releases=True)
         try:
-            await self.commit(last)
+            cancelled = await self.commit(last)
         except ThreadBusyError:
-            pass  # lost meanwhile: there is nothing to release
+            return  # lost meanwhile: there is nothing to release
         except CheckpointError:
             with contextlib.suppress(CheckpointError):  # the first is the one to report
                 await self.saver.release(self.claim)
             raise
+        if cancelled is not None:
+            raise cancelled
 
     def beside(self, work: Callable[[], Awaitable[T]]) -> Awaitable[T]:
         """Work while the claim is kept alive, however long it takes. The work's own error leaves as it is, in no

@@ -1025,8 +1025,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "P2, P5: another task is called where one is recorded, whose work is done again later",
         THREAD,
         "Thread.recorded_instead",
-        "if task.id_as(name) in self._records",
-        "if False",
+        "task.id_as(name) in self._records",
+        "False",
         ("tests/face/test_changed_calls.py::test_another_task_in_the_place_of_a_call",),
     ),
     Fault(
