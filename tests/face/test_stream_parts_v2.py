@@ -99,7 +99,7 @@ async def test_failures_that_are_no_nodes() -> None:
     both = StateGraph(State).add_node("a", lambda state: {"note": "x"}).add_node("b", lambda state: {"note": "y"})
     graph = both.add_edge(START, "a").add_edge(START, "b").compile(blocking=False)
     got, raised = await until_failure(graph, {}, stream_mode="custom")
-    assert [part["data"]["error"] for part in got] == ["pregel_async.errors.InvalidUpdateError"]
+    assert [part["data"]["error"] for part in got] == ["pregel_async.errors.ConcurrentUpdateError"]
 
     got, raised = await until_failure(chain("a").compile(), {"nonsense": 1}, stream_mode="custom")
     assert [part["data"]["message"] for part in got] == [str(raised)]
