@@ -479,6 +479,8 @@ class Running:
 
     def recorded_instead(self, task: Task) -> str | None:
         """Return the name of the task that is recorded in the place of a call if it was another call; else None."""
+        if self._handles:
+            return None
         if self.around.thread is not None:
             return self.around.thread.recorded_instead(task)
         tries = self.retried
@@ -593,7 +595,7 @@ class Running:
 
     def _compare_question(self, key: str, value: Any) -> None:
         session = self.around.session
-        if session.asked is None or not session.asked.is_changed(key, value):
+        if session.asked is None or self._handles or not session.asked.is_changed(key, value):
             return
         error = QuestionChangedError(key, isolate(session.asked.values[key]), value)
         if self.around.changed_questions == "error":
@@ -609,6 +611,17 @@ class Running:
                 ),
                 stacklevel=2,
             )
+
+    @property
+    def _handles(self) -> bool:
+        """True in an error handler, and in what it calls. It gets the exception itself at first, and its record when it
+        runs again: what it makes of their texts differs, and is not compared."""
+        at: Running | None = self
+        while at is not None:
+            if at.failure is not None:
+                return True
+            at = at.within
+        return False
 
     def refuse(self, error: ReplayErrorT) -> ReplayErrorT:
         """Note that this attempt, and those in which it runs, fail with an error; return it, to be raised.

@@ -16,6 +16,7 @@ from pregel_async import (
     END,
     START,
     Command,
+    NodeError,
     RetryPolicy,
     RunnableConfig,
     StateGraph,
@@ -499,3 +500,21 @@ async def test_a_config_counts_by_its_type(saver: BaseCheckpointSaver) -> None:
     await graph.ainvoke({"log": []}, CONFIG)
     assert (await graph.ainvoke(Command(resume="yes"), CONFIG))["log"] == [1, 2, "yes"]
     assert len(seen) == 2
+
+
+async def test_an_error_handler_may_ask_about_the_failure(saver: BaseCheckpointSaver) -> None:
+    """P8: it gets the exception itself at first and its record on a resume. The two have other texts, and are one failure."""
+
+    @task
+    async def notify(text: str) -> str:
+        return "notified"
+
+    def node(state: State) -> State:
+        raise RuntimeError("overloaded")
+
+    async def handler(state: State, error: NodeError) -> State:
+        return {"log": [await notify(f"{error.error}"), interrupt(f"{error.node}: {error.error}")]}
+
+    graph = graph_of(node, saver, error_handler=handler)
+    await graph.ainvoke({"log": []}, CONFIG)
+    assert (await graph.ainvoke(Command(resume="fine"), CONFIG))["log"] == ["notified", "fine"]
