@@ -20,7 +20,7 @@ from checkpoint_savers.records import CheckpointRow, TaskId
 from .._core import superstep
 from .._core.board import Board
 from .._core.isolation import NO_CLASSES, REGISTERED
-from .._core.program import Program, Write
+from .._core.program import Program
 from .._core.task import Cancelled, Outcome, Paused, Task
 from .._core.untracked import filled, missing
 from ..errors import BudgetExceededError, GraphDrained, InvalidInputError, UntrackedValueLostError
@@ -214,8 +214,8 @@ class GraphRun:
     async def _enter(self, board: Board, call: Given) -> Board:
         writes = call.edits if call.writes is None else call.writes
         discarded = superstep.plan(self._program, board, self._open_scope) if board.updated else []
-        nobody: list[list[Write]] = [[] for _ in discarded]
-        superstep.update(self._program, board, discarded, [*nobody, writes], scope=self._scope)
+        each = [*[[] for _ in discarded], writes] if discarded else [writes]
+        superstep.update(self._program, board, discarded, each, scope=self._scope)
         board.ran = ()
         upcoming = self._upcoming = superstep.plan(self._program, board, self._scope)
         if call.writes is None and not upcoming:
