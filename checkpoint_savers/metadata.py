@@ -1,7 +1,7 @@
 """Metadata of checkpoints and threads: as text, which is the same in every saver, and how they are merged and compared.
 
 The text is JSON, so that people and databases can read it. A thread's metadata are the user's alone. A checkpoint's are
-those of the call that made it, beside what the runtime says of the checkpoint.
+those of the call that made it, and what the runtime says of the checkpoint.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OF_RUNS: Final = frozenset({"source", "step", "parents", "run_id"})
 _OF_SERVICES: Final = frozenset(
     ("graph", "attempt", "stream_mode", "stream_subgraphs", "has_context", "interrupt_before", "interrupt_after")
 )
-"""What endpoints stored beside the user's own keys, before they had a place of their own."""
+"""Keys that endpoints stored among the user's own, before they had a place of their own."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode

@@ -39,7 +39,7 @@ FOLD: Final[ContextVar[Naming | None]] = ContextVar("pregel_async.fold", default
 
 TASK: Final[ContextVar[Naming | None]] = ContextVar("pregel_async.current", default=None)
 """The attempt at a task that the running code belongs to: the variable that the runtime knows as `CURRENT`. One
-variable and not a second beside it, which every task would have to set."""
+variable and not a second one, which every task would have to set."""
 
 Place: TypeAlias = "int | str | tuple[Place, ...]"
 """Where in a write a message is: its index in the list, behind the keys of the mappings around that; 0 if alone."""

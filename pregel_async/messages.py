@@ -141,7 +141,7 @@ def fold_messages(left: Any, updates: Iterable[Any], convert: Callable[[Any], An
 
     Args:
         convert: makes the message that is put into the list of one in an update. Ids are made of what was written, so
-            that they are the same for whoever sees that alone.
+            that they are the same to a reader of that alone.
 
     Raises:
         InvalidMessageError, MessageNotFoundError: as `add_messages`.

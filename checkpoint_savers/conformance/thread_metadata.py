@@ -118,7 +118,7 @@ class ThreadMetadata(Suite):
 
     @needs("update_thread")
     async def test_updates_at_the_same_time(self, saver: BaseCheckpointSaver) -> None:
-        """P13: no change is lost, of many from several event loops, beside a run that commits."""
+        """P13: no change is lost, of many from several event loops, while a run commits."""
         claim = await take(saver)
         await saver.commit(claim, commit(row(1)))
 

@@ -158,7 +158,7 @@ class Board:
         return isolate(picked)
 
     def view_of(self, router: Router, program: Program, writes: Iterable[Write], names: FoldNames | None = None) -> Any:
-        """What a router gets: the state with the node's own writes folded in, and nobody else's.
+        """What a router gets: the state with the node's own writes folded in, and no others.
 
         Args:
             names: what messages without an id are called, as in the superstep's fold; None if no reducer asks.

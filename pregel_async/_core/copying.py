@@ -322,7 +322,7 @@ def _dataclass_copier(kind: Any) -> Copier:
             return value
         made = copy.copy(value)
         for name, mine in changed:
-            object.__setattr__(made, name, mine)  # frozen ones too: the copy is nobody's yet
+            object.__setattr__(made, name, mine)  # frozen ones too: no other code has the copy yet
         if attributes.can_be:
             attributes.give(made, carried)
         return made

@@ -3,7 +3,7 @@
 The coroutine runs on the background loop (`portal.py`), so the call returns whatever the blocked loop would do. Three
 things are different from a call in a plain thread:
 
-- The blocked loop serves nobody else meanwhile. A warning says so, but in a notebook, where nothing else runs.
+- The blocked loop serves no other task meanwhile. A warning says so, except in a notebook, where nothing else runs.
 - A node may wait for something that only the blocked loop can do: then neither ends. Nothing can see that from outside:
   the node waits for a lock, a queue, a thread. So after `PATIENCE` seconds a warning names the nodes that have been at
   work for as long.
@@ -61,7 +61,7 @@ class BlockedLoop:
     def interruptible(self) -> Generator[None]:
         """Let Ctrl-C raise `KeyboardInterrupt` where `asyncio.Runner` would only ask the blocked loop for it.
 
-        Other handlers of the signal stay: whoever has set one knows what Ctrl-C is to do.
+        Other handlers of the signal stay: the program that set one decides what Ctrl-C does.
         """
         handler = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
         runner = getattr(getattr(handler, "func", None), "__self__", None)
@@ -175,7 +175,7 @@ def warn(message: str, category: type[Warning] = BlockingCallWarning) -> None:
 
 
 def in_notebook() -> bool:
-    """Return True where IPython has a shell: its cells run in a loop's thread, with nothing beside them to block."""
+    """Return True where IPython has a shell: its cells run in a loop's thread, with nothing else in it to block."""
     ipython: Any = sys.modules.get("IPython")
     get_ipython = getattr(ipython, "get_ipython", None)
     return callable(get_ipython) and get_ipython() is not None

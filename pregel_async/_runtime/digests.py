@@ -20,7 +20,7 @@ from ..errors import UnstorableValueError
 from ..types import RunnableConfig
 
 SIZE: Final = 12
-"""Bytes of a hash. It tells two calls of one node apart, and is no protection against arguments made to collide."""
+"""Bytes of a hash. It distinguishes the calls of one node, and is no protection against arguments made to collide."""
 
 _CONFIG_KEYS: Final = RunnableConfig.__annotations__.keys()
 

@@ -409,7 +409,7 @@ class Thread:
         return Finished(writes, replayed=True, own=len(writes), leaves=leaves, by=by)
 
     def digest(self, node: Node, hints: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """Return what tells a call's arguments from others; see `CallDigests.of`."""
+        """Return the digest of a call's arguments; see `CallDigests.of`."""
         if self._digests is None:
             self._digests = CallDigests(self._first_codec)
         return self._digests.of(node, hints, args, kwargs)

@@ -73,7 +73,7 @@ class Known(msgspec.Struct, kw_only=True):
 
 
 def _own(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What an endpoint has stored. Earlier versions stored all of it beside the user's keys."""
+    """What an endpoint has stored. Earlier versions stored all of it among the user's keys."""
     own = metadata.get(RUN)
     if isinstance(own, dict):
         return cast("dict[str, Any]", own)
