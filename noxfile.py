@@ -14,6 +14,7 @@ EVERYWHERE = (
     "tests/runtime/test_cancellation_steps.py",
     "tests/durability/test_cancel_everywhere.py",
     "tests/durability/test_crash_points.py",
+    "tests/durability/test_events_of_units.py",
 )
 CODE = ("pregel_async", "checkpoint_savers", "tests", "examples", "noxfile.py")
 

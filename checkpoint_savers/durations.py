@@ -11,7 +11,7 @@ __all__ = ["LONGEST_LOCK_WAIT", "read_number", "read_seconds", "shorten"]
 LONGEST_LOCK_WAIT: Final = 2_000_000.0
 """Seconds. SQLite and PostgreSQL count milliseconds in 32 bits: a longer wait for a lock would wrap to none at all."""
 
-_MOST: Final = 60
+_SHOWN: Final = 60
 """Characters of a refused value that an error shows."""
 
 
@@ -67,7 +67,7 @@ def shorten(value: object) -> str:
 
     Python itself refuses to print an int of more than 4300 digits, with a `ValueError` about something else.
     """
-    if isinstance(value, int) and value.bit_length() > 8 * _MOST:
+    if isinstance(value, int) and value.bit_length() > 8 * _SHOWN:
         return f"an int of {value.bit_length()} bits"
     shown = repr(value)
-    return shown if len(shown) <= _MOST else f"{shown[:_MOST]}..."
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."

@@ -91,7 +91,7 @@ class ThreadBusyError(CheckpointError):
 
 
 class ThreadNotFoundError(CheckpointError, LookupError):
-    """There is no thread of that name, or nothing is stored of it.
+    """Nothing is stored of the thread.
 
     Attributes:
         thread_id: what was asked for.
@@ -99,7 +99,7 @@ class ThreadNotFoundError(CheckpointError, LookupError):
 
     def __init__(self, thread_id: str) -> None:
         self.thread_id = thread_id
-        super().__init__(f"nothing is stored of a thread {thread_id!r}. alist_threads() lists those that there are.")
+        super().__init__(f"nothing is stored of a thread {thread_id!r}. alist_threads() lists the stored ones.")
 
 
 class ThreadExistsError(CheckpointError):
@@ -160,7 +160,7 @@ class UnknownTypeError(CorruptCheckpointError):
         CheckpointError.__init__(
             self,
             f"{where}: a value of type {tag!r} is stored there, and no type is registered under that tag. "
-            "Register it: Codec().with_types(TheClass, tag=...).",
+            f"Register the class: Codec().with_types(TheClass, tag={tag!r}).",
         )
         self.where = where
         self.reason = f"unknown type tag {tag!r}"

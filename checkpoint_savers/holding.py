@@ -8,6 +8,7 @@ from typing import Protocol, Self
 
 import anyio
 
+from .children import start_soon
 from .owner import this_process
 from .records import Claim, Owner
 
@@ -67,10 +68,13 @@ async def release(saver: Claims, claim: Claim) -> None:
 async def finish(work: Callable[[], Awaitable[None]]) -> None:
     """Await work in a task of its own, to its end, in a cancelled scope too. A caller that is cancelled natively, any
     number of times, is so after that: a shield alone keeps off scopes, and no `Task.cancel()`."""
+    begun = False
     failure: BaseException | None = None
+    cancelled: BaseException | None = None
 
     async def do() -> None:
-        nonlocal failure
+        nonlocal begun, failure
+        begun = True
         with anyio.CancelScope(shield=True):
             try:
                 await work()
@@ -79,8 +83,16 @@ async def finish(work: Callable[[], Awaitable[None]]) -> None:
             except BaseException as error:  # which is to leave as it is, and in no group
                 failure = error
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(do)
+    while not begun:  # `asyncio.run` cancels this task too, when its own has ended, and it may not have begun
+        try:
+            async with anyio.create_task_group() as group:
+                start_soon(group, do)
+        except anyio.get_cancelled_exc_class() as error:
+            if begun:
+                raise
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
     if failure is not None:
         raise failure
 

@@ -39,7 +39,7 @@ async def listed(
     limit: int,
     filter: Mapping[str, Any] | None,
 ) -> tuple[_Listed, ...]:
-    """The first headers after a place that a filter lets through.
+    """Return the first headers after a place that a filter lets through.
 
     Args:
         page: the next so many after a place; fewer when there are no more.
@@ -104,7 +104,8 @@ class GapFinder:
 
 
 async def check_gaps(saver: Reads, gaps: Iterable[Gap]) -> None:
-    """Raise for a gap that is there still: rows that are pruned between two pages of a listing leave gaps, too.
+    """Raise for the first gap that a second read finds too: a row that is pruned between two pages of a listing looks
+    like one that is missing.
 
     Raises:
         CorruptCheckpointError: a row's parent is missing, and the row still names it.

@@ -61,8 +61,11 @@ def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return changes of a thread's metadata if these may be stored.
 
     Raises:
-        ValueError: a key is no text, or one that the runtime keeps for itself; or a value is no text, number or bool.
+        ValueError: the changes are no mapping; a key is no text, or one that the runtime keeps for itself; or a value
+            is no text, number or bool.
     """
+    if not isinstance(cast("object", changes), Mapping):
+        raise ValueError(f"metadata is a mapping of keys to values, or to None to delete them, not {changes!r}")
     for key, value in cast("Mapping[object, object]", changes).items():
         if not isinstance(key, str) or key.startswith("__"):
             raise ValueError(f"metadata key {key!r}: a key is a text that does not begin with '__'")

@@ -29,7 +29,7 @@ CheckpointId = NewType("CheckpointId", str)
 TaskId = NewType("TaskId", str)
 """Structural: the same work has the same id on every attempt, replay, resume and fork."""
 
-FORMAT = 4
+FORMAT = 5
 """The number of the stored format that this version writes. Readers for all numbers up to it are kept."""
 
 CALLER = "__task__"
@@ -144,7 +144,8 @@ EventKind = Literal["head", "part", "tail"]
 
 
 class EventRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Stream events of one superstep that belong together: they were stored in one transaction.
+    """Stream events of one superstep that belong together: they were stored in one transaction. Positions of rows may
+    interleave: a row has the events of work that was recorded together.
 
     A superstep that is run by several claims, one after the other, has the events of each, under its epoch. Savers
     keep rows in the order of their keys, and interpret neither kinds nor frames.
@@ -153,9 +154,9 @@ class EventRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         checkpoint_id: the root graph's checkpoint on which the superstep was planned.
         epoch: that of the claim under which the events were shown.
         position: of the first event in the frame, counted from 1 for each (checkpoint_id, epoch).
-        kind: `"head"`: stored by the commit that made the checkpoint. `"part"`: stored while its superstep was open;
-            void unless a tail follows. `"tail"`: stored by the transaction that closed the superstep, or recorded where
-            it stopped.
+        kind: `"head"`: stored by the transaction that made the checkpoint, or that recorded what the events are of.
+            `"part"`: stored before that; void unless a later row closes it. `"tail"`: stored by the transaction that
+            closed the superstep, or recorded where it stopped.
         frame: the payload, sealed.
     """
 

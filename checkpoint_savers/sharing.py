@@ -1,7 +1,7 @@
 """Pending sends that carry the state: what they share with the state's own values is stored once.
 
-    sends = [shared(send.arg, Shareable.of(values)) ...]     writing: marks in the place of what the state holds
-    arg = filled(arg, value_of)                              reading: the values in the place of the marks
+    stored = shared(send.arg, Shareable(values))     writing: marks in the place of what the state holds
+    arg = filled(stored, value_of)                   reading: the values in the place of the marks
 
 `Send("tools", {**state, "call": call})` carries all messages of the state, and the next superstep's sends carry them
 again. Stored as they are, a thread of n messages would take n * n of them. A mark (`Shared`) names the channel of the
@@ -115,9 +115,6 @@ def filled_sends(sends: Iterable[Any], value_of: Callable[[str], Any], where: st
     except (LookupError, TypeError) as error:
         reason = f"a part of it refers to what is not stored ({error})"
         raise CorruptCheckpointError(f"{where}, a pending send", reason) from error
-
-
-# ---- the parts of an argument ----------------------------------------------------------------------------------------
 
 
 def parts_of(arg: Any) -> list[tuple[str, Any]]:

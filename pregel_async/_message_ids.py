@@ -30,7 +30,10 @@ class Naming(Protocol):
     """Gives ids to messages that have none."""
 
     def message_id(self, message: Any) -> str:
-        """Return the id of the next message of this content. It need not be unique: the list sees to that."""
+        """Return the id of the next message of this content.
+
+        Two messages may get one id: `add_messages` adds a count to the second.
+        """
         ...
 
 
@@ -38,14 +41,16 @@ FOLD: Final[ContextVar[Naming | None]] = ContextVar("pregel_async.fold", default
 """Names the messages in the fold that is being done; None outside of folds."""
 
 TASK: Final[ContextVar[Naming | None]] = ContextVar("pregel_async.current", default=None)
-"""The attempt at a task that the running code belongs to: the variable that the runtime knows as `CURRENT`. One
-variable and not a second one, which every task would have to set."""
+"""Names the messages in the code of a node or task that is running; None outside of runs.
+
+The runtime's `_runtime.context.CURRENT` is this variable, and its attempts are `Naming`s: a variable of its own would
+have to be set for every task."""
 
 Place: TypeAlias = "int | str | tuple[Place, ...]"
 """Where in a write a message is: its index in the list, behind the keys of the mappings around that; 0 if alone."""
 
 
-def message_id(base: str, channel: str, nth: int, place: Place, content: str) -> str:
+def derive_message_id(base: str, channel: str, nth: int, place: Place, content: str) -> str:
     """Return the id of a message that was written without one: 32 hex digits.
 
     Args:
@@ -70,9 +75,6 @@ def next_id(message: Any) -> str:
 def is_model(kind: type) -> bool:
     """Return True if a class is a pydantic model."""
     return hasattr(kind, "__pydantic_fields_set__")
-
-
-# ---- what a message says -------------------------------------------------------------------------------------------
 
 
 def fingerprint(message: Any) -> str:

@@ -53,7 +53,7 @@ def is_type(kind: Any) -> bool:
         or get_origin(kind) is not None
         or kind is Any
         or isinstance(kind, NewType)
-        or _is_alias(kind)
+        or is_alias(kind)
     )
 
 
@@ -83,14 +83,15 @@ def class_of(kind: Any) -> Any:
 def aliased(kind: Any) -> Any:
     """What a `type X = ...` stands for."""
     try:
-        while _is_alias(kind):
+        while is_alias(kind):
             kind = kind.__value__
     except NameError as error:  # evaluated here for the first time
         raise GraphValidationError(f"{kind!r} cannot be resolved ({error})") from error
     return kind
 
 
-def _is_alias(kind: Any) -> bool:
+def is_alias(kind: Any) -> bool:
+    """Return True for what a `type X = ...` makes. Its value may name it again."""
     return type(kind).__name__ == "TypeAliasType"  # typing has it from Python 3.12 on, typing_extensions before
 
 
@@ -114,8 +115,10 @@ def is_required(kind: Any, name: str, hint: Any) -> bool:
 
 
 def named(hint: Any) -> str:
-    """An annotation, as messages say it."""
-    return hint.__qualname__ if isinstance(hint, type) and get_origin(hint) is None else str(hint)
+    """Return an annotation as messages have it."""
+    if isinstance(hint, type) and get_origin(hint) is None:
+        return hint.__qualname__
+    return str(hint).replace("typing.", "")
 
 
 def fields_of(kind: Any) -> dict[str, Any]:

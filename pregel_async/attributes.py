@@ -7,7 +7,7 @@ under way keeps what it has begun with, and so does a copy that `with_config` ha
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from checkpoint_savers.codec import Codec
 
 from ._core.program import Node, Program
 from ._core.superstep import Breakpoints
-from ._runtime.rejoin import Live
+from ._runtime.feed import Live
 from ._runtime.results import Results
 from .asking import names_of_modes
 from .config import merge_configs
@@ -118,7 +118,7 @@ class GraphAttributes:
 
     @property
     def step_timeout(self) -> float | None:
-        """Seconds that one superstep may take; None for as long as it likes. A timedelta may be set too."""
+        """Seconds that one superstep may take; None for no limit. A timedelta may be set too."""
         return self._program.step_timeout
 
     @step_timeout.setter
@@ -133,7 +133,7 @@ class GraphAttributes:
     @retry_policy.setter
     def retry_policy(self, retry_policy: RetryPolicies | None) -> None:
         retry = node_policies("the graph", retry_policy=retry_policy).retry
-        self._apply(structs.replace(self._defaults, retry=retry))
+        self._set_defaults(structs.replace(self._defaults, retry=retry))
 
     @property
     def cache_policy(self) -> CachePolicy | None:
@@ -143,7 +143,7 @@ class GraphAttributes:
     @cache_policy.setter
     def cache_policy(self, cache_policy: CachePolicy | None) -> None:
         cache = node_policies("the graph", cache_policy=cache_policy).cache
-        self._apply(structs.replace(self._defaults, cache=cache))
+        self._set_defaults(structs.replace(self._defaults, cache=cache))
 
     @property
     def interrupt_before_nodes(self) -> list[str]:
@@ -151,7 +151,7 @@ class GraphAttributes:
         return sorted(self._breakpoints.before)
 
     @interrupt_before_nodes.setter
-    def interrupt_before_nodes(self, names: All | Sequence[str]) -> None:
+    def interrupt_before_nodes(self, names: All | Sequence[str] | None) -> None:
         self._breakpoints = Breakpoints(self._named(names, "interrupt_before_nodes"), self._breakpoints.after)
 
     @property
@@ -160,7 +160,7 @@ class GraphAttributes:
         return sorted(self._breakpoints.after)
 
     @interrupt_after_nodes.setter
-    def interrupt_after_nodes(self, names: All | Sequence[str]) -> None:
+    def interrupt_after_nodes(self, names: All | Sequence[str] | None) -> None:
         self._breakpoints = Breakpoints(self._breakpoints.before, self._named(names, "interrupt_after_nodes"))
 
     @property
@@ -182,8 +182,10 @@ class GraphAttributes:
     @stream_channels.setter
     def stream_channels(self, names: Names | None) -> None:
         names = self._program.shown if names is None else names
+        if not isinstance(cast("object", names), Iterable):
+            raise GraphValidationError(f"stream_channels is a channel, or a list of channels, not {names!r}")
         for name in (names,) if isinstance(names, str) else names:
-            if name not in self._program.keys:
+            if not isinstance(cast("object", name), str) or name not in self._program.keys:
                 raise GraphValidationError(
                     f"stream_channels names {name!r}, and graph {self.name!r} has no such channel; it has "
                     f"{', '.join(sorted(self._program.keys))}"
@@ -200,8 +202,8 @@ class GraphAttributes:
     def config(self, config: Config | None) -> None:
         self._config = merge_configs(config)
 
-    def _apply(self, defaults: NodePolicies) -> None:
-        """Give the nodes other defaults."""
+    def _set_defaults(self, defaults: NodePolicies) -> None:
+        """Replace the policies of nodes that were added without their own."""
 
         def renewed(node: Node) -> Node:
             if node.hidden:
@@ -214,21 +216,23 @@ class GraphAttributes:
         nodes = {name: renewed(node) for name, node in self._program.nodes.items()}
         self._program, self._defaults = structs.replace(self._program, nodes=nodes), defaults
 
-    def _named(self, names: All | Sequence[str], what: str) -> frozenset[str]:
-        """Names of nodes. Raises `ConfigError` for unknown ones."""
+    def _named(self, names: All | Sequence[str] | None, what: str) -> frozenset[str]:
+        """Names of nodes; none for None. Raises `ConfigError` for unknown ones."""
         shown = frozenset(name for name, node in self._program.nodes.items() if not node.hidden)
+        if names is None:
+            return frozenset()
         if names == "*":
             return shown
-        if isinstance(names, str):
+        if isinstance(names, str) or not isinstance(cast("object", names), Iterable):
             raise ConfigError(f'{what} is a list of nodes, or "*" for all, not {names!r}')
         for name in names:
-            if name not in shown:
+            if not isinstance(cast("object", name), str) or name not in shown:
                 raise ConfigError(f"{what} names {name!r}, and graph {self.name!r} has no such node")
         return frozenset(names)
 
 
 def _nearest(kind: type, name: str) -> str:
-    """The attribute that was meant, among those that may be set; a method only if its name is much like it."""
+    """Return the attribute with the nearest name, among those that may be set; a method only if the names are alike."""
     found = {each: getattr(kind, each, None) for each in dir(kind) if not each.startswith("_")}
     settable = [each for each, it in found.items() if isinstance(it, property) and it.fset is not None]
     methods = [each for each, it in found.items() if callable(it)]
@@ -237,6 +241,7 @@ def _nearest(kind: type, name: str) -> str:
 
 
 def checked_cache(cache: ports.BaseCache | None) -> ports.BaseCache | None:
+    """Return a cache as it is. Raises `GraphValidationError`."""
     if cache is None:
         return None
     from checkpoint_savers.caches.abc import BaseCache
@@ -247,7 +252,7 @@ def checked_cache(cache: ports.BaseCache | None) -> ports.BaseCache | None:
 
 
 def checked_store(store: ports.BaseStore | None) -> ports.BaseStore | None:
-    """What nodes get, as it is: a test double need be no `BaseStore`. A class is a mistake."""
+    """Return a store as it is. Raises `GraphValidationError` for a class; a test double need be no `BaseStore`."""
     given: object = store
     if isinstance(given, type):
         raise GraphValidationError(f"a store is a BaseStore, not a class: make one, {given.__name__}()")
@@ -255,6 +260,7 @@ def checked_store(store: ports.BaseStore | None) -> ports.BaseStore | None:
 
 
 def checked_saver(checkpointer: BaseCheckpointSaver | bool | None) -> BaseCheckpointSaver | bool | None:
+    """Return a checkpointer as it is. Raises `InvalidCheckpointerError`."""
     if checkpointer is not None and not isinstance(checkpointer, (BaseCheckpointSaver, bool)):
         given = cast("object", checkpointer)
         kind = f"class: make one, {given.__name__}()" if isinstance(given, type) else type(given).__name__

@@ -18,7 +18,7 @@ from ._runtime.observer import Observer
 from ._runtime.results import Results
 from ._runtime.settings import Settings
 from .channels import AnyValue, EphemeralValue, LastValue
-from .errors import ConfigError, GraphValidationError
+from .errors import ConfigError
 from .policies import Budget, Collect, OnFailure
 from .types import ChangedQuestions, Config, Durability, OnConflict, RunnableConfig
 
@@ -250,13 +250,6 @@ def _metadata(config: RunnableConfig) -> dict[str, Any]:
 
 def _stored_part(given: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in given.items() if type(value) in SCALARS and not str(key).startswith("__")}
-
-
-def check_changed_questions(policy: ChangedQuestions) -> ChangedQuestions:
-    """Return the policy. Raises `GraphValidationError` if it is unknown."""
-    if policy not in get_args(ChangedQuestions):
-        raise GraphValidationError(f"changed_questions is 'error' or 'accept', not {policy!r}")
-    return policy
 
 
 def settings_of(

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from ._core.fits import fits, is_typed_dict
 from .annotations import aliased, class_of, fields_of, has_fields, is_model, is_type, named, value_of
 from .errors import GraphValidationError, InvalidContextError
-from .value_checks import required_fields
+from .value_columns import required_fields
 
 
 def context_reader(schema: Any) -> Callable[[Any], Any]:
@@ -79,8 +79,10 @@ def _read(hint: Any, given: Any, path: str) -> Any:
         if kind is not None:
             return _object(kind, given, path)
     if not fits(class_of(hint) if has_fields(hint) else hint, given):
-        place = f"the context has at {path!r}" if path else "the context is"
-        raise InvalidContextError(f"{place} a {type(given).__name__}, and its schema says {named(hint)}", path=path)
+        place = f", at {path!r}," if path else ""
+        raise InvalidContextError(
+            f"the context{place} is of type {type(given).__name__}, and its schema says {named(hint)}", path=path
+        )
     return given
 
 

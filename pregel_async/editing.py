@@ -197,7 +197,8 @@ class Editor:
     async def _writes(self, task: Task, values: Any) -> list[Write]:
         """What the node would have written: its update, its edges, and what its routers say to that."""
         node = task.node
-        writes = [(name, own(value, name)) for name, value in self._program.check_update(node.writes(values))]
+        checked_writes = self._validated(self._program.check_update(node.writes(values)))
+        writes = [(name, own(value, name)) for name, value in checked_writes]
         if any(name == PARENT for name, _ in writes):
             raise InvalidUpdateError(
                 "an update cannot command the graph around: update that graph's state", node=node.name
@@ -210,6 +211,10 @@ class Editor:
         if not isinstance(outcome, Finished):
             raise InvalidUpdateError(f"a router of node {node.name!r} asks: an update cannot answer", node=node.name)
         return outcome.writes
+
+    def _validated(self, writes: list[Write]) -> list[Write]:
+        validate = self._program.validate
+        return writes if validate is None or not writes else validate(self._board.values, writes)
 
     # ---- as something else -------------------------------------------------------------------------------------------
 
@@ -235,7 +240,7 @@ class Editor:
         await self._thread.commit(self._board, tasks, outcomes, [], source="update", waits=True)
 
     async def _enter(self, update: StateUpdate) -> None:
-        writes = [(name, own(value)) for name, value in self._program.read_input(update.values)]
+        writes = [(name, own(value)) for name, value in self._validated(self._program.read_input(update.values))]
         discarded = superstep.plan(self._program, self._board, self._scope)
         none: list[list[Write]] = [[] for _ in discarded]
         superstep.update(self._program, self._board, discarded, [*none, writes], scope=self._scope)

@@ -208,7 +208,7 @@ class UnsettableAttributeError(PregelError, AttributeError):
     def __init__(self, graph: str, name: str, nearest: str) -> None:
         super().__init__(
             f"attribute {name!r} of the compiled graph {graph!r} cannot be set: the nearest that can is {nearest!r}. "
-            "Keep values of your own elsewhere, or give them to nodes as context"
+            "Other settings are arguments of compile() or of a call, and values of your own reach nodes as context"
         )
         self.graph = graph
         self.name = name
@@ -349,8 +349,8 @@ class ConcurrentUpdateError(InvalidUpdateError):
         self.writers: dict[str, int] = {}
         super().__init__(self._sentence(channel), channel=channel, code=ErrorCode.INVALID_CONCURRENT_GRAPH_UPDATE)
 
-    def name(self, writers: Mapping[str, int]) -> None:
-        """Say who wrote."""
+    def name_writers(self, writers: Mapping[str, int]) -> None:
+        """Add to the message which nodes wrote."""
         self.writers = dict(writers)
         self.args = (self._sentence(str(self.channel)),)
 
@@ -398,6 +398,8 @@ class OutsideRunError(PregelError, RuntimeError):
 
 class NoCheckpointerError(PregelError, RuntimeError):
     """A node called `interrupt()` in a run that stores nothing, so that its question could never be answered.
+
+    The node fails with it also when its code catches it (`except Exception`), and no error handler is asked.
 
     Attributes:
         node: the node or task that asked.

@@ -11,6 +11,7 @@ Every part has, beside its `type` and its `data`:
     step       the superstep of that graph
     committed  the superstep of the called graph up to which everything is on disk; None while nothing is
     cursor     where to come back to: `astream(None, thread, after=cursor)`; None where no events are kept
+    task       the task whose part it is; None for a part of the graph, and where no events are kept
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ __all__ = [
     "RestartedPayload",
     "RestartedStreamPart",
     "StreamPart",
+    "StreamTask",
     "TaskPayload",
     "TaskResultPayload",
     "TasksStreamPart",
@@ -120,11 +122,33 @@ class ErrorPayload(TypedDict):
     message: str
 
 
+class StreamTask(TypedDict):
+    """The task that a part belongs to: its result is recorded as one, and its parts are final from then on.
+
+    `ns` is the namespace of its graph. A task that a node calls is one of its own, and so are the tasks of a graph
+    inside, if that graph stores its state. `id` ends with ":routers" for what the routers of a task show once the
+    task's own writes are recorded.
+    """
+
+    id: str
+    ns: tuple[str, ...]
+    name: str
+
+
 class RestartedPayload(TypedDict):
-    """A superstep runs again: what was shown of it before, and was not committed, is void."""
+    """Tasks run again: what was shown of them after the place `after` is void.
+
+    Attributes:
+        step: the open superstep of the called graph.
+        checkpoint_id: the checkpoint on which it was planned.
+        after: a cursor. Cursors compare as text.
+        tasks: those that run again; None if everything that was shown after `after` is void.
+    """
 
     step: int
     checkpoint_id: str
+    after: str
+    tasks: list[StreamTask] | None
 
 
 # ---- parts -----------------------------------------------------------------------------------------------------------
@@ -136,6 +160,7 @@ class _Part(TypedDict):
     step: int
     committed: int | None
     cursor: str | None
+    task: StreamTask | None
 
 
 class ValuesStreamPart(_Part):
@@ -196,7 +221,7 @@ class ErrorStreamPart(_Part):
 
 
 class RestartedStreamPart(_Part):
-    """To a reader who has come back: a superstep runs again."""
+    """To a reader who has come back: tasks run again."""
 
     type: Literal["superstep_restarted"]
     data: RestartedPayload

@@ -149,8 +149,13 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     retry_on: RetryOn = default_retry_on
 
     def __post_init__(self) -> None:
-        for name, least in (("initial_interval", 0), ("backoff_factor", 1), ("max_interval", 0)):
-            number = read_number(name, getattr(self, name))
+        seconds = "a number of seconds"
+        for name, kind, least in (
+            ("initial_interval", seconds, 0),
+            ("backoff_factor", "a number", 1),
+            ("max_interval", seconds, 0),
+        ):
+            number = read_number(name, getattr(self, name), kind)
             if number < least:
                 raise ValueError(f"{name} is at least {least}, not {number!r}")
         if type(self.max_attempts) is not int:

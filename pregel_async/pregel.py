@@ -62,8 +62,8 @@ class Pregel(Graph[Any, Any]):
         stream_channels: Names | None = None,
         checkpointer: BaseCheckpointSaver | bool | None = None,
         store: ports.BaseStore | None = None,
-        interrupt_before: All | Sequence[str] = (),
-        interrupt_after: All | Sequence[str] = (),
+        interrupt_before: All | Sequence[str] | None = (),
+        interrupt_after: All | Sequence[str] | None = (),
         name: str = "Pregel",
         stream_mode: StreamMode = "values",
         blocking: bool = True,
@@ -81,7 +81,7 @@ class Pregel(Graph[Any, Any]):
         time_limit: float | timedelta | None = None,
         retention: Retention | None = None,
         observer: Observer | Sequence[Observer] | None = None,
-        changed_questions: ChangedQuestions = "error",
+        changed_questions: ChangedQuestions | None = None,
     ) -> None:
         built = {key: node.build() if isinstance(node, NodeBuilder) else node for key, node in nodes.items()}
         if unknown_keys not in ("error", "ignore"):

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import structs
 
 from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.children import start_soon
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.upkeep.retention import Retention
 
@@ -30,7 +31,6 @@ from ._runtime.observer import Observer
 from ._runtime.part import Cursor, Part, shape_of
 from ._runtime.pipe import CAPACITY, ChunkList, Pipe
 from ._runtime.port import Ended
-from ._runtime.rejoin import rejoin
 from ._runtime.run import run, run_nested
 from ._runtime.settings import Audience, Settings
 from ._runtime.stream import GraphStream
@@ -51,7 +51,6 @@ from .asking import (
 from .attributes import GraphAttributes
 from .config import (
     check_budgets,
-    check_changed_questions,
     check_durability,
     check_on_failure,
     is_elsewhere,
@@ -59,6 +58,7 @@ from .config import (
     settings_of,
     without_address,
 )
+from .defaults import changed_questions_of
 from .errors import (
     ConfigError,
     GraphValidationError,
@@ -115,14 +115,14 @@ class Runs(GraphAttributes, SyncFace[InputT, OutputT]):
         debug: bool,
         store: BaseStore | None = None,
         cache: BaseCache | None = None,
-        interrupt_before: All | Sequence[str] = (),
-        interrupt_after: All | Sequence[str] = (),
+        interrupt_before: All | Sequence[str] | None = (),
+        interrupt_after: All | Sequence[str] | None = (),
         on_failure: OnFailure = "fail_fast",
         budgets: Mapping[str, Budget] | None = None,
         time_limit: float | timedelta | None = None,
         retention: Retention | None = None,
         observer: Observer | Sequence[Observer] | None = None,
-        changed_questions: ChangedQuestions = "error",
+        changed_questions: ChangedQuestions | None = None,
         read_context: Callable[[Any], Any] | None = None,
         coerce_state: Callable[[Any], Any] | None = None,
         coerce_output: Callable[[Any], Any] | None = None,
@@ -145,7 +145,7 @@ class Runs(GraphAttributes, SyncFace[InputT, OutputT]):
         self._time_limit = seconds_of("time_limit", time_limit)
         self._retention = _checked_retention(retention)
         self._observers = check_observer(observer, GraphValidationError)
-        self._changed_questions: ChangedQuestions = check_changed_questions(changed_questions)
+        self._changed_questions: ChangedQuestions = changed_questions_of(changed_questions)
         self._inner_codec: tuple[Codec, Codec] | None = None
         self._read_context = read_context
         self._coerce_state = coerce_state
@@ -440,7 +440,7 @@ class Runs(GraphAttributes, SyncFace[InputT, OutputT]):
         try:
             async with anyio.create_task_group() as group:
                 for _ in range(len(inputs) if max_concurrency is None else max(1, max_concurrency)):
-                    group.start_soon(work)
+                    start_soon(group, work)
         except BaseExceptionGroup as several:  # Ctrl-C: every other error is kept in its place
             raise alone(several) from None
         if not return_exceptions:
@@ -507,6 +507,8 @@ class Runs(GraphAttributes, SyncFace[InputT, OutputT]):
         return self._checkpointer if isinstance(self._checkpointer, BaseCheckpointSaver) else None
 
     async def _rejoin(self, call: _Call, feed: Feed, after: Cursor, pipe: Pipe) -> None:
+        from ._runtime.rejoin import rejoin  # loaded when it is used
+
         saver, thread_id = self._checkpointer, call.settings.thread_id
         assert isinstance(saver, BaseCheckpointSaver) and thread_id is not None  # checked when it was called
         eager = _Call(structs.replace(call.settings, on_conflict="reject"), None, 0)

@@ -1,14 +1,14 @@
 """Checks of values against annotations, in depth, compiled once for each annotation. Nothing is converted.
 
-    check = compiled(list[Item])
-    check([Item(...), {"name": 7}])     Mismatch(path=(1, "name"), expected=str, found=7)
+    check = compile_check(list[Item])
+    check([Item("a"), {"name": 7}])     Mismatch(path=(1, "name"), reason="is of type int, and its annotation says str")
 
-What a checker lets pass: `Any`, bare containers and generics that it does not know, protocols, annotations that do not
+What a check lets pass: `Any`, bare containers and generics that it does not know, protocols, annotations that do not
 resolve. What it looks into: lists, tuples, sets, dicts, TypedDicts, dataclasses and msgspec Structs, and dicts that
 stand for an object of a class with fields, pydantic models included. An instance of a pydantic model was checked by it.
 
-A list of a thousand objects with a few plain fields takes less than a tenth of a millisecond: its types are compared
-column by column, in C (`_Columns`). Only a list that does not fit so is looked at object by object.
+A list of a thousand objects with a few plain fields takes less than a tenth of a millisecond: their types are compared
+in C (`value_columns`). Only a list that does not fit so is looked at object by object.
 
 msgspec's own converter was tried for this and left: it takes text for a date, a number or an id, as it would convert
 it, and refuses unions of classes, of which Python's annotations have many.
@@ -16,18 +16,19 @@ it, and refuses unions of classes, of which Python's annotations have many.
 
 from __future__ import annotations
 
-import dataclasses
 import types
 from collections import abc, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import attrgetter, itemgetter
-from typing import Annotated, Any, Literal, NewType, TypeAlias, Union, cast, get_args, get_origin
+from typing import Any, Literal, TypeAlias, Union, cast, get_args, get_origin
 
 import msgspec
 
+from checkpoint_savers.durations import shorten
+
 from ._core.fits import fits, is_typed_dict
-from .annotations import aliased, class_of, fields_of, has_fields, is_model, is_required, named, value_of
-from .errors import GraphValidationError
+from .annotations import class_of, fields_of, has_fields, is_alias, is_model, named
+from .errors import InvalidInputError, InvalidUpdateError
+from .value_columns import MAPPINGS, all_fit, bare, is_unchecked, required_fields, value_of_alias
 
 
 class Mismatch(msgspec.Struct, frozen=True):
@@ -61,45 +62,53 @@ def path_of(steps: Iterable[object]) -> str:
     return text
 
 
-def compiled(hint: Any) -> Check | None:
-    """The check of an annotation; None if every value passes."""
+def compile_check(hint: Any) -> Check | None:
+    """Return the check of an annotation; None if every value passes."""
     return _Compiler().check(hint)
 
 
 class _Compiler:
-    """Compiles one annotation. A class that contains itself has one check, which is found again by the class."""
+    """Compiles one annotation.
+
+    A class with fields has one check, and so has an alias. It is made before those of its parts, which may name the
+    class or the alias again.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[Any, _Later] = {}
+        self._known: dict[Any, _LaterCheck] = {}
 
     def check(self, hint: Any) -> Check | None:
-        try:
-            hint = aliased(value_of(hint))
-        except GraphValidationError:  # an alias that does not resolve
-            return None
-        while isinstance(hint, NewType):
-            hint = hint.__supertype__
+        hint = bare(hint)
+        if is_alias(hint):
+            return self._alias(hint)
         origin, arguments = get_origin(hint), get_args(hint)
-        if origin is Annotated:
-            return self.check(arguments[0])
         if hint is None or hint is types.NoneType:
             return _is_none
         if origin in (Union, types.UnionType):
             return self._any_of(hint, arguments)
         if origin is Literal:
-            return _of_class(hint)
+            return _one_of(hint)
         if has_fields(hint):
             return self._fielded(hint)
-        kind = hint if origin is None else origin
-        if not isinstance(kind, type) or kind in _UNCHECKED or getattr(kind, "_is_protocol", False):
+        if is_unchecked(hint):
             return None
+        kind = hint if origin is None else origin
         if arguments and kind in _ITEMS:
             return self._container(hint, kind, arguments)
         if arguments and kind is tuple:
             return self._tuple(hint, arguments)
-        if arguments and kind in _MAPPINGS:
+        if arguments and kind in MAPPINGS:
             return self._mapping(hint, kind, arguments)
         return _of_class(kind)
+
+    def _alias(self, alias: Any) -> Check | None:
+        found = self._known.get(alias)
+        if found is None:
+            found = self._known[alias] = _LaterCheck()
+            check = self.check(value_of_alias(alias))
+            found.check = _is_anything if check is None else check
+            return check
+        return found
 
     def _any_of(self, hint: Any, options: Sequence[Any]) -> Check | None:
         checks = [self.check(option) for option in options]
@@ -108,13 +117,13 @@ class _Compiler:
         known = cast("list[Check]", checks)
 
         def check(value: Any) -> Mismatch | None:
-            deepest: Mismatch | None = None
+            deepest: Mismatch | None = None  # of the option that fits furthest in, so that the value was meant for it
             for one in known:
                 wrong = one(value)
                 if wrong is None:
                     return None
                 if wrong.path and (deepest is None or len(wrong.path) > len(deepest.path)):
-                    deepest = wrong  # of an option that the value was meant for
+                    deepest = wrong
             return deepest or _wrong(value, hint)
 
         return check
@@ -123,16 +132,13 @@ class _Compiler:
         item = self.check(arguments[0])
         if item is None:
             return _of_class(kind)
-        scalars = _types_of(arguments[0])
+        fit = all_fit(arguments[0])
 
         def check(value: Any) -> Mismatch | None:
             if not isinstance(value, kind):
                 return _wrong(value, hint)
             items = _plain_items(value)
-            if scalars is not None:
-                if scalars.issuperset(map(type, items)):
-                    return None
-            elif isinstance(item, _Later) and item.columns is not None and item.columns.fit(items):
+            if fit is not None and fit(items):
                 return None
             for index, each in enumerate(items):
                 wrong = item(each)
@@ -145,7 +151,7 @@ class _Compiler:
     def _tuple(self, hint: Any, arguments: Sequence[Any]) -> Check:
         if len(arguments) == 2 and arguments[1] is Ellipsis:
             return self._container(hint, tuple, arguments)
-        if any(get_origin(each) is types.GenericAlias or str(each).startswith("*") for each in arguments):
+        if any(str(each).startswith("*") for each in arguments):
             return _of_class(tuple)  # an unpacked tuple, of any length
         checks = [self.check(each) for each in arguments]
         count = 0 if arguments == ((),) else len(checks)
@@ -164,12 +170,12 @@ class _Compiler:
         return check
 
     def _mapping(self, hint: Any, kind: Any, arguments: Sequence[Any]) -> Check:
-        key, item = self.check(arguments[0]), self.check(arguments[1])
+        key, item, fit = self.check(arguments[0]), self.check(arguments[1]), all_fit(hint)
 
         def check(value: Any) -> Mismatch | None:
             if not isinstance(value, kind):
                 return _wrong(value, hint)
-            if not isinstance(value, dict):
+            if not isinstance(value, dict) or (fit is not None and fit((value,))):
                 return None
             for name, each in dict[Any, Any].items(value):
                 if key is not None and (wrong := key(name)) is not None:
@@ -183,12 +189,11 @@ class _Compiler:
     def _fielded(self, hint: Any) -> Check:
         found = self._known.get(hint)
         if found is None:
-            found = self._known[hint] = _Later()
+            found = self._known[hint] = _LaterCheck()
             if is_model(class_of(hint)):
                 found.check = self._model(hint)
             else:
                 found.check = self._fields(hint)
-                found.columns = _Columns.of(hint)
         return found
 
     def _model(self, hint: Any) -> Check:
@@ -238,89 +243,19 @@ class _Compiler:
         return check
 
 
-class _Later:
-    """The check of a class, which its own fields may name before it is made.
+class _LaterCheck:
+    """A check that others may hold before it is made: of a class with fields, or of an alias.
 
     Attributes:
-        check: of one value.
-        columns: of many at once, where the class's fields allow it.
+        check: of one value. Set once those of the parts are made.
     """
 
-    __slots__ = ("check", "columns")
+    __slots__ = ("check",)
 
     check: Check
-    columns: _Columns | None
-
-    def __init__(self) -> None:
-        self.columns = None
 
     def __call__(self, value: Any) -> Mismatch | None:
         return self.check(value)
-
-
-class _Columns:
-    """Whether many objects of a class fit, all of whose fields are of plain types: seen in the types of each field."""
-
-    __slots__ = ("_columns", "_kind")
-
-    def __init__(self, kind: type, columns: Sequence[tuple[Callable[[Any], Any], frozenset[type]]]) -> None:
-        self._kind = kind
-        self._columns = columns
-
-    @classmethod
-    def of(cls, hint: Any) -> _Columns | None:
-        """None if a field is of another type, or may be missing."""
-        kind = class_of(hint)
-        try:
-            hints = fields_of(hint)
-        except Exception:  # as in `_Compiler._fields`
-            return None
-        is_dict = is_typed_dict(kind)
-        if is_dict and len(required_fields(hint, hints)) < len(hints):
-            return None
-        found: list[tuple[Callable[[Any], Any], frozenset[type]]] = []
-        for name, each in hints.items():
-            if value_of(each) is Any:
-                continue
-            types_of_field = _types_of(each)
-            if types_of_field is None:
-                return None
-            found.append((itemgetter(name) if is_dict else attrgetter(name), types_of_field))
-        return cls(dict if is_dict else kind, found)
-
-    def fit(self, items: Sequence[Any]) -> bool:
-        """Return True if all fit. False says nothing: look at each."""
-        if set(map(type, items)) != {self._kind}:
-            return False
-        try:
-            return all(known.issuperset(map(type, map(get, items))) for get, known in self._columns)
-        except (LookupError, AttributeError):  # one is missing
-            return False
-
-
-def _types_of(hint: Any) -> frozenset[type] | None:
-    """The exact types of values that certainly fit a plain annotation; None for an annotation of another kind."""
-    hint = value_of(hint)
-    if get_origin(hint) is Annotated:
-        return _types_of(get_args(hint)[0])
-    if get_origin(hint) in (Union, types.UnionType):
-        found = [_types_of(option) for option in get_args(hint)]
-        return None if None in found else frozenset().union(*[each for each in found if each is not None])
-    if hint is None:
-        return frozenset((types.NoneType,))
-    return frozenset((hint,)) if isinstance(hint, type) and hint in _PLAIN else None
-
-
-def required_fields(kind: Any, hints: Mapping[str, Any]) -> list[str]:
-    """The names that a mapping must have to stand for an object of a class with fields."""
-    cls = class_of(kind)
-    if is_typed_dict(cls):
-        return [name for name, hint in hints.items() if is_required(kind, name, hint)]
-    if dataclasses.is_dataclass(cls):
-        none = dataclasses.MISSING
-        fields = dataclasses.fields(cls)
-        return [field.name for field in fields if field.init and field.default is none is field.default_factory]
-    return [field.name for field in msgspec.structs.fields(cls) if field.required]
 
 
 def mismatch_of(error: Any, *, leaving_out: Callable[[Mapping[str, Any]], bool] | None = None) -> Mismatch | None:
@@ -337,16 +272,39 @@ def mismatch_of(error: Any, *, leaving_out: Callable[[Mapping[str, Any]], bool] 
     return None
 
 
+def refused_input(wrong: Mismatch) -> InvalidInputError:
+    path = path_of(wrong.path)
+    return InvalidInputError(f"input {path!r} {wrong.reason}" if path else f"the input {wrong.reason}", path=path)
+
+
+def refused_update(wrong: Mismatch) -> InvalidUpdateError:
+    path = path_of(wrong.path)
+    channel = str(wrong.path[0]) if wrong.path else None
+    what = f"the update of {path!r}" if path else "the update"
+    return InvalidUpdateError(f"{what} {wrong.reason}. Nothing was stored.", channel=channel, path=path)
+
+
 def _of_class(kind: Any) -> Check:
-    """The check of a class or Literal as a whole."""
+    """Return the check of a class without a look inside."""
 
     def check(value: Any) -> Mismatch | None:
         # `fits` takes None for everything, as a key's "not yet"; inside of a value it is a value like others.
-        if type(value) is kind or (value is not None and fits(kind, value)) or (value is None and None in options):
+        if type(value) is kind or (value is not None and fits(kind, value)):
             return None
         return _wrong(value, kind)
 
-    options = get_args(kind) if get_origin(kind) is Literal else ()
+    return check
+
+
+def _one_of(literal: Any) -> Check:
+    """Return the check of a Literal. Its mismatch shows the value: the type is often right."""
+    options = get_args(literal)
+
+    def check(value: Any) -> Mismatch | None:
+        if None in options if value is None else fits(literal, value):
+            return None
+        return Mismatch((), f"is {shorten(value)}, and its annotation says {named(literal)}")
+
     return check
 
 
@@ -367,6 +325,10 @@ def _plain_items(value: Any) -> Sequence[Any]:
     return ()  # text, a range, a user's own class: what it holds is its own business
 
 
+def _is_anything(value: Any) -> Mismatch | None:
+    return None
+
+
 def _is_none(value: Any) -> Mismatch | None:
     return None if value is None else _wrong(value, None)
 
@@ -378,7 +340,5 @@ def plain_type(hint: Any) -> type | None:
 
 
 _UNSET = object()
-_UNCHECKED: tuple[Any, ...] = (Any, object, type, abc.Callable)
 _PLAIN = frozenset((str, int, float, complex, bytes, bool, types.NoneType))
 _ITEMS = (list, set, frozenset, deque, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Set, abc.Iterable)
-_MAPPINGS = (dict, abc.Mapping, abc.MutableMapping)

@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 from httpx_sse import EventSource, ServerSentEvent
+from reading import is_void
 
 ROOT = Path(__file__).parents[1]
 
@@ -145,7 +146,7 @@ def shown(events: list[ServerSentEvent], stored: list[Any] = []) -> list[tuple[s
             role, before, since, _ = messages.get(message["id"], (message["role"], "", event.id, chunk))
             messages[message["id"]] = role, (before if chunk else "") + message["content"], since, chunk
         if event.event == "superstep_restarted":
-            messages = {id: message for id, message in messages.items() if message[2] <= data["after"]}
+            messages = {id: message for id, message in messages.items() if not is_void(message[2], data)}
         if event.event == "error":
             place = event.id.partition(".")[0]
             messages = {id: message for id, message in messages.items() if not (message[3] and message[2] > place)}

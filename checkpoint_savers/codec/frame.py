@@ -49,7 +49,7 @@ def _without_noticed(body: memoryview) -> memoryview:
 _fields = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _array = msgspec.msgpack.Encoder().encode
 
-_READERS: dict[int, Callable[[memoryview], memoryview]] = {1: _without_noticed, 2: _same, 3: _same, 4: _same}
+_READERS: dict[int, Callable[[memoryview], memoryview]] = {1: _without_noticed, 2: _same, 3: _same, 4: _same, 5: _same}
 """Format number -> what makes a body of the current format out of a body of that format. Entries are never removed.
 
 1 has been two: its first entries have a field more.
@@ -58,6 +58,7 @@ _READERS: dict[int, Callable[[memoryview], memoryview]] = {1: _without_noticed, 
 4 has fields behind those of 3, of what a task was called with and of the questions that were answered. A program that
   does not know them gives a result to another call, and an answer to another question. And it has sends whose arguments
   refer to values of the same state (`sharing`).
+5 has rows of events that say of which task each event is, and whose positions interleave.
 """
 
 

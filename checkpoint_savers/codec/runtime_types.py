@@ -36,6 +36,9 @@ _IN_ORDER: Final[Mapping[str, Sequence[str]]] = {
 }
 """The fields of objects that are stored as lists, without the names."""
 
+_MODEL_PARTS: Final = [dict, list, dict, dict]
+"""The parts that a pydantic model is stored as: fields, the names of those that are set, extra and private values."""
+
 
 class _DataReader:
     """Makes a `StoredObject` of what is stored under a tag."""
@@ -91,12 +94,7 @@ def _fields_of(state: object) -> dict[str, object]:
         return cast("dict[str, object]", state)
     if type(state) is list:
         parts = cast("list[object]", state)
-        if [type(part) for part in parts] == [
-            dict,
-            list,
-            dict,
-            dict,
-        ]:  # a pydantic model: fields, their names, extra, private
+        if [type(part) for part in parts] == _MODEL_PARTS:
             return {**cast("dict[str, object]", parts[2]), **cast("dict[str, object]", parts[0])}
     return {"value": state}
 

@@ -14,6 +14,7 @@ import anyio
 import psycopg_pool
 
 from ..abc import PAGE, BaseCheckpointSaver
+from ..children import start_soon
 from ..codec import Codec
 from ..errors import CheckpointError, SaverClosedError
 from ..listing import Place, listed, place_before, place_of
@@ -116,7 +117,7 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
         self._reading = Reading(quoted)
         self._writing = Writing(quoted, schema)
         self._claiming = Claiming(quoted, self._source.name)
-        self._upkeep = Upkeep(quoted, schema, self.busy_timeout)
+        self._upkeep = Upkeep(quoted, schema, self._source.name, self.busy_timeout)
         self._open: Opened | None = None
         self._number = 0
         self._taken: dict[tuple[str, str], Claim] = {}  # by thread and run: taken here, not given up yet
@@ -207,7 +208,7 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
         left, self._taken = self._taken, {}
         async with anyio.create_task_group() as group:
             for claim in left.values():
-                group.start_soon(self._give_up, opened, claim)
+                start_soon(group, self._give_up, opened, claim)
 
     async def _give_up(self, opened: Opened, claim: Claim) -> None:
         with contextlib.suppress(CheckpointError):  # it lapses by itself then

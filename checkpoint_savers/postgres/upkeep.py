@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..errors import StorageError, ThreadBusyError, ThreadNotFoundError
+from ..errors import StorageError, ThreadBusyError, ThreadNotFoundError, UnsupportedFormatError
 from ..metadata import read_metadata, with_changes, write_metadata
 from ..owner import is_live
 from ..records import Claim, Rewrite, ThreadDump
 from .connecting import Cursor
 from .rows import Raw, owner_of, where_of
-from .schema import TABLES
+from .schema import SAVER, TABLES
 from .texts import stored, stored_or_none
 from .writing import CHANNEL, payload
 
@@ -20,6 +20,7 @@ SELECT thread, epoch, run_id, owner, expires_at FROM {s}.pregel_threads WHERE th
 """
 # A write of the claim's that looked at the thread before this sees by the number that it has changed. Writes have
 # numbers that are far apart, so the next one's is greater still.
+_VERSION = "SELECT max(version) FROM {s}.pregel_saver"
 _METADATA = "SELECT newest, metadata FROM {s}.pregel_threads WHERE thread = %b"
 _SET_METADATA = "UPDATE {s}.pregel_threads SET metadata = %b WHERE thread = %b"
 _COUNT = "UPDATE {s}.pregel_threads SET seq = seq + 1 WHERE thread = %b"
@@ -113,12 +114,14 @@ class Upkeep:
     Args:
         schema: quoted.
         name: of the schema.
+        where: how messages call the database.
         busy_timeout: seconds to wait for the lock on a thread.
     """
 
-    def __init__(self, schema: str, name: str, busy_timeout: float) -> None:
+    def __init__(self, schema: str, name: str, where: str, busy_timeout: float) -> None:
         self._schema = schema
         self._name = name
+        self._where = where
         self._patience = f"{max(int(busy_timeout * 1000), 1)}ms"
 
     async def rewrite(self, cursor: Cursor, claim: Claim, change: Rewrite) -> None:
@@ -165,7 +168,7 @@ class Upkeep:
 
     async def update_thread(self, cursor: Cursor, thread_id: str, changes: Mapping[str, Any]) -> None:
         """Under the lock on the thread's row, and under no claim. Doing it twice is doing it once."""
-        found = await self._lock(cursor, thread_id)
+        found = await self._lock_unclaimed(cursor, thread_id)
         newest: str | None = None
         text = ""
         if found is not None:
@@ -235,7 +238,7 @@ class Upkeep:
 
     async def delete(self, cursor: Cursor, thread_id: str, now: float) -> None:
         """Whatever the thread holds, unless a run owns it."""
-        found = await self._lock(cursor, thread_id)
+        found = await self._lock_unclaimed(cursor, thread_id)
         if found is None:
             await cursor.execute(b"ROLLBACK")
             return
@@ -272,6 +275,20 @@ class Upkeep:
         await cursor.execute(b"SELECT set_config('lock_timeout', %b, true)", (self._patience,))
         await self._run(cursor, _THREAD, stored(thread_id))
         return await cursor.fetchone()
+
+    async def _lock_unclaimed(self, cursor: Cursor, thread_id: str) -> Raw | None:
+        """Lock a thread for a write without a claim, which would have noticed that a later version upgraded the tables.
+
+        Raises:
+            UnsupportedFormatError
+        """
+        found = await self._lock(cursor, thread_id)
+        await self._run(cursor, _VERSION)
+        ((version,),) = await cursor.fetchall()
+        if version is not None and version > SAVER.version:
+            await cursor.execute(b"ROLLBACK")
+            raise UnsupportedFormatError(self._where, version, SAVER.version)
+        return found
 
     async def _begin(self, cursor: Cursor, claim: Claim) -> int:
         """Lock a thread that is under a claim, and return its number. It is to be counted as changed in the end."""

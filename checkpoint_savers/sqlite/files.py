@@ -14,6 +14,7 @@ import msgspec
 
 from ..atomic_file import AtomicFile
 from ..bridge import Waiter, tell, until
+from ..children import start_soon
 from ..errors import StorageError
 from .failures import translate
 
@@ -120,7 +121,7 @@ async def copy(source: Callable[[], sqlite3.Connection], name: str, target: Path
         threads.append(thread)
 
     async with anyio.create_task_group() as group:
-        group.start_soon(_when_cancelled, stopped.set)
+        start_soon(group, _when_cancelled, stopped.set)
         try:
             await until(start)
         finally:

@@ -188,7 +188,7 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
         await self._connection.run(job)
 
     async def update_thread(self, thread_id: str, changes: Mapping[str, Any]) -> None:
-        await self._connection.run(self._writing(writing.update_thread, (thread_id, dict(changes))))
+        await self._connection.run(self._writing(writing.update_thread, (thread_id, dict(changes), self._refuse_newer)))
 
     async def load(self, claim: Claim, dump: ThreadDump) -> None:
         new = [rows.write_row(row, pinned=row.pinned) for row in dump.rows]
@@ -255,7 +255,7 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
 
     async def adelete_thread(self, thread_id: str) -> None:
         now = self.clock()
-        await self._connection.run(self._writing(writing.delete_thread, (thread_id, now)))
+        await self._connection.run(self._writing(writing.delete_thread, (thread_id, now, self._refuse_newer)))
 
     # ---- for operators -----------------------------------------------------------------------------------------
 

@@ -141,7 +141,11 @@ def release(db: sqlite3.Cursor, claim: Claim) -> None:
         _give_up(db, found[0])
 
 
-def delete_thread(db: sqlite3.Cursor, thread_id: str, now: float) -> None:
+def delete_thread(
+    db: sqlite3.Cursor, thread_id: str, now: float, refuse_newer: Callable[[sqlite3.Cursor], None]
+) -> None:
+    """Args: refuse_newer: as in `claim`, as no claim is needed here."""
+    refuse_newer(db)
     found = _thread(db, thread_id)
     if found is None:
         _must_write(db)
@@ -151,7 +155,11 @@ def delete_thread(db: sqlite3.Cursor, thread_id: str, now: float) -> None:
     delete(db, found.key)
 
 
-def update_thread(db: sqlite3.Cursor, thread_id: str, changes: Mapping[str, Any]) -> None:
+def update_thread(
+    db: sqlite3.Cursor, thread_id: str, changes: Mapping[str, Any], refuse_newer: Callable[[sqlite3.Cursor], None]
+) -> None:
+    """Args: refuse_newer: as in `claim`, as no claim is needed here."""
+    refuse_newer(db)
     found = _thread(db, thread_id)
     if found is None or found.newest is None:
         _must_write(db)

@@ -74,7 +74,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
         if age is not None and not isinstance(age, timedelta):
             raise TypeError(f"max_age is a timedelta, not {age!r}")
         if age is not None and age < timedelta():
-            raise ValueError(f"max_age is no time in the future: {age}")
+            raise ValueError(f"max_age is 0 or more, not {age!r}")
 
 
 class Stayed(msgspec.Struct, frozen=True):

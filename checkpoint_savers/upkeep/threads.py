@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import anyio
 from msgspec.structs import replace
 
+from ..children import start_soon
 from ..errors import CheckpointNotFoundError, ThreadExistsError, ThreadNotFoundError
 from ..holding import Claims, Held
 from ..listing import GapFinder, check_gaps, check_parents
@@ -174,7 +175,7 @@ async def erase_threads(saver: Upkept, thread_ids: Sequence[str]) -> None:
 
     async with anyio.create_task_group() as group:
         for thread_id in dict.fromkeys(thread_ids):
-            group.start_soon(one, thread_id)
+            start_soon(group, one, thread_id)
     for thread_id in thread_ids:
         if thread_id in failures:
             raise failures[thread_id]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
@@ -36,7 +36,6 @@ ATOMS: frozenset[type] = frozenset(
             bytes,
             range,
             type,
-            frozenset,
             type(Ellipsis),
             type(NotImplemented),
         ),
@@ -66,6 +65,8 @@ def copier_of(kind: type) -> Copier:
         found = _copy_tuple
     elif kind is set:
         found = _copy_set
+    elif kind is frozenset:
+        found = _copy_frozenset
     elif plain_maker(kind) is not None:
         found = bare_scalar
     elif issubclass(kind, _BUILT_IN):
@@ -92,7 +93,18 @@ def bare_scalar(value: Any, each: Callable[[Any], Any]) -> Any:
 
 
 def _copy_set(value: set[Any], each: Callable[[Any], Any]) -> set[Any]:
-    return set(value)
+    return set(_members(value, each))
+
+
+def _copy_frozenset(value: frozenset[Any], each: Callable[[Any], Any]) -> frozenset[Any]:
+    members = _members(value, each)
+    return value if members is value or _same(members, value) else frozenset(members)
+
+
+def _members(value: Collection[Any], each: Callable[[Any], Any]) -> Collection[Any]:
+    """The copies of a set's members. An object may be one that compares by identity, or whose fields are frozen, and
+    carry a list."""
+    return value if ATOMS.issuperset(map(type, value)) else [each(item) for item in value]
 
 
 def _copy_tuple(value: tuple[Any, ...], each: Callable[[Any], Any]) -> tuple[Any, ...]:
@@ -196,7 +208,7 @@ def _built_in_copier(kind: type) -> Copier:
         made = make(kind, base, value, each)
         if attributes.can_be:
             attributes.give(made, attributes.copied(value, each))
-        elif base is frozenset or (base is tuple and _same(tuple.__iter__(made), tuple.__iter__(value))):
+        elif base in (tuple, frozenset) and _same(base.__iter__(made), base.__iter__(value)):
             return value
         return made
 
@@ -208,7 +220,7 @@ def _make_tuple(kind: Any, base: Any, value: Any, each: Callable[[Any], Any]) ->
 
 
 def _make_frozenset(kind: Any, base: Any, value: Any, each: Callable[[Any], Any]) -> Any:
-    return frozenset.__new__(kind, frozenset[Any].__iter__(value))
+    return frozenset.__new__(kind, _members([*frozenset[Any].__iter__(value)], each))
 
 
 def _make_list(kind: Any, base: Any, value: Any, each: Callable[[Any], Any]) -> Any:
@@ -234,7 +246,7 @@ def _make_dict(kind: Any, base: Any, value: Any, each: Callable[[Any], Any]) -> 
 
 def _make_set(kind: Any, base: Any, value: Any, each: Callable[[Any], Any]) -> Any:
     made: Any = set.__new__(kind)
-    set.update(made, set.__iter__(value))
+    set.update(made, _members([*set.__iter__(value)], each))
     return made
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import chain, repeat
 
-from ..errors import ConcurrentUpdateError, PregelError
+from ..errors import ConcurrentUpdateError, InvalidUpdateError, PregelError
 from .program import Write
 from .task import Task
 
@@ -15,7 +15,9 @@ def place(error: Exception, channel: str, tasks: Sequence[Task], writes: Sequenc
     """Add to an error where the fold failed: a note; and to one of several writes, the names of the writers."""
     by = _writers(channel, tasks, writes)
     if isinstance(error, ConcurrentUpdateError):
-        error.name(by)
+        error.name_writers(by)
+    if isinstance(error, InvalidUpdateError) and error.channel is None:
+        error.channel = channel
     what = "" if isinstance(error, PregelError) else "the reducer of "
     error.add_note(
         f"raised by {what}channel {channel!r} in superstep {step}, on writes of {', '.join(by)}. "

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import repeat
 from typing import Any
 
-from .._message_ids import FOLD, fingerprint, message_id
+from .._message_ids import FOLD, derive_message_id, fingerprint
 from ..channels import BaseChannel
 from ..messages import without_id
 from .ids import outside_id
@@ -39,10 +39,11 @@ class FoldNames:
         """
         self._written = written
         self._otherwise = otherwise
+        # Of the channel that is being folded:
         self._channel = ""
-        self._waiting: dict[str, deque[str]] | None = None
-        self._contents: dict[int, str] = {}
-        self._extra = Counter[str]()
+        self._waiting: dict[str, deque[str]] | None = None  # by content, the ids of written messages not yet met
+        self._contents: dict[int, str] = {}  # by the `id()` of a written message, its content: computed once
+        self._extra = Counter[str]()  # by content, how many messages were met that no task has written
 
     def fold(self, channel: BaseChannel[Any, Any, Any], values: Sequence[Any]) -> bool:
         """Fold what was written to a channel into it. Return True if that changed it."""
@@ -66,7 +67,7 @@ class FoldNames:
         if names:
             return names.popleft()
         self._extra[content] += 1
-        return message_id(self._otherwise(), self._channel, -self._extra[content], 0, content)
+        return derive_message_id(self._otherwise(), self._channel, -self._extra[content], 0, content)
 
     def _names(self) -> dict[str, deque[str]]:
         """The ids of all messages that were written to the channel without, by content."""
@@ -80,13 +81,13 @@ class FoldNames:
                     content = fingerprint(message)
                     if message is item:  # else it was made just now, and its address is free again
                         self._contents[id(item)] = content
-                    made = message_id(base(), channel, nth, place, content)
+                    made = derive_message_id(base(), channel, nth, place, content)
                     names.setdefault(content, deque()).append(made)
                 nth += 1
         return names
 
 
-def naming(
+def fold_names(
     tasks: Sequence[Task], writes: Sequence[Sequence[Write]], scope: tuple[str, str], step: int, edit: int = 0
 ) -> FoldNames:
     """Return the names for the fold of a superstep.
@@ -96,5 +97,6 @@ def naming(
         scope, step, edit: as in `ids.outside_id`.
     """
     outside = partial(outside_id, *scope, step, edit)
+    # Writes beyond those of the tasks are an input's or an edit's.
     bases: list[Callable[[], str]] = [*(task.written_as for task in tasks), *repeat(outside, len(writes) - len(tasks))]
     return FoldNames(list(zip(bases, writes, strict=False)), outside)

@@ -177,6 +177,9 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
             outputs hold.
         check_update: checks the writes of an update by hand (`aupdate_state`, a call's command) against the annotations
             of their keys, and returns them; of a pydantic state with the model's values. Raises `InvalidUpdateError`.
+        validate: checks the writes of an input or an update together with what the keys hold, and returns them with the
+            state class's own values; None if values are checked by themselves. Raises `InvalidInputError`,
+            `InvalidUpdateError`.
         step_timeout: seconds that one superstep may take; None for as long as it likes.
         warned: stored keys that it does not have and of which an `UnknownStoredKeyWarning` was issued: one each.
         read_input: turns a call's input into writes. Raises `InvalidInputError`.
@@ -201,6 +204,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     read_input: Callable[[Any], list[Write]]
     read_command: Callable[[Command], list[Write]]
     check_update: Callable[[list[Write]], list[Write]]
+    validate: Callable[[Mapping[str, Any], list[Write]], list[Write]] | None = None
     step_timeout: float | None = None
     warned: set[str] = set()  # of each program its own: msgspec copies an empty default
 
@@ -218,6 +222,7 @@ def build_program(
     read_input: Callable[[Any], list[Write]],
     read_command: Callable[[Command], list[Write]],
     check_update: Callable[[list[Write]], list[Write]] = list,
+    validate: Callable[[Mapping[str, Any], list[Write]], list[Write]] | None = None,
     step_timeout: float | None = None,
 ) -> Program:
     """Make the tables of nodes and channels that fit each other; whoever calls has validated them.
@@ -256,6 +261,7 @@ def build_program(
         read_input=read_input,
         read_command=read_command,
         check_update=check_update,
+        validate=validate,
         step_timeout=step_timeout,
     )
 

@@ -36,7 +36,7 @@ from ..types import Command, Send
 from .board import Board, Channel
 from .fold_errors import place
 from .isolation import own
-from .naming import naming
+from .naming import fold_names
 from .program import PARENT, SENDS, Program, Write
 from .task import Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Task
 
@@ -320,7 +320,7 @@ def update(
         channel = channels[name]
         if name in by_channel and channel.expires and isinstance(channel, Topic):
             by_channel[name].insert(0, list(channel.get()))  # what is left has yet to see the old ones
-    names = naming(tasks, writes, scope, step, edit) if program.names_messages else None
+    names = fold_names(tasks, writes, scope, step, edit) if program.names_messages else None
     for name in sorted(by_channel):
         try:
             channel, given = channels[name] if name in channels else _first(program, board, name), by_channel[name]

@@ -1,8 +1,12 @@
-"""Untracked keys in the arguments of sends: what is stored in their place, and how it is filled again.
+"""Untracked keys in what carries values to a later superstep: the argument of a send, and the input of a call.
 
 The value of an untracked key is never stored (a connection, a secret), and a send may carry it to the node:
 `Send("work", {**state, "item": item})`. A mark is stored instead of the value. A run that is resumed in another process
 finds the mark, and takes the value that its own state has for the key.
+
+An input is stored before the superstep that writes it to the state. No mark is stored there: the state of a run that is
+resumed lacks untracked keys in any case. A stored event of a stream has none either: a reader who comes back gets the
+chunk without the value.
 """
 
 from __future__ import annotations
@@ -35,6 +39,31 @@ def storable(send: Send, untracked: frozenset[str]) -> Send:
     """
     found = {name: NotStored(name) for name, value in parts_of(send.arg) if name in untracked and value is not None}
     return msgspec.structs.replace(send, arg=with_parts(send.arg, found)) if found else send
+
+
+def storable_input(given: Any, untracked: frozenset[str]) -> Any:
+    """Return what is stored of a call's input: the mapping without its untracked keys.
+
+    Args:
+        given: what the start channel holds; a state of one value is no mapping, and has no keys.
+        untracked: the graph's untracked keys.
+    """
+    if not isinstance(given, dict) or untracked.isdisjoint(given):
+        return given
+    return {key: value for key, value in given.items() if key not in untracked}
+
+
+def without_untracked(value: Any, untracked: frozenset[str]) -> Any:
+    """Return a state or a node's input as a stored event has it: without the values of untracked keys.
+
+    Args:
+        value: a mapping; or an object of the state's class, whose fields become None.
+        untracked: the graph's untracked keys.
+    """
+    if isinstance(value, dict):
+        return {key: item for key, item in dict.items(value) if key not in untracked}
+    held = {name: None for name, item in parts_of(value) if name in untracked and item is not None}
+    return with_parts(value, held) if held else value
 
 
 def missing(arg: Any) -> list[str]:

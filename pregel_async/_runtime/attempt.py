@@ -16,7 +16,7 @@ from msgspec import structs
 from .._core.board import Board
 from .._core.copying import ATOMS
 from .._core.isolation import isolate, own
-from .._core.naming import naming
+from .._core.naming import fold_names
 from .._core.program import PARENT, RETURN, Node, Write
 from .._core.task import Failed, Finished, NotStarted, Paused, Settled, Task
 from ..errors import (
@@ -203,7 +203,7 @@ async def _run(running: Running, record: Recorder | None, progress: _Progress, *
                 await running.calls.join()
             except ParentCommand as error:
                 commands = commands or _commands_in(error, running)
-        if running.open or running.replay_error is not None:
+        if running.open or running.refusal is not None:
             _check_open(running)
         written = node.writes(result) if commands is None else _written_by(commands, running)
         writes = [(name, item if type(item) in ATOMS else own(item, name)) for name, item in written]
@@ -217,7 +217,7 @@ async def _run(running: Running, record: Recorder | None, progress: _Progress, *
         running.route()
     for router in node.routers:
         injected = running.inject(router.injects) if router.injects else {}
-        names = naming([task], [writes], task.scope, task.step) if program.names_messages else None
+        names = fold_names([task], [writes], task.scope, task.step) if program.names_messages else None
         answer = router.call(board.view_of(router, program, writes, names), **injected)
         if isawaitable(answer):
             if record is not None and not recorded:
@@ -233,16 +233,16 @@ async def _run(running: Running, record: Recorder | None, progress: _Progress, *
         everything.extend([(name, own(item, name)) for name, item in router.route(answer)])
     if node.routers and running.calls is not None:
         await running.calls.join()
-    if running.open or running.replay_error is not None:
+    if running.open or running.refusal is not None:
         _check_open(running)
     return Finished(everything, own=len(writes), leaves=leaves)
 
 
 def _check_open(running: Running) -> None:
     """Refuse the result of a node that had to stop, and has swallowed that (`gather(..., return_exceptions=True)`);
-    and that of one that has swallowed `CallsChangedError` or `QuestionChangedError`."""
-    if running.replay_error is not None:
-        raise running.replay_error
+    and that of one that has swallowed a refusal."""
+    if running.refusal is not None:
+        raise running.refusal
     if running.open:
         if running.around.session.stopped is not None and not running.questions():
             # The run drains: the node is not at fault, and runs again when the rest of what it called has run.
@@ -279,8 +279,8 @@ async def _stopped(running: Running, error: BaseException, writes: list[Write] |
     cancellation of the run, which goes on.
     """
     task, calls = running.task, running.calls
-    if running.replay_error is not None:
-        return Failed(_placed(running.replay_error, task), writes)
+    if running.refusal is not None:
+        return Failed(_placed(running.refusal, task), writes)
     failure = _split(error)[1]
     if isinstance(failure, BaseExceptionGroup):
         cancelled, rest = failure.split(anyio.get_cancelled_exc_class())

@@ -53,7 +53,7 @@ class BlockedLoop:
         self._library = library
         self._world = world
         self._warned = False
-        self._at_work: dict[Running, float] = {}  # since when they have begun nothing else
+        self._at_work: dict[Running, float] = {}  # when each last began something, by the world's monotonic clock
         self._prune_at = 64
         self._newest = 0.0
 
@@ -84,14 +84,18 @@ class BlockedLoop:
         world = self._world
         if world is None or self._warned:
             return work()
-        others = WATCH.get()
-        WATCH.set(partial(self._note, world, others))
+        outer = WATCH.get()
+        WATCH.set(partial(self._note, world, outer))
         return accompanied_if_long(world, PATIENCE, partial(self._look, world, world.monotonic(), notify), work)
 
-    def _note(self, world: World, others: Callable[[Running], object] | None, running: Running) -> None:
-        """Note that a node's code is about to be called."""
-        if others is not None:
-            others(running)
+    def _note(self, world: World, outer: Callable[[Running], object] | None, running: Running) -> None:
+        """Note that a node's code is about to be called.
+
+        Args:
+            outer: the same of a blocking call around this one; None if there is none.
+        """
+        if outer is not None:
+            outer(running)
         now = self._newest = self._at_work[running] = world.monotonic()
         at = running.within
         while at is not None:  # a node whose graph goes on waits for no loop
@@ -134,15 +138,17 @@ class BlockedLoop:
         ]
         names = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
         if len(nodes) > 1:
-            seen, cause = f"nodes {names} have been at work all that time", "one waits for something that only"
+            seen = f"nodes {names} have been at work all that time"
+            cause = "one of them waits for something that only the blocked loop can do"
         elif nodes:
-            seen, cause = f"node {names} has been at work all that time", "it waits for something that only"
+            seen = f"node {names} has been at work all that time"
+            cause = "it waits for something that only the blocked loop can do"
         else:
-            seen, cause = "no node is at work", "it waits for a thread, or for a result to share, that a run on"
+            seen = "no node is at work"
+            cause = "the call waits for a thread, or for a result to share, that a run on the blocked loop has"
         return (
             f"{self._called} has blocked the event loop ({self._library}) of its thread for {PATIENCE:g} seconds, and "
-            f"{seen}. If {cause} the blocked loop {'can do' if nodes else 'has'}, neither will end: interrupt "
-            "it, and await the async verb instead."
+            f"{seen}. If {cause}, neither will end: interrupt the call, and await the async verb instead."
         )
 
 

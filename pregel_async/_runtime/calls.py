@@ -29,7 +29,7 @@ from ..errors import (
 )
 from ..types import OnChange
 from .context import CURRENT, ROUTED, Running, in_order_of
-from .digests import PLAIN, CallDigests
+from .digests import UNSTORED, CallDigests
 from .loops import on_asyncio, wait_out
 from .places import Place
 
@@ -378,7 +378,7 @@ def _task_of(caller: Running, node: Node, number: int, arg: tuple[Any, Any], hin
     if thread is not None:
         digest = thread.digest(node, hints, args, kwargs)
     else:
-        digest = b"" if caller.retried is None else CallDigests(PLAIN).of(node, hints, args, kwargs)
+        digest = b"" if caller.retried is None else CallDigests(UNSTORED).of(node, hints, args, kwargs)
     return caller.task.call(node, number, arg, digest)
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
+from checkpoint_savers.children import start_soon
+
 from .loops import alone, on_asyncio, wait_out
 from .world import SystemWorld, World
 
@@ -26,7 +28,7 @@ async def beside(
     failure: BaseException | None = None
     try:
         async with anyio.create_task_group() as group:
-            group.start_soon(companion)
+            start_soon(group, companion)
             try:
                 done.append(await work())
             except anyio.get_cancelled_exc_class():

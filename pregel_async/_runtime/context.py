@@ -26,7 +26,7 @@ from .._core.ids import interrupt_id
 from .._core.isolation import isolate, own, own_as_it_is
 from .._core.program import Program
 from .._core.task import Finished, Outcome, Task
-from .._message_ids import TASK, fingerprint, message_id
+from .._message_ids import TASK, derive_message_id, fingerprint
 from ..errors import (
     BudgetExceededError,
     CallsChangedError,
@@ -67,7 +67,8 @@ if TYPE_CHECKING:
 else:
     ContextT = TypeVar("ContextT")
 
-ReplayErrorT = TypeVar("ReplayErrorT", bound=CallsChangedError | QuestionChangedError)
+Refusal = CallsChangedError | QuestionChangedError | NoCheckpointerError
+RefusalT = TypeVar("RefusalT", bound=Refusal)
 
 PREVIOUS: Final = "__previous__"
 """The channel of what an entrypoint saved for its next run."""
@@ -307,8 +308,8 @@ class Running:
         failure: what it handles, when it is an error handler.
         watch: of its timeout; None when it may take as long as it likes.
         attempt: as it is observed; None when nobody does.
-        replay_error: the node, or one whose code or graph it runs, has asked for something else than is recorded. The
-            attempt fails with this, whatever the node's code makes of it.
+        refusal: the node, or one whose code or graph it runs, has asked for something else than is recorded, or asks
+            a question that cannot be stored. The attempt fails with this, whatever the node's code makes of it.
     """
 
     __slots__ = (
@@ -329,7 +330,7 @@ class Running:
         "open",
         "place",
         "places",
-        "replay_error",
+        "refusal",
         "task",
         "tries",
         "watch",
@@ -364,7 +365,7 @@ class Running:
         self._beside: dict[bytes, tuple[object, int]] = {}
         self._added: dict[str, itertools.count[int]] = {}
         self._names: set[str] | None = None  # given to calls; made for the first, as most runs have none
-        self.replay_error: CallsChangedError | QuestionChangedError | None = None
+        self.refusal: Refusal | None = None
         self.worker = 0
         self.held_back = False
         self.debts: list[Feed] = []
@@ -571,7 +572,7 @@ class Running:
             root = self.around
             while root.outer is not None and root.outer.around.session is session:
                 root = root.outer.around
-            raise NoCheckpointerError(self.task.node.name, root.program.name)
+            raise self.refuse(NoCheckpointerError(self.task.node.name, root.program.name))
         index = self.number("ask", value)
         place = self.next_place(index)
         key = interrupt_id(self.task.id, index)
@@ -623,14 +624,14 @@ class Running:
             at = at.within
         return False
 
-    def refuse(self, error: ReplayErrorT) -> ReplayErrorT:
+    def refuse(self, error: RefusalT) -> RefusalT:
         """Note that this attempt, and those in which it runs, fail with an error; return it, to be raised.
 
         The node's code may catch it, with `except Exception` around a call that may fail, and return a wrong result.
         """
         at: Running | None = self
         while at is not None:
-            at.replay_error = error
+            at.refusal = error
             at = at.within
         return error
 
@@ -673,9 +674,10 @@ class Running:
         first, again = self._beside.get(key, (who, -1))
         if first is not who:
             raise InvalidUpdateError(
-                f"node {self.task.node.name!r} runs two {'tasks' if what == 'call' else 'graphs'} of the name "
-                f"{given[0]!r}, with equal input, in tasks of its own: when it runs again, nothing would tell whose "
-                "result is whose. Give them names of their own: task(name=...), compile(name=...)",
+                f"node {self.task.node.name!r} runs two different {'tasks' if what == 'call' else 'graphs'} named "
+                f"{given[0]!r} with equal input, in concurrent tasks that it started (asyncio.gather, a task group): "
+                "when it runs again, their results could not be distinguished. Call one object twice, or give each a "
+                "name of its own: task(name=...), compile(name=...)",
                 node=self.task.node.name,
             )
         again += 1
@@ -690,7 +692,7 @@ class Running:
         """
         content = fingerprint(message)
         number = next(self._added.setdefault(content, itertools.count()))
-        return message_id(self.task.id, "add_messages", number, 0, content)
+        return derive_message_id(self.task.id, "add_messages", number, 0, content)
 
     def number_of_name(self, task: str, key: str) -> int:
         """Return the number of a call that is identified by a name.

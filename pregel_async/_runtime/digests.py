@@ -30,7 +30,7 @@ FORM: Final = b"\x01"
 """The first byte of a digest: the form of what is hashed. Digests of different forms are not compared. Change it with
 the canonical form of the codec: else an open superstep that an earlier release recorded could not be resumed."""
 
-PLAIN: Final = Codec()
+UNSTORED: Final = Codec()
 """The codec of runs that store nothing."""
 
 

@@ -17,9 +17,9 @@ from checkpoint_savers.sharing import Shareable, shared
 from .._core.board import Board
 from .._core.copying import is_opaque
 from .._core.program import SENDS, Program, Write
-from .._core.untracked import storable
-from ..channels import MISSING, LastValue
-from ..types import Interrupt, Send
+from .._core.untracked import storable, storable_input
+from ..channels import MISSING, BaseChannel, LastValue
+from ..types import START, Interrupt, Send
 from .restore import kind_of
 
 Written = tuple[tuple[str, bytes], ...]
@@ -94,7 +94,7 @@ class Encoder:
             channel = board.channels[name]
             if not channel.tracked:
                 continue
-            stored = channel.checkpoint()
+            stored = self._held(name, channel)
             if stored is not MISSING:
                 values[name] = self._pending(board, stored) if name == SENDS else self._value(name, stored)
                 kind = self._kinds[name] if name in self._kinds else kind_of(channel, stored)
@@ -105,6 +105,11 @@ class Encoder:
         # Each superstep consumes or rewrites pending sends, so that what they share with other channels is up to date.
         assert not values or SENDS in board.changed or SENDS not in before.values
         return values, kinds, emptied
+
+    def _held(self, name: str, channel: BaseChannel[Any, Any, Any]) -> Any:
+        """What is stored of a channel that is tracked: of the start channel, no values of untracked keys."""
+        held, untracked = channel.checkpoint(), self._program.untracked
+        return storable_input(held, untracked) if untracked and name == START else held
 
     def _value(self, name: str, stored: Any) -> Value:
         """A channel's value. What it holds that it held before is not encoded again.
@@ -149,7 +154,7 @@ class Encoder:
     def locate(self, board: Board) -> None:
         """Refuse an input by the key that the caller knows, where it is a mapping that one channel holds."""
         for name in board.changed:
-            given = board.channels[name].checkpoint()
+            given = self._held(name, board.channels[name])
             if isinstance(given, dict):
                 for key, value in given.items():
                     self.codec.encode(value, channel=str(key))

@@ -6,13 +6,18 @@ Reader and run share a pipe, which may make the run wait. Others may join a feed
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from threading import get_ident
 from typing import Protocol
 
+import msgspec
 from msgspec.structs import replace
 
+from checkpoint_savers.records import EventKey, EventRow
+
 from .._core.isolation import isolate, own
-from ..errors import StreamFullError
+from ..errors import RunCancelledError, StreamFullError
 from ..types import RunStatus
 from .described import described
 from .kept import Keeper
@@ -26,6 +31,10 @@ class Sink(Protocol):
 
     def blocks(self, mode: str) -> bool:
         """Whether whoever brings a part of this mode has to wait now."""
+        ...
+
+    def is_overfull(self, mode: str) -> bool:
+        """Return True if parts were added in spite of `blocks`, and are not read yet."""
         ...
 
     async def room(self) -> None:
@@ -72,6 +81,13 @@ class Sink(Protocol):
         ...
 
 
+class Staged(msgspec.Struct):
+    """Parts that are shown when their row is stored."""
+
+    parts: Sequence[Part]
+    stored: bool = False
+
+
 class Feed:
     """What one call asked to be shown.
 
@@ -96,6 +112,8 @@ class Feed:
         begun: it has its input too.
         said: the ids of the messages that were shown.
         observed: the run, as it is observed; None when nobody does.
+        resumes: an earlier attempt at the open superstep was cut off.
+        shows_restart: its reader has seen something of the open superstep that runs again.
     """
 
     def __init__(
@@ -132,6 +150,10 @@ class Feed:
         self.begun = False
         self.said: set[object] = set()
         self.observed: Observed | None = None
+        self.resumes = False
+        self.shows_restart = False
+        self._waiting: deque[Part | Staged] | None = None  # behind events that are shown when they are stored
+        self._staged: dict[EventKey, Staged] | None = None
 
     def introduce(self, run_id: str) -> None:
         """Tell readers which run this is."""
@@ -149,6 +171,8 @@ class Feed:
 
     async def put(self, part: Part) -> None:
         """Show a part, once everybody who is to be waited for has room for it."""
+        if part.again and self.returns:
+            return  # it was kept: the reader has it, or gets it from storage
         modes = () if part.mode == ERROR else (part.mode,)  # there is room for the one that is the last
         while (sink := self._full(modes)) is not None:
             try:
@@ -182,6 +206,10 @@ class Feed:
         self._show(part)
         return size
 
+    def show(self, part: Part) -> None:
+        """Show a part at once, however far readers are behind."""
+        self._show(part)
+
     def refund(self, size: int) -> None:
         """A writer waits after all."""
         for sink in self.sinks:
@@ -198,6 +226,21 @@ class Feed:
                     await self.keeper.spill()
         finally:
             self._pass_on()
+
+    async def catch_up(self) -> None:
+        """Wait until no reader is behind with what was shown as soon as it was stored."""
+        try:
+            while (sink := self._overfull()) is not None:
+                await sink.room()
+        finally:
+            self._pass_on()
+
+    def _overfull(self) -> Sink | None:
+        for sink in self.sinks:
+            for mode in self.modes:
+                if sink.is_overfull(mode):
+                    return sink
+        return None
 
     @property
     def lags(self) -> bool:
@@ -223,30 +266,72 @@ class Feed:
         return Part(mode=mode, ns=(), data=data, step=step)
 
     def _show(self, part: Part) -> None:
-        if part.seq == 0:
+        if self.keeper is not None and part.cursor is None and not part.again:
             self.label(part)
+        if self._waiting:
+            self._waiting.append(part)
+        else:
+            self._emit(part)
+
+    def _emit(self, part: Part) -> None:
         if part.mode == END:
             return
+        self.number += 1
+        part.seq = self.number
         part.committed = self.committed
         if part.cursor is not None:
-            self.last = part.cursor
+            self.last = part.cursor = replace(part.cursor, seq=part.seq)
         elif self.last is not None:
             part.cursor = replace(self.last, seq=part.seq)  # it is no event: who comes back goes on after the last
-        for sink in self.sinks:
+        for sink in self.sinks[:1] if part.again else self.sinks:
             # Each reader has its own: it may change what it gets in place.
             sink.add(part if sink is self.sinks[0] else replace(part, data=isolate(own(part.data))))
         if self.observed is not None:
             self.observed.filled(part.mode, max([sink.depth for sink in self.sinks], default=0))
 
     def label(self, part: Part) -> None:
-        """Give a part its number, and its place among the events that are kept."""
-        if part.mode == END:
-            part.seq = -1
-        else:
-            self.number += 1
-            part.seq = self.number
+        """Give a part its place among the events that are kept."""
         if self.keeper is not None and part.cursor is None:
             self.keeper.keep(part)
+
+    # ---- events that are stored before they are shown ----------------------------------------------------------------
+
+    def stage(self, row: EventRow, parts: Sequence[Part]) -> None:
+        """Show these parts, which have their places, when their row is stored. What comes later waits behind them: the
+        order of places is the order in which readers see them."""
+        if not parts:
+            return
+        if self._waiting is None or self._staged is None:
+            self._waiting, self._staged = deque(), {}
+        staged = self._staged[row.key] = Staged(parts)
+        self._waiting.append(staged)
+
+    def stored(self, keys: Iterable[EventKey]) -> None:
+        """Show what waits for these rows."""
+        if self._staged:
+            for key in keys:
+                staged = self._staged.pop(key, None)
+                if staged is not None:
+                    staged.stored = True
+            self._drain()
+
+    def abandon(self) -> None:
+        """Storage has failed: what waits for it is never shown; what waits behind that is."""
+        if self._staged:
+            for staged in self._staged.values():
+                staged.parts, staged.stored = (), True
+            self._staged = {}
+            self._drain()
+
+    def _drain(self) -> None:
+        waiting = self._waiting
+        while waiting:
+            first = waiting[0]
+            if isinstance(first, Staged) and not first.stored:
+                return
+            waiting.popleft()
+            for part in first.parts if isinstance(first, Staged) else (first,):
+                self._emit(part)
 
     def leave(self, sink: Sink) -> None:
         """Somebody reads no more."""
@@ -257,3 +342,26 @@ class Feed:
         """The part that tells why the run fails."""
         kind, message = described(error)
         return self.tell(ERROR, {"error": kind, "message": message}, step)
+
+
+class Live:
+    """The runs of this process that can be joined, by thread."""
+
+    def __init__(self) -> None:
+        self._feeds: dict[tuple[int, str], Feed] = {}
+
+    def add(self, thread_id: str, feed: Feed) -> None:
+        self._feeds[get_ident(), thread_id] = feed
+
+    def remove(self, thread_id: str, feed: Feed, failure: BaseException | None) -> None:
+        """The run is over: those who have joined it are told."""
+        key = (get_ident(), thread_id)
+        if self._feeds.get(key) is feed:
+            del self._feeds[key]  # else the thread was given up with the last commit, and another run has it by now
+        for sink in feed.sinks[1:]:
+            told = failure if failure is None or isinstance(failure, Exception) else RunCancelledError(thread_id)
+            sink.end(told)
+
+    def find(self, thread_id: str) -> Feed | None:
+        """The feed of a run on this event loop."""
+        return self._feeds.get((get_ident(), thread_id))

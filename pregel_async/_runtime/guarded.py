@@ -17,6 +17,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from checkpoint_savers.records import EventRow
+
 from .._core.program import Write
 from .._core.task import Failed, NotStarted, Settled, Task
 from ..errors import NodeError, RecordedFailureError
@@ -37,8 +39,11 @@ class Records(Protocol):
         """The recorded writes of a task of which only the routers are left to run."""
         ...
 
-    async def record_failure(self, task: Task, error: Exception) -> None:
-        """Store that a task has failed, and that its handler is to run; return when that is durable."""
+    async def record_failure(
+        self, task: Task, error: Exception, events: Callable[[], EventRow | None] | None = None
+    ) -> None:
+        """Store that a task has failed, and that its handler is to run, with the row that `events` makes; return when
+        that is durable."""
         ...
 
 
@@ -62,6 +67,10 @@ class Attempts(Protocol):
 
     def input_of(self, task: Task) -> Any:
         """What the node gets."""
+        ...
+
+    async def closing(self, task: Task) -> Callable[[], EventRow | None] | None:
+        """What makes the row of a task's events, as its failure is recorded."""
         ...
 
     async def failed(self, task: Task, failed: Failed, number: int) -> None:
@@ -114,7 +123,7 @@ async def guarded(
         assert isinstance(outcome.error, Exception)
         error = outcome.error
         if records is not None:
-            await records.record_failure(task, error)
+            await records.record_failure(task, error, await attempts.closing(task))
     assert handler is not None
     by = task.handling(handler)
     await attempts.handled(task, Failed(error), by)

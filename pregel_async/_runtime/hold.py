@@ -18,7 +18,7 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import CheckpointError, StorageError, StorageReplacedError, ThreadBusyError
 from checkpoint_savers.holding import CLAIM_SECONDS, release, take
 from checkpoint_savers.owner import this_process
-from checkpoint_savers.records import CheckpointId, Claim, Commit, Owner, TaskRecord
+from checkpoint_savers.records import CheckpointId, Claim, Commit, EventRow, Owner, TaskRecord
 from checkpoint_savers.scopes import is_done
 
 from ..types import Durability, OnConflict
@@ -104,6 +104,7 @@ class Hold:
             it. Of all questions of the root graph's open superstep whose record says so.
         kept: by namespace of a subgraph that keeps its state from call to call: the checkpoint and the task that ran it
             last, and whether it is running.
+        events_stored: called with rows of events once they are stored; None where no events are kept.
     """
 
     def __init__(self, saver: BaseCheckpointSaver, world: World, claim: Claim, durability: Durability = "sync") -> None:
@@ -122,6 +123,7 @@ class Hold:
         self.spent_inside: dict[SpentBy, Amounts] = {}
         self.askers: dict[str, tuple[str, ...]] = {}
         self.kept: dict[str, tuple[tuple[str | None, str], bool]] = {}
+        self.events_stored: Callable[[Sequence[EventRow]], None] | None = None
         self._newest = claim.newest
         self._loop = loop()
         self._begun: list[Apart] = []

@@ -1,29 +1,34 @@
-"""Events that are kept with a run's commits, so that a reader who was away misses nothing.
+"""Events that are kept with a run's transactions, so that a reader who was away misses nothing.
 
-While a superstep is open its events are held here; when they grow heavy they are spilled to storage, where they are
-void until the superstep closes. The transaction that closes it stores the rest (the *tail*), and the first events of
-the next checkpoint (its *head*: what that very commit let out). So what is read back is what was committed, in the
-order in which it was shown, and a superstep that was cut off has no tail.
+What is recorded never runs again, so its events never come again: they are stored in the transaction that records it,
+or, where there are too many to be held until then, before it. Three kinds of transaction record work:
+
+1. A task's record closes the unit of that task, and of what it has called.
+2. The commit of a graph inside closes the tasks of its superstep.
+3. The commit of the called graph, and its rest, close all that is open.
+
+Events that are spilled before their unit is closed are void until a later row closes it. What runs again after a crash
+is what was opened and not closed: the tasks that the called graph plans, which the resumed run knows, and the calls and
+the tasks of graphs inside, which are opened by rows of their own before they show anything.
+
+With `durability="exit"` nothing is stored before the end, so that rows are made then.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Sequence
-from contextlib import aclosing
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Sequence
 
 import anyio
 import msgspec
 
-from checkpoint_savers.abc import PAGE, BaseCheckpointSaver
-from checkpoint_savers.codec import Codec, seal, unseal
-from checkpoint_savers.errors import CorruptCheckpointError, UnstorableValueError
-from checkpoint_savers.records import CheckpointId, EventRow
+from checkpoint_savers.abc import PAGE
+from checkpoint_savers.codec import Codec
+from checkpoint_savers.records import CheckpointId, EventKey, EventKind, EventRow
 
-from .._core.isolation import own
-from ..errors import InvalidCursorError
-from .described import text
-from .part import END, RESTARTED, Cursor, Part
+from .._message_ids import fingerprint
+from ..messages import id_of
+from .event_rows import CLOSED, GRAPH, HeldEvent, StoredEvent, read_row, shown_part, stored_event, write_row
+from .part import RESTARTED, Cursor, Part, Unit
 from .thread import Thread
 
 HEAVY = 256 * 1024
@@ -35,20 +40,19 @@ OVERFULL = 8 * 2**20
 MANY = 256
 """Events that are held before they are spilled."""
 
+LAST = 10**8 - 1
+"""Behind every position of an attempt."""
 
-class _Event(msgspec.Struct, array_like=True, frozen=True):
-    """A part as it is kept. New fields go to the end, with a default."""
+MOVED = "__moved__"
+"""The mode of an event that names the place where the attempt began whose work is open on this checkpoint. Readers do
+not get it."""
 
-    mode: str
-    ns: tuple[str, ...]
-    step: int
-    data: bytes
-    interrupts: bytes = b""
-    bare: bool = False  # the state in it was shown as a mapping, and not as the schema's own object
+CALL_PATH = 4
+"""The length of the path of a called task; the second element is its caller's. See `Task.path`."""
 
+_NOTHING = StoredEvent(CLOSED, (), 0, b"")
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[_Event]).decode
+_GRAPH = Unit(GRAPH, (), "")
 
 
 class Keeper:
@@ -57,38 +61,136 @@ class Keeper:
     Args:
         thread: the called graph's, which commits.
         codec: knows the types of the graph and of those inside.
+
+    Attributes:
+        finished: ids of units that an earlier attempt at the open superstep has recorded, with their events. What a
+            resumed run shows of them again is not kept a second time.
+        has_earlier: an earlier attempt at the open superstep has kept events.
+        on_stored: called with the keys of rows that are stored.
     """
 
     def __init__(self, thread: Thread, codec: Codec) -> None:
+        self.finished: set[str] = set()
+        self.has_earlier = False
+        self.on_stored: Callable[[Iterable[EventKey]], None] | None = None
         self._thread = thread
         self._codec = codec
         self._at = thread.tip or ""
         self._epoch = thread.hold.claim.epoch
         self._position = 0
-        self._events: list[_Event] = []  # held
+        self._held: list[HeldEvent] = []
         self._size = 0
-        self._spilled = False
+        self._rows: dict[EventKey, EventRow] = {}  # made, and not stored yet
+        self._spilled: dict[str, Unit] = {}  # open units that have events in earlier rows
+        self._opened: dict[str, str | None] = {}  # ids of units that rows have opened, and the units they are part of
+        self._recorded: set[str] = set()  # with "exit": ids of units that are recorded at the end
         self._lock = anyio.Lock()
+        self._late = thread.hold.durability == "exit"
         self._ahead = thread.hold.durability != "sync"  # events are shown on checkpoints that are not stored yet
+        thread.hold.events_stored = self._stored
 
     @property
     def is_heavy(self) -> bool:
         """Whether the events that are held are to be spilled."""
-        return self._size > HEAVY or len(self._events) > MANY
+        return self._size > HEAVY or len(self._held) > MANY
 
     @property
     def is_overfull(self) -> bool:
-        """Whether no more can be held: whoever brings events has not waited for them to be spilled."""
+        """Whether no more can be held: code that may not wait has brought too many."""
         return self._size > OVERFULL
+
+    @property
+    def is_late(self) -> bool:
+        """Whether nothing is stored before the run ends."""
+        return self._late
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether a record is noted now, and stored later."""
+        return self._ahead
 
     @property
     def place(self) -> Cursor:
         """Of the last event."""
         return Cursor(self._at, self._epoch, self._position)
 
-    def begin(self) -> None:
-        """The run begins on the checkpoint on which its thread stands."""
+    # ---- a run that resumes an open superstep ------------------------------------------------------------------------
+
+    def move(self) -> None:
+        """Begin on the checkpoint that the thread is at."""
         self._at = self._thread.tip or ""
+
+    async def begin(self, planned: Callable[[], Iterable[Unit]], step: int, said: set[object]) -> Part | None:
+        """Resume the superstep that is open on the checkpoint that the thread is at.
+
+        Args:
+            planned: gives the units of the called graph that run now.
+            step: the superstep that is open.
+            said: gets what the messages are known by that earlier attempts have shown for good.
+
+        Returns:
+            The part that says what runs again; None if the run before came to rest.
+        """
+        self.move()
+        after, rows = await self._cut_off_attempts()
+        if after.position and not rows:
+            return None  # the run before came to rest
+        self.has_earlier = bool(rows)
+        again = {unit.id: unit for unit in planned()}
+        thread_id = self._thread.thread_id
+        for row in rows:
+            found = read_row(row, thread_id)
+            again.update({unit.id: unit for unit in found.opens})
+            self.finished.update(found.closes)
+            if row.kind == "head":
+                self.finished.update([unit.id for unit in found.units])
+        self.finished.discard(GRAPH)
+        for row in rows:
+            self._know(row, said)
+        named = [msgspec.structs.asdict(unit) for unit in again.values() if unit.id not in self.finished]
+        data = {"step": step, "checkpoint_id": self._at, "after": str(after), "tasks": named}
+        return Part(mode=RESTARTED, ns=(), data=data, step=step)
+
+    async def _cut_off_attempts(self) -> tuple[Cursor, list[EventRow]]:
+        """The rows of the attempts at the open superstep since a run came to rest on it, and the place before them."""
+        rows = await self._rows_since((CheckpointId(self._at), 0, 0))
+        rests = [row.epoch for row in rows if row.kind == "tail"]
+        after = Cursor(self._at, rests[-1], LAST) if rests else Cursor(self._at, 0, 0)
+        rows = [row for row in rows if not rests or row.epoch > rests[-1]]
+        for row in rows:
+            found = read_row(row, self._thread.thread_id)
+            if found.events[0].mode == MOVED:  # with "exit", the attempt began on another checkpoint
+                after = Cursor.read(found.events[0].data.decode())
+                before = await self._rows_since((CheckpointId(after.checkpoint_id), after.epoch, 0))
+                return after, [*[each for each in before if each.epoch == after.epoch], *rows]
+        return after, rows
+
+    async def _rows_since(self, since: EventKey) -> list[EventRow]:
+        """The rows on a checkpoint from a key on."""
+        saver, at, rows = self._thread.hold.saver, since[0], list[EventRow]()
+        while True:
+            page = await saver.events(self._thread.thread_id, since=since, limit=PAGE)
+            mine = [row for row in page if row.checkpoint_id == at]
+            rows += mine
+            if len(mine) < PAGE:
+                return rows
+            since = (at, mine[-1].epoch, mine[-1].position + 1)
+
+    def _know(self, row: EventRow, said: set[object]) -> None:
+        """Add what the messages of recorded units are known by to `said`; see `modes.messages`."""
+        found = read_row(row, self._thread.thread_id)
+        for event in found.events:
+            unit = found.unit_of(event)
+            if event.mode != "messages" or unit is None or unit.id not in self.finished:
+                continue
+            message, metadata = shown_part(event, unit, Cursor("", 0, 0), self._codec).data
+            said.add(id_of(message))
+            content, path = fingerprint(message), metadata.get("langgraph_path", ())
+            if len(path) == CALL_PATH:
+                said.add((("|".join(event.ns), path[1]), content))
+            said.update([(("|".join(event.ns[: at + 1]), None), content) for at in range(len(event.ns))])
+
+    # ---- events -----------------------------------------------------------------------------------------------------
 
     def keep(self, part: Part) -> None:
         """Take an event, and give it its place.
@@ -96,245 +198,164 @@ class Keeper:
         Raises:
             UnstorableValueError: it cannot be stored.
         """
-        event = _Event(
-            part.mode,
-            part.ns,
-            part.step,
-            self._encoded(part),
-            self._codec.encode(own(part.interrupts), channel="interrupt()") if part.interrupts else b"",
-            part.coerce is None,
-        )
+        self._held.append(self._taken(part))
+
+    def _taken(self, part: Part) -> HeldEvent:
+        event = stored_event(part, self._codec)
         self._position += 1
         since: str | None = None
-        if self._ahead and self._at != (stored := self._thread.stored or ""):
-            since = stored
-        part.cursor = Cursor(self._at, self._epoch, self._position, part.seq, since)
-        self._events.append(event)
+        if self._ahead and (self._late or self._at != (self._thread.stored or "")):
+            since = self._thread.stored or ""
+        part.cursor = Cursor(self._at, self._epoch, self._position, 0, since)
         self._size += len(event.data)
+        return HeldEvent(self._position, part.unit, event)
 
-    def _encoded(self, part: Part) -> bytes:
-        data, where = own(_storable(part)), f"the {part.mode!r} stream"
-        try:
-            return self._codec.encode(data, channel=where)
-        except UnstorableValueError:
-            if part.mode in ("custom", "messages"):
-                raise  # in the node that wrote it
-        # A state may hold what is never stored (in an `UntrackedValue`): it is not kept with the others.
-        return self._codec.encode(self._without_unstorable(data), channel=where)
+    async def open(self, units: Sequence[Unit], within: str | None) -> None:
+        """Note units that are about to begin; return when that is stored.
 
-    def _without_unstorable(self, value: Any) -> Any:
-        """A mapping without the entries that cannot be stored, at any depth of mappings; None for anything else."""
-        if not isinstance(value, dict):
+        Args:
+            within: the id of the unit that they are part of; None for none.
+        """
+        if self._note(units, within) and not self._late:
+            self._thread.events.append(self._row("head", [], opens=units))
+            await self._thread.spill()
+
+    def _note(self, units: Sequence[Unit], within: str | None) -> bool:
+        news = any(unit.id not in self._opened for unit in units)
+        self._opened.update({unit.id: within for unit in units})
+        return news
+
+    async def settle(self) -> None:
+        """Wait until no spilled event is on its way to storage: the row that closes its unit must not be first."""
+        if self._lock.locked():
+            async with self._lock:
+                pass
+
+    def close_units(
+        self, ids: Iterable[str], parts: Iterable[Part], opens: Sequence[Unit] = (), within: str | None = None
+    ) -> EventRow | None:
+        """Close units, with all that is part of them.
+
+        Args:
+            ids: of the units.
+            parts: the last events of these.
+            opens: the units that may begin then.
+            within: the id of the unit that those are part of.
+
+        Returns:
+            The row for the transaction that records the units; None if it has nothing to store.
+        """
+        over = set(ids)
+        for inner in list(self._opened):
+            at: str | None = inner
+            while at is not None and at not in over:
+                at = self._opened.get(at)
+            if at is not None:
+                over.add(inner)
+        closes = [each for each in over if each in self._opened or each in self._spilled]
+        for each in over:
+            self._opened.pop(each, None)
+        last = [self._taken(part) for part in parts]
+        if self._late:
+            self._held += last
+            self._recorded |= over
             return None
-        left: dict[Any, Any] = {}
-        for key, item in value.items():
-            try:
-                self._codec.encode(item, channel=str(key))
-            except UnstorableValueError:
-                if isinstance(item, dict):
-                    left[key] = self._without_unstorable(item)
-            else:
-                left[key] = item
-        return left
+        if opens:
+            self._note(opens, within)
+        for each in over:
+            self._spilled.pop(each, None)
+        mine = [each for each in self._held if each.unit is not None and each.unit.id in over]
+        if mine:
+            self._held = [each for each in self._held if each.unit is None or each.unit.id not in over]
+        if not (mine or last or closes or opens):
+            return None
+        return self._row("head", [*mine, *last], closes=sorted(closes), opens=opens)
 
     def close(self, tip: CheckpointId) -> None:
         """A superstep closes: its events go with the transaction that makes this checkpoint."""
-        self._stage("tail")
+        self.rest()
         self._at, self._position = tip, 0
-        self._spilled = False
+        self.finished.clear()
+
+    def superstep_over(self) -> None:
+        """With "exit", a superstep is over that is stored at the end."""
+        self._recorded |= {each.unit.id for each in self._held if each.unit is not None}
+        self._recorded |= self._spilled.keys()
+        self._opened = {}
 
     def stage_head(self) -> None:
         """What is held now are the first events on the new checkpoint, and go with the transaction that makes it."""
-        self._stage("head")
-
-    def drop(self) -> None:
-        """What is held is void, and is not to be stored."""
-        self._events, self._size = [], 0
+        if self._held:
+            self._thread.events.append(self._row("head", self._take()))
 
     def rest(self) -> None:
         """The run comes to rest on the open superstep: its events go with the next transaction."""
-        self._stage("tail")
+        if self._held or self._spilled:
+            self._thread.events.append(self._row("tail", self._take()))
+        self._spilled, self._opened, self._recorded = {}, {}, set()
 
-    def _stage(self, kind: Literal["head", "tail"]) -> None:
-        if self._events or (self._spilled and kind == "tail"):
-            self._thread.events.append(self._row(kind, self._events))
-            self._events, self._size = [], 0
+    def cut_off(self) -> None:
+        """The run ends within a superstep: what is held of open units is void. The rest goes with the transaction that
+        ends the run."""
+        held = self._take()
+        if not self._late:
+            return
+        mine = [each for each in held if each.unit is None or each.unit.id in self._recorded]
+        void = {each.unit.id: each.unit for each in held if each.unit is not None and each not in mine}
+        void.update({id: unit for id, unit in self._spilled.items() if id not in self._recorded and id != GRAPH})
+        closes = [id for id in self._spilled if id in self._recorded or id == GRAPH]
+        if not (mine or void or closes):
+            return
+        tip = self._thread.tip or ""
+        self._thread.events.append(self._row("head", mine, closes=closes, opens=list(void.values())))
+        if tip != self._at:
+            began = str(Cursor(self._at, self._epoch, 0)).encode()
+            self._at, self._position = tip, 1
+            moved = HeldEvent(1, None, StoredEvent(MOVED, (), 0, began))
+            self._thread.events.append(self._row("head", [moved]))
 
     async def spill(self) -> None:
-        """Store what is held; it is void until its superstep closes."""
+        """Store what is held; it is void until its units are closed."""
         async with self._lock:
             if self.is_heavy:
-                self._thread.events.append(self._row("part", self._events))
-                self._events, self._size, self._spilled = [], 0, True
+                self._spilled.update({unit.id: unit for each in self._held for unit in (each.unit or _GRAPH,)})
+                self._thread.events.append(self._row("part", self._take()))
                 await self._thread.spill()
 
-    def held(self, last: Cursor | None) -> list[Part]:
-        """The events that are in nobody's hands but this process's: those of a transaction under way too.
+    def _take(self) -> list[HeldEvent]:
+        held, self._held, self._size = self._held, [], 0
+        return held
 
-        Args:
-            last: the place of the last that was shown. Those behind it are shown when they are stored.
-        """
-        rows = [*self._thread.events, self._row("part", self._events)]
-        return [
-            _part(event, cursor, self._codec)
-            for row in rows
-            for at, event in enumerate(_events(row, self._thread.thread_id), row.position)
-            if last is not None and (cursor := Cursor(row.checkpoint_id, row.epoch, at)).place <= last.place
-        ]
+    def _row(
+        self, kind: EventKind, held: list[HeldEvent], *, closes: Sequence[str] = (), opens: Sequence[Unit] = ()
+    ) -> EventRow:
+        if not held:
+            self._position += 1
+            held = [HeldEvent(self._position, None, _NOTHING)]
+        if kind == "head" and GRAPH in self._spilled and not self._late:
+            closes = [*closes, GRAPH]
+            del self._spilled[GRAPH]
+        self._size = sum([len(each.event.data) for each in self._held])
+        row = write_row(self._at, self._epoch, kind, held, closes=closes, opens=opens)
+        self._rows[row.key] = row
+        return row
+
+    # ---- what is not stored yet --------------------------------------------------------------------------------------
+
+    def _stored(self, rows: Iterable[EventRow]) -> None:
+        keys = [row.key for row in rows]
+        for key in keys:
+            self._rows.pop(key, None)
+        if self.on_stored is not None:
+            self.on_stored(keys)
+
+    def unstored(self) -> list[EventRow]:
+        """The rows that only this process has: those of transactions under way too."""
+        rows = list(self._rows.values())
+        if self._held:
+            rows.append(write_row(self._at, self._epoch, "part", self._held))
+        return sorted(rows, key=lambda row: row.key)
 
     def attempts(self) -> set[tuple[str, int]]:
         """The checkpoint and the epoch of what is not closed yet, or whose closing is not stored yet."""
-        return {(self._at, self._epoch), *((row.checkpoint_id, row.epoch) for row in self._thread.events)}
-
-    def _row(self, kind: Literal["head", "part", "tail"], events: Sequence[_Event]) -> EventRow:
-        return EventRow(
-            checkpoint_id=CheckpointId(self._at),
-            epoch=self._epoch,
-            position=self._position - len(events) + 1,
-            kind=kind,
-            frame=seal(_encode(list(events))),
-        )
-
-
-def _storable(part: Part) -> Any:
-    """The payload, with the text of a live exception in its place."""
-    data = part.data
-    if part.mode == "tasks":
-        return _told(data)
-    if part.mode == "debug":
-        return {**data, "payload": _told(data["payload"])}
-    return data
-
-
-def _told(payload: dict[str, Any]) -> dict[str, Any]:
-    error = payload.get("error")
-    if isinstance(error, BaseException):
-        return {**payload, "error": f"{type(error).__name__}: {text(error)}"}
-    return payload
-
-
-def _part(event: _Event, cursor: Cursor, codec: Codec) -> Part:
-    asked: Any = codec.decode(event.interrupts, channel="interrupt()") if event.interrupts else ()
-    return Part(
-        mode=event.mode,
-        ns=event.ns,
-        data=codec.decode(event.data, channel=f"the {event.mode!r} stream"),
-        step=event.step,
-        interrupts=asked,
-        cursor=cursor,
-        uncoerced=not event.bare,
-    )
-
-
-# ---- reading back ----------------------------------------------------------------------------------------------------
-
-
-async def read_kept(
-    saver: BaseCheckpointSaver,
-    thread_id: str,
-    after: Cursor,
-    codec: Codec,
-    *,
-    live: Collection[tuple[str, int]] = (),
-    again: bool = False,
-) -> AsyncGenerator[Part, None]:
-    """The events after a place, of the branch that the thread stands on, as far as they are committed.
-
-    Where the place is in an attempt that was cut off, a part comes first that says that what was shown of it is void;
-    it has no cursor. It is to be told before anything of a later attempt, unless that says so itself.
-
-    Args:
-        live: the attempts (checkpoint, epoch) of a run that goes on in this process: what is stored of them counts.
-        again: begin with all events of the attempt that the place is in.
-
-    Raises:
-        InvalidCursorError: the place is not on that branch.
-        CorruptCheckpointError, StorageError
-    """
-    path, forked = await _path(saver, thread_id, after.checkpoint_id)
-    tails = set(live)
-    mine = (after.checkpoint_id, after.epoch)
-    head = 0  # how many events came with the commit that made the checkpoint of the place
-    async with aclosing(_rows(saver, thread_id, after)) as rows:
-        async for row in rows:
-            key = (row.checkpoint_id, row.epoch)
-            if row.kind == "tail":
-                # A superstep that was closed led elsewhere, where the way forks from the checkpoint under it.
-                if row.checkpoint_id not in forked or _events(row, thread_id)[-1].mode == END:
-                    tails.add(key)
-            elif row.kind == "head" and key == mine:
-                shown = [event for event in _events(row, thread_id) if event.mode != END]
-                head = max(head, row.position + len(shown) - 1 if shown else 0)
-    if mine not in tails and after.position > head:
-        yield restarted(path[after.checkpoint_id] + 1, after.checkpoint_id)
-    async with aclosing(_rows(saver, thread_id, after)) as rows:
-        async for row in rows:
-            key = (row.checkpoint_id, row.epoch)
-            if row.checkpoint_id not in path or (row.kind != "head" and key not in tails) or key < mine:
-                continue
-            for at, event in enumerate(_events(row, thread_id), row.position):
-                if again or key != mine or at > after.position:
-                    part = _part(event, Cursor(row.checkpoint_id, row.epoch, at), codec)
-                    part.committed = max(path.values())
-                    yield part
-
-
-def restarted(step: int, checkpoint_id: str) -> Part:
-    """What voids what was shown of a superstep."""
-    return Part(mode=RESTARTED, ns=(), data={"step": step, "checkpoint_id": checkpoint_id}, step=step)
-
-
-async def _path(saver: BaseCheckpointSaver, thread_id: str, since: str) -> tuple[dict[str, int], set[str]]:
-    """The checkpoints from one to the head, and the superstep that made each; and those that the way forks from."""
-    chain = await saver.read(thread_id)
-    parents: dict[str, str | None] = {}
-    steps: dict[str, int] = {}
-    forks: set[str] = set()
-    before: CheckpointId | None = None
-    while chain is not None:
-        page = await saver.scan(thread_id, "", before=before, limit=PAGE)
-        for header in page:
-            parents[header.checkpoint_id] = header.parent_id
-            steps[header.checkpoint_id] = header.step
-            if header.metadata.get("source") == "fork":
-                forks.add(header.checkpoint_id)
-        if len(page) < PAGE or page[-1].checkpoint_id < since:
-            break
-        before = page[-1].checkpoint_id
-    path: dict[str, int] = {}
-    forked: set[str] = set()
-    at: str | None = None if chain is None else chain.head
-    while at is not None and at in parents and at >= since:
-        path[at] = steps[at]
-        parent = parents[at]
-        if at in forks and parent is not None:
-            forked.add(parent)
-        at = parent
-    if since == "":
-        path[""] = -2
-    if since not in path:
-        raise InvalidCursorError(
-            f"thread {thread_id!r} does not stand on the branch of checkpoint {since!r} any more: read it from its "
-            "state (aget_state), and follow a new run"
-        )
-    return path, forked
-
-
-async def _rows(saver: BaseCheckpointSaver, thread_id: str, after: Cursor) -> AsyncGenerator[EventRow, None]:
-    since = (CheckpointId(after.checkpoint_id), 0, 0)
-    while True:
-        page = await saver.events(thread_id, since=since, limit=PAGE)
-        for row in page:
-            yield row
-        if len(page) < PAGE:
-            return
-        last = page[-1]
-        since = (last.checkpoint_id, last.epoch, last.position + 1)
-
-
-def _events(row: EventRow, thread_id: str) -> list[_Event]:
-    where = f"thread {thread_id!r}, the events on checkpoint {row.checkpoint_id}"
-    try:
-        return _decode(unseal(row.frame, where))
-    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
-        raise CorruptCheckpointError(where, f"its frame cannot be read ({error})") from error
+        return {(self._at, self._epoch), *((row.checkpoint_id, row.epoch) for row in self._rows.values())}

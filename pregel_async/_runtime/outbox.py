@@ -107,9 +107,13 @@ class Outbox:
         """
         return self.transact(releases=ends and self.outer is None)
 
-    async def record(self, record: TaskRecord, noted: Callable[[], None]) -> None:
-        """A task has finished beside others. Those that finish while a transaction is under way share the next."""
-        await self._share(record, noted)
+    async def record(self, record: TaskRecord, noted: Callable[[], None], events: EventRow | None = None) -> None:
+        """A task has finished beside others. Those that finish while a transaction is under way share the next.
+
+        Args:
+            events: the task's, which are stored in the same transaction.
+        """
+        await self._share(record, noted, events)
 
     async def put(self, records: Sequence[TaskRecord]) -> None:
         """The open superstep comes to rest: store these records."""
@@ -141,13 +145,15 @@ class Outbox:
         if self.waits:
             await self.transact(releases=self.ns == "")
 
-    async def transact(self, records: Sequence[TaskRecord] = (), *, releases: bool = False) -> None:
-        """One transaction with all that waits. It waits still if that fails."""
+    async def transact(
+        self, records: Sequence[TaskRecord] = (), events: Sequence[EventRow] = (), *, releases: bool = False
+    ) -> None:
+        """One transaction with these, and with all that waits. It waits still if that fails."""
         if self.outer is not None:
             await self._saved_first(self.outer)
         rows, tip = tuple(self._rows), self.ledger.tip
         assert tip is not None
-        cancelled = await self._store(rows, records, None if rows else (self.ns, tip), releases=releases)
+        cancelled = await self._store(rows, records, None if rows else (self.ns, tip), events, releases=releases)
         if self.stands_at is not None:
             self.stands_at(tip)
         if cancelled is not None:
@@ -158,6 +164,7 @@ class Outbox:
         rows: Sequence[CheckpointRow],
         records: Sequence[TaskRecord],
         head: tuple[str, CheckpointId] | None,
+        more_events: Sequence[EventRow] = (),
         *,
         releases: bool = False,
         alone: bool = False,
@@ -176,7 +183,7 @@ class Outbox:
             expires_at=hold.expiry(),
             releases=releases,
             head=head,
-            events=events,
+            events=(*events, *more_events) if more_events else events,
         )
         try:
             cancelled = await hold.commit(commit)
@@ -188,6 +195,8 @@ class Outbox:
         del self._rows[: len(rows)]
         if events:
             del self.events[: len(events)]
+        if commit.events and hold.events_stored is not None:
+            hold.events_stored(commit.events)
         if clears:
             del self._clears[: len(clears)]
         for key, record in staged:
@@ -222,29 +231,31 @@ class Outbox:
         with anyio.CancelScope(shield=True):
             await outer.flush()
 
-    async def _write(self, records: Sequence[TaskRecord]) -> None:
-        if self.waits or self.events:
-            await self.transact(records)
+    async def _write(self, records: Sequence[TaskRecord], events: Sequence[EventRow] = ()) -> None:
+        if self.waits or self.events or events:
+            await self.transact(records, events)
         elif records:
             if self.outer is not None:
                 await self._saved_first(self.outer)
             await self.hold.record(records)
 
-    async def _share(self, record: TaskRecord | None, noted: Callable[[], None] | None = None) -> None:
+    async def _share(
+        self, record: TaskRecord | None, noted: Callable[[], None] | None = None, events: EventRow | None = None
+    ) -> None:
         """Store a record, or only what waits, with whatever else is being recorded at the time."""
         batch = self._batch
         if batch is not None:
-            batch.add(record, noted)
+            batch.add(record, noted, events)
             await batch.wait()
             return
         batch = self._batch = _Batch()
-        batch.add(record, noted)
+        batch.add(record, noted, events)
         with anyio.CancelScope(shield=True):
             while batch.used:
                 # Those that come while this one is being stored gather in the next; this task stores it for them.
                 self._batch = following = _Batch()
                 try:
-                    await self._write(batch.records)
+                    await self._write(batch.records, batch.events)
                 except BaseException as error:
                     self._batch = None
                     batch.done(error)
@@ -271,13 +282,16 @@ class Overlapping(Outbox):
         self._due = True
         await self._landed()
         self._depart(releases=ends and self.outer is None)
-        if ends:
+        # Where events are kept, a reader must not see what tasks show of which no stored row says that they may begin.
+        if ends or (self.outer is not None and self.hold.events_stored is not None):
             await self._landed()
 
-    async def record(self, record: TaskRecord, noted: Callable[[], None]) -> None:
+    async def record(self, record: TaskRecord, noted: Callable[[], None], events: EventRow | None = None) -> None:
         if self.hold.broken is not None:
             raise self.hold.broken
         self.stage(record)
+        if events is not None:
+            self.events.append(events)
         noted()
 
     async def put(self, records: Sequence[TaskRecord]) -> None:
@@ -383,7 +397,8 @@ class Late(Outbox):
         if ends:
             await self._end(releases=True)
 
-    async def record(self, record: TaskRecord, noted: Callable[[], None]) -> None:
+    async def record(self, record: TaskRecord, noted: Callable[[], None], events: EventRow | None = None) -> None:
+        assert events is None  # rows of events are made at the end
         self.stage(record)
         noted()
 
@@ -407,6 +422,8 @@ class Late(Outbox):
         commit = Commit(rows=(), expected_head=None, expires_at=hold.expiry(), events=events)
         cancelled = await hold.commit(commit)
         del self.events[: len(events)]
+        if hold.events_stored is not None:
+            hold.events_stored(events)
         if cancelled is not None:
             raise cancelled
 
@@ -464,12 +481,15 @@ class _Batch:
     def __init__(self) -> None:
         self.records: list[TaskRecord] = []
         self.noted: list[Callable[[], None]] = []
+        self.events: list[EventRow] = []
         self.used = False
         self._event: anyio.Event | None = None
         self._error: BaseException | None = None
 
-    def add(self, record: TaskRecord | None, noted: Callable[[], None] | None) -> None:
+    def add(self, record: TaskRecord | None, noted: Callable[[], None] | None, events: EventRow | None) -> None:
         self.used = True
+        if events is not None:
+            self.events.append(events)
         if record is not None:
             self.records.append(record)
         if noted is not None:

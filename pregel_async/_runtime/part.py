@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from .._core.copying import ATOMS
+from .._core.task import Task
 from ..errors import InvalidCursorError
 from ..types import INTERRUPT, Interrupt
 
@@ -43,6 +44,11 @@ class Cursor(msgspec.Struct, frozen=True):
     since: str | None = None
 
     @property
+    def attempt(self) -> tuple[str, int]:
+        """The attempt at a superstep that it is in."""
+        return self.checkpoint_id, self.epoch
+
+    @property
     def place(self) -> tuple[str, int, int]:
         """Ordered as the events are shown."""
         return self.checkpoint_id, self.epoch, self.position
@@ -64,6 +70,25 @@ class Cursor(msgspec.Struct, frozen=True):
         return cls(checkpoint_id, epoch, position, seq, since)
 
 
+class Unit(msgspec.Struct, frozen=True, array_like=True):
+    """Work whose result is recorded as one: after a crash it runs again as a whole, or not at all.
+
+    Attributes:
+        id: the task's; `routers_of(id)` for the routers of a task whose own writes are recorded.
+        ns: the namespace of the graph whose task it is, relative to the graph that was called.
+        name: the node's.
+    """
+
+    id: str
+    ns: tuple[str, ...]
+    name: str
+
+
+def routers_of(task_id: str) -> str:
+    """The id of the unit that a task's routers are, once the task's own writes are recorded."""
+    return f"{task_id}:routers"
+
+
 class Part(msgspec.Struct, kw_only=True):
     """One chunk. The run gives it its number and its place when it goes out.
 
@@ -78,6 +103,11 @@ class Part(msgspec.Struct, kw_only=True):
         committed: the superstep of the called graph that is stored, as are all before it; None when there is none.
         cursor: its place among the events that are kept; None when they are not.
         uncoerced: it was read back: what `coerce` was is to be found again.
+        task: the task whose event it is; None for an event of the graph.
+        unit: the recorded work that it belongs to; None for an event of the called graph itself.
+        again: it was shown and kept by an earlier attempt: only a reader who was not there is to see it.
+        untracked: keys of its graph whose values are not stored.
+        of_keys: updates and states in it are mappings of the graph's keys, and not the value of one key, or of a call.
     """
 
     mode: str
@@ -90,6 +120,11 @@ class Part(msgspec.Struct, kw_only=True):
     committed: int | None = None
     cursor: Cursor | None = None
     uncoerced: bool = False
+    task: Task | None = None
+    unit: Unit | None = None
+    again: bool = False
+    untracked: frozenset[str] = frozenset()
+    of_keys: bool = True
 
 
 Shape: TypeAlias = Callable[[Part], Any]
@@ -127,6 +162,7 @@ def labelled_dict(part: Part) -> dict[str, Any]:
         "step": part.step,
         "committed": part.committed,
         "cursor": None if part.cursor is None else str(part.cursor),
+        "task": None if part.unit is None else {"id": part.unit.id, "ns": part.unit.ns, "name": part.unit.name},
     }
     if part.mode == "values":
         shaped["interrupts"] = part.interrupts
@@ -158,7 +194,7 @@ def weight(value: Any, most: int) -> int:
     while left and size <= most:
         item, depth = left.pop()
         size += sys.getsizeof(item, 64)
-        if type(item) in ATOMS and not isinstance(item, frozenset):
+        if type(item) in ATOMS:
             continue
         if id(item) in seen:
             continue

@@ -82,6 +82,10 @@ class Pipe:
         """Whether whoever brings a part of this mode has to wait now."""
         return len(self.parts) >= self._capacity and not self._left and self._policies.get(mode, "block") == "block"
 
+    def is_overfull(self, mode: str) -> bool:
+        """Return True if parts were added in spite of `blocks`, and are not read yet."""
+        return len(self.parts) > self._capacity and self.blocks(mode)
+
     async def room(self) -> None:
         """Wait for a sign that there is room; look again then. Who adds nothing then, passes it on."""
         sign = self.event()
@@ -227,6 +231,9 @@ class ChunkList:
         self._shape = shape
 
     def blocks(self, mode: str) -> bool:
+        return False
+
+    def is_overfull(self, mode: str) -> bool:
         return False
 
     async def room(self) -> None:

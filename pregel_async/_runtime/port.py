@@ -7,7 +7,7 @@ order that durability asks for: what belongs to a commit is shown after it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from checkpoint_savers.records import CheckpointRow, TaskId
 from .._core import superstep
 from .._core.board import Board
 from .._core.isolation import NO_CLASSES, REGISTERED
-from .._core.program import Program
+from .._core.program import Program, Write
 from .._core.task import Cancelled, Outcome, Paused, Task
 from .._core.untracked import filled, missing
 from ..errors import BudgetExceededError, GraphDrained, InvalidInputError, UntrackedValueLostError
@@ -28,11 +28,13 @@ from ..types import Interrupt, RunStatus
 from .context import Around, Running, Session
 from .described import described
 from .digests import AnsweredQuestions
+from .feed import Feed
 from .given import Given, answers_to
+from .kept import Keeper
 from .log import Log, Told
 from .namespaces import ids_in
 from .observed import Observed
-from .part import END
+from .part import END, Unit
 from .places import Places
 from .runner import Runner
 from .settings import Audience, Settings
@@ -188,10 +190,11 @@ class GraphRun:
             answers: dict[str, Any] = {}
             if call.answers:
                 answers = answers_to(call.command.resume, thread.questions(), thread.thread_id)
-            await thread.resume(stored, answers, call.edits)
+            await thread.resume(stored, answers, self._validated(stored, call.edits))
             self._session.given = answers
         if thread.ns == "":
             await thread.find_kept()
+        loaded = thread.tip
         thread.branch_off(stored)
         if thread.scope != thread.thread_id:
             self._upcoming = superstep.plan(self._program, stored, self._open_scope)
@@ -200,11 +203,39 @@ class GraphRun:
             self._session.asked = AnsweredQuestions(thread.answered_questions(), thread.is_same)
         if self._feed is not None:
             self._feed.committed = stored.step
-            if self._feed.keeper is not None:
-                self._feed.keeper.begin()
+            keeper = self._feed.keeper
+            if keeper is not None and thread.tip != loaded:
+                keeper.move()  # to a branch of its own
+            elif keeper is not None:
+                await self._begin_events(thread, self._feed, keeper, stored)
         if self._log is not None and self._log.resumed is not None and not (self._feed and self._feed.returns):
             await self._log.send(self._log.resumed(stored))
         return stored
+
+    def _validated(self, board: Board, writes: list[Write]) -> list[Write]:
+        validate = self._program.validate
+        return writes if validate is None or not writes else validate(board.values, writes)
+
+    async def _begin_events(self, thread: Thread, feed: Feed, keeper: Keeper, board: Board) -> None:
+        """Keep, and show to a reader who was there, what of the open superstep runs again."""
+
+        def planned() -> Iterator[Unit]:
+            assert self._log is not None
+            for task in superstep.plan(self._program, board, self._open_scope):
+                if thread.result_of(task) is None:
+                    recorded = {task.id} if thread.writes_of(task) is not None or thread.failure_of(task) else set()
+                    yield from (unit for unit in self._log.units_of(task) if unit.id not in recorded)
+
+        part = await keeper.begin(planned, board.step + 1, feed.said)
+        if part is None:
+            return
+        feed.resumes = keeper.has_earlier
+        if feed.last is None:
+            feed.last = keeper.place  # of what is shown again, and not kept
+        if feed.shows_restart:
+            await feed.put(part)
+        else:
+            feed.label(part)
 
     @property
     def _open_scope(self) -> tuple[str, str]:
@@ -213,6 +244,8 @@ class GraphRun:
 
     async def _enter(self, board: Board, call: Given) -> Board:
         writes = call.edits if call.writes is None else call.writes
+        if self._program.validate is not None and writes:
+            writes = self._program.validate(board.values, writes)
         discarded = superstep.plan(self._program, board, self._open_scope) if board.updated else []
         each = [*[[] for _ in discarded], writes] if discarded else [writes]
         superstep.update(self._program, board, discarded, each, scope=self._scope)
@@ -330,7 +363,17 @@ class GraphRun:
             if log.stored is not None:
                 told += log.stored(board, row, upcoming)
             feed = self._feed
-            if feed is not None and feed.keeper is not None and not (upcoming and thread.hold.durability == "exit"):
+            if feed is None and log.keeps:
+                told = [*self._told, *told]
+                self._told = []
+                if not (upcoming and upcoming[0].node.hidden):  # else it is stored with the next commit
+                    events = log.close([unit.id for task in ran for unit in log.units_of(task)], told, upcoming)
+                    if events is not None:
+                        thread.events.append(events)
+            elif feed is not None and feed.keeper is not None and feed.keeper.is_late and upcoming:
+                self._label(told, None, board.step)
+                feed.keeper.superstep_over()
+            elif feed is not None and feed.keeper is not None:
                 stops = source == "loop" and self._stops_between(ran, upcoming)
                 if stops:  # told with the superstep: who comes back must not run past a breakpoint
                     told += [] if log.stopped is None else log.stopped(board)
@@ -340,9 +383,13 @@ class GraphRun:
                 feed.keeper.stage_head()
             self._told += told
 
+        if log.keeps:
+            await log.settle_events()
         if await thread.commit(board, ran, outcomes, upcoming, source=source, made=made):
             told, self._told = self._told, []
             await self._runner.show(told, at_barrier=True)
+            if self._feed is None and log.keeps:
+                await log.catch_up()
 
     def _stops_between(self, ran: Sequence[Task], upcoming: Sequence[Task]) -> bool:
         breakpoints = self._settings.breakpoints
@@ -366,6 +413,8 @@ class GraphRun:
     async def _failed(self, error: Exception) -> None:
         """Show a failure that is no superstep's: a limit, a value that cannot be stored, failing storage."""
         feed = self._feed
+        if feed is not None:
+            feed.abandon()
         if feed is not None and self._board is None:
             feed.keeper = None  # it has not begun: this is not how the run ended that the thread's events tell of
         told = self._failure(error)
@@ -381,9 +430,10 @@ class GraphRun:
         feed, thread = self._feed, self._thread
         if thread is None:
             return
+        if feed is not None and feed.keeper is not None and feed.status is None:
+            feed.keeper.cut_off()
         if feed is not None and feed.dismissed and feed.keeper is not None and feed.status is None:
             feed.status = "cancelled"
-            feed.keeper.drop()
             self._label([], "cancelled", 0 if self._board is None else self._board.step + 1)
             feed.keeper.stage_head()  # beside what is void
             with anyio.CancelScope(shield=True), contextlib.suppress(CheckpointError):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import aclosing
-from threading import get_ident
 from typing import Protocol
 
 import anyio
@@ -22,47 +21,21 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.entries import read_record
 from checkpoint_savers.errors import ThreadBusyError
-from checkpoint_savers.records import CheckpointId
+from checkpoint_savers.records import CheckpointId, EventRow
 
 from .._core.superstep import plan
-from ..errors import RecordedFailureError, RunCancelledError
+from ..errors import RecordedFailureError
 from ..types import RunStatus
-from .feed import Feed
-from .kept import read_kept, restarted
+from .feed import Feed, Live
 from .modes import MODES
 from .modes.mode import Coerce
 from .part import END, ERROR, RESTARTED, Cursor, Part
 from .pipe import CAPACITY, Pipe
+from .stored_events import StoredRun, restarted
 from .thread import Thread
-
-LAST = 10**8 - 1
-"""Behind every position of an attempt."""
 
 POLL = 0.25
 """Seconds between two looks at what a run elsewhere has stored."""
-
-
-class Live:
-    """The runs of this process that can be joined, by thread."""
-
-    def __init__(self) -> None:
-        self._feeds: dict[tuple[int, str], Feed] = {}
-
-    def add(self, thread_id: str, feed: Feed) -> None:
-        self._feeds[get_ident(), thread_id] = feed
-
-    def remove(self, thread_id: str, feed: Feed, failure: BaseException | None) -> None:
-        """The run is over: those who have joined it are told."""
-        key = (get_ident(), thread_id)
-        if self._feeds.get(key) is feed:
-            del self._feeds[key]  # else the thread was given up with the last commit, and another run has it by now
-        for sink in feed.sinks[1:]:
-            told = failure if failure is None or isinstance(failure, Exception) else RunCancelledError(thread_id)
-            sink.end(told)
-
-    def find(self, thread_id: str) -> Feed | None:
-        """The feed of a run on this event loop."""
-        return self._feeds.get((get_ident(), thread_id))
 
 
 class Resume(Protocol):
@@ -125,10 +98,10 @@ class _Return(msgspec.Struct):
 
     Attributes:
         at: the place that it has got to.
+        cut_off: the checkpoint on which the reader was shown something that is void now; None for none.
         ended: how the run has ended, if that was the last event; None else.
         failure: what the run has failed with.
-        void: what says that the attempt is void that `at` is in.
-        recalled: the last of that attempt that was shown again.
+        recalled: the last of the place's attempt that was shown again.
     """
 
     sink: Pipe
@@ -138,26 +111,45 @@ class _Return(msgspec.Struct):
     thread_id: str
     codec: Codec
     coerce: Callable[[Part], Coerce | None]
+    cut_off: str | None = None
     ended: RunStatus | None = None
     failure: dict[str, str] | None = None
-    void: Part | None = None
     recalled: tuple[str, int, int] = ("", 0, 0)
 
     def __post_init__(self) -> None:
-        self.recalled = self.at.checkpoint_id, self.at.epoch, 0  # what is shown again begins with that attempt
+        self.recalled = self.at.checkpoint_id, 0, 0  # what is shown again begins with that superstep
 
-    async def catch_up(self, live: Collection[tuple[str, int]] = ()) -> None:
-        """Show what is stored."""
-        self.void = None  # an attempt that was open at the last look may be committed by now
-        place = CheckpointId(self.at.checkpoint_id)
-        if self.at.since is not None and await self.saver.read(self.thread_id, "", place) is None:
-            if (self.at.checkpoint_id, self.at.epoch) in live:
-                return  # its checkpoint is about to be stored: what comes after it is held
-            self.at = Cursor(self.at.since, self.at.epoch, LAST, self.at.seq)  # it never was
-        parts = read_kept(self.saver, self.thread_id, self.at, self.codec, live=live, again=self.sink.recalls)
-        async with aclosing(parts):
+    async def catch_up(self, running: Feed | None = None, *, over: bool = False) -> None:
+        """Show what is stored, and what a run of this process holds.
+
+        Args:
+            over: no run is under way.
+        """
+        held, live, upto = ([], set[tuple[str, int]](), None) if running is None else unstored(running)
+        at = self.at
+        if await self._was_ahead(live):
+            self.at = Cursor(at.since or "", at.epoch, 0, at.seq)
+        while True:
+            run = StoredRun(self.saver, self.thread_id, self.at, self.codec, held=held, live=live, upto=upto, over=over)
+            await run.look()
+            if not run.is_lost:
+                break
+            self.at = replace(self.at, position=0)
+        if self.at is not at:
+            self.ended = self.failure = None
+            await self._show_next(restarted(self.at, run.step))
+        elif run.has_void:
+            self.cut_off = self.at.checkpoint_id
+        async with aclosing(run.parts(again=self.sink.recalls)) as parts:
             async for part in parts:
                 await self.show(part)
+
+    async def _was_ahead(self, live: Collection[tuple[str, int]]) -> bool:
+        """Return True if the checkpoint of the place was never stored."""
+        at = self.at
+        if at.since in (None, at.checkpoint_id) or at.attempt in live:
+            return False
+        return await self.saver.read(self.thread_id, "", CheckpointId(at.checkpoint_id)) is None
 
     async def show(self, part: Part) -> None:
         """Show a part, unless it was shown. Its number is this reader's own: it goes on from the place's."""
@@ -170,21 +162,17 @@ class _Return(msgspec.Struct):
                 if part.mode in (*self.feed.modes, ERROR) and self._shows(part):
                     await self._put(part)  # after a failure no sum goes on
                 return
-            void, self.void = self.void, None
-            if (part.cursor.checkpoint_id, part.cursor.epoch) == (self.at.checkpoint_id, self.at.epoch):
-                self.void = void
-            elif void is not None and part.mode != RESTARTED:
-                await self._show_next(void)
             self.at = part.cursor
-        elif part.mode == RESTARTED:
-            self.void = part
-            return
         if part.mode == END:
             self.ended = part.data["status"]
             if self.ended == "failed":
                 self.failure = {"type": part.data["error"], "message": part.data["message"]}
             return
         self.ended = self.failure = None
+        if part.mode == RESTARTED:
+            cut_off, self.cut_off = self.cut_off, None
+            if cut_off != self.at.checkpoint_id:
+                return  # the reader was not there
         if part.mode == ERROR:
             self.feed.failed = True
         if not self._shows(part):
@@ -218,10 +206,7 @@ class _Return(msgspec.Struct):
                 return False
             self.sink.introduce(running.run_id, self.at)
             self.sink.begin()
-            attempts, held = running.keeper.attempts(), running.keeper.held(running.last)
-            await self.catch_up(attempts)
-            for part in held:
-                await self.show(part)
+            await self.catch_up(running)
             async for part in beside:
                 await self.show(part)
         finally:
@@ -239,17 +224,26 @@ class _Return(msgspec.Struct):
 
     async def restart(self, thread: Thread) -> bool:
         """The thread is ours: show what was stored meanwhile. Whether there is something to go on with."""
-        await self.catch_up()
+        await self.catch_up(over=True)
         await self.see_answers()
         board = thread.board
         if self.at_rest or board is None or not plan(thread.program, board, ("", "")) or thread.questions():
             return False
         self.feed.committed = board.step
-        if self.ended != "drained":  # else it stopped, between two supersteps
-            await self.feed.put(restarted(board.step + 1, thread.tip or ""))
+        self.feed.last = self.at
+        self.feed.shows_restart = self.cut_off == thread.tip
         return True
 
     @property
     def at_rest(self) -> bool:
         """Whether the run has ended, and is not to be gone on with."""
         return self.ended not in (None, "drained", "cancelled")
+
+
+def unstored(running: Feed) -> tuple[list[EventRow], set[tuple[str, int]], tuple[str, int, int]]:
+    """The rows of events that only this process has, the attempts that they are of, and the place up to which they were
+    shown."""
+    keeper = running.keeper
+    assert keeper is not None
+    last = replace(keeper.place, position=0) if running.last is None else running.last
+    return keeper.unstored(), keeper.attempts(), last.place

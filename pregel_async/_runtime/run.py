@@ -122,6 +122,7 @@ async def _run(
         session.travels = dict(settings.travels)
         if feed is not None and feed.keeps and audience.codec is not None:
             feed.keeper = Keeper(thread, audience.codec())
+            feed.keeper.on_stored = feed.stored
         if feed is not None:
             feed.introduce(run_id)
         if audience.begun is not None and not await audience.begun(thread):
@@ -186,7 +187,17 @@ async def run_nested(
     session = around.session
     ns = namespace_of(around.ns, outer.task, keeps=bool(keeps), number=number)
     thread_id = None if session.hold is None else session.hold.thread_id
-    log = log_of(program, audience.shown, audience.feed, around.log, ns=ns, thread_id=thread_id, now=session.world.now)
+    log = log_of(
+        program,
+        audience.shown,
+        audience.feed,
+        around.log,
+        ns=ns,
+        thread_id=thread_id,
+        now=session.world.now,
+        within=outer.task,
+        saved=around.thread is not None and keeps is not None,
+    )
     place = outer.next_place(number)
     outer.sign()
     if settings.budgets and session.spending is None:

@@ -10,7 +10,7 @@ out:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Protocol
@@ -19,25 +19,27 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
+from checkpoint_savers.children import start_soon
+from checkpoint_savers.records import EventRow
+
 from .._core.board import Board
 from .._core.isolation import isolate
 from .._core.program import Write
 from .._core.task import Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Settled, Task
 from ..errors import (
-    CallsChangedError,
     NodeCancelledError,
     NodeError,
-    QuestionChangedError,
     StepTimeoutError,
     UnstorableValueError,
 )
 from ..policies import Collect, OnFailure
 from .attempt import Recorder, attempt, noticed, start
-from .context import Around, Running, Session
+from .context import Around, Refusal, Running, Session
 from .described import described
 from .guarded import Records, can_be_handled, collected, guarded
-from .log import Log, Told
+from .log import Closing, Log, Told
 from .loops import Loop, NativeCancellations, alone
+from .part import routers_of
 from .stopwatch import Stopwatch
 from .tries import Tries
 
@@ -57,8 +59,10 @@ class Storage(Records, Protocol):
         """Refuse what cannot be stored of a task that has asked. Raises `UnstorableValueError`, with a note."""
         ...
 
-    async def record(self, task: Task, writes: list[Write], *, routed: bool) -> None:
-        """Store what a task wrote; return when it is durable."""
+    async def record(
+        self, task: Task, writes: list[Write], *, routed: bool, events: Callable[[], EventRow | None] | None = None
+    ) -> None:
+        """Store what a task wrote, with the row that `events` makes; return when it is durable."""
         ...
 
 
@@ -168,6 +172,8 @@ class Runner:
             if around.session.given and (waiting := self.storage.waits_for(task, around.session)) is not None:
                 return waiting
             given = self.storage.writes_of(task)
+            if given is not None and self.log is not None:
+                self.log.attribute(task, routers_of(task.id))
         if task.node.plain:
             outcome = await attempt(
                 around, board, task, given, record, natively_cancelled=natively_cancelled, contained=contained
@@ -211,12 +217,12 @@ class Runner:
         return await guarded(attempts, task, given, around.session.world, self.storage, around.results, self._is_final)
 
     def _is_final(self, error: BaseException) -> bool:
-        """Return True if a failure is neither retried nor handled: storage has failed in this run, what is recorded is
-        not what the node asks for, or the task is being cancelled."""
+        """Return True if a failure is neither retried nor handled: storage has failed in this run, the node was
+        refused what it asks for, or the task is being cancelled."""
         hold = self.around.session.hold
         if self._broken is not None or (hold is not None and hold.broken is not None):
             return True
-        if isinstance(error, (CallsChangedError, QuestionChangedError)):  # it would be the same in every attempt
+        if isinstance(error, Refusal):  # it would be the same in every attempt
             return True
         return anyio.current_effective_deadline() == float("-inf") or self._natively_cancelled()
 
@@ -234,6 +240,14 @@ class Runner:
         elif (done := caller.done_before(task)) is not None:
             return done
         log, board = self.log, caller.board
+        if log is not None and log.keeps:
+            try:
+                await log.open(task, caller.task)
+            except anyio.get_cancelled_exc_class():
+                raise
+            except BaseException as error:
+                self._broken = error
+                return Failed(error)
         if log is not None and log.planned is not None:
             with caller.waiting():
                 await log.send(log.planned(board, (task,)))
@@ -246,11 +260,13 @@ class Runner:
                 await log.send(log.failed((task,), (outcome,)))
         if isinstance(outcome, Finished):
             try:
+                closing = None
                 if self.storage is None:
                     caller.keep_done(task, outcome)
                 else:
-                    await self.storage.record(task, outcome.writes, routed=True)
-                await self.tell(task, outcome, stored=True)
+                    closing = await self.closing(task, outcome)
+                    await self.storage.record(task, outcome.writes, routed=True, events=closing)
+                await self.tell(task, outcome, stored=True, closing=closing)
             except UnstorableValueError as error:
                 return Failed(error)
             except anyio.get_cancelled_exc_class():
@@ -260,9 +276,29 @@ class Runner:
                 return Failed(error)
         return outcome
 
-    async def tell(self, task: Task, outcome: Finished, *, stored: bool, at_barrier: bool = False) -> None:
+    async def closing(self, task: Task, outcome: Finished | None) -> Closing | None:
+        """What closes the events of a task that is about to be recorded."""
+        log = self.log
+        if log is None or not log.keeps:
+            return None
+        await log.settle_events()
+        return log.closing(task, outcome)
+
+    async def tell(
+        self,
+        task: Task,
+        outcome: Finished,
+        *,
+        stored: bool,
+        at_barrier: bool = False,
+        closing: Closing | None = None,
+    ) -> None:
         """Tell of a task that has finished: now when its result is stored, else with the superstep's own commit."""
         log = self.log
+        if log is not None and closing is not None and closing.begun:
+            await self.show(closing.rest, at_barrier=False)
+            await log.catch_up()
+            return
         if log is not None and log.finished is not None:
             if not stored:
                 self._untold.append((task, outcome))
@@ -271,7 +307,7 @@ class Runner:
             try:
                 await self.show(told, at_barrier=at_barrier)
             except anyio.get_cancelled_exc_class():  # a sibling has failed while this one waited for the reader
-                self._unshown += [(feed, part) for feed, part in told if part.seq == 0]
+                self._unshown += [(feed, part) for feed, part in told if part.seq == 0 and part.cursor is None]
                 raise
 
     def take_unshown(self) -> Told:
@@ -289,7 +325,10 @@ class Runner:
 
     async def _record_unrouted(self, task: Task, writes: list[Write]) -> None:
         assert self.storage is not None
-        await self.storage.record(task, writes, routed=False)
+        closing = await self.closing(task, None)
+        await self.storage.record(task, writes, routed=False, events=closing)
+        if self.log is not None:
+            self.log.attribute(task, routers_of(task.id))
 
 
 class _Attempts:
@@ -335,6 +374,9 @@ class _Attempts:
     def input_of(self, task: Task) -> Any:
         return self._board.input_of(task.node) if task.send < 0 else isolate(task.arg)
 
+    async def closing(self, task: Task) -> Closing | None:
+        return await self._runner.closing(task, None)
+
     async def failed(self, task: Task, failed: Failed, number: int) -> None:
         """What the node wrote before its routers failed is recorded: the wait may be long, and the process may die."""
         observed = self._runner.around.observed
@@ -348,6 +390,8 @@ class _Attempts:
         log, observed = self._runner.log, self._runner.around.observed
         if observed is not None:
             observed.handled(task, failed.error, handler.node.name)
+        if log is not None:
+            log.attribute(task, handler.id)  # what the task did before is recorded with its failure
         if log is not None and log.failed is not None:
             await log.send(log.failed((task,), (failed,)))
         if log is not None and log.planned is not None:
@@ -381,10 +425,10 @@ class _Group:
                 self._group = group
                 if width is None or width >= len(self._tasks):
                     self._context = copy_context()
-                    group.start_soon(self._in_turn)
+                    start_soon(group, self._in_turn)
                 else:
                     for _ in range(width):
-                        group.start_soon(self._several)
+                        start_soon(group, self._several)
         except BaseExceptionGroup as several:
             raise alone(several) from None
         except anyio.get_cancelled_exc_class():
@@ -413,7 +457,7 @@ class _Group:
         """Give each task that has not begun a task of the group to itself."""
         assert self._group is not None and self._context is not None
         for place in self._places:
-            self._context.run(self._group.start_soon, partial(self._one, place, contained=True))
+            self._context.run(start_soon, self._group, partial(self._one, place, contained=True))
 
     async def _one(self, place: int, *, contained: bool = False) -> None:
         """Run one task, and keep what became of it. Nothing but a cancellation leaves here."""
@@ -432,15 +476,18 @@ class _Group:
                 return
             self._open -= 1
             stored = runner.storage is None or outcome.replayed
+            closing: Closing | None = None
             if not stored and self._open:
                 # The last to finish needs no record: the superstep's commit holds its writes.
+                closing = None if runner.log is None else runner.log.closing(task, outcome)
                 try:
-                    stored = await self._record(place, task, outcome)
+                    stored = await self._record(place, task, outcome, closing)
                 except anyio.get_cancelled_exc_class():  # a sibling has failed: this is stored with the failure
-                    await runner.tell(task, outcome, stored=False)
+                    if closing is None or not closing.begun:
+                        await runner.tell(task, outcome, stored=False)
                     raise
             if self._outcomes[place] is outcome:
-                await runner.tell(task, outcome, stored=stored)
+                await runner.tell(task, outcome, stored=stored, closing=closing)
         except anyio.get_cancelled_exc_class():
             raise
         except Exception as error:
@@ -448,10 +495,12 @@ class _Group:
             self._broken = error
             self._stop()
 
-    async def _record(self, place: int, task: Task, outcome: Finished) -> bool:
+    async def _record(self, place: int, task: Task, outcome: Finished, closing: Closing | None) -> bool:
         assert self._runner.storage is not None
         try:
-            await self._runner.storage.record(outcome.by or task, outcome.writes, routed=True)
+            if closing is not None and self._runner.log is not None:
+                await self._runner.log.settle_events()
+            await self._runner.storage.record(outcome.by or task, outcome.writes, routed=True, events=closing)
         except UnstorableValueError as error:
             self._outcomes[place] = Failed(error, None if outcome.by else outcome.writes[: outcome.own])
             if self._fails_fast:

@@ -437,10 +437,12 @@ class Thread:
         kind, message, _ = entry.error
         return RecordedFailureError(kind, message)
 
-    async def record_failure(self, task: Task, error: Exception) -> None:
+    async def record_failure(
+        self, task: Task, error: Exception, events: Callable[[], EventRow | None] | None = None
+    ) -> None:
         """Store that a task has failed, and that its error handler is to run; return when that is durable."""
         failed = self._failure(task.node.name, error, (), routed=True)
-        await self._record(task, msgspec.structs.replace(failed, handled=True, **self._asked_of(task.id)))
+        await self._record(task, msgspec.structs.replace(failed, handled=True, **self._asked_of(task.id)), events)
 
     def writes_of(self, task: Task) -> list[Write] | None:
         """The recorded writes of a task of which only the routers are left to run."""
@@ -752,8 +754,14 @@ class Thread:
                 refused.append(outcome)
         await self.give_up(ran, refused, error)
 
-    async def record(self, task: Task, writes: list[Write], *, routed: bool) -> None:
-        """Store what a task wrote. Tasks that finish while a transaction is under way share the next one."""
+    async def record(
+        self, task: Task, writes: list[Write], *, routed: bool, events: Callable[[], EventRow | None] | None = None
+    ) -> None:
+        """Store what a task wrote. Tasks that finish while a transaction is under way share the next one.
+
+        Args:
+            events: makes the row of the task's events, once it is sure that the record can be stored.
+        """
         try:
             data = self._encoder.writes(writes)
         except UnstorableValueError as error:
@@ -761,16 +769,17 @@ class Thread:
             raise
         data = (*data, *self._unknown_writes(task.id))
         asked = _Asked(answers={}, askers={}, asked=()) if routed else self._asked_of(task.id)
-        await self._record(task, TaskEntry(name=task.node.name, writes=data, routed=routed, **asked))
+        await self._record(task, TaskEntry(name=task.node.name, writes=data, routed=routed, **asked), events)
 
-    async def _record(self, task: Task, entry: TaskEntry) -> None:
+    async def _record(self, task: Task, entry: TaskEntry, events: Callable[[], EventRow | None] | None = None) -> None:
         if task.digest:
             entry = msgspec.structs.replace(entry, call=task.digest)
             self._recorded_names = self._recorded_names or set()
             self._recorded_names.add(entry.name)
         entry = self.counter.with_spent(task.id, entry)
         noted = partial(self._records.__setitem__, task.id, entry)
-        await self._out.record(self._task_record(task.id, task.index, entry), noted)
+        record = self._task_record(task.id, task.index, entry)
+        await self._out.record(record, noted, None if events is None else events())
 
     def forget(self) -> None:
         """Drop what waits for the next transaction: the thread is as it was found, and this run writes nothing more."""

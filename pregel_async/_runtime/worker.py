@@ -56,6 +56,7 @@ class _Work:
         self._lock = threading.Lock()
         self._given_up = False
         self._started = False
+        self._result: Any = None
         self._post = loop().caller()
         self.ended = anyio.Event()
 
@@ -65,12 +66,14 @@ class _Work:
                 return None
             self._started = True
         try:
-            return self._call(self._value)
+            self._result = self._call(self._value)
+            return self._result
         finally:
             with self._lock:
                 told = self._given_up
                 self._given_up = True
             if told:
+                _drop(self._result)
                 self._post(self.ended.set)
 
     def give_up(self) -> bool:
@@ -78,7 +81,15 @@ class _Work:
         with self._lock:
             under_way = self._started and not self._given_up
             self._given_up = True
+            if not under_way:
+                _drop(self._result)
             return under_way
+
+
+def _drop(result: Any) -> None:
+    """Drop what a call has returned and its caller will not get: a coroutine warns unless it is closed."""
+    if isinstance(result, types.CoroutineType):
+        result.close()
 
 
 # ---- processes ------------------------------------------------------------------------------------------------------
@@ -152,6 +163,7 @@ class _Abandonable:
         self._lock = threading.Lock()
         self._started = False
         self._over = False
+        self._result: Any = None
         self._call_soon = loop().caller()
 
     def run(self) -> tuple[Any]:
@@ -162,16 +174,15 @@ class _Abandonable:
             self._started = True
         thread = threading.current_thread()
         self.thread = f"{thread.name} ({thread.ident})"
-        result: Any = None
         try:
-            result = self._call(self._value)
+            self._result = self._call(self._value)
         finally:
             with self._lock:
                 abandoned, self._over = self._over, True
-            if abandoned and isinstance(result, types.CoroutineType):
-                result.close()  # nobody will await it
+            if abandoned:
+                _drop(self._result)
             self._call_soon(self._leave)  # raises when the loop has ended; nobody is there to hear it then
-        return (result,)
+        return (self._result,)
 
     def give_up(self) -> bool:
         """Whether the call is under way, so that it goes on alone."""
@@ -180,6 +191,8 @@ class _Abandonable:
             if not self._started and not self._over:
                 self._leave()
             self._over = True
+            if not under_way:
+                _drop(self._result)
             return under_way
 
     def _leave(self) -> None:

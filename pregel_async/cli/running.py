@@ -16,6 +16,7 @@ import anyio
 import msgspec
 
 from checkpoint_savers import SqliteSaver
+from checkpoint_savers.children import start_soon
 
 from ..compiled import Graph
 from ..errors import PregelError, ThreadBusyError
@@ -202,7 +203,7 @@ class _Run:
         quiet = contextlib.redirect_stdout(sys.stderr) if self._request.output_json else contextlib.nullcontext()
         failure: BaseException | None = None
         async with anyio.create_task_group() as group:
-            group.start_soon(tick)
+            start_soon(group, tick)
             try:
                 with quiet:
                     stream = graph.astream(

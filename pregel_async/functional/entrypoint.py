@@ -26,13 +26,13 @@ from .._runtime.world import World
 from ..channels import EphemeralValue, LastValue
 from ..compiled import Graph
 from ..context_schema import context_reader
-from ..defaults import default_of
+from ..defaults import validates_input
 from ..drawing import Drawing, Edge, drawing
 from ..errors import GraphValidationError, InvalidInputError, InvalidUpdateError
 from ..node_policies import RetryPolicies, Timeout, abandons, check_on_timeout, node_policies
 from ..policies import Budget, CachePolicy, OnTimeout
 from ..types import END, START, ChangedQuestions, Command
-from ..value_checks import compiled, path_of
+from ..value_checks import compile_check, path_of
 from .by_name import elsewhere, with_one
 
 __all__ = ["CompiledEntrypoint", "entrypoint"]
@@ -110,7 +110,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         time_limit: float | timedelta | None = None,
         retention: Retention | None = None,
         observer: Observer | Sequence[Observer] | None = None,
-        changed_questions: ChangedQuestions = "error",
+        changed_questions: ChangedQuestions | None = None,
         validate_input: bool | None = None,
     ) -> None:
         if callable(checkpointer) and not isinstance(checkpointer, BaseCheckpointSaver):
@@ -134,7 +134,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         self._time_limit = time_limit
         self._retention = retention
         self._observer = observer
-        self._changed_questions: ChangedQuestions = changed_questions
+        self._changed_questions: ChangedQuestions | None = changed_questions
         self._validate_input = validate_input
 
     @overload
@@ -157,7 +157,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         returned = hints.get("return", Any)
         returned, saved = get_args(returned) if get_origin(returned) is entrypoint.final else (returned, returned)
         first = next(iter(inspect.signature(call).parameters))
-        validate = default_of("validate_input", self._validate_input)
+        validate = validates_input(self._validate_input)
         policies = self._policies
         check_on_timeout(call, policies.on_timeout, f"entrypoint {name!r}")
         flavour = policies.flavour(call, blocking=self._blocking)
@@ -215,7 +215,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
 
 def _input_reader(hint: Any, name: str) -> Callable[[Any], list[Write]]:
     """Checks a call's input against the annotation of the function's first parameter; it is never converted."""
-    check = compiled(hint)
+    check = compile_check(hint)
     if check is None:
         return _read_input
 
@@ -223,8 +223,8 @@ def _input_reader(hint: Any, name: str) -> Callable[[Any], list[Write]]:
         wrong = check(given)
         if wrong is not None:
             path = path_of(wrong.path)
-            where = f"the input of {name!r} has at {path!r} what" if path else f"the input of {name!r}"
-            raise InvalidInputError(f"{where} {wrong.reason}", path=path)
+            where = f", at {path!r}," if path else ""
+            raise InvalidInputError(f"the input of {name!r}{where} {wrong.reason}", path=path)
         return _read_input(given)
 
     return read

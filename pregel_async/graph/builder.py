@@ -34,7 +34,7 @@ from .._runtime.world import World
 from ..annotations import aliased, class_of
 from ..compiled import Graph
 from ..context_schema import context_reader
-from ..defaults import default_of
+from ..defaults import validates_input
 from ..drawing import Drawing, Edge, drawing
 from ..errors import GraphValidationError
 from ..node_policies import NodePolicies, RetryPolicies, Timeout, check_abandonable, check_on_timeout, node_policies
@@ -94,8 +94,8 @@ class CompileOptions(TypedDict, total=False):
 
     store: ports.BaseStore | None
     cache: ports.BaseCache | None
-    interrupt_before: All | Sequence[str]
-    interrupt_after: All | Sequence[str]
+    interrupt_before: All | Sequence[str] | None
+    interrupt_after: All | Sequence[str] | None
     name: str | None
     blocking: bool
     unknown_keys: UnknownKeys
@@ -530,8 +530,8 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         *,
         store: ports.BaseStore | None = None,
         cache: ports.BaseCache | None = None,
-        interrupt_before: All | Sequence[str] = (),
-        interrupt_after: All | Sequence[str] = (),
+        interrupt_before: All | Sequence[str] | None = (),
+        interrupt_after: All | Sequence[str] | None = (),
         name: str | None = None,
         blocking: bool = True,
         unknown_keys: UnknownKeys = "error",
@@ -543,7 +543,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         time_limit: float | timedelta | None = None,
         retention: Retention | None = None,
         observer: Observer | Sequence[Observer] | None = None,
-        changed_questions: ChangedQuestions = "error",
+        changed_questions: ChangedQuestions | None = None,
         validate_input: bool | None = None,
     ) -> CompiledStateGraph[Any, Any, Any]:
         """Check the graph and make it runnable. The builder is left as it is, and may be changed and compiled again.
@@ -578,7 +578,8 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             observer: is told what runs of the graph do; see `pregel_async.observing`.
             changed_questions: what happens when a node runs again and asks something else than the question that was
                 answered: "error" fails with `QuestionChangedError`; "accept" gives it the answer, with one
-                `QuestionChangedWarning` per node and run. See docs/replay.md.
+                `QuestionChangedWarning` per node and run. None takes what `set_defaults` says, which is "error" at
+                first. See docs/replay.md.
 
         Warns:
             UnreachableNodeWarning: nothing leads to a node. Only where all conditional edges have path maps, and all
@@ -598,7 +599,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             name=name or "StateGraph",
             blocking=blocking,
             ignore_unknown=unknown_keys == "ignore",
-            validate_input=default_of("validate_input", validate_input),
+            validate_input=validates_input(validate_input),
             world=world,
             debug=debug,
             store=store,

@@ -47,6 +47,7 @@ from .schema import (
     completion,
     filled_in,
     input_reader,
+    model_values,
     start_writes,
     update_checker,
 )
@@ -70,15 +71,15 @@ def compile_program(
     debug: bool,
     store: BaseStore | None,
     cache: BaseCache | None,
-    interrupt_before: All | Sequence[str],
-    interrupt_after: All | Sequence[str],
+    interrupt_before: All | Sequence[str] | None,
+    interrupt_after: All | Sequence[str] | None,
     step_timeout: float | timedelta | None,
     on_failure: OnFailure,
     budgets: Mapping[str, Budget] | None,
     time_limit: float | timedelta | None,
     retention: Retention | None,
     observer: Observer | Sequence[Observer] | None,
-    changed_questions: ChangedQuestions,
+    changed_questions: ChangedQuestions | None,
 ) -> CompiledStateGraph[Any, Any, Any]:
     """The runnable graph. The builder is only read."""
     _validate(builder)
@@ -145,6 +146,7 @@ def compile_program(
         )
     schemas = [builder.state_schema, builder.input_schema, builder.output_schema]
     schemas += [spec.input for spec in builder.nodes.values()]
+    model = model_values(builder.state_schema) if validate_input else None
     program = build_program(
         name=name,
         nodes=nodes,
@@ -153,9 +155,16 @@ def compile_program(
         inputs=START,
         outputs=builder.output_schema.shown,
         shown=shown,
-        read_input=input_reader(builder.input_schema, START, ignore_unknown=ignore_unknown, validate=validate_input),
+        read_input=input_reader(
+            builder.input_schema,
+            START,
+            ignore_unknown=ignore_unknown,
+            validate=validate_input,
+            state=None if builder.input_schema.type is builder.state_schema.type else builder.state_schema,
+        ),
         read_command=_Updates(builder, known, START, builder.input_schema, ignore_unknown=ignore_unknown).command,
         check_update=update_checker(schemas, builder.channels) if validate_input else list,
+        validate=None if model is None else model.validator(),
         step_timeout=seconds_of("step_timeout", step_timeout),
     )
     hints: list[Any] = [schema.type for schema in schemas]

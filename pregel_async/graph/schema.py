@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Final, TypeAlias, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_args, get_origin
 
 import msgspec
 
@@ -29,7 +29,10 @@ from ..channels.overwrite import inside_of, written
 from ..errors import EmptyChannelError, GraphValidationError, InvalidInputError, InvalidUpdateError
 from ..managed import ManagedValue, Progress
 from ..types import Overwrite
-from ..value_checks import Check, Mismatch, compiled, mismatch_of, path_of, plain_type
+from ..value_checks import Check, Mismatch, compile_check, path_of, plain_type, refused_input, refused_update
+
+if TYPE_CHECKING:
+    from .model_values import ModelValues
 
 Channel = BaseChannel[Any, Any, Any]
 Managed: TypeAlias = type[ManagedValue[Any]]
@@ -206,24 +209,34 @@ def _of_progress(kind: Managed) -> Callable[[int, int], Any]:
 
 
 def input_reader(
-    schema: Schema, channel: str, *, ignore_unknown: bool, validate: bool = True
+    schema: Schema, channel: str, *, ignore_unknown: bool, validate: bool = True, state: Schema | None = None
 ) -> Callable[[Any], list[Write]]:
     """Checks a call's input against the input schema, and puts it on the start channel.
 
     Args:
         validate: False checks only the keys, and no values.
+        state: the schema of the state, if it is another. Of a pydantic state whose validators look at several fields,
+            `Program.validate` checks the values later.
     """
     if schema.root:
         return _root_reader(schema, channel, validate=validate)
-    hints, modelled = schema.hints, is_model(schema.type)
+    hints = schema.hints
+    instance = "" if schema.fields_of is None else ", or an instance of it"
     values_of = values_reader(schema) if validate else _as_they_are
+    models = [
+        values
+        for each in ((schema, state) if validate else ())
+        if each is not None
+        and (values := model_values(each)) is not None
+        and (values.by_field or (each is schema and state is not None))
+    ]
 
     def read(given: Any) -> list[Write]:
         values = as_mapping(schema, given)
         if values is None:
             raise InvalidInputError(
-                f"the input is a mapping of {', '.join(schema.keys)} (or a {schema.type.__qualname__}), "
-                f"not a {type(given).__name__}"
+                f"the input is a mapping with keys of {schema.type.__qualname__} ({', '.join(schema.keys)}){instance}, "
+                f"and what was given is of type {type(given).__name__}"
             )
         kept: dict[str, Any] = {}
         for key, value in values.items():
@@ -239,12 +252,13 @@ def input_reader(
                     f"{', '.join(schema.keys)}. compile(unknown_keys='ignore') drops such keys."
                 )
             kept[key] = value
-        if modelled and not isinstance(given, Mapping):
-            return [(channel, kept)]  # an instance, which the model has checked
         found = values_of(kept)
+        for model in models:
+            if isinstance(found, Mismatch):
+                break
+            found = model.of(found, {})
         if isinstance(found, Mismatch):
-            path = path_of(found.path)
-            raise InvalidInputError(f"input {path!r} {found.reason}", path=path)
+            raise refused_input(found)
         return [(channel, found)]
 
     return read
@@ -257,10 +271,8 @@ def _root_reader(schema: Schema, channel: str, *, validate: bool) -> Callable[[A
         wrong = None if check is None else check(given)
         if wrong is not None:
             path = path_of(wrong.path)
-            where = (
-                f"the input has at {path!r} what {wrong.reason}" if path else f"the input is a {type(given).__name__}"
-            )
-            raise InvalidInputError(f"{where}, and the graph takes {named(schema.type)}", path=path)
+            where = f", at {path!r}," if path else ""
+            raise InvalidInputError(f"the input{where} {wrong.reason}: the graph takes {named(schema.type)}", path=path)
         # The start channel has no fold, and takes an overwrite for what is in it: here it is to pass one on.
         return [(channel, Overwrite(given) if isinstance(given, Overwrite) else given)]
 
@@ -275,16 +287,16 @@ def key_check(hint: Any, channel: Channel) -> Check | None:
     channel of another kind takes, only the channel knows.
     """
     if type(channel) is LastValue:
-        check = compiled(hint)
+        check = compile_check(hint)
         if check is None:
             return None
         plain = check
         return lambda value: None if value is None else _guarded(plain, written(value))
     if isinstance(channel, BinaryOperatorAggregate):
-        check = compiled(_taken_by(channel.op))
+        check = compile_check(_taken_by(channel.op))
     elif isinstance(channel, DeltaChannel):  # its reducer takes a list of updates
         arguments = get_args(_taken_by(channel.reducer))
-        check = compiled(arguments[0]) if len(arguments) == 1 else None
+        check = compile_check(arguments[0]) if len(arguments) == 1 else None
     else:
         check = None
     if check is None:
@@ -316,14 +328,13 @@ def _as_they_are(values: dict[str, Any]) -> dict[str, Any]:
 def values_reader(schema: Schema) -> Callable[[dict[str, Any]], dict[str, Any] | Mismatch]:
     """What checks values for keys of a schema, compiled once. Returns the values, or where they do not fit.
 
-    They are the same values, and never converted; except of a pydantic model, which returns its own for plain keys.
+    They are the same values, and never converted. Plain keys of a pydantic model are `ModelValues`' to check.
     """
     checks: dict[str, tuple[type | None, Check] | None] = {}
     for key, hint in schema.hints.items():
         plain = type(schema.channels[key]) is LastValue
         check = None if plain and is_model(schema.type) else key_check(hint, schema.channels[key])
         checks[key] = None if check is None else (plain_type(hint) if plain else None, check)
-    validated = _model_reader(schema) if is_model(schema.type) else None
 
     def read(values: dict[str, Any]) -> dict[str, Any] | Mismatch:
         for key, value in values.items():
@@ -333,45 +344,19 @@ def values_reader(schema: Schema) -> Callable[[dict[str, Any]], dict[str, Any] |
             kind, check = known
             if type(value) is not kind and (wrong := check(value)) is not None:
                 return wrong.inside(key)
-        return values if validated is None else validated(values)
+        return values
 
     return read
 
 
-def _model_reader(schema: Schema) -> Callable[[dict[str, Any]], dict[str, Any] | Mismatch]:
-    """What validates values for some fields of a pydantic model, which need not be all that it requires: the thread may
-    have the others."""
-    model, shape = schema.type, schema.shape
-    assert shape is not None  # of a model it makes the model
-    plain = {name for name, channel in schema.channels.items() if type(channel) is LastValue}
+def model_values(schema: Schema) -> ModelValues | None:
+    """What validates values for a schema that is a pydantic model; None for others."""
+    if schema.shape is None or not is_model(schema.type):
+        return None
+    from .model_values import ModelValues  # most states are no models
 
-    def is_no_problem(problem: Mapping[str, Any]) -> bool:
-        place = problem["loc"]
-        return bool(place) and (place[0] not in plain or (problem["type"] == "missing" and len(place) == 1))
-
-    def read(values: dict[str, Any]) -> dict[str, Any] | Mismatch:
-        given = {name: written(value) if name in plain else value for name, value in values.items()}
-        try:
-            made = shape(given)
-        except ValueError as error:  # pydantic's ValidationError is one
-            wrong = mismatch_of(error, leaving_out=is_no_problem)
-            if wrong is not None:
-                return wrong
-            return {name: _one_field(model, name, value) if name in plain else value for name, value in given.items()}
-        counted = plain & ({*given} | made.model_fields_set)
-        return {**given, **{name: getattr(made, name) for name in schema.hints if name in counted}}
-
-    return read
-
-
-def _one_field(model: Any, name: str, value: Any) -> Any:
-    """A field's value as the model makes it; as it is where the model's own validators need the other fields."""
-    blank = model.model_construct()
-    try:
-        model.__pydantic_validator__.validate_assignment(blank, name, own(value))
-    except Exception:  # a validator of the whole model's, which may raise anything; or the model is frozen
-        return value
-    return getattr(blank, name)
+    plain = frozenset(name for name, channel in schema.channels.items() if type(channel) is LastValue)
+    return ModelValues(schema.type, schema.shape, schema.keys, plain)
 
 
 def update_checker(schemas: Sequence[Schema], channels: Mapping[str, Channel]) -> Callable[[list[Write]], list[Write]]:
@@ -381,41 +366,42 @@ def update_checker(schemas: Sequence[Schema], channels: Mapping[str, Channel]) -
         schemas: of the graph; the first that has a key says what it takes.
         channels: of the graph.
     """
-    state = schemas[0]
-    mine = values_reader(state) if is_model(state.type) else None
+    model = model_values(schemas[0])
     hints: dict[str, Any] = {}
     for schema in schemas:
         hints = {**schema.hints, **hints}
-    others = {key: hint for key, hint in hints.items() if mine is None or key not in state.hints}
+    others = {key: hint for key, hint in hints.items() if model is None or not model.validates(key)}
     checks = {key: check for key, hint in others.items() if (check := key_check(hint, channels[key])) is not None}
 
     def check_update(writes: list[Write]) -> list[Write]:
         for name, value in writes:
             check = checks.get(name)
             if check is not None and (wrong := check(value)) is not None:
-                raise _refused(wrong.inside(name))
-        given = {name: value for name, value in writes if name in state.hints}
-        if mine is None or not given:
-            return writes
-        made = mine(given)
-        if isinstance(made, Mismatch):
-            raise _refused(made)
-        return [(name, made[name] if value is given.get(name) else value) for name, value in writes]
+                raise refused_update(wrong.inside(name))
+        return writes if model is None or not model.by_field else model.of_update(writes, {})
 
     return check_update
 
 
-def _refused(wrong: Mismatch) -> InvalidUpdateError:
-    path = path_of(wrong.path)
-    channel = str(wrong.path[0]) if wrong.path else None
-    return InvalidUpdateError(f"the update of {path!r} {wrong.reason}: nothing was stored", channel=channel, path=path)
-
-
 def start_writes(schema: Schema) -> Callable[[Any], list[Write]]:
-    """What the hidden start writes to the keys, of what the start channel held."""
+    """What the hidden start writes to the keys, of what the start channel held; or of an update by hand as the start.
+
+    Raises:
+        InvalidUpdateError: such an update is no mapping.
+    """
     if schema.root:
         return lambda given: [(ROOT, given)]
-    return lambda given: list(given.items())
+
+    def writes(given: Any) -> list[Write]:
+        values = given if isinstance(given, dict) else {} if given is None else as_mapping(schema, given)
+        if values is None:
+            raise InvalidUpdateError(
+                f"an update as the start is a mapping of {', '.join(schema.keys)} (or a {schema.type.__qualname__}), "
+                f"not a {type(given).__name__}"
+            )
+        return list(values.items())
+
+    return writes
 
 
 def as_mapping(schema: Schema, given: Any) -> Mapping[str, Any] | None:

@@ -126,14 +126,15 @@ def named(failure: str) -> str:
     return failure.partition(":")[0].rpartition(".")[2]
 
 
-def failure_response(error: BaseException, *, expose: bool = False, **more: Any) -> Response:
+def failure_response(error: BaseException, *, expose: bool = False, is_logged: bool = False, **more: Any) -> Response:
     """The response to a request that could not be served; what is not the client's affair is logged.
 
     Args:
+        is_logged: the failure is a run's, and was logged when the run ended.
         more: entries of the document beside `error` and `message`.
     """
     what = told(error, expose=expose)
-    if not what.known:
+    if not what.known and not is_logged:
         log.error("a request could not be served", exc_info=error)
     return Response(
         msgspec.json.encode({"error": what.error, "message": what.message, **more}),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeAlias
 
 import msgspec
@@ -32,12 +32,14 @@ class _Said(msgspec.Struct):
     Attributes:
         step: the superstep of its graph.
         due: the superstep of the called graph with which it is over at the latest; None when that is not known.
+        task: the id of the task that says it; None where no events are kept.
         grows: it was not told as complete.
     """
 
     message: Any
     step: int
     due: int | None
+    task: str | None = None
     grows: bool = True
 
 
@@ -48,9 +50,11 @@ class Gathering:
         self._said: dict[tuple[tuple[str, ...], Any], _Said] = {}
         self._step: int | None = None  # the newest of the called graph's that something was told of
 
-    def forget(self) -> None:
-        """What was told of the open superstep is void."""
-        self._said.clear()
+    def forget(self, tasks: Collection[str] | None = None) -> None:
+        """Drop the messages of tasks that are void; all of them if `tasks` is None."""
+        for at, said in list(self._said.items()):
+            if tasks is None or said.task in tasks:
+                del self._said[at]
 
     def end(self) -> list[Told]:
         """The supersteps are over: the events that complete what has grown in them, namespaces and all."""
@@ -94,7 +98,7 @@ class Gathering:
         if said is None:
             around = self._step if committed is None else committed
             due = step if not ns else None if around is None else around + 1
-            said = self._said[ns, id] = _Said(message, step, due)
+            said = self._said[ns, id] = _Said(message, step, due, None if part["task"] is None else part["task"]["id"])
         else:
             said.message = _added(said.message, message)
         if _field(message, "type") == "AIMessageChunk":

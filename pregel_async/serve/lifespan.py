@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 
 from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.children import start_soon
 
 from .._runtime.loops import alone
 from ..compiled import Graph
@@ -73,7 +74,7 @@ def graph_lifespan(
             try:
                 async with anyio.create_task_group() as group:
                     if pick_up:
-                        group.start_soon(pick_up_all, service, None if pick_up is True else pick_up)
+                        start_soon(group, pick_up_all, service, None if pick_up is True else pick_up)
                     try:
                         yield {KEY: service}
                     finally:

@@ -11,13 +11,14 @@ import anyio
 from anyio.abc import TaskGroup
 
 from checkpoint_savers.abc import BaseCheckpointSaver
-from checkpoint_savers.errors import ThreadBusyError
+from checkpoint_savers.children import start_soon
+from checkpoint_savers.errors import StorageError, ThreadBusyError
 from checkpoint_savers.holding import CLAIM_SECONDS
 from checkpoint_savers.owner import is_live
 from checkpoint_savers.records import CheckpointId, Header
 
-from .._runtime.kept import read_kept
 from .._runtime.part import END, Cursor
+from .._runtime.stored_events import StoredRun
 from ..compiled import Graph
 from ..errors import GraphDrained, RecordedFailureError, RunCancelledError
 from .failures import log
@@ -47,7 +48,7 @@ async def pick_up_all(service: Service, again: Again | None) -> None:
     looks = [_Look(service, saver, again, slots) for saver in savers if isinstance(saver, BaseCheckpointSaver)]
     async with anyio.create_task_group() as group:
         with anyio.CancelScope() as looking:
-            group.start_soon(_cancel_when_draining, service, looking)
+            start_soon(group, _cancel_when_draining, service, looking)
             while looks:
                 for look in looks:
                     await look.start_what_it_finds(group)
@@ -75,6 +76,7 @@ class _Look:
         self._slots = slots
         self._graphs = {graph.name: graph for graph in service.graphs if graph.checkpointer is saver}
         self._seen: dict[str, tuple[int, CheckpointId | None]] = {}
+        self._again_later: set[str] = set()  # threads that storage kept from being resumed
 
     async def start_what_it_finds(self, group: TaskGroup) -> None:
         """Look once. A failure is logged: it must not take the application with it, and another look follows."""
@@ -86,7 +88,8 @@ class _Look:
                     if thread.owner is not None and is_live(thread.owner, thread.expires_at, now=now):
                         continue  # it runs, here or elsewhere. If it is cut off, a later look finds it changed
                     found[thread.thread_id] = state = thread.epoch, thread.newest
-                    if self._seen.get(thread.thread_id) != state:
+                    if self._seen.get(thread.thread_id) != state or thread.thread_id in self._again_later:
+                        self._again_later.discard(thread.thread_id)
                         await self._start(group, thread.thread_id)
         except Exception:
             log.exception("the threads cannot be listed, so that none more is picked up before the next look")
@@ -98,22 +101,35 @@ class _Look:
             graph = self._graphs.get(Known.of(newest.metadata).graph)
             if graph is not None and not self._service.control.drain_requested:
                 await self._slots.acquire()
-                group.start_soon(_pick_up, self._service, graph, newest, self._again, self._slots)
+                start_soon(group, _pick_up, self._service, graph, newest, self._again, self._slots, self._again_later)
 
 
 async def _was_dismissed(graph: Graph[Any, Any], thread_id: str, at: CheckpointId) -> bool:
     """Whether the last that was kept of a thread is that its run was cancelled because nobody wanted it any more."""
     saver, status = graph.checkpointer, None
     if isinstance(saver, BaseCheckpointSaver):
-        async with aclosing(read_kept(saver, thread_id, Cursor(at, 0, 0), graph.events_codec())) as parts:
+        run = StoredRun(saver, thread_id, Cursor(at, 0, 0), graph.events_codec())
+        await run.look()
+        async with aclosing(run.parts()) as parts:
             async for part in parts:
                 status = part.data["status"] if part.mode == END else None
     return status == "cancelled"
 
 
 async def _pick_up(
-    service: Service, graph: Graph[Any, Any], header: Header, again: Again | None, slots: anyio.Semaphore
+    service: Service,
+    graph: Graph[Any, Any],
+    header: Header,
+    again: Again | None,
+    slots: anyio.Semaphore,
+    again_later: set[str],
 ) -> None:
+    """Resume one thread.
+
+    Args:
+        slots: one of them is released at the end.
+        again_later: gets the thread's id if storage has failed, which leaves the thread as it was found.
+    """
     thread_id = header.thread_id
     try:
         answer: Any = {} if again is None else again(thread_id)
@@ -152,7 +168,9 @@ async def _pick_up(
         await stream.finish()
     except (ThreadBusyError, GraphDrained, RecordedFailureError, RunCancelledError):
         pass  # it goes on elsewhere; it is to stop; it had failed before
-    except Exception:
+    except Exception as error:
+        if isinstance(error, StorageError):
+            again_later.add(thread_id)
         log.exception("thread %r was picked up, and its run has failed", thread_id)
     finally:
         slots.release()

@@ -13,6 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from checkpoint_savers.children import start_soon
+
 from .._runtime.loops import alone
 from .._runtime.part import Cursor
 from .._runtime.stream import GraphStream
@@ -64,11 +66,11 @@ class RunResponse(Response):
         reading = self._make()
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(reading.drive)
-                group.start_soon(self._watch, reading)
+                start_soon(group, reading.drive)
+                start_soon(group, self._watch, reading)
                 await self._answer(reading, scope, receive, send)
                 if not reading.over.is_set():
-                    group.start_soon(self._leave, reading)
+                    start_soon(group, self._leave, reading)
                     await reading.over.wait()
                 group.cancel_scope.cancel()
         except BaseExceptionGroup as several:
@@ -177,8 +179,8 @@ class DocumentResponse(RunResponse):
                 async for _ in reading.events:
                     pass
 
-            group.start_soon(listen)
-            group.start_soon(take)
+            start_soon(group, listen)
+            start_soon(group, take)
             await reading.over.wait()
             group.cancel_scope.cancel()
         if reading.over.is_set():
@@ -192,7 +194,7 @@ class DocumentResponse(RunResponse):
                 return failure_response(reading.refused, expose=self._expose)
             more: dict[str, Any] = {"run_id": reading.run_id, "status": reading.status}
             if reading.failure is not None:
-                return failure_response(reading.failure, expose=self._expose, **more)
+                return failure_response(reading.failure, expose=self._expose, is_logged=True, **more)
             if reading.status == "timeout":
                 words = "the run has taken as long as a run may; come back to it, or go on with its thread"
                 return failure_response(Refusal(504, "Timeout", words), **more)

@@ -8,14 +8,16 @@
     messages/partial                  [the message as far as it is known], for each chunk of it
     messages/complete                 [the whole message], for its last chunk, or where it comes in one piece; where no
                                       chunk says that it is the last, when its superstep is over
-    superstep_restarted               {step, checkpoint_id, after}: void is what was told and not committed, of that
-                                      superstep: all events whose ids, as text, are greater than `after`
+    superstep_restarted               {step, checkpoint_id, after, tasks}: tasks run again. Void are the events whose
+                                      ids, as text, are greater than `after` and end with "!" and the `id` of one of the
+                                      `tasks`; where `tasks` is null, all whose ids are greater
     error                             {error, message}
     end                               {run_id, status}: the last
 
 The events of a graph inside have its namespace behind their name: `updates|research:1f3a...`.
 
-An event's id is the cursor of its part, the place where its reader goes on (`after=`). Ids increase, as text. Where one
+An event's id is the cursor of its part, the place where its reader goes on (`after=`), and the id of the task that the
+part is of, behind a "!". Ids increase, as text. Where one
 part makes two events, the id of the first has a "+" in it: its reader goes on before the part, and has read one half.
 Messages that are complete because a superstep is over have the id of the part before, with "-000001" and so on behind.
 The id of the last event ends with "~": there is nothing to come back to.
@@ -37,8 +39,9 @@ from .plain import Writer
 
 METADATA, ERROR, END, RESTARTED = "metadata", "error", "end", "superstep_restarted"
 
-HALF, ENDED, OVER = "+", "-", "~"
-"""What stands in ids that are no cursors: the first sorts before digits, the last after all that follows a place."""
+HALF, TASK, ENDED, OVER = "+", "!", "-", "~"
+"""What ids have besides a cursor. `HALF` sorts before digits. Behind a cursor, `TASK` sorts before `ENDED`, and that
+before `OVER`."""
 
 
 def event(name: str, data: bytes, id: str | None = None) -> bytes:
@@ -67,7 +70,6 @@ class Wire:
         expose: bool = False,
     ) -> None:
         self.place = None if seen is None else seen.cursor
-        self._solid = None if seen is None else _beginning(seen.cursor)
         self._write = write
         self._gathering = None if tuples else Gathering()
         self._half = seen is not None and seen.half
@@ -86,7 +88,6 @@ class Wire:
         if part["seq"] == 0:  # it was read before; and is committed, or else it would not come again
             if kind == "messages":
                 self._messages(part)
-            self._solid = _last(part["cursor"])
             return []
         ends = self._tell_ended(ended)
         says: list[tuple[str, Any]] = []
@@ -94,7 +95,7 @@ class Wire:
             says = self._messages(part)
         elif kind == RESTARTED:
             self._half = False
-            says = [(kind, {**part["data"], "after": self._solid})]
+            says = [(kind, part["data"])]
         elif kind == "values" and part["interrupts"]:
             data, asked = part["data"], {"__interrupt__": part["interrupts"]}
             says = [(kind, {**data, **asked} if isinstance(data, dict) else asked)]
@@ -102,9 +103,11 @@ class Wire:
             says = [(kind, part["data"] if self._expose else _discreet(kind, part["data"]))]
         elif kind != ERROR:
             says = [(kind, part["data"])]
-        ids = [cursor] if cursor is None or len(says) < 2 else [_half(cursor), cursor]
+        ids: list[str | None] = [cursor] if cursor is None or len(says) < 2 else [_half(cursor), cursor]
+        if part["task"] is not None:
+            ids = [f"{id}{TASK}{part['task']['id']}" for id in ids]
         if cursor is not None:
-            self.place = self._solid = cursor
+            self.place = cursor
         failed, self._failed = self._failed, []
         if kind == ERROR:  # told with the run's end, when it is known what may be said of it; or when more comes
             failure = RecordedFailureError(part["data"]["error"], part["data"]["message"])
@@ -135,20 +138,19 @@ class Wire:
     def _see(self, part: Any) -> list[tuple[str, Any]]:
         """The messages that are complete by now.
 
-        Another attempt follows one that was committed, or came to rest: of one that is void, that is told first. In it
-        nodes say everything again, perhaps under the same ids.
+        Another attempt follows one that came to rest, or was cut off: of what is void, that is told first. All else of
+        it is complete: tasks that run again say everything again, perhaps under the same ids.
         """
         gathering, kind, before = self._gathering, part["type"], self._attempt
         self._attempt = "" if part["cursor"] is None else _attempt(part["cursor"])
         if gathering is None:
             return []
-        if before in ("", self._attempt):
-            ended = gathering.see(part)
-        elif kind == RESTARTED and _checkpoint(before) == _checkpoint(self._attempt):
-            ended = []  # they are what is void
-        else:
-            ended = gathering.end()
-        if kind in (ERROR, RESTARTED):
+        if kind == RESTARTED:
+            tasks = part["data"]["tasks"]
+            gathering.forget(None if tasks is None else {task["id"] for task in tasks})
+            return gathering.end()
+        ended = gathering.see(part) if before in ("", self._attempt) else gathering.end()
+        if kind == ERROR:
             gathering.forget()
         return ended
 
@@ -158,8 +160,6 @@ class Wire:
         told: list[bytes] = []
         for number, (name, data) in enumerate(ended[before:], before + 1):
             id = None if self.place is None else f"{self.place}{ENDED}{number:06d}"
-            if id is not None and (self._solid is None or id > self._solid):
-                self._solid = id  # it is not void with what comes next
             told.append(event(name, self._write(data), id))
         return told
 
@@ -214,6 +214,7 @@ def seen(id: str) -> Seen:
     Raises:
         InvalidCursorError: it is none.
     """
+    id = id.partition(TASK)[0]
     if HALF in id:
         cursor = Cursor.read(id.replace(HALF, "", 1))
         return Seen(str(replace(cursor, position=max(cursor.position - 1, 0), seq=max(cursor.seq - 1, 0))), half=True)
@@ -233,17 +234,3 @@ def _half(cursor: str) -> str:
 def _attempt(cursor: str) -> str:
     """Names the attempt at a superstep that a place is in."""
     return cursor.rsplit(".", 2)[0]
-
-
-def _checkpoint(attempt: str) -> str:
-    return attempt.rpartition(".")[0]
-
-
-def _last(cursor: str) -> str:
-    """Not smaller than the id of any reader's part at this place."""
-    return f"{cursor.rpartition('.')[0]}.99999999"
-
-
-def _beginning(cursor: str) -> str:
-    """Smaller than the ids of all parts of the attempt that a place is in."""
-    return str(replace(Cursor.read(cursor), position=0, seq=0))

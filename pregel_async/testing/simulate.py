@@ -18,12 +18,13 @@ import anyio
 import anyio.lowlevel
 
 from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.children import start_soon
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.errors import StorageError, ThreadBusyError
 from checkpoint_savers.memory import InMemorySaver
 
 from .._runtime.context import WATCH, Running
-from .._runtime.rejoin import Live
+from .._runtime.feed import Live
 from ..compiled import Graph
 from ..errors import GraphRecursionError, InvalidResumeError
 from ..policies import leaves_of
@@ -463,9 +464,9 @@ class _Play:
             self._host = None
 
         async with anyio.create_task_group() as group:
-            group.start_soon(call)
+            start_soon(group, call)
             if rival is not None and beside:
-                group.start_soon(self._rival, rival, config)
+                start_soon(group, self._rival, rival, config)
         # A saver's operation may be undone by asyncio's own `Task.cancel()`, which no scope holds off: then the claim
         # lapses by itself.
         undone = self._saver.crashed or self._natively or self._before != len(self._saver.happened)

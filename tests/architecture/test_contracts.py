@@ -78,6 +78,16 @@ def test_the_import_contracts_are_kept() -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+def test_children_are_started_in_one_way() -> None:
+    """A child that never begins warns of nothing: only `checkpoint_savers.children` calls a group's `start_soon`."""
+    called = {
+        names(path)
+        for path in MODULES
+        if "conformance" not in path.parts and re.search(r"\.start_soon\b", path.read_text(encoding="utf-8"))
+    }
+    assert called == {"checkpoint_savers/children.py"}
+
+
 def test_importing_the_runtime_loads_no_driver_and_no_tool() -> None:
     """`import pregel_async` loads anyio and msgspec; drivers, the command line and event loops are loaded when used."""
     code = "import sys, json, pregel_async, checkpoint_savers; print(json.dumps(sorted(sys.modules)))"

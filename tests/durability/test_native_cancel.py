@@ -115,7 +115,7 @@ async def reached(saver: Waits, verb: str) -> None:
         await asyncio.sleep(0)
 
 
-async def use(saver: Waits) -> None:
+async def use(saver: InMemorySaver) -> None:
     async with Held(saver, "t"):
         pass
 
@@ -147,3 +147,28 @@ def test_giving_a_claim_back(work: Callable[[Waits], Any], times: int) -> None:
         assert [header.owner for header in await saver.threads()] in ([], [None])
 
     asyncio.run(asyncio.wait_for(main(), 20))
+
+
+@pytest.mark.parametrize("spares_the_caller", [False, True])
+def test_claiming_and_giving_back_while_all_is_cancelled(spares_the_caller: bool) -> None:
+    """P6: `asyncio.run` also cancels the tasks in which a claim is taken and given back, before they begin: the thread is
+    free all the same, and what is not cancelled itself notices nothing."""
+
+    async def main(turn: int) -> bool:
+        saver = InMemorySaver()
+        before = asyncio.current_task()
+        task = asyncio.create_task(use(saver))
+        for _ in range(turn):
+            await asyncio.sleep(0)
+        done = task.done()
+        for one in asyncio.all_tasks() - {before} - ({task} if spares_the_caller else set()):
+            one.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled() is not (done or spares_the_caller)
+        assert [header.owner for header in await saver.threads()] in ([], [None])
+        return done
+
+    turns = 0
+    while not asyncio.run(main(turns)):
+        turns += 1
+    assert turns > 2

@@ -158,7 +158,8 @@ async def test_breakpoints_streams_and_config(saver: BaseCheckpointSaver) -> Non
     assert (made.interrupt_before_nodes, made.interrupt_after_nodes) == ([], ["a", "b"])
     await made.ainvoke({"log": []}, "u")
     assert (await made.aget_state("u")).next == ("b",)
-    made.interrupt_after_nodes = ()
+    made.interrupt_after_nodes = None
+    assert made.interrupt_after_nodes == []
     made.stream_mode, made.stream_channels = "values", "log"
     assert [chunk async for chunk in made.astream({"log": []}, "v")] == [[], ["a"], ["a", "b"]]
     made.stream_channels = None
@@ -202,9 +203,13 @@ async def test_name_debug_and_step_timeout() -> None:
         ("retry_policy", 3, GraphValidationError),
         ("cache_policy", 3, GraphValidationError),
         ("interrupt_before_nodes", ["nowhere"], ConfigError),
+        ("interrupt_before_nodes", [["a"]], ConfigError),
         ("interrupt_after_nodes", "a", ConfigError),
+        ("interrupt_after_nodes", 3, ConfigError),
         ("stream_mode", "everything", ConfigError),
         ("stream_channels", ["nothing"], GraphValidationError),
+        ("stream_channels", [["log"]], GraphValidationError),
+        ("stream_channels", 3, GraphValidationError),
         ("config", {"thread_id": "t"}, ConfigError),
     ],
 )
@@ -227,6 +232,7 @@ def test_what_is_set_is_checked(name: str, value: Any, kind: type[Exception]) ->
         ("builder", "debug"),
         ("interrupt_after_node", "interrupt_after_nodes"),
         ("invok", "invoke"),
+        ("observer", "store"),
     ],
 )
 def test_another_attribute_is_refused(name: str, nearest: str) -> None:
@@ -239,6 +245,7 @@ def test_another_attribute_is_refused(name: str, nearest: str) -> None:
     assert (error.graph, error.name) == ("StateGraph", name)
     assert error.nearest == nearest
     assert repr(nearest) in str(error)
+    assert "arguments of compile()" in str(error)  # where `observer` and `durability` are given
 
 
 async def test_methods_may_be_replaced() -> None:

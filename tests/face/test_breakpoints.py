@@ -55,6 +55,7 @@ async def steps(graph: Any, *calls: Any, thread: str = "t", **settings: Any) -> 
 
 STOPS: list[tuple[dict[str, Any], list[tuple[str, tuple[str, ...]]]]] = [
     ({"interrupt_before": ["a"]}, [("", ("a",)), ("abc", ())]),
+    ({"interrupt_before": None, "interrupt_after": None}, [("abc", ())]),
     ({"interrupt_before": ["b"]}, [("a", ("b",)), ("abc", ())]),
     ({"interrupt_after": ["b"]}, [("ab", ("c",)), ("abc", ())]),
     ({"interrupt_after": ["c"]}, [("abc", ())]),

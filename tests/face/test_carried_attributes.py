@@ -251,3 +251,32 @@ def test_a_cached_property_is_computed_again(kind: Any) -> None:
     one.index.append(2)
     assert two.index == [1] and isolate(owned).index == [1]
     assert isolate(own(one)).index == [1]
+
+
+class Label(str):
+    __slots__ = ()
+
+
+def notes_in(members: Any) -> list[Any]:
+    """The lists that the members of a set carry, also inside of tuples."""
+    inside = [each[0] if isinstance(each, tuple) else each for each in members]
+    return [each.notes for each in inside if not isinstance(each, str)]
+
+
+@pytest.mark.parametrize("kind", [set, frozenset, Members, Fixed])
+def test_members_of_sets_are_isolated(kind: Any) -> None:
+    """P1: a set may hold objects that compare by identity or are frozen, and carry a list. These are data, and copied as
+    a list's elements are; a set of what nothing can change stays as it is."""
+    given = kind([noted(FrozenMade(), [1]), (noted(FrozenMade(1), [1]), 2), Label("a")])
+    owned = own(given)
+    mine = isolate(owned)
+    assert type(owned) is type(mine) is kind and mine == owned == given
+    assert {type(each) for each in mine} == {FrozenMade, tuple, str}
+    for notes in notes_in(mine):
+        notes.append("spoiled by a node")
+    assert notes_in(owned) == [[1], [1]]
+    for notes in notes_in(owned):
+        notes.append("spoiled")
+    assert notes_in(given) == [[1], [1]]
+    plain = frozenset([1, "a", (2, 3)])
+    assert own(plain) is plain is isolate(plain)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict, cast
 
 import msgspec
 import pytest
@@ -16,15 +16,20 @@ from pregel_async import (
     END,
     START,
     Command,
+    NodeBuilder,
     NodeError,
+    Pregel,
     RetryPolicy,
     RunnableConfig,
     StateGraph,
     TaskFuture,
     entrypoint,
     interrupt,
+    set_defaults,
     task,
 )
+from pregel_async.channels import EphemeralValue, LastValue
+from pregel_async.defaults import validates_input
 from pregel_async.errors import (
     CallsChangedError,
     GraphValidationError,
@@ -433,6 +438,56 @@ async def test_answers_to_changed_questions_may_be_accepted(saver: BaseCheckpoin
     assert len(caught) == 1
     with pytest.raises(GraphValidationError, match="'error' or 'accept', not 'ignore'"):
         builder.compile(saver, changed_questions="ignore")
+
+
+@pytest.mark.parametrize("kind", ["StateGraph", "entrypoint", "Pregel"])
+async def test_a_default_for_changed_questions(kind: str, saver: BaseCheckpointSaver) -> None:
+    """`set_defaults(changed_questions="accept")` holds for graphs that are compiled later and do not say otherwise."""
+    text = ["draft 1"]
+
+    async def asks(state: Any) -> Any:
+        answer = interrupt(text[0])
+        return {"log": [answer]} if kind == "StateGraph" else answer
+
+    def made(policy: Any = None) -> Any:
+        if kind == "entrypoint":
+            return entrypoint(saver, changed_questions=policy)(asks)
+        if kind == "StateGraph":
+            return (
+                StateGraph(State).add_node("pay", asks).add_edge(START, "pay").compile(saver, changed_questions=policy)
+            )
+        nodes: Any = {"pay": NodeBuilder().subscribe_only("in").do(asks).write_to("out")}
+        channels: Any = {"in": EphemeralValue(object), "out": LastValue(str)}
+        return Pregel(
+            nodes=nodes,
+            channels=channels,
+            input_channels="in",
+            output_channels="out",
+            checkpointer=saver,
+            changed_questions=policy,
+        )
+
+    earlier = made()
+    set_defaults(changed_questions="accept")
+    try:
+        with pytest.raises(GraphValidationError, match="'error' or 'accept', not 'ignore'"):
+            set_defaults(validate_input=False, changed_questions=cast("Any", "ignore"))
+        assert validates_input(None)  # nothing was set
+        set_defaults(validate_input=True)  # leaves the other as it is
+        graphs = {"earlier": earlier, "strict": made("error"), "later": made()}
+    finally:
+        set_defaults(changed_questions="error")
+    for thread, graph in {**graphs, "reset": made()}.items():
+        config: Any = {"configurable": {"thread_id": thread}}
+        text[0] = "draft 1"
+        await graph.ainvoke({"log": []}, config)
+        text[0] = "draft 2"
+        if thread == "later":
+            with pytest.warns(QuestionChangedWarning):
+                assert await graph.ainvoke(Command(resume="yes"), config) in ("yes", {"log": ["yes"]})
+        else:
+            with pytest.raises(QuestionChangedError):
+                await graph.ainvoke(Command(resume="yes"), config)
 
 
 @pytest.mark.parametrize("saver", ["memory"], indirect=True)

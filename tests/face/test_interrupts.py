@@ -848,7 +848,7 @@ async def test_a_question_that_is_swallowed(saver: BaseCheckpointSaver, where: s
     assert state.tasks[0].error is not None
 
 
-async def test_a_failure_after_a_swallowed_question() -> None:
+async def test_a_failure_after_a_swallowed_question(saver: BaseCheckpointSaver) -> None:
     """P9: what a node raises itself is told as it is."""
 
     async def node(state: State) -> Any:
@@ -858,7 +858,7 @@ async def test_a_failure_after_a_swallowed_question() -> None:
             raise ValueError("mine") from None
 
     with pytest.raises(ValueError, match="mine"):
-        await one_node(node).ainvoke({})
+        await one_node(node, saver).ainvoke({}, "t")
 
 
 async def test_cleaning_up_while_asking(saver: BaseCheckpointSaver) -> None:

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from pregel_async import END, START, StateGraph
 from pregel_async._core.program import _guarded
-from pregel_async._message_ids import FOLD, fingerprint, message_id
+from pregel_async._message_ids import FOLD, derive_message_id, fingerprint
 from pregel_async.errors import GraphValidationError, InvalidUpdateError, PregelError
 from pregel_async.messages import (
     REMOVE_ALL_MESSAGES,
@@ -212,6 +212,16 @@ def test_what_is_no_message_is_refused(wrong: Any) -> None:
         assert isinstance(caught.value, ValueError) and isinstance(caught.value, InvalidUpdateError)
 
 
+@pytest.mark.anyio
+async def test_what_is_no_message_is_refused_by_its_key() -> None:
+    """`add_messages` does not know its key: the run says which one it was."""
+    graph = StateGraph(MessagesState).add_node("n", lambda state: None).add_edge(START, "n").compile()
+    with pytest.raises(InvalidMessageError) as caught:
+        await graph.ainvoke({"messages": [5]})
+    assert caught.value.channel == "messages"
+    assert "channel 'messages'" in caught.value.__notes__[0]
+
+
 def test_one_message_and_shorthands() -> None:
     """A message instead of a list, a string, and pairs of role and content, as the peer's users write them."""
 
@@ -273,7 +283,7 @@ def test_the_content_of_a_message_is_the_same_in_every_process() -> None:
 def test_ids_are_kept_from_release_to_release() -> None:
     """P2: a replay after an upgrade makes the ids that were made before."""
     assert fingerprint(user("hi")) == HI
-    assert message_id("task", "messages", 0, 0, HI) == "2dd3695b6bb2eea8c0dfa25902269ddc"
+    assert derive_message_id("task", "messages", 0, 0, HI) == "2dd3695b6bb2eea8c0dfa25902269ddc"
 
 
 def test_a_fold_numbers_ids_that_it_meets_again() -> None:

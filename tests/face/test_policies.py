@@ -70,6 +70,8 @@ def test_a_retry_policy_is_checked_when_it_is_made(field: str, value: Any, error
         RetryPolicy(**{field: value})
     assert type(caught.value) is error
     assert field in str(caught.value)
+    if error is TypeError and field.endswith("_interval"):
+        assert "number of seconds" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,18 @@ async def test_what_a_node_hands_on_without_an_id_is_not_shown_again(keeps: Any)
     assert [message["content"] for message, _ in alone] == ["task", "inside", "own"] * 2
 
 
+@pytest.mark.parametrize(
+    "given", ["hi", ("user", "hi"), ["hi"], [("human", "hi")], [says("hi", role="user")]], ids=repr
+)
+@pytest.mark.parametrize("keeps", [False, True])
+async def test_the_inputs_message_is_not_the_nodes(given: Any, keeps: bool) -> None:
+    """A graph inside returns the whole list: what the caller wrote, in whatever form, is not shown as the node's."""
+    inner = graph_of(n=lambda state: {"messages": [says("done")]}).compile(checkpointer=keeps or None)
+    made = graph_of(a=inner).compile(InMemorySaver())
+    assert await contents(made, {"messages": given}, "t") == ["done"]
+    assert await contents(made, {"messages": given}, "t") == ["done"]
+
+
 async def test_a_message_of_an_earlier_run_is_not_shown(saver: BaseCheckpointSaver) -> None:
     """S-78: a thread's history is in the node's input: what is returned of it is not new. A resumed run neither."""
     graph = graph_of(a=lambda state: {"messages": [*state["messages"], says("n", str(len(state["messages"])))]})

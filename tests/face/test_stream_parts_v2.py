@@ -84,6 +84,7 @@ async def test_a_failure_is_the_last_part_whatever_the_modes(modes: Any, saver: 
         "step": 2,
         "committed": 1,
         "cursor": None,
+        "task": None,
     }
     assert [part["type"] for part in got].count("error") == 1
     if modes == ALL:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypedDict
 import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
-from pregel_async import START, Command, RetryPolicy, StateGraph, entrypoint, interrupt, task
+from pregel_async import END, START, Command, RetryPolicy, StateGraph, entrypoint, interrupt, task
 from pregel_async.errors import NoCheckpointerError
 
 pytestmark = pytest.mark.anyio
@@ -92,6 +92,46 @@ async def test_routers_and_workflows() -> None:
 
     with pytest.raises(NoCheckpointerError, match="graph 'work'"):
         await work.ainvoke(1)
+
+
+@pytest.mark.parametrize("where", ["node", "plain function", "caller", "around a graph", "router", "handler"])
+async def test_a_node_cannot_swallow_it(where: str) -> None:
+    """P8: whatever the code around does about it, the run fails: nothing is as if the question had been answered. No error
+    handler is asked either."""
+
+    def swallow(state: Any) -> Any:
+        try:
+            return plain(state)
+        except Exception:
+            return {"log": ["swallowed"]}
+
+    async def node(state: State) -> Any:
+        try:
+            if where == "caller":
+                return await calls_a_task(state)
+            if where == "around a graph":
+                return await around(ask, name="inside").ainvoke({})
+            return await ask(state)
+        except Exception:
+            return {"log": ["swallowed"]}
+
+    def route(state: State) -> str:
+        swallow(state)
+        return END
+
+    def handler(state: State) -> State:
+        return {"log": ["handled"]}
+
+    builder = StateGraph(State).add_edge(START, "node")
+    if where == "router":
+        builder.add_node("node", nothing).add_conditional_edges("node", route, [END])
+    elif where == "handler":
+        builder.add_node("node", ask, error_handler=handler)
+    else:
+        builder.add_node("node", swallow if where == "plain function" else node)
+    with pytest.raises(NoCheckpointerError) as caught:
+        await builder.compile(name="shop").ainvoke({})
+    assert caught.value.graph == "shop"
 
 
 @pytest.mark.parametrize("checkpointer", [None, True, False])

@@ -1,4 +1,4 @@
-"""Sends that carry the value of an untracked key: it is never stored, and a resume says when it lacks one."""
+"""Sends and inputs that carry the value of an untracked key: it is never stored, and a resume says when a send lacks one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pydantic
 import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
-from pregel_async import START, Command, Send, StateGraph, interrupt
+from pregel_async import START, Command, Send, StateGraph, interrupt, task
 from pregel_async._core.untracked import storable
 from pregel_async.channels import UntrackedValue
 from pregel_async.errors import UnstorableValueError, UntrackedValueLostError
@@ -160,3 +160,60 @@ async def test_a_value_that_no_key_holds_is_refused() -> None:
     graph = builder.add_edge(START, "connect").add_conditional_edges("connect", spread_other, ["work"])
     with pytest.raises(UnstorableValueError, match="other"):
         await graph.compile(InMemorySaver()).ainvoke({"items": []}, "t")
+
+
+@pytest.mark.parametrize(("schema", "durability"), [(State, "sync"), (Model, "async"), (State, "exit")])
+async def test_an_input_may_hold_an_untracked_value(saver: BaseCheckpointSaver, schema: Any, durability: Any) -> None:
+    """Keeping a value untracked is the advice of `UnstorableValueError`, which an input with it raised. The input's
+    checkpoint has the other keys; a resume finds the state without the value, as after any superstep."""
+
+    def ask(state: Any) -> Any:
+        client = state.get("client") if isinstance(state, dict) else state.client
+        return {"done": [interrupt(None if client is None else client.name)]}
+
+    graph = StateGraph(schema).add_node("ask", ask).add_edge(START, "ask").compile(saver)
+    given = {"items": [1], "client": Client()}
+    asked = await graph.ainvoke(given if schema is State else schema(**given), "t", durability=durability)
+    assert [question.value for question in asked["__interrupt__"]] == ["c"]
+    before = [state async for state in graph.aget_state_history("t")][-1]
+    assert before.values.get("client") is None
+    replayed = await graph.ainvoke(None, before.config)
+    assert [question.value for question in replayed["__interrupt__"]] == [None]
+    assert replayed["items"] == [1]
+
+
+async def test_what_else_an_input_holds_is_refused_by_its_key() -> None:
+    """P11: only untracked keys are left out, and the error names the key that holds the value."""
+    graph = StateGraph(State).add_node("work", worked).add_edge(START, "work").compile(InMemorySaver())
+    with pytest.raises(UnstorableValueError, match="channel 'done'"):
+        await graph.ainvoke({"done": [Client()], "client": Client()}, "t")
+
+
+MODES: Any = ["values", "updates", "tasks", "checkpoints", "debug", "custom"]
+
+
+@pytest.mark.parametrize("schema", [State, Data])
+async def test_kept_events_have_no_untracked_values(saver: BaseCheckpointSaver, schema: Any) -> None:
+    """A token is as good as stored if an event has it that is kept for readers who come back. The reader who is there sees
+    it, and one who comes back gets every chunk, without it."""
+
+    @task
+    async def renewed() -> Any:
+        return {"client": "of a call"}
+
+    async def work(state: Any) -> Any:
+        await renewed()
+        return [{"done": ["worked"]}, {"client": "SECRET"}, {"done": [{"client": "of an item"}]}]
+
+    inner = StateGraph(schema).add_node("work", work).add_edge(START, "work").compile()
+    builder = StateGraph(schema).add_node("spread", lambda state: Command(goto=[Send("inner", state)]))
+    graph = builder.add_node("inner", inner).add_edge(START, "spread").compile(saver, blocking=False)
+    given = schema(client="SECRET", done=[], items=[])
+    asked: Any = {"stream_mode": MODES, "subgraphs": True, "version": "v2"}
+    live = [part async for part in graph.astream(given, "t", **asked, keep_events=True)]
+    rows = await saver.events("t", limit=1000)
+    assert "SECRET" in repr(live)
+    assert rows and not any(b"SECRET" in row.frame for row in rows)
+    again = [part async for part in graph.astream(None, "t", **asked, after=live[0]["cursor"])]
+    assert [part["type"] for part in again] == [part["type"] for part in live[1:]]
+    assert "SECRET" not in repr(again) and "of a call" in repr(again) and "of an item" in repr(again)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Annotated, Any, Generic, Literal, NewType, Protocol, TypedDict, TypeVar
+from typing import Annotated, Any, Generic, Literal, NewType, NotRequired, Protocol, TypedDict, TypeVar
 
 import msgspec
 import pydantic
@@ -19,7 +19,8 @@ from pregel_async import END, START, MessagesState, StateGraph, add_messages, en
 from pregel_async.channels import DeltaChannel
 from pregel_async.errors import GraphValidationError, InvalidInputError, InvalidUpdateError
 from pregel_async.types import Command, Overwrite
-from pregel_async.value_checks import Check, compiled, path_of
+from pregel_async.value_checks import Check, compile_check, path_of
+from pregel_async.value_columns import all_fit
 
 pytestmark = pytest.mark.anyio
 
@@ -75,7 +76,7 @@ UserId = NewType("UserId", int)
 
 def where(hint: Any, value: Any) -> str | None:
     """The path at which a value does not fit; None if it does."""
-    check: Check | None = compiled(hint)
+    check: Check | None = compile_check(hint)
     wrong = None if check is None else check(value)
     return None if wrong is None else path_of(wrong.path)
 
@@ -105,6 +106,7 @@ def where(hint: Any, value: Any) -> str | None:
         (tuple[()], ()),
         (deque[int], deque([1])),
         (Literal["a", None], None),
+        (tuple[int, *tuple[str, ...]], ("x", 1)),
         (Color, Color.RED),
         (Line, {"amount": 1, "note": None, "more": object()}),
         (Tree, {"value": 1, "children": [{"value": 2, "children": []}]}),
@@ -155,12 +157,89 @@ def test_what_fits(hint: Any, value: Any) -> None:
         (User, {"age": 1}, "name"),
         (User, 7, ""),
         (str | list[Line], [{"amount": 1, "note": 7}], "[0].note"),
+        (Literal["a", 1], "b", ""),
+        (Literal["a", 1], None, ""),
+        (list[Literal[1]], [1, True], "[1]"),
+        (tuple[int, *tuple[str, ...]], [1], ""),
         (UserId, "7", ""),
     ],
 )
 def test_what_does_not_fit(hint: Any, value: Any, path: str) -> None:
-    """Issue 16: what does not fit is found at any depth, and its path is named."""
+    """Issue 16: what does not fit is found at any depth, and its path is named. The look at many values agrees."""
     assert where(hint, value) == path
+    fit = all_fit(hint)
+    assert fit is None or not fit([value])
+
+
+class Talk(TypedDict):
+    role: Literal["user", "assistant"]
+    content: Any
+    id: NotRequired[str | None]
+
+
+class Guest(User):
+    room: int = 0
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (int | None, None),
+        (float, 1),
+        (date, date(2026, 1, 1)),
+        (str | dict, {}),
+        (Line, {"amount": 1, "note": None, "more": object()}),
+        (Talk, {"role": "user", "content": "hi", "id": None}),
+        (Talk, {"role": "assistant", "content": object()}),
+        (Point, Point(1, 2.0)),
+        (Page[int], Page([1, 2])),
+        (User, Guest(name="ann")),
+        (Annotated[Annotated[User, "tag"] | Annotated[Guest, "tag"], "kind"], Guest(name="ann")),
+        (dict[str, Any], {"a": object()}),
+        (dict[str, str | None], {"a": "b", "c": None}),
+        (tuple[str, str], ("user", "hi")),
+        (tuple[int, ...], (1, 2)),
+        (list[list[Talk]], [[{"role": "user", "content": "hi"}]]),
+        (Mapping[str, UserId], {"a": 1}),
+    ],
+)
+def test_many_values_are_compared_at_once(hint: Any, value: Any) -> None:
+    """Issue 16: 1000 messages cost at most 0.1 ms, whatever usual class they are of: none is looked at by itself."""
+    fit = all_fit(hint)
+    assert fit is not None and fit([value] * 1000)
+    assert not fit([value, object()])
+
+
+def test_what_only_a_look_at_each_value_can_tell() -> None:
+    """Nothing is known of values whose class holds its own kind, of Python's equal values of two types, of missing keys."""
+    assert all_fit(Tree) is None
+    for hint, value in [(Literal[1, True], True), (Talk, {"role": "user"}), (Talk, {"role": "USER", "content": ""})]:
+        fit = all_fit(hint)
+        assert fit is not None and not fit([value])
+
+
+class TypeAliasType:
+    """What `type X = ...` makes from Python 3.12 on: its value may name it."""
+
+    __value__: Any
+
+
+def test_an_alias_that_names_itself() -> None:
+    """`type JSON = dict[str, JSON] | list[JSON] | str | None` is an annotation as others are. Compiling it did not end."""
+    json = TypeAliasType()
+    json.__value__ = dict[str, json] | list[json] | str | None
+    assert where(json, {"a": ["b", {"c": None}]}) is None
+    assert where(list[json], [{"a": ["b", {"c": 1}]}]) == "[0].a[1].c"
+    anything = TypeAliasType()
+    anything.__value__ = Any
+    assert where(list[anything], [1]) is None
+
+
+def test_a_literals_mismatch_shows_the_value() -> None:
+    """Of a Literal the type is often right and the value is not, so that the message has the value."""
+    check: Any = compile_check(Literal["a", "b"])
+    assert check("c").reason == "is 'c', and its annotation says Literal['a', 'b']"
+    assert len(check("c" * 1000).reason) < 150
 
 
 class State(TypedDict, total=False):
@@ -328,7 +407,7 @@ async def test_the_input_of_an_entrypoint() -> None:
     async def total(order: Order) -> int:
         return len(order.lines)
 
-    with pytest.raises(InvalidInputError, match=r"'total' has at 'lines\[0\].amount' what is of type str"):
+    with pytest.raises(InvalidInputError, match=r"'total', at 'lines\[0\].amount', is of type str"):
         await total.ainvoke(Order([{"amount": "1", "note": None}]), "t")
     assert (await total.aget_state("t")).metadata is None
 

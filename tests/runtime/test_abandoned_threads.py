@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
+import inspect
 import operator
 import threading
 import warnings
@@ -272,6 +273,22 @@ async def test_a_call_that_is_given_up_never_begins() -> None:
     assert work.limiter.borrowed_tokens == 0
     work.run()
     assert called == []
+
+
+async def test_a_call_that_is_given_up_at_its_end() -> None:
+    """P7: a coroutine that it has returned by then is closed, and nothing warns that it was never awaited."""
+
+    async def later() -> None:
+        raise AssertionError("never begun")
+
+    coroutine = later()
+    work = _Abandonable(lambda _: coroutine, None)
+    await work.limiter.acquire_on_behalf_of(work)
+    work.run()
+    assert not work.give_up()
+    assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
+    while work.limiter.borrowed_tokens:
+        await anyio.lowlevel.checkpoint()
 
 
 async def test_an_abandoned_thread_keeps_its_place(held: Held) -> None:

@@ -656,9 +656,7 @@ async def test_a_thread_that_the_blocked_loop_holds() -> None:
         await began.wait()
         waiting = graph_of(holds, checkpointer=saver, world=VirtualClock(start=START_OF_TIME))
         said = stuck(lambda: waiting.invoke({}, "t", on_conflict="wait"))
-        assert (
-            "no node is at work. If it waits for a thread, or for a result to share, that a run on the blocked" in said
-        )
+        assert "no node is at work. If the call waits for a thread, or for a result to share, that a run on" in said
         said = stuck(lambda: waiting.update_state("t", {"log": [1]}, "holds", on_conflict="wait"))
         assert said.startswith("update_state() has blocked")
         group.cancel_scope.cancel()

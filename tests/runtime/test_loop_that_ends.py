@@ -1,31 +1,36 @@
-"""`asyncio.run` cancels all tasks that are left when its own has ended, also those that have not begun: they never do."""
+"""`asyncio.run` cancels all tasks that are left when its own has ended, also those that have not begun: they never do.
+
+Nothing warns of a coroutine that was never awaited then: warnings are errors here.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable, Iterator
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any, TypedDict
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from checkpoint_savers import InMemorySaver
+from checkpoint_savers import InMemorySaver, SqliteSaver, children
+from checkpoint_savers.children import Later
 from checkpoint_savers.records import Claim, Commit
-from pregel_async import START, StateGraph, entrypoint, task
+from pregel_async import END, START, Send, StateGraph, entrypoint, task
+from pregel_async.serve import graph_lifespan
 
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.one_loop,
-    # anyio's own: of a child that is cancelled before it begins, its task groups drop the coroutine.
-    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
 ]
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_to_the_collector() -> Iterator[None]:
-    """What it frees later would be said of another test, to which the filter above does not apply."""
+    """A coroutine that the collector frees later would fail another test."""
     yield
     gc.collect()
 
@@ -64,9 +69,9 @@ async def all_cancelled_at(turn: int, work: Callable[[], Awaitable[object]]) -> 
         left = asyncio.all_tasks() - before
         for one in left:
             one.cancel()
-        for _ in range(200):
-            await asyncio.sleep(0)
-        assert asyncio.all_tasks() <= before, left
+        async with asyncio.timeout(20):
+            while not asyncio.all_tasks() <= before:
+                await asyncio.sleep(0)
     assert all(one.cancelled() or one.exception() is None for one in left)
 
 
@@ -153,3 +158,161 @@ async def test_called_tasks(turn: int) -> None:
         return [await each for each in [twice(x), twice(x + 1)]]
 
     await all_cancelled_at(turn, lambda: calls.ainvoke(1, "t"))
+
+
+# ---- coroutines that are never awaited -------------------------------------------------------------------------------
+
+
+async def leave(state: State) -> str:
+    await anyio.lowlevel.checkpoint()
+    return END
+
+
+def fan(saver: InMemorySaver) -> Any:
+    """Two levels; nodes that wait, a plain function that returns a coroutine, and routers that wait."""
+    inside = StateGraph(State).add_node("a", node).add_node("b", node).add_edge(START, "a").add_edge(START, "b")
+    graph = StateGraph(State).add_node("inside", inside.compile()).add_node("plain", lambda state: node(state))
+    for name in ("inside", "plain"):
+        graph.add_conditional_edges(name, leave, [END])
+    sends = [Send(name, {"x": place}) for place in range(2) for name in ("inside", "plain")]
+    return graph.add_conditional_edges(START, lambda _: sends, ["inside", "plain"]).compile(saver, step_timeout=60)
+
+
+async def run_fan(saver: InMemorySaver) -> None:
+    await fan(saver).ainvoke({"x": 0}, "t")
+
+
+async def run_fan_in_places(saver: InMemorySaver) -> None:
+    await fan(saver).ainvoke({"x": 0}, {"configurable": {"thread_id": "t"}, "max_concurrency": 2})
+
+
+async def stream_fan(saver: InMemorySaver) -> None:
+    async for _ in fan(saver).astream({"x": 0}, "t", stream_mode=["values", "tasks"], subgraphs=True):
+        pass
+
+
+async def run_batch(saver: InMemorySaver) -> None:
+    await chain(saver).abatch([{"x": 0}] * 2, [{"configurable": {"thread_id": thread}} for thread in "tu"])
+
+
+async def look_after_threads(saver: InMemorySaver) -> None:
+    await chain(saver).ainvoke({"x": 0}, "t")
+    await saver.acopy_thread("t", "u")
+    await saver.aerase_thread("t")
+
+
+async def serve(saver: InMemorySaver) -> None:
+    graph = chain(saver)
+    async with graph_lifespan(graph, pick_up=True)(object()):
+        await graph.ainvoke({"x": 0}, "t")
+
+
+@pytest.mark.parametrize("work", [run_fan, run_fan_in_places, stream_fan, run_batch, look_after_threads, serve])
+async def test_coroutines_of_children_that_never_begin(work: Callable[[InMemorySaver], Awaitable[None]]) -> None:
+    """P7: whatever a run, a batch or upkeep was about to start, nothing warns of it."""
+    for turn in range(20):
+        await all_cancelled_at(turn, lambda: work(Far()))
+
+
+async def test_a_backup_that_is_cancelled(tmp_path: Path) -> None:
+    """P7: nothing warns of what it was about to start either."""
+    async with SqliteSaver(tmp_path / "threads.db", synchronous="NORMAL") as saver:
+        for turn in range(6):
+            await all_cancelled_at(turn, lambda: saver.backup(tmp_path / f"copy {turn}.db"))
+
+
+@pytest.mark.parametrize("abandoned", [False, True])
+async def test_a_coroutine_that_arrives_with_the_cancellation(abandoned: bool) -> None:
+    """P7: a plain function has returned it, and its run is cancelled before it gets that."""
+    begun, goes_on, posted = threading.Event(), threading.Event(), threading.Event()
+    loop: Any = asyncio.get_running_loop()
+
+    def plain(state: State) -> Coroutine[Any, Any, State]:
+        begun.set()
+        assert goes_on.wait(20)
+        return node(state)
+
+    def post(*args: Any, **more: Any) -> None:
+        type(loop).call_soon_threadsafe(loop, *args, **more)
+        posted.set()
+
+    graph = StateGraph(State).add_node("plain", plain, abandon_on_cancel=abandoned).add_edge(START, "plain").compile()
+    run = asyncio.ensure_future(graph.ainvoke({"x": 0}))
+    while not begun.is_set():
+        await asyncio.sleep(0)
+    loop.call_soon_threadsafe = post
+    goes_on.set()
+    assert posted.wait(20)  # the loop stands still meanwhile
+    del loop.call_soon_threadsafe
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+
+
+async def test_a_coroutine_that_arrives_after_the_cancellation() -> None:
+    """P7: the run waits for its thread, and has no use for what that returns."""
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def plain(state: State) -> Coroutine[Any, Any, State]:
+        begun.set()
+        assert goes_on.wait(20)
+        return node(state)
+
+    graph = StateGraph(State).add_node("plain", plain).add_edge(START, "plain").compile()
+    run = asyncio.ensure_future(graph.ainvoke({"x": 0}))
+    while not begun.is_set():
+        await asyncio.sleep(0)
+    run.cancel()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+
+
+async def test_a_child_under_a_version_of_anyio_that_wraps_no_coroutines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 4.14, a child's coroutine is that of its task."""
+    monkeypatch.setattr(children, "_WRAPS", False)
+    started: list[Any] = []
+
+    class Group:
+        def start_soon(self, *child: Any) -> None:
+            started.append(child)
+
+    group: Any = Group()
+    children.start_soon(group, node, {"x": 1})
+    assert started == [(node, {"x": 1})]
+
+
+async def test_a_coroutine_that_is_made_later() -> None:
+    """It is made when it is first awaited or sent to, and is driven like any other."""
+    made: list[str] = []
+
+    async def work(name: str) -> str:
+        made.append(name)
+        try:
+            await asyncio.sleep(0)
+        except ValueError:
+            return "caught"
+        return name
+
+    Later(work, ("closed",)).close()
+    assert made == []
+    assert await Later(work, ("awaited",)) == "awaited"
+    for name, drive, result in (
+        ("sent to", lambda later: later.send(None), "sent to"),
+        ("thrown at", lambda later: later.throw(ValueError()), "caught"),
+    ):
+        later = Later(work, (name,))
+        assert later.send(None) is None
+        with pytest.raises(StopIteration) as stop:
+            drive(later)
+        assert stop.value.value == result
+    later = Later(work, ("closed midway",))
+    later.send(None)
+    later.close()
+    with pytest.raises(RuntimeError, match="cannot reuse"):
+        later.send(None)
+    with pytest.raises(KeyError):
+        Later(work, ("never",)).throw(KeyError())
+    assert made == ["awaited", "sent to", "thrown at", "closed midway"]

@@ -809,6 +809,7 @@ def test_a_renamed_class_reads_under_its_tag() -> None:
     with pytest.raises(errors.UnknownTypeError) as caught:
         Codec().with_types(Invoice).decode(data, channel="inbox")
     assert (caught.value.tag, caught.value.where) == ("invoice", "channel 'inbox'")
+    assert "with_types(TheClass, tag='invoice')" in str(caught.value)
 
 
 def test_a_class_reads_under_all_tags_that_it_had() -> None:

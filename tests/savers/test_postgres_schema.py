@@ -242,6 +242,9 @@ async def test_an_upgrade_meanwhile_is_noticed(schema: str) -> None:
                 for thread in threads:
                     group.start_soon(attempt, thread)
         assert {(one.found, one.supported) for one in refused} == {(VERSION + 1, VERSION)} and len(refused) == 9
+        for write in (saver.update_thread("u", {"a": 1}), saver.adelete_thread("u")):
+            with pytest.raises(UnsupportedFormatError):  # they need no claim
+                await write
         assert execute(f'SELECT * FROM "{schema}".pregel_threads ORDER BY 1') == before
         await saver.commit(claim, commit(row(1)))
         execute(f'UPDATE "{schema}".pregel_saver SET version = version - 1')

@@ -279,6 +279,9 @@ async def test_an_upgrade_meanwhile_is_noticed(saver: SqliteSaver, path: Path) -
         with pytest.raises(UnsupportedFormatError) as caught:
             await take(saver, thread)
         assert (caught.value.found, caught.value.supported) == (now + 1, now)
+    for write in (saver.update_thread("u", {"a": 1}), saver.adelete_thread("u")):
+        with pytest.raises(UnsupportedFormatError):  # they need no claim
+            await write
     assert threads_of(path) == before
     await saver.commit(claim, commit(row(1)))
     upgrade(path, f"PRAGMA user_version = {now}")

@@ -124,7 +124,7 @@ async def test_aupdate_thread(saver: BaseCheckpointSaver) -> None:
     assert await saver.read("t") == owner[1]
     with pytest.raises(ThreadNotFoundError):
         await saver.aupdate_thread("none", {"a": 1})
-    refused: list[Any] = [{"a": [1]}, {"a": float("nan")}, {"__run__": 1}, {1: 1}, {"a": "\ud800"}]
+    refused: list[Any] = [None, [("a", 1)], {"a": [1]}, {"a": float("nan")}, {"__run__": 1}, {1: 1}, {"a": "\ud800"}]
     for wrong in refused:
         with pytest.raises(ValueError, match="metadata"):
             await saver.aupdate_thread("t", wrong)

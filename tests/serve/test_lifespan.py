@@ -241,9 +241,7 @@ async def test_what_was_cut_off_is_picked_up() -> None:
         while (await own.aget_state("cut")).next:
             await anyio.sleep(0)
         again = await browser.ask("/gated", headers={"user": "cut"}, last=seen[-1].id)
-        assert [event.name for event in again.events] == [
-            *("metadata", "superstep_restarted", "updates", "updates", "end")
-        ]
+        assert [event.name for event in again.events] == ["metadata", "updates", "updates", "end"]
         assert again.events[0].data == {**seen[0].data, "attempt": 2}
     assert ran == ["held"]
     assert (await own.aget_state("cut")).values == {"log": ["first", "held", "last"]}
@@ -296,7 +294,7 @@ async def test_a_reader_joins_what_is_picked_up() -> None:
     async with browsing(application(Starlette, graph, saver=saver, pick_up=True)) as browser:
         await gate.reached.wait()
         again = browser.open("/gated", headers={"user": "cut"}, last=seen[-1].id)
-        await again.next("superstep_restarted")
+        await again.next("metadata")
         again.leave()
         await again.over.wait()
         gate.opened.set()
@@ -372,6 +370,15 @@ class Looked(InMemorySaver):
         return await super().scan(thread_id, ns, **options)
 
 
+async def another_look(saver: Looked, clock: VirtualClock) -> None:
+    """Return when the next look has ended, and what it has resumed."""
+    looks = saver.looks
+    while saver.looks == looks:
+        clock.advance(CLAIM_SECONDS / 3 if clock.sleepers else 0)
+        await anyio.lowlevel.checkpoint()
+    await turns()
+
+
 async def test_what_another_process_leaves_is_picked_up_later(caplog: pytest.LogCaptureFixture) -> None:
     """P6: a process that serves the same threads looks every third of a lease for what others have left: a run that was cut
     off when its claim was released or has lapsed, and not while it runs there. A look that fails is followed by another,
@@ -379,13 +386,6 @@ async def test_what_another_process_leaves_is_picked_up_later(caplog: pytest.Log
     clock, saver, gate = VirtualClock(autojump=None), Looked(), Gate()
     graph = gated(gate).compile(name="gated", world=clock)
     own = graph.with_checkpointer(saver)
-
-    async def look() -> None:
-        looks = saver.looks
-        while saver.looks == looks:
-            clock.advance(CLAIM_SECONDS / 3 if clock.sleepers else 0)
-            await anyio.lowlevel.checkpoint()
-        await turns()
 
     async with browsing(application(Starlette, graph, saver=saver, pick_up=True)):
         async with browsing(application(Starlette, graph, saver=saver)) as other:
@@ -395,20 +395,54 @@ async def test_what_another_process_leaves_is_picked_up_later(caplog: pytest.Log
         await saver.claim("bob", elsewhere, now=clock.now(), expires_at=clock.now() + CLAIM_SECONDS - 1)
         gate.opened.set()
         saver.fails = True
-        await look()
+        await another_look(saver, clock)
         assert (await own.aget_state("ada")).next == ("held",)
         assert "cannot be listed" in caplog.text
         saver.fails = False
-        await look()
+        await another_look(saver, clock)
         assert (await own.aget_state("ada")).next == ()
         assert (await own.aget_state("bob")).next == ("held",), "it has a live claim"
-        await look()
+        await another_look(saver, clock)
         assert (await own.aget_state("bob")).next == ()
-        await look()
+        await another_look(saver, clock)
         saver.scanned.clear()
-        await look()
+        await another_look(saver, clock)
         assert "ada" not in saver.scanned and "bob" not in saver.scanned
     assert gate.passed == ["held", "held"]
+
+
+class Away(Looked):
+    """Fails so many claims."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refusals = 0
+
+    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Any:
+        if self.refusals:
+            self.refusals -= 1
+            raise StorageError("the database is away")
+        return await super().claim(thread_id, owner, now=now, expires_at=expires_at)
+
+
+async def test_a_run_that_storage_kept_from_being_picked_up_is_picked_up_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """P6: a thread that was found, and could not be resumed as storage failed, is found by the next look again."""
+    clock, saver, gate = VirtualClock(autojump=None), Away(), Gate()
+    graph = gated(gate).compile(name="gated", world=clock)
+    own = graph.with_checkpointer(saver)
+    async with browsing(application(Starlette, graph, saver=saver)) as other:
+        await cut_off(other, gate, "ada")
+    gate.opened.set()
+    saver.refusals = 1
+    async with browsing(application(Starlette, graph, saver=saver, pick_up=True)):
+        while saver.refusals or not caplog.records:
+            await anyio.lowlevel.checkpoint()
+        await turns()
+        assert (await own.aget_state("ada")).next == ("held",)
+        await another_look(saver, clock)
+        assert (await own.aget_state("ada")).next == ()
 
 
 async def test_what_a_service_knows_of_a_run_is_apart_from_its_threads_metadata() -> None:

@@ -535,6 +535,7 @@ async def test_what_a_node_s_reducer_refuses_is_the_service_s_affair(caplog: Any
     async with browsing(graph_endpoint(graph)) as browser:
         done = await browser.ask(json={"input": {"log": []}}, headers=DOCUMENT)
         assert (done.status, done.json["error"], done.json["status"]) == (500, "TypeError", "error")
+    assert [record.message for record in caplog.records] == [f"run {done.json['run_id']} has failed"]
 
 
 async def test_threads_and_nowhere_to_keep_them(caplog: Any) -> None:

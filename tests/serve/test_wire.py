@@ -122,6 +122,7 @@ async def test_ids() -> None:
         "step": 1,
         "committed": 0,
         "cursor": "c.000002.00000007.00000004",
+        "task": {"id": "t1", "ns": (), "name": "says"},
     }
     part["data"] = ({"role": "assistant", "content": "x", "id": "m"}, {})
     half, whole = parsed(b"".join(wire.part(part)).decode())
@@ -326,10 +327,12 @@ async def test_what_is_void_is_never_complete(epoch: int) -> None:
         "step": 1,
         "committed": 0,
         "cursor": "c.000001.00000001.00000001",
+        "task": {"id": "t1", "ns": (), "name": "says"},
     }
     part["data"] = ({**CHUNK, "content": "He", "id": "m"}, {})
     wire.part(part)
-    void = {"type": "superstep_restarted", "cursor": f"c.00000{epoch}.00000001.00000002", "data": {"step": 1}}
+    void: Any = {"type": "superstep_restarted", "cursor": f"c.00000{epoch}.00000001.00000002", "task": None}
+    void["data"] = {"step": 1, "checkpoint_id": "c", "after": "c.000000.00000000.00000000", "tasks": [part["task"]]}
     told = [
         *wire.part({**part, **void, "seq": 2}),
         *wire.part({**part, "seq": 3, "cursor": "c.000002.00000002.00000003"}),

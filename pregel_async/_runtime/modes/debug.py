@@ -49,4 +49,4 @@ class Debug(Mode):
                 "type": kind,
                 "payload": part.data,
             }
-            yield self.part(part.step, dated, coerce=part.coerce)
+            yield self.part(part.step, dated, coerce=part.coerce, task=part.task)

@@ -10,7 +10,7 @@ from ..._core.board import Board
 from ..._core.isolation import isolate, own
 from ..._core.program import RETURN
 from ..._core.task import Finished, Task
-from ..._message_ids import fingerprint, message_id
+from ..._message_ids import derive_message_id, fingerprint
 from ...channels.reduced import Reduced
 from ...messages import id_of, messages_in, with_id
 from ..part import Part
@@ -32,11 +32,14 @@ class Messages(Mode):
 
     def __init__(self, view: View) -> None:
         super().__init__(view)
-        self._known: set[Any] | None = None  # from before the run, or given to a node
+        self._known = set[Any]()  # from before the run, of its input, or given to a node
+        self._state_is_known = False
 
     def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[Part]:
-        if self._known is None:
-            self._known = {id_of(message) for value in board.values.values() for _, message in messages_in(value)}
+        # After the fold of the input: a string or a pair in it is a message there, and has an id.
+        if not self._state_is_known and not tasks[0].node.hidden:
+            self._state_is_known = True
+            self._known.update(id_of(message) for value in board.values.values() for _, message in messages_in(value))
         return ()
 
     def began(self, task: Task, outcome: Finished) -> Iterable[Part]:
@@ -47,10 +50,10 @@ class Messages(Mode):
         if NO_STREAM in told.get("tags", ()):
             return
         self.view.said.add(id_of(message))
-        yield self.part(task.step, (isolate(own(message)), told))
+        yield self.part(task.step, (isolate(own(message)), told), task=task)
 
     def finished(self, task: Task, outcome: Finished) -> Iterable[Part]:
-        known, said = set[Any]() if self._known is None else self._known, self.view.said
+        known, said = self._known, self.view.said
         if task.send >= 0:
             known.update(id_of(message) for _, message in messages_in(task.arg))
         replayed = outcome.replayed and not self.view.returns  # a reader who comes back was told that it is void
@@ -66,7 +69,7 @@ class Messages(Mode):
                     if appends and not silent and self._was_shown_inside(task, content):
                         continue
                     if appends:
-                        key = message_id(task.written_as(), channel, writes[channel], place, content)
+                        key = derive_message_id(task.written_as(), channel, writes[channel], place, content)
                     else:
                         key = content if not repeats[content] else f"{content}-{repeats[content] + 1}"
                         repeats[content] += 1
@@ -78,7 +81,7 @@ class Messages(Mode):
                     if content is not None:
                         said.update((around, content) for around in self._around(task))
                     told = self._metadata(task, {}) if told is None else told
-                    yield self.part(task.step, (isolate(message), dict(told)))
+                    yield self.part(task.step, (isolate(message), dict(told)), task=task)
             writes[channel] += 1
 
     # A message without an id is shown with the one that the fold gives it. Where a channel appends what it is given,

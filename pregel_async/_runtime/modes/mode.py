@@ -79,10 +79,30 @@ class Mode:
     def __init__(self, view: View) -> None:
         self.view = view
         shown = view.shown
-        self.names = frozenset((shown,) if isinstance(shown, str) else shown)
+        keys = None if isinstance(shown, str) else shown
+        self.names = frozenset((shown,) if keys is None else keys)
+        self._is_bare = keys is None
 
-    def part(self, step: int, data: Any, interrupts: tuple[Interrupt, ...] = (), coerce: Coerce | None = None) -> Part:
-        return Part(mode=self.name, ns=self.view.ns, data=data, step=step, interrupts=interrupts, coerce=coerce)
+    def part(
+        self,
+        step: int,
+        data: Any,
+        interrupts: tuple[Interrupt, ...] = (),
+        coerce: Coerce | None = None,
+        task: Task | None = None,
+    ) -> Part:
+        """Return a part; `task` is the task whose event it is, None for an event of the graph."""
+        return Part(
+            mode=self.name,
+            ns=self.view.ns,
+            data=data,
+            step=step,
+            interrupts=interrupts,
+            coerce=coerce,
+            task=task,
+            untracked=self.view.program.untracked,
+            of_keys=not self._is_bare and (task is None or task.caller is None),
+        )
 
     def resumed(self, board: Board) -> Iterable[Part]:
         """The run goes on from a stored board, without new input."""

@@ -36,20 +36,21 @@ class Tasks(Mode):
                     "triggers": task.triggers if task.send < 0 else (PUSH,),
                 }
                 told = metadata_of(task)
-                yield self.part(task.step, {**planned, "metadata": told} if told else planned)
+                yield self.part(task.step, {**planned, "metadata": told} if told else planned, task=task)
 
     def finished(self, task: Task, outcome: Finished) -> Iterable[Part]:
         if not (task.node.hidden or outcome.replayed or outcome.cached):
-            yield self.part(task.step, self._ended(task, outcome.writes, None))
+            yield self.part(task.step, self._ended(task, outcome.writes, None), task=task)
 
     def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[Part]:
         for task, outcome in paused:
             asked = [{"value": isolate(question.value), "id": question.id} for question in outcome.interrupts]
-            yield self.part(task.step, {**self._ended(task, (), None), "result": {}, "interrupts": asked})
+            payload = {**self._ended(task, (), None), "result": {}, "interrupts": asked}
+            yield self.part(task.step, payload, task=task)
 
     def failed(self, task: Task, outcome: Failed) -> Iterable[Part]:
         if not task.node.hidden:
-            yield self.part(task.step, self._ended(task, outcome.writes or (), outcome.error))
+            yield self.part(task.step, self._ended(task, outcome.writes or (), outcome.error), task=task)
 
     def _ended(self, task: Task, writes: Sequence[Write], error: BaseException | None) -> dict[str, Any]:
         shown = self.view.shown

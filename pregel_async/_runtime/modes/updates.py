@@ -25,11 +25,11 @@ class Updates(Mode):
         chunk: dict[str, Any] = {task.node.name: as_update(outcome.writes, self.view.shown)}
         if outcome.replayed or outcome.cached:
             chunk["__metadata__"] = {"cached": True}
-        yield self.part(task.step, chunk)
+        yield self.part(task.step, chunk, task=task)
 
     def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[Part]:
         for task, outcome in paused:
-            yield self.part(task.step, {INTERRUPT: isolate(outcome.interrupts)})
+            yield self.part(task.step, {INTERRUPT: isolate(outcome.interrupts)}, task=task)
 
     def stopped(self, board: Board) -> Iterable[Part]:
         yield self.part(board.step + 1, {INTERRUPT: ()})

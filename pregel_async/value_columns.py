@@ -1,0 +1,245 @@
+"""Checks of many values at once, in C: whether all of them certainly fit an annotation.
+
+    fit = all_fit(Message)
+    fit([{"role": "user", "content": "hi"}] * 1000)     True, after two looks at all of them
+
+True says that each value fits by its exact type. False says nothing: each has to be looked at by itself, as an object
+of a subclass may fit, too. What dicts and objects hold is compared column by column: the types of all values of a field
+are one set.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections import abc
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain, repeat
+from operator import attrgetter, is_not, itemgetter
+from typing import Annotated, Any, Literal, NewType, TypeAlias, Union, get_args, get_origin
+
+import msgspec
+
+from ._core.fits import is_typed_dict
+from .annotations import aliased, class_of, fields_of, has_fields, is_alias, is_model, is_required, value_of
+from .errors import GraphValidationError
+
+AllFit: TypeAlias = Callable[[Iterable[Any]], bool]
+"""Looks at values once. Returns True if all of them certainly fit."""
+
+
+def all_fit(hint: Any, around: tuple[Any, ...] = ()) -> AllFit | None:
+    """Return what looks at many values for an annotation; None if each has to be looked at by itself.
+
+    Args:
+        around: classes and aliases that the annotation is a part of. One that is a part of itself has no columns.
+    """
+    hint = bare(hint)
+    if is_alias(hint):
+        return None if hint in around else all_fit(value_of_alias(hint), (*around, hint))
+    if is_unchecked(hint):
+        return _always
+    kinds = _Kinds.of(hint)
+    if kinds is not None:
+        return kinds.cover
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _always if any(all_fit(option, around) is _always for option in arguments) else None
+    if origin is Literal:
+        return _options(arguments)
+    if has_fields(hint):
+        return None if hint in around else _columns(hint, (*around, hint))
+    if arguments and origin in MAPPINGS:
+        return _entries(*[all_fit(each, around) for each in arguments])
+    if arguments and (origin in (list, abc.Sequence, abc.Iterable) or (origin is tuple and arguments[1:] == (...,))):
+        return _elements(tuple if origin is tuple else list, all_fit(arguments[0], around))
+    if arguments and origin is tuple and not any(str(each).startswith("*") for each in arguments):
+        return _places([all_fit(each, around) for each in arguments])
+    return None
+
+
+def bare(hint: Any) -> Any:
+    """Return an annotation without what says nothing of a value's type. Aliases stay."""
+    hint = value_of(hint)
+    if isinstance(hint, NewType):
+        return bare(hint.__supertype__)
+    return bare(get_args(hint)[0]) if get_origin(hint) is Annotated else hint
+
+
+def value_of_alias(alias: Any) -> Any:
+    """Return what an alias stands for; `Any` if it does not resolve."""
+    try:
+        return aliased(alias)
+    except GraphValidationError:
+        return Any
+
+
+def is_unchecked(hint: Any) -> bool:
+    """Return True if every value passes for a bare annotation that is no union, no Literal and not None."""
+    kind = get_origin(hint) or hint
+    if kind is None or kind in (Union, types.UnionType, Literal):
+        return False
+    return not isinstance(kind, type) or kind in _UNCHECKED or getattr(kind, "_is_protocol", False)
+
+
+def required_fields(kind: Any, hints: Mapping[str, Any]) -> list[str]:
+    """The names that a mapping must have to stand for an object of a class with fields."""
+    cls = class_of(kind)
+    if is_typed_dict(cls):
+        return [name for name, hint in hints.items() if is_required(kind, name, hint)]
+    if dataclasses.is_dataclass(cls):
+        none = dataclasses.MISSING
+        fields = dataclasses.fields(cls)
+        return [field.name for field in fields if field.init and field.default is none is field.default_factory]
+    return [field.name for field in msgspec.structs.fields(cls) if field.required]
+
+
+class _Kinds(msgspec.Struct, frozen=True):
+    """Types whose values certainly fit.
+
+    Attributes:
+        exact: these, and no subclasses.
+        bases: these with their subclasses: pydantic models, whose objects were checked by them.
+    """
+
+    exact: frozenset[type]
+    bases: tuple[type, ...] = ()
+
+    @classmethod
+    def of(cls, hint: Any) -> _Kinds | None:
+        """None if an annotation says more of a value than its type."""
+        hint = bare(hint)
+        if get_origin(hint) in (Union, types.UnionType):
+            several = [cls.of(option) for option in get_args(hint)]
+            known = [each for each in several if each is not None]
+            if len(known) < len(several):
+                return None
+            bases = chain.from_iterable(each.bases for each in known)
+            return cls(frozenset().union(*[each.exact for each in known]), tuple(bases))
+        if hint is None:
+            return cls(frozenset((types.NoneType,)))
+        if has_fields(hint):
+            return cls(frozenset(), (class_of(hint),)) if is_model(class_of(hint)) else None
+        if not isinstance(hint, type) or get_origin(hint) is not None or is_unchecked(hint):
+            return None
+        return cls(_ALSO.get(hint, frozenset((hint,))))
+
+    def cover(self, values: Iterable[Any]) -> bool:
+        others = set(map(type, values)) - self.exact
+        return not others or (bool(self.bases) and all(issubclass(each, self.bases) for each in others))
+
+
+def _always(values: Iterable[Any]) -> bool:
+    return True
+
+
+def _options(options: Sequence[Any]) -> AllFit:
+    known, kinds = frozenset(options), frozenset(map(type, options))
+
+    def fit(values: Iterable[Any]) -> bool:
+        values = [*values]
+        return kinds.issuperset(map(type, values)) and known.issuperset(values)
+
+    # Python calls 1 and True equal: of several types, only a look at each value tells them apart.
+    return fit if len(kinds) == 1 or kinds <= _UNEQUAL else _never
+
+
+def _never(values: Iterable[Any]) -> bool:
+    return False
+
+
+def _elements(kind: type, element: AllFit | None) -> AllFit | None:
+    """Of lists or tuples of any length."""
+    if element is None:
+        return None
+
+    def fit(values: Iterable[Any]) -> bool:
+        values = [*values]
+        return {kind}.issuperset(map(type, values)) and element(chain.from_iterable(values))
+
+    return fit
+
+
+def _places(elements: Sequence[AllFit | None]) -> AllFit | None:
+    """Of tuples of one length."""
+    places = [(itemgetter(place), element) for place, element in enumerate(elements) if element is not None]
+    if len(places) < len(elements):
+        return None
+
+    def fit(values: Iterable[Any]) -> bool:
+        values = [*values]
+        if not ({tuple}.issuperset(map(type, values)) and {len(elements)}.issuperset(map(len, values))):
+            return False
+        return all(element(map(get, values)) for get, element in places)
+
+    return fit
+
+
+def _entries(key: AllFit | None, item: AllFit | None) -> AllFit | None:
+    """Of dicts."""
+    if key is None or item is None:
+        return None
+
+    def fit(values: Iterable[Any]) -> bool:
+        values = [*values]
+        if not {dict}.issuperset(map(type, values)):
+            return False
+        return key(chain.from_iterable(values)) and item(chain.from_iterable(map(dict[Any, Any].values, values)))
+
+    return fit
+
+
+def _columns(hint: Any, around: tuple[Any, ...]) -> AllFit | None:
+    """Of dicts of a TypedDict, or objects of a dataclass or Struct."""
+    cls = class_of(hint)
+    try:
+        hints = fields_of(hint)
+    except Exception:  # an annotation that does not resolve; whatever its module's expressions raise
+        return None
+    is_dict = is_typed_dict(cls)
+    kind, required = (dict, required_fields(hint, hints)) if is_dict else (cls, [*hints])
+    columns: list[tuple[Callable[[Sequence[Any]], Iterable[Any]], AllFit]] = []
+    for name, each in hints.items():
+        fit_field = all_fit(each, around)
+        if fit_field is None:
+            return None
+        if name in required:
+            columns.append((partial(map, itemgetter(name) if is_dict else attrgetter(name)), fit_field))
+        elif fit_field is not _always:
+            columns.append((partial(_present, name), fit_field))
+
+    def fit(values: Iterable[Any]) -> bool:
+        values = [*values]
+        if not {kind}.issuperset(map(type, values)):
+            return False
+        try:
+            return all(_spent(column(values)) if one is _always else one(column(values)) for column, one in columns)
+        except (LookupError, AttributeError):  # one is missing
+            return False
+
+    return fit
+
+
+def _present(name: str, values: Sequence[dict[Any, Any]]) -> Iterable[Any]:
+    """The values of a key which not every dict has."""
+    return filter(_IS_PRESENT, map(dict[Any, Any].get, values, repeat(name), repeat(_ABSENT)))
+
+
+def _spent(values: Iterable[Any]) -> bool:
+    """True, when all values were there."""
+    for _ in values:
+        pass
+    return True
+
+
+_UNEQUAL = frozenset((str, bytes, types.NoneType))
+_ABSENT = object()
+_IS_PRESENT = partial(is_not, _ABSENT)
+_ALSO: dict[Any, frozenset[type]] = {
+    int: frozenset((int, bool)),
+    float: frozenset((float, int)),
+    complex: frozenset((complex, float, int)),
+}
+_UNCHECKED: tuple[Any, ...] = (Any, object, type, abc.Callable)
+MAPPINGS: tuple[Any, ...] = (dict, abc.Mapping, abc.MutableMapping)

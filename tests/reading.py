@@ -1,0 +1,30 @@
+"""What a reader of a stream keeps who follows docs/streaming.md and docs/serving.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+
+def kept_by_reader(parts: Iterable[Any]) -> list[Any]:
+    """The parts without those that `superstep_restarted` makes void: after the place `after`, those of the named tasks,
+    or all of them if it names none."""
+    kept: list[Any] = []
+    for part in parts:
+        if part["type"] != "superstep_restarted":
+            kept.append(part)
+            continue
+        void = part["data"]
+        named = None if void["tasks"] is None else {task["id"] for task in void["tasks"]}
+        kept = [each for each in kept if each["cursor"] <= void["after"] or not _is_of(each["task"], named)]
+    return kept
+
+
+def _is_of(task: Any, named: set[str] | None) -> bool:
+    return named is None or (task is not None and task["id"] in named)
+
+
+def is_void(id: str, restarted: Any) -> bool:
+    """Return True if the data of the event `superstep_restarted` make the event of this id void."""
+    tasks = restarted["tasks"]
+    return id > restarted["after"] and (tasks is None or any(id.endswith(f"!{task['id']}") for task in tasks))
