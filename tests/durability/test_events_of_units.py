@@ -69,7 +69,8 @@ def graph_of(saver: BaseCheckpointSaver, world: Any = None) -> Any:
 
     async def nested(state: State) -> State:
         await inside.ainvoke({"log": []})
-        return {"log": ["nested"]}
+        said = {"role": "assistant", "content": "a0b0", "id": "inside0"}  # as the graph inside has shown it
+        return {"log": ["nested"], "messages": [said]}
 
     async def calls(state: State) -> State:
         await says("caller", "before")
@@ -125,6 +126,19 @@ class Crashing(Through):
         if self.calls == self._at and self._after:
             await call()
         raise Died(verb)
+
+
+class Slow(Through):
+    """A saver with which one write takes longer than another."""
+
+    calls = 0
+
+    async def around(self, verb: str, call: Any) -> Any:
+        if verb in WRITES:
+            self.calls += 1
+            for _ in range(self.calls * 7 % 23):
+                await anyio.lowlevel.checkpoint()
+        return await call()
 
 
 async def read(stream: Any, seen: list[Any], most: int = 10**6) -> bool:
@@ -231,3 +245,17 @@ async def test_a_reload_at_every_chunk(mode: Durability) -> None:
         else:
             pytest.fail("it never got through")
         check(seen, whole)
+
+
+@pytest.mark.parametrize("mode", DURABILITIES)
+async def test_cursors_come_in_their_order(mode: Durability) -> None:
+    """P12: whichever record is stored first."""
+    seen: list[Any] = []
+    stream = graph_of(Slow(InMemorySaver()), TestWorld()).astream(
+        {"log": []}, "t", keep_events=True, durability=mode, **ASK
+    )
+    with anyio.fail_after(30):
+        await read(stream, seen)
+    cursors = [part["cursor"] for part in seen]
+    assert cursors == sorted(cursors)
+    check(seen, await undisturbed(mode))
