@@ -221,7 +221,7 @@ class ErrorStreamPart(_Part):
 
 
 class RestartedStreamPart(_Part):
-    """To a reader who has come back: tasks run again."""
+    """Sent to a reader that has reconnected: these tasks run again."""
 
     type: Literal["superstep_restarted"]
     data: RestartedPayload

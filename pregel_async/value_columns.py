@@ -68,7 +68,7 @@ def bare(hint: Any) -> Any:
 
 
 def value_of_alias(alias: Any) -> Any:
-    """Return what an alias stands for; `Any` if it does not resolve."""
+    """Return the type that an alias names; `Any` if it does not resolve."""
     try:
         return aliased(alias)
     except GraphValidationError:
@@ -84,7 +84,7 @@ def is_unchecked(hint: Any) -> bool:
 
 
 def required_fields(kind: Any, hints: Mapping[str, Any]) -> list[str]:
-    """The names that a mapping must have to stand for an object of a class with fields."""
+    """The names that a mapping must have to be taken for an object of a class with fields."""
     cls = class_of(kind)
     if is_typed_dict(cls):
         return [name for name, hint in hints.items() if is_required(kind, name, hint)]
@@ -141,7 +141,7 @@ def _options(options: Sequence[Any]) -> AllFit:
         values = [*values]
         return kinds.issuperset(map(type, values)) and known.issuperset(values)
 
-    # Python calls 1 and True equal: of several types, only a look at each value tells them apart.
+    # Python calls 1 and True equal: of several types, each value has to be looked at to distinguish them.
     return fit if len(kinds) == 1 or kinds <= _UNEQUAL else _never
 
 
@@ -195,7 +195,7 @@ def _columns(hint: Any, around: tuple[Any, ...]) -> AllFit | None:
     cls = class_of(hint)
     try:
         hints = fields_of(hint)
-    except Exception:  # an annotation that does not resolve; whatever its module's expressions raise
+    except Exception:  # an annotation that does not resolve may raise anything
         return None
     is_dict = is_typed_dict(cls)
     kind, required = (dict, required_fields(hint, hints)) if is_dict else (cls, [*hints])

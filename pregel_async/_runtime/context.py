@@ -309,7 +309,7 @@ class Running:
         watch: of its timeout; None when it may take as long as it likes.
         attempt: as it is observed; None when nobody does.
         refusal: the node, or one whose code or graph it runs, has asked for something else than is recorded, or asks
-            a question that cannot be stored. The attempt fails with this, whatever the node's code makes of it.
+            a question that cannot be stored. The attempt fails with this error, also when the node's code catches it.
     """
 
     __slots__ = (

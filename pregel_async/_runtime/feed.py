@@ -354,10 +354,10 @@ class Live:
         self._feeds[get_ident(), thread_id] = feed
 
     def remove(self, thread_id: str, feed: Feed, failure: BaseException | None) -> None:
-        """The run is over: those who have joined it are told."""
+        """End a run's feed, and the streams of the readers that have joined it."""
         key = (get_ident(), thread_id)
         if self._feeds.get(key) is feed:
-            del self._feeds[key]  # else the thread was given up with the last commit, and another run has it by now
+            del self._feeds[key]  # else the last commit released the thread, and another run has it by now
         for sink in feed.sinks[1:]:
             told = failure if failure is None or isinstance(failure, Exception) else RunCancelledError(thread_id)
             sink.end(told)

@@ -1,4 +1,4 @@
-"""Events that are kept with a run's transactions, so that a reader who was away misses nothing.
+"""Events that are kept with a run's transactions, so that a reader that was disconnected misses nothing.
 
 What is recorded never runs again, so its events never come again: they are stored in the transaction that records it,
 or, where there are too many to be held until then, before it. Three kinds of transaction record work:

@@ -108,7 +108,7 @@ class Outbox:
         return self.transact(releases=ends and self.outer is None)
 
     async def record(self, record: TaskRecord, noted: Callable[[], None], events: EventRow | None = None) -> None:
-        """A task has finished beside others. Those that finish while a transaction is under way share the next.
+        """Store the result of a task whose siblings are running. Results that come during a transaction share the next.
 
         Args:
             events: the task's, which are stored in the same transaction.

@@ -105,7 +105,7 @@ class Part(msgspec.Struct, kw_only=True):
         uncoerced: it was read back: what `coerce` was is to be found again.
         task: the task whose event it is; None for an event of the graph.
         unit: the recorded work that it belongs to; None for an event of the called graph itself.
-        again: it was shown and kept by an earlier attempt: only a reader who was not there is to see it.
+        again: an earlier attempt has shown and stored it. It is shown only to readers that did not read that attempt.
         untracked: keys of its graph whose values are not stored.
         of_keys: updates and states in it are mappings of the graph's keys, and not the value of one key, or of a call.
     """

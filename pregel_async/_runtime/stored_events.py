@@ -68,7 +68,7 @@ class StoredRun:
         after: the place.
         held: rows that are not stored, of a run of this process.
         live: the attempts of that run: what is stored of them counts.
-        upto: the place of the last event that it has shown; None to read whatever there is.
+        upto: the place of the last event that it has shown; None reads all events.
         over: no run is under way: what is not final by now never will be.
 
     Attributes:
@@ -273,7 +273,7 @@ async def _path(
     path.update({checkpoint_id: -1 for checkpoint_id, _ in live if checkpoint_id not in path})
     if since not in path:
         raise InvalidCursorError(
-            f"thread {thread_id!r} does not stand on the branch of checkpoint {since!r} any more: read it from its "
+            f"thread {thread_id!r} is not on the branch of checkpoint {since!r} now: read it from its "
             "state (aget_state), and follow a new run"
         )
     return path, forked

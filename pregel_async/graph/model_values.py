@@ -59,7 +59,7 @@ class ModelValues:
     def of(self, given: dict[str, Any], held: Mapping[str, Any]) -> dict[str, Any] | Mismatch:
         """Return the values with those that the model makes of them, or where the model refuses them.
 
-        What the model requires and nobody gives is no reason to refuse: a node may read less than the whole state. A
+        Missing required fields are not refused: a node may read less than the whole state. A
         validator of the whole model does not count where a reducer's key is given too, as it would see half of it.
 
         Args:
@@ -80,7 +80,7 @@ class ModelValues:
 
         try:
             made = self._shape(state)
-        except Exception as error:  # pydantic's ValidationError, or whatever else a validator raises
+        except Exception as error:  # pydantic's ValidationError, or any error of a validator
             if hasattr(error, "errors"):
                 wrong = mismatch_of(error, leaving_out=is_no_problem)
             else:

@@ -16,9 +16,9 @@
 
 The events of a graph inside have its namespace behind their name: `updates|research:1f3a...`.
 
-An event's id is the cursor of its part, the place where its reader goes on (`after=`), and the id of the task that the
-part is of, behind a "!". Ids increase, as text. Where one
-part makes two events, the id of the first has a "+" in it: its reader goes on before the part, and has read one half.
+An event's id is the cursor of its part, from which its reader resumes (`after=`), and after a "!" the id of the part's
+task. Ids increase, as text. Where one part makes two events, the id of the first has a "+" in it: its reader resumes
+before the part, and has read one half.
 Messages that are complete because a superstep is over have the id of the part before, with "-000001" and so on behind.
 The id of the last event ends with "~": there is nothing to come back to.
 """
@@ -138,8 +138,8 @@ class Wire:
     def _see(self, part: Any) -> list[tuple[str, Any]]:
         """The messages that are complete by now.
 
-        Another attempt follows one that came to rest, or was cut off: of what is void, that is told first. All else of
-        it is complete: tasks that run again say everything again, perhaps under the same ids.
+        When an attempt follows one that ended or was cut off, void messages are reported first. All others of that
+        attempt are complete: tasks that run again send all of theirs again, perhaps under the same ids.
         """
         gathering, kind, before = self._gathering, part["type"], self._attempt
         self._attempt = "" if part["cursor"] is None else _attempt(part["cursor"])
