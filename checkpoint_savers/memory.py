@@ -203,11 +203,11 @@ class InMemorySaver(BaseCheckpointSaver):
             ):
                 raise _lost(claim.thread_id, thread)
             keys = {(row.ns, row.checkpoint_id) for row in rows}
-            if len(keys) < len(rows) or not keys.isdisjoint(thread.rows):
+            if len(keys) < len(rows) or not thread.rows.keys().isdisjoint(keys):
                 raise _taken(claim.thread_id, "a checkpoint with one of these ids")
             if commit.events:
                 shown = {event.key for event in commit.events}
-                if len(shown) < len(commit.events) or not shown.isdisjoint(thread.events):
+                if len(shown) < len(commit.events) or not thread.events.keys().isdisjoint(shown):
                     raise _taken(claim.thread_id, "a row of events at one of these positions")
             if commit.metadata:
                 known = read_metadata(thread.metadata, f"thread {claim.thread_id!r}")

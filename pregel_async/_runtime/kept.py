@@ -83,6 +83,7 @@ class Keeper:
         self._rows: dict[EventKey, EventRow] = {}  # made, and not stored yet
         self._spilled: dict[str, Unit] = {}  # open units that have events in earlier rows
         self._opened: dict[str, str | None] = {}  # ids of units that rows have opened, and the units they are part of
+        self._inside: dict[str, set[str]] = {}  # the same the other way: ids of units, and of the open ones inside
         self._recorded: set[str] = set()  # with "exit": ids of units that are recorded at the end
         self._lock = anyio.Lock()
         self._late = thread.hold.durability == "exit"
@@ -222,7 +223,10 @@ class Keeper:
 
     def _note(self, units: Sequence[Unit], within: str | None) -> bool:
         news = any(unit.id not in self._opened for unit in units)
-        self._opened.update({unit.id: within for unit in units})
+        for unit in units:
+            self._opened[unit.id] = within
+            if within is not None:
+                self._inside.setdefault(within, set()).add(unit.id)
         return news
 
     async def settle(self) -> None:
@@ -245,16 +249,13 @@ class Keeper:
         Returns:
             The row for the transaction that records the units; None if it has nothing to store.
         """
-        over = set(ids)
-        for inner in list(self._opened):
-            at: str | None = inner
-            while at is not None and at not in over:
-                at = self._opened.get(at)
-            if at is not None:
-                over.add(inner)
+        over = self._with_inner(ids)
         closes = [each for each in over if each in self._opened or each in self._spilled]
         for each in over:
-            self._opened.pop(each, None)
+            self._inside.pop(each, None)
+            around = self._opened.pop(each, None)
+            if around is not None and around in self._inside:
+                self._inside[around].discard(each)
         last = [self._taken(part) for part in parts]
         if self._late:
             self._held += last
@@ -271,6 +272,16 @@ class Keeper:
             return None
         return self._row("head", [*mine, *last], closes=sorted(closes), opens=opens)
 
+    def _with_inner(self, ids: Iterable[str]) -> set[str]:
+        """The ids of units, and of all open units inside them. Visits no other: thousands may be open."""
+        found, visits = set[str](), list(ids)
+        while visits:
+            each = visits.pop()
+            if each not in found:
+                found.add(each)
+                visits += self._inside.get(each, ())
+        return found
+
     def close(self, tip: CheckpointId) -> None:
         """A superstep closes: its events go with the transaction that makes this checkpoint."""
         self.rest()
@@ -281,7 +292,7 @@ class Keeper:
         """With "exit", a superstep is over that is stored at the end."""
         self._recorded |= {each.unit.id for each in self._held if each.unit is not None}
         self._recorded |= self._spilled.keys()
-        self._opened = {}
+        self._opened, self._inside = {}, {}
 
     def stage_head(self) -> None:
         """What is held now are the first events on the new checkpoint, and go with the transaction that makes it."""
@@ -292,7 +303,7 @@ class Keeper:
         """The run comes to rest on the open superstep: its events go with the next transaction."""
         if self._held or self._spilled:
             self._thread.events.append(self._row("tail", self._take()))
-        self._spilled, self._opened, self._recorded = {}, {}, set()
+        self._spilled, self._opened, self._inside, self._recorded = {}, {}, {}, set()
 
     def cut_off(self) -> None:
         """The run ends within a superstep: what is held of open units is void. The rest goes with the transaction that
