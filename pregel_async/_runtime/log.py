@@ -224,7 +224,8 @@ class Log:
                 continue
             if part.task is not None and not part.task.node.hidden:
                 part.unit = self.unit_of(part.task)
-                part.again = bool(finished) and part.unit.id in finished
+                # The last events of a task with async routers are those of its routers.
+                part.again = bool(finished) and not finished.isdisjoint((part.unit.id, routers_of(part.unit.id)))
             elif not self._saved:
                 part.unit = self._within
         return told

@@ -1243,6 +1243,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/durability/test_events_of_units.py::test_a_reload_at_every_chunk",),
     ),
     Fault(
+        "routers-close-their-task",
+        "P12: what a task with async routers has shown is shown again after a resume",
+        "pregel_async/_runtime/log.py",
+        "Log._with_units",
+        "(part.unit.id, routers_of(part.unit.id))",
+        "(part.unit.id,)",
+        ("tests/durability/test_kept_modes.py::test_each_mode_alone",),
+    ),
+    Fault(
         "order-of-places",
         "P12: readers see events in another order than that of their places",
         FEED,

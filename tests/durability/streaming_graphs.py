@@ -1,0 +1,179 @@
+"""A graph that streams what is recorded one after the other, a saver that dies, and what a reader of it has in the end.
+
+The graph has what streams at the same time and is recorded one after the other: a graph inside of several supersteps,
+siblings, tasks that a node calls, one of which runs a graph, a node with an async router, a node with an error handler.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from functools import cache
+from typing import Annotated, Any, TypedDict
+
+import anyio
+from durable_world import Died
+from passing import WRITES, Through
+from reading import kept_by_reader
+
+from checkpoint_savers.abc import BaseCheckpointSaver
+from pregel_async import END, START, NodeError, StateGraph, add_messages, get_stream_writer, task
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+    messages: Annotated[list[Any], add_messages]
+
+
+async def says(name: str, *words: str) -> None:
+    writer = get_stream_writer()
+    for word in words:
+        await writer.message({"role": "assistant", "type": "AIMessageChunk", "content": word, "id": name})
+        await writer(f"{name} {word}")
+        await anyio.lowlevel.checkpoint()
+
+
+@cache
+def steps(name: str, count: int) -> Any:
+    """A graph of so many supersteps, each of which streams two words."""
+
+    async def step(state: State) -> State:
+        at = len(state.get("log", ()))
+        await says(f"{name}{at}", f"a{at}", f"b{at}")
+        return {"log": [f"{name}{at}"]}
+
+    builder = StateGraph(State).add_node("step", step).add_edge(START, "step")
+    return builder.add_conditional_edges("step", lambda state: END if len(state["log"]) >= count else "step").compile()
+
+
+def graph_of(saver: BaseCheckpointSaver, world: Any = None) -> Any:
+    return builder_of().compile(saver, world=world)
+
+
+@cache
+def builder_of() -> StateGraph[Any, Any, Any]:
+    inside = steps("inside", 3)
+    within_call = steps("called", 2)
+
+    @task
+    async def call(name: str) -> str:
+        await says(name, "x", "y")
+        if name == "deep":
+            await within_call.ainvoke({"log": []})
+        return name
+
+    async def nested(state: State) -> State:
+        await inside.ainvoke({"log": []})
+        said = {"role": "assistant", "content": "a0b0", "id": "inside0"}  # as the graph inside has shown it
+        return {"log": ["nested"], "messages": [said]}
+
+    async def calls(state: State) -> State:
+        await says("caller", "before")
+        first = call("first")
+        deep = call("deep")
+        done = [await first, await deep]
+        await says("caller", "after")
+        return {"log": done}
+
+    async def routed(state: State) -> State:
+        await says("routed", "own")
+        return {"log": ["routed"], "messages": [{"role": "assistant", "content": "whole"}]}
+
+    async def route(state: State) -> str:
+        await says("router", "asks")
+        return "last"
+
+    async def fails(state: State) -> State:
+        await says("fails", "tries")
+        raise LookupError("no such thing")
+
+    async def handles(state: State, error: NodeError) -> State:
+        await says("handler", "helps", "out")
+        return {"log": ["handled"]}
+
+    async def last(state: State) -> State:
+        await says("last", "good", "bye")
+        return {"log": ["last"]}
+
+    builder = StateGraph(State).add_node(nested).add_node(calls).add_node(routed).add_node(last)
+    builder.add_node("fails", fails, error_handler=handles)
+    for name in ("nested", "calls", "routed", "fails"):
+        builder.add_edge(START, name)
+    builder.add_edge(["nested", "calls", "fails"], "last").add_conditional_edges("routed", route, ["last"])
+    return builder
+
+
+class Crashing(Through):
+    """A saver whose process dies at one of its calls that write."""
+
+    def __init__(self, saver: BaseCheckpointSaver, at: int, *, after: bool) -> None:
+        super().__init__(saver)
+        self.calls = 0
+        self._at = at
+        self._after = after
+
+    async def around(self, verb: str, call: Any) -> Any:
+        if verb not in WRITES:
+            return await call()
+        self.calls += 1
+        if self.calls < self._at:
+            return await call()
+        if self.calls == self._at and self._after:
+            await call()
+        raise Died(verb)
+
+
+async def read(stream: Any, seen: list[Any], most: int = 10**6) -> bool:
+    """Read a stream until so many parts were seen; then it is dropped, and its run cancelled. Returns: False then, and
+    True at its end."""
+    async with stream as parts:
+        async for part in parts:
+            seen.append(part)
+            if len(seen) >= most:
+                return False
+    return True
+
+
+def text(parts: Iterable[Any]) -> dict[Any, str]:
+    """What the pieces of each message add up to, in the order in which the reader has them."""
+    said: defaultdict[Any, str] = defaultdict(str)
+    for part in parts:
+        if part["type"] == "messages" and part["data"][0].get("type") == "AIMessageChunk":
+            said[part["ns"], part["data"][0]["id"]] += part["data"][0]["content"]
+    return dict(said)
+
+
+def spelled(parts: Iterable[Any]) -> list[str]:
+    """The chunks, whatever the order of siblings."""
+    return sorted(f"{part['type']} {part['ns']} {part['step']} {_plain(part)}" for part in parts)
+
+
+def _plain(part: Any) -> Any:
+    mode, data = part["type"], part["data"]
+    if mode == "debug":
+        mode, data = (
+            {"task": "tasks", "task_result": "tasks", "checkpoint": "checkpoints"}[data["type"]],
+            data["payload"],
+        )
+    if mode == "tasks":
+        return data["id"], data["name"], "input" in data, str(data.get("error")).split(":")[-1].strip("'() ")
+    if mode == "checkpoints":
+        return data["metadata"]["step"], sorted(data["values"].get("log", ())), data["next"]
+    if mode == "values":
+        return sorted(data.get("log", ()))
+    return data[0] if mode == "messages" else data
+
+
+def died(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return any(died(one) for one in error.exceptions)
+    return isinstance(error, Died)
+
+
+def check(seen: list[Any], whole: list[Any]) -> None:
+    kept = kept_by_reader(seen)
+    assert text(kept) == text(whole)
+    mine, theirs = Counter(spelled(kept)), Counter(spelled(whole))
+    assert mine == theirs, f"twice or void: {mine - theirs}; missing: {theirs - mine}"
+    assert len({part["cursor"].split(".~")[0] for part in kept}) == len(kept)

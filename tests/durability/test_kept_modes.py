@@ -1,0 +1,105 @@
+"""P5, P12: each stream mode alone, with and without the graphs inside, on every saver: after crashes and reloads a reader
+has what a reader has whom nothing disturbed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import anyio
+import pytest
+from durable_world import TestWorld, places
+from each_saver import SAVERS, Open, opener
+from streaming_graphs import Crashing, check, died, graph_of, read
+
+from checkpoint_savers import InMemorySaver
+from checkpoint_savers.abc import BaseCheckpointSaver
+from pregel_async.types import StreamMode
+
+pytestmark = pytest.mark.anyio
+
+EVERYWHERE = os.environ.get("PREGEL_EVERY") == "1"
+
+
+@pytest.fixture(params=SAVERS)
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+    with opener(request.param, tmp_path) as opens:
+        yield opens
+
+
+class Reader:
+    """A reader of a thread, who comes back to where it was.
+
+    Attributes:
+        seen: the parts.
+        thread: its id.
+        cursor: the place that it has got to; None before a run has begun.
+    """
+
+    def __init__(self, thread: str, ask: dict[str, Any]) -> None:
+        self.seen: list[Any] = []
+        self.thread = thread
+        self._ask = ask
+        self.cursor: str | None = None
+
+    async def read(self, graph: Any, most: int = 10**6) -> bool:
+        """Read on, until so many parts were seen. Returns: True at the end of the run."""
+        how: Any = {"keep_events": True} if self.cursor is None else {"after": self.cursor, "on_conflict": "wait"}
+        stream = graph.astream({"log": []} if self.cursor is None else None, self.thread, **how, **self._ask)
+        with anyio.fail_after(30):
+            try:
+                await stream.begin()
+                return await read(stream, self.seen, most)
+            finally:
+                self.cursor = stream.cursor
+
+    async def check(self) -> None:
+        """Compare with what is seen of a run that nothing disturbs."""
+        other = Reader(self.thread, self._ask)
+        await other.read(graph_of(InMemorySaver(), TestWorld()))
+        check(self.seen, other.seen)
+
+
+@pytest.mark.one_loop
+@pytest.mark.parametrize("subgraphs", [False, True], ids=["alone", "subgraphs"])
+@pytest.mark.parametrize("mode", get_args(StreamMode))
+async def test_each_mode_alone(mode: StreamMode, subgraphs: bool, opened: Open, request: pytest.FixtureRequest) -> None:
+    """The process dies at a call of storage, the next one at as many calls after that, and so on; and in another thread
+    the reader goes away, which cancels the run, comes back, and goes away as many chunks later."""
+    ask: Any = {"stream_mode": mode, "subgraphs": subgraphs, "version": "v2"}
+    async with opened() as saver:
+        for at in places(request) if EVERYWHERE else (7 + next(places(request)),):
+            crashes = await crashing(saver, Reader(f"crash {at}", ask), at)
+            await reloading(saver, Reader(f"reload {at}", ask), at)
+            if not crashes:
+                break
+
+
+async def crashing(saver: BaseCheckpointSaver, reader: Reader, at: int) -> int:
+    """Returns how many crashes there were."""
+    world = TestWorld()
+    for crashes in range(50):
+        try:
+            await reader.read(graph_of(Crashing(saver, at, after=bool(crashes % 2)), world))
+        except BaseException as error:
+            assert died(error), error
+            world.time += 100
+            at += 1  # else it would never get past a call
+            if reader.cursor is None:
+                reader.thread += " again"  # whether its input is stored or not, it is sent again
+        else:
+            await reader.check()
+            return crashes
+    raise AssertionError("it never got through")
+
+
+async def reloading(saver: BaseCheckpointSaver, reader: Reader, every: int) -> None:
+    world = TestWorld()
+    for _ in range(200):
+        if await reader.read(graph_of(saver, world), len(reader.seen) + every + len(reader.seen) // 20):
+            await reader.check()
+            return
+    raise AssertionError("it never got through")
