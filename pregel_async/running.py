@@ -24,6 +24,7 @@ from ._core.program import Program
 from ._core.superstep import Breakpoints
 from ._runtime.context import CURRENT, Running
 from ._runtime.control import RunControl
+from ._runtime.digests import Digests
 from ._runtime.feed import Feed
 from ._runtime.log import Shown
 from ._runtime.loops import alone
@@ -658,7 +659,12 @@ class Runs(GraphAttributes, SyncFace[InputT, OutputT]):
                 )
             nodes = list(self._program.nodes)  # a graph that was given no name is known by them
             kept = self._checkpointer is True
-            number = outer.number("run", self._program.name, nodes, given, who=self._program, ordered=kept)
+            name = self._program.name
+
+            def fingerprint(digests: Digests) -> bytes:
+                return digests.fingerprint((name, nodes, given))
+
+            number = outer.number("run", fingerprint, name=name, who=self._program, ordered=kept)
         return _Call(settings, outer, number)
 
     def _stops(self, before: All | Sequence[str] | None, after: All | Sequence[str] | None) -> Breakpoints:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, cast
 
 from . import codes, containers, scalars
@@ -32,6 +32,29 @@ class CanonicalWriter(HeldWriter):
 
     def fields(self, values: Mapping[str, object], inside: set[int]) -> dict[str, object]:
         return super().fields({name: values[name] for name in sorted(values)}, inside)
+
+
+class DigestWriter(CanonicalWriter):
+    """Prepares values of any kind: what cannot be stored counts by the name of its type, wherever it is."""
+
+    __slots__ = ("_name_of",)
+
+    def __init__(
+        self,
+        table: Mapping[type, Write],
+        safe: frozenset[type],
+        explain: Callable[[type], str],
+        name_of: Callable[[type], str],
+    ) -> None:
+        super().__init__(table, safe, explain)
+        self._name_of = name_of
+
+    def prepare(self, value: object, inside: set[int]) -> object:
+        try:
+            return super().prepare(value, inside)
+        except Refused:
+            inside.discard(id(value))  # what is in it has been left, by this very method
+            return ext(codes.TYPE_NAME, self._name_of(type(value)).encode("utf-8", "surrogatepass"))
 
 
 def _write_float(value: float, writer: Writer, inside: set[int]) -> object:

@@ -16,7 +16,7 @@ from ..errors import (
 )
 from . import canonical, containers, scalars
 from .annotations import classes, fields, is_typed_dict
-from .canonical import CanonicalWriter, is_canonical
+from .canonical import CanonicalWriter, DigestWriter, is_canonical
 from .collisions import FEW, check_maps
 from .plain_scalars import plain_maker
 from .reading import Changed, Loader, Makes, Misfit, UnknownTag
@@ -224,6 +224,19 @@ class Codec:
             UnstorableValueError: the value, or something in it, cannot be stored.
         """
         return _packed(value, is_canonical, self._canonical, self._careful_canonical, channel)
+
+    def digestible(self, value: object, *, channel: str) -> bytes:
+        """As `canonical`, of values of any kind: what cannot be stored counts by the name of its type, at any depth.
+
+        Values that can be stored give the bytes that `canonical` gives.
+        """
+        try:
+            return self.canonical(value, channel=channel)
+        except UnstorableValueError:
+            writers = {cls: kind.write for cls, kind in self._kinds.items()}
+            safe = canonical.SAFE - scalars.CAREFUL.keys()
+            writer = DigestWriter(_CAREFUL_CANONICAL | writers, safe, explain, default_tag)
+            return _packed(value, is_canonical, writer, writer, channel)
 
     def decode(self, data: bytes | memoryview, *, channel: str) -> object:
         """The value of bytes that `encode` returned.

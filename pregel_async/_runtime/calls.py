@@ -29,7 +29,6 @@ from ..errors import (
 )
 from ..types import OnChange
 from .context import CURRENT, ROUTED, Running, in_order_of
-from .digests import UNSTORED, CallDigests
 from .loops import on_asyncio, wait_out
 from .places import Place
 
@@ -303,11 +302,12 @@ class CalledTasks:
         on_change: OnChange,
     ) -> TaskFuture[Any]:
         """Start a task; on the event loop's thread. See `call_task`."""
+        arg = args, kwargs = own_as_it_is((args, kwargs))
         if key is None:
-            number = caller.number("call", node.name, args, kwargs, who=node)
+            number = caller.number_of_call(node, hints, args, kwargs)
         else:
             number = caller.number_of_name(node.name, key)
-        task = _task_of(caller, node, number, own_as_it_is((args, kwargs)), hints)
+        task = _task_of(caller, node, number, arg, hints)
         recorded = caller.recorded_instead(task)
         if recorded is not None:
             if on_change == "error":
@@ -373,12 +373,8 @@ class CalledTasks:
 
 def _task_of(caller: Running, node: Node, number: int, arg: tuple[Any, Any], hints: Sequence[Any]) -> Task:
     """Return the task of a call, with the digest of its arguments where its result is recorded or kept."""
-    thread = caller.around.thread
-    args, kwargs = arg
-    if thread is not None:
-        digest = thread.digest(node, hints, args, kwargs)
-    else:
-        digest = b"" if caller.retried is None else CallDigests(UNSTORED).of(node, hints, args, kwargs)
+    digests = caller.digests
+    digest = b"" if digests is None else digests.of_call(node, hints, *arg)
     return caller.task.call(node, number, arg, digest)
 
 

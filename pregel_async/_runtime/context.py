@@ -10,11 +10,11 @@ import contextlib
 import itertools
 import threading
 import warnings
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Never, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Never, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -24,7 +24,7 @@ from checkpoint_savers.records import CheckpointId, TaskId
 from .._core.board import Board
 from .._core.ids import interrupt_id
 from .._core.isolation import isolate, own, own_as_it_is
-from .._core.program import Program
+from .._core.program import Node, Program
 from .._core.task import Finished, Outcome, Task
 from .._message_ids import TASK, derive_message_id, fingerprint
 from ..errors import (
@@ -44,7 +44,7 @@ from ..errors import (
 from ..policies import Budget
 from ..types import ChangedQuestions, Interrupt, RunnableConfig, StreamWriter
 from .control import RunControl
-from .digests import AnsweredQuestions, is_changed
+from .digests import UNSTORED, AnsweredQuestions, Digests, fleeting_keys, is_changed
 from .feed import Feed
 from .hold import Hold
 from .log import Log
@@ -108,6 +108,8 @@ class ExecutionInfo(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     checkpoint_id: CheckpointId | None
     checkpoint_ns: str
+    _names_the_run: ClassVar[bool] = True  # see NAMES_THE_RUN
+
     node_attempt: int = 1
     node_first_attempt_time: float | None = None
 
@@ -127,6 +129,8 @@ class Runtime(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True):
 
     context: ContextT
     store: ports.BaseStore | None
+    _names_the_run: ClassVar[bool] = True  # see NAMES_THE_RUN
+
     stream_writer: StreamWriter
     previous: Any
     execution_info: ExecutionInfo
@@ -573,7 +577,7 @@ class Running:
             while root.outer is not None and root.outer.around.session is session:
                 root = root.outer.around
             raise self.refuse(NoCheckpointerError(self.task.node.name, root.program.name))
-        index = self.number("ask", value)
+        index = self.number("ask", lambda digests: digests.fingerprint((value,)))
         place = self.next_place(index)
         key = interrupt_id(self.task.id, index)
         answers = session.answers
@@ -644,8 +648,30 @@ class Running:
         the routers run."""
         self._counts = dict.fromkeys(("ask", "call", "run"), ROUTED)
 
+    @property
+    def digests(self) -> Digests | None:
+        """What recognises what it asks, calls and runs when it runs again; None if nothing of that is recorded or
+        kept."""
+        if self.around.thread is not None:
+            return self.around.thread.digests
+        return None if self.retried is None else Digests(UNSTORED, fleeting_keys(self.around.program))
+
+    def number_of_call(self, node: Node, hints: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        """Return the number of a call of a task; see `number`, and `Digests.of_call` for the arguments."""
+
+        def fingerprint(digests: Digests) -> bytes:
+            return digests.fingerprint_of_call(node, hints, args, kwargs)
+
+        return self.number("call", fingerprint, name=node.name, who=node)
+
     def number(
-        self, what: Literal["ask", "call", "run"], *given: Any, who: object = None, ordered: bool = False
+        self,
+        what: Literal["ask", "call", "run"],
+        fingerprint: Callable[[Digests], bytes],
+        *,
+        name: str = "",
+        who: object = None,
+        ordered: bool = False,
     ) -> int:
         """Which of its questions, calls or runs this is: the same number when the node runs again.
 
@@ -654,7 +680,8 @@ class Running:
         order.
 
         Args:
-            given: the question, the task's name and arguments, or the graph's name and input.
+            fingerprint: of the question, of the task's name and arguments, or of the graph's name and input.
+            name: the task's, or the graph's.
             who: the task's function, or the graph.
             ordered: count in any case.
 
@@ -666,16 +693,17 @@ class Running:
             beside = session.loop.current_task() is not self.host and _BY_THREAD.get() is not self
         else:
             beside = thread != self.worker
-        if ordered or not beside or self.around.thread is None:
+        digests = self.digests if beside and not ordered else None
+        if digests is None:
             number = self._counts.get(what, 0)
             self._counts[what] = number + 1
             return number
-        key = f"{what} {self._counts.get(what, 0) >= ROUTED} ".encode() + self.around.thread.fingerprint(given)
+        key = f"{what} {self._counts.get(what, 0) >= ROUTED} ".encode() + fingerprint(digests)
         first, again = self._beside.get(key, (who, -1))
         if first is not who:
             raise InvalidUpdateError(
                 f"node {self.task.node.name!r} runs two different {'tasks' if what == 'call' else 'graphs'} named "
-                f"{given[0]!r} with equal input, in concurrent tasks that it started (asyncio.gather, a task group): "
+                f"{name!r} with equal input, in concurrent tasks that it started (asyncio.gather, a task group): "
                 "when it runs again, their results could not be distinguished. Call one object twice, or give each a "
                 "name of its own: task(name=...), compile(name=...)",
                 node=self.task.node.name,

@@ -159,14 +159,6 @@ class Encoder:
                 for key, value in given.items():
                     self.codec.encode(value, channel=str(key))
 
-    def fingerprint(self, values: Sequence[Any]) -> bytes:
-        """What tells values apart, in any process: as they would be stored, or else their types."""
-        try:
-            return self.codec.encode(list(values), channel="what a node gives")
-        except UnstorableValueError:
-            each = values if len(values) > 1 else ()
-            return b"".join([self.fingerprint((value,)) for value in each]) or type(values[0]).__qualname__.encode()
-
     def _tracked(self, writes: Sequence[Write]) -> Sequence[Write]:
         channels = self._program.channels
         return [write for write in writes if write[0] not in channels or channels[write[0]].tracked]

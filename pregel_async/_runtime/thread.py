@@ -40,14 +40,14 @@ from checkpoint_savers.sharing import filled_sends
 
 from .._core.amending import amend
 from .._core.board import Board
-from .._core.program import BRANCH, PARENT, RETURN, SENDS, Node, Program, Write
+from .._core.program import BRANCH, PARENT, RETURN, SENDS, Program, Write
 from .._core.task import Failed, Finished, Outcome, Paused, Task
 from ..channels import LastValue
 from ..errors import CheckpointNotFoundError, GraphChangedError, RecordedFailureError
 from ..types import Interrupt
 from .counter import Counter
 from .described import described
-from .digests import CallDigests, is_changed
+from .digests import Digests, fleeting_keys, is_changed
 from .encoder import Encoder
 from .hold import Hold
 from .namespaces import has_child, ids_in, made_on, parents_of, was_made_on
@@ -114,7 +114,7 @@ class Thread:
         self._loaded: CheckpointId | None = None
         self._made_in: str | None = None  # the thread that the open superstep was copied from
         self._first_codec = codec
-        self._digests: CallDigests | None = None  # made for the first call
+        self._digests: Digests | None = None  # made for the first call
         self._recorded_names: set[str] | None = None  # of the tasks that something is or was recorded of
         self._branches = False  # a resume starts a branch here
         self._records: dict[TaskId, TaskEntry] = {}  # of the open superstep, as they are or will be stored
@@ -384,10 +384,6 @@ class Thread:
             if amended is not None:
                 self._out.stage(self._task_record(AMENDED, -1, amended))
 
-    def fingerprint(self, values: Sequence[Any]) -> bytes:
-        """What tells values apart, in any process: as they would be stored, or else their types."""
-        return self._encoder.fingerprint(values)
-
     def know(self, *hints: Any) -> None:
         """Make the codec take the types that these annotations name."""
         self._encoder.codec = self.codec.with_annotations(*hints)
@@ -408,11 +404,12 @@ class Thread:
         leaves = any(name == PARENT for name, _ in writes)
         return Finished(writes, replayed=True, own=len(writes), leaves=leaves, by=by)
 
-    def digest(self, node: Node, hints: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """Return the digest of a call's arguments; see `CallDigests.of`."""
+    @property
+    def digests(self) -> Digests:
+        """What its nodes ask, call and run is recognised by."""
         if self._digests is None:
-            self._digests = CallDigests(self._first_codec)
-        return self._digests.of(node, hints, args, kwargs)
+            self._digests = Digests(self._first_codec, fleeting_keys(self.program))
+        return self._digests
 
     def recorded_instead(self, task: Task) -> str | None:
         """Return the name of the task that is recorded in the place of a call if it was another call; else None.

@@ -18,6 +18,7 @@ PORT = "pregel_async/_runtime/port.py"
 RUNNER = "pregel_async/_runtime/runner.py"
 ATTEMPT = "pregel_async/_runtime/attempt.py"
 CONTEXT = "pregel_async/_runtime/context.py"
+DIGESTS = "pregel_async/_runtime/digests.py"
 CALLS = "pregel_async/_runtime/calls.py"
 WORKER = "pregel_async/_runtime/worker.py"
 WRITER = "pregel_async/_runtime/writer.py"
@@ -1001,6 +1002,24 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "isolate(self._outcome.writes[0][1])",
         "self._outcome.writes[0][1]",
         ("tests/face/test_tasks.py::test_a_future_is_awaited_as_often_as_one_likes",),
+    ),
+    Fault(
+        "fingerprint-of-concurrent-calls",
+        "P5: calls in concurrent tasks run again where a dict has its keys in another order",
+        DIGESTS,
+        "Digests.fingerprint_of_call",
+        "self._codec_of(node, hints).digestible(",
+        "self._codec_of(node, hints).encode(",
+        ("tests/face/test_recognised_calls.py::test_the_order_of_keys_is_no_part_of_a_concurrent_calls_identity",),
+    ),
+    Fault(
+        "states-in-digests",
+        "P5: a resume with other RemainingSteps is refused as another call",
+        DIGESTS,
+        "fleeting_keys",
+        "program.untracked.union(managed)",
+        "program.untracked",
+        ("tests/face/test_recognised_calls.py::test_a_state_counts_without_what_another_attempt_lacks",),
     ),
     Fault(
         "sends-carry-the-state",
