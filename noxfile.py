@@ -112,13 +112,15 @@ def fuzz(session: nox.Session) -> None:
 @nox.session
 def kills(session: nox.Session) -> None:
     """Two thousand kills of real processes in each durability mode (PREGEL_KILLS says another number), and how many
-    supersteps they lost; and a quarter as many kills and pauses among processes that share one file."""
+    supersteps they lost; and a quarter as many of processes that readers come back to, and kills and pauses among
+    processes that share one file."""
     install(session, "test")
     count, losses = os.environ.get("PREGEL_KILLS", "2000"), os.path.join(session.create_tmp(), "losses")
     kills = "tests/durability/test_kills.py"
     try:
         pytest(session, "-n", "auto", "-q", kills, PREGEL_KILLS=count, PREGEL_LOSSES=losses)
         session.run("python", kills, losses, env={"PYTHONPATH": f".{os.pathsep}tests"})
+        pytest(session, "-n", "auto", "-q", "tests/durability/test_killed_readers.py", PREGEL_KILLS=count)
         pytest(session, "-n", "auto", "-q", "tests/savers/test_sqlite_rivals.py", PREGEL_KILLS=str(int(count) // 4))
     finally:
         if os.path.exists(losses):

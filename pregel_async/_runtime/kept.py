@@ -270,7 +270,7 @@ class Keeper:
             self._held = [each for each in self._held if each.unit is None or each.unit.id not in over]
         if not (mine or last or closes or opens):
             return None
-        return self._row("head", [*mine, *last], closes=sorted(closes), opens=opens)
+        return self._row("head", [*self._take_restart(), *mine, *last], closes=sorted(closes), opens=opens)
 
     def _with_inner(self, ids: Iterable[str]) -> set[str]:
         """The ids of units, and of all open units inside them. Visits no other: thousands may be open."""
@@ -329,9 +329,19 @@ class Keeper:
         """Store what is held; it is void until its units are closed."""
         async with self._lock:
             if self.is_heavy:
+                if restart := self._take_restart():
+                    self._thread.events.append(self._row("head", restart))
                 self._spilled.update({unit.id: unit for each in self._held for unit in (each.unit or _GRAPH,)})
                 self._thread.events.append(self._row("part", self._take()))
                 await self._thread.spill()
+
+    def _take_restart(self) -> list[HeldEvent]:
+        """Take the event that says what runs again, if it is held. It is stored with the first row of the attempt that
+        records work: a reader who gets the events of that work from storage has to drop those of the attempts before,
+        and later attempts do not name that work any more."""
+        first = self._held[:1] if self._held and self._held[0].event.mode == RESTARTED else []
+        del self._held[: len(first)]
+        return first
 
     def _take(self) -> list[HeldEvent]:
         held, self._held, self._size = self._held, [], 0

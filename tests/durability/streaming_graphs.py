@@ -140,7 +140,7 @@ def text(parts: Iterable[Any]) -> dict[Any, str]:
     said: defaultdict[Any, str] = defaultdict(str)
     for part in parts:
         if part["type"] == "messages" and part["data"][0].get("type") == "AIMessageChunk":
-            said[part["ns"], part["data"][0]["id"]] += part["data"][0]["content"]
+            said[tuple(part["ns"]), part["data"][0]["id"]] += part["data"][0]["content"]
     return dict(said)
 
 

@@ -37,6 +37,7 @@ class Reader:
         seen: the parts.
         thread: its id.
         cursor: the place that it has got to; None before a run has begun.
+        begins: the place where the run has begun.
     """
 
     def __init__(self, thread: str, ask: dict[str, Any]) -> None:
@@ -44,6 +45,7 @@ class Reader:
         self.thread = thread
         self._ask = ask
         self.cursor: str | None = None
+        self.begins: str | None = None
 
     async def read(self, graph: Any, most: int = 10**6) -> bool:
         """Read on, until so many parts were seen. Returns: True at the end of the run."""
@@ -52,6 +54,7 @@ class Reader:
         with anyio.fail_after(30):
             try:
                 await stream.begin()
+                self.begins = self.begins or stream.cursor
                 return await read(stream, self.seen, most)
             finally:
                 self.cursor = stream.cursor
@@ -72,26 +75,33 @@ async def test_each_mode_alone(mode: StreamMode, subgraphs: bool, opened: Open, 
     ask: Any = {"stream_mode": mode, "subgraphs": subgraphs, "version": "v2"}
     async with opened() as saver:
         for at in places(request) if EVERYWHERE else (7 + next(places(request)),):
-            crashes = await crashing(saver, Reader(f"crash {at}", ask), at)
+            crashes = await crashing(saver, f"crash {at}", at, ask)
             await reloading(saver, Reader(f"reload {at}", ask), at)
             if not crashes:
                 break
 
 
-async def crashing(saver: BaseCheckpointSaver, reader: Reader, at: int) -> int:
-    """Returns how many crashes there were."""
-    world = TestWorld()
+async def crashing(saver: BaseCheckpointSaver, thread: str, at: int, ask: dict[str, Any]) -> int:
+    """Two readers take turns: what one has shown in vain the other does not know. Returns how many crashes there were."""
+    world, readers = TestWorld(), [Reader(thread, ask), Reader(thread, ask)]
     for crashes in range(50):
+        reader = readers[crashes % 2]
         try:
-            await reader.read(graph_of(Crashing(saver, at, after=bool(crashes % 2)), world))
+            await reader.read(graph_of(Crashing(saver, at, after=bool(crashes % 3)), world))
         except BaseException as error:
             assert died(error), error
             world.time += 100
             at += 1  # else it would never get past a call
-            if reader.cursor is None:
-                reader.thread += " again"  # whether its input is stored or not, it is sent again
+            for each in readers:
+                if reader.cursor is None:
+                    each.thread += " again"  # whether its input is stored or not, it is sent again
+                elif each.cursor is None:
+                    each.cursor = reader.begins
         else:
-            await reader.check()
+            for each in readers:
+                if each.cursor is not None:
+                    await each.read(graph_of(saver, world))
+                    await each.check()
             return crashes
     raise AssertionError("it never got through")
 

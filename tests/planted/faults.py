@@ -1271,6 +1271,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/durability/test_kept_modes.py::test_each_mode_alone",),
     ),
     Fault(
+        "restart-with-the-record",
+        "P12: work is recorded whose attempt has not stored that it runs again, and a reader of another process keeps it twice",
+        "pregel_async/_runtime/kept.py",
+        "Keeper.close_units",
+        "*self._take_restart(), ",
+        "",
+        ("tests/durability/test_kept_modes.py::test_each_mode_alone",),
+    ),
+    Fault(
         "order-of-places",
         "P12: readers see events in another order than that of their places",
         FEED,

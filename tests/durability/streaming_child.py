@@ -1,0 +1,84 @@
+"""A reader's process, which may be killed: python streaming_child.py JOB.
+
+It begins a run, or comes back to it with the cursor of the last part in the reader's file, and adds each part that it
+reads to that file as a line of JSON. A byte goes to standard output for each thing that happens, so that the test can
+choose the moment of a kill.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import anyio
+import msgspec
+from durable_child import Ticking
+from streaming_graphs import graph_of
+
+from checkpoint_savers import BaseCheckpointSaver, PostgresSaver, SqliteSaver
+from pregel_async.types import Durability
+
+ASK: Any = {
+    "stream_mode": ["messages", "custom", "updates", "values", "tasks", "checkpoints"],
+    "subgraphs": True,
+    "version": "v2",
+}
+
+
+class Job(msgspec.Struct):
+    """Attributes:
+    reader: the reader's file. Its first line says the thread and where to begin.
+    database: a path, or the connection string and the schema.
+    trio: on trio.
+    mode: of durability.
+    """
+
+    reader: str
+    database: str | tuple[str, str]
+    trio: bool
+    mode: Durability
+
+    def open(self) -> AbstractAsyncContextManager[BaseCheckpointSaver]:
+        if isinstance(self.database, str):
+            return SqliteSaver.from_conn_string(self.database)
+        url, schema = self.database
+        return PostgresSaver(url, schema=schema, setup=False)
+
+
+def lines_of(path: str) -> list[Any]:
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+async def main(job: Job) -> None:
+    seen = lines_of(job.reader)
+    file = os.open(job.reader, os.O_WRONLY | os.O_APPEND)
+
+    def say(what: Any) -> None:
+        os.write(file, f"{json.dumps(what, default=str)}\n".encode())
+        os.write(1, b".")
+
+    async with job.open() as saver:
+        graph = graph_of(Ticking(saver))
+        if seen:
+            how: Any = {"after": seen[-1]["cursor"], "on_conflict": "wait"}
+            stream = graph.astream(None, seen[0]["thread"], durability=job.mode, **how, **ASK)
+        else:
+            thread = f"thread of {os.getpid()}"
+            stream = graph.astream({"log": []}, thread, durability=job.mode, keep_events=True, **ASK)
+            await stream.begin()
+            say({"thread": thread, "cursor": stream.cursor})
+        async with stream as parts:
+            async for part in parts:
+                say(part)
+        assert stream.status == "done", stream.status
+    say({"type": "end"})
+
+
+if __name__ == "__main__":
+    os.write(1, b".")
+    job = msgspec.json.decode(sys.argv[1], type=Job)
+    anyio.run(main, job, backend="trio" if job.trio else "asyncio")
