@@ -89,7 +89,7 @@ class Wire:
             if kind == "messages":
                 self._messages(part)
             return []
-        ends = self._tell_ended(ended)
+        ends = [] if self._half and kind == "messages" else self._tell_ended(ended)  # told before the first half
         says: list[tuple[str, Any]] = []
         if kind == "messages":
             says = self._messages(part)

@@ -19,6 +19,7 @@ from durable_child import Ticking
 from streaming_graphs import graph_of
 
 from checkpoint_savers import BaseCheckpointSaver, PostgresSaver, SqliteSaver
+from pregel_async.errors import EmptyInputError
 from pregel_async.types import Durability
 
 ASK: Any = {
@@ -71,9 +72,14 @@ async def main(job: Job) -> None:
             stream = graph.astream({"log": []}, thread, durability=job.mode, keep_events=True, **ASK)
             await stream.begin()
             say({"thread": thread, "cursor": stream.cursor})
-        async with stream as parts:
-            async for part in parts:
-                say(part)
+        try:
+            async with stream as parts:
+                async for part in parts:
+                    say(part)
+        except EmptyInputError:
+            assert job.mode == "async", "a run has begun, and nothing of it is stored"
+            os.truncate(job.reader, 0)  # the input is sent again
+            return
         assert stream.status == "done", stream.status
     say({"type": "end"})
 

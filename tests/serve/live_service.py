@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
+import anyio
 import uvicorn
 from fastapi import FastAPI, Request
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -20,7 +21,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Route
 
 from checkpoint_savers import SqliteSaver
-from pregel_async import START, StateGraph, StreamWriter
+from pregel_async import END, START, StateGraph, StreamWriter
 from pregel_async.serve import Limits, graph_endpoint, graph_lifespan
 
 HERE = Path(os.environ.get("LIVE_SERVICE", "."))
@@ -66,17 +67,45 @@ async def flood(state: State, writer: StreamWriter) -> dict[str, Any]:
     return {"log": ["flood"]}
 
 
+def eight() -> Any:
+    """A graph of eight supersteps, each of which streams two words. The sixth waits after its first word when it runs for
+    the first time for its user, if its input says so."""
+
+    async def step(state: State, writer: StreamWriter) -> dict[str, Any]:
+        at, name = len(state["log"]), f"waits {state['size']}"
+        waits = at == 5 and state["size"] and name not in (HERE / "ran").read_text().split("\n")
+        if waits:
+            ran(name)
+        await say(writer, 2 * at)
+        if waits:
+            await anyio.sleep_forever()
+        await say(writer, 2 * at + 1)
+        ran(f"step {at}")
+        return {"log": [f"step {at}"]}
+
+    async def say(writer: StreamWriter, word: int) -> None:
+        await writer.message(
+            {"type": "AIMessageChunk", "role": "assistant", "id": f"m{word // 2}", "content": f"{word} "}
+        )
+        await writer(word)
+
+    builder = StateGraph(State).add_node(step).add_edge(START, "step")
+    return builder.add_conditional_edges("step", lambda state: END if len(state["log"]) == 8 else "step").compile()
+
+
 def thread(request: Request) -> str | None:
     return request.headers.get("user") or request.query_params.get("user")
 
 
 holding = StateGraph(State).add_sequence([first, held, last]).add_edge(START, "first").compile(name="holding")
 flooding = StateGraph(State).add_node(flood).add_edge(START, "flood").compile(name="flooding")
+talking = StateGraph(State).add_node("talks", eight()).add_edge(START, "talks").compile(name="talking")
 quick = StateGraph(State).add_sequence([first, last]).add_edge(START, "first").compile(name="quick")
 
 app = FastAPI(
     routes=[
         Route("/holding", graph_endpoint(holding, thread=thread)),
+        Route("/talking", graph_endpoint(talking, thread=thread)),
         Route("/quick", graph_endpoint(quick, thread=thread, limits=Limits(body=100_000))),
         Route("/flood", graph_endpoint(flooding, thread=thread, limits=Limits(write=0.3), stream_mode="custom")),
     ],
@@ -84,6 +113,7 @@ app = FastAPI(
         holding,
         flooding,
         quick,
+        talking,
         saver=lambda: SqliteSaver.from_conn_string(str(HERE / "threads.db")),
         pick_up=bool(os.environ.get("LIVE_PICK_UP")),
         grace=float(os.environ.get("LIVE_GRACE", "30")),

@@ -72,6 +72,18 @@ async def test_after_every_event_of_a_run_that_has_ended(modes: list[str]) -> No
             ]
 
 
+async def test_after_every_event_of_a_graph_inside() -> None:
+    """A reader that has read half of what one part makes has read all before it: a message that was complete before the
+    next one began is not complete once more."""
+    given = {**body("t", ["messages"]), "stream_subgraphs": True}
+    async with browsing(serve(chain(("outside", talking().compile())).compile(InMemorySaver()))) as browser:
+        whole = (await browser.ask(json=given)).events
+        assert [event.name.partition("|")[0] for event in whole].count("messages/complete") == 2
+        for at, event in enumerate(whole[:-1]):
+            again = await browser.ask("/?thread_id=t", last=event.id)
+            assert of_the_run(again.events) == of_the_run(whole[at + 1 :])
+
+
 async def test_to_a_run_that_goes_on(modes: list[str] = MODES) -> None:
     """In the same process: every event once, in the midst of a message too, whichever was the last one read."""
     whole = await undisturbed(modes)
