@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 
-from ._runtime.control import RunControl
-from ._runtime.modes import MODES
-from ._runtime.observer import Observer
+from ._runtime.observing.observer import Observer
+from ._runtime.streaming.modes import MODES
+from ._runtime.tasks.control import RunControl
 from .errors import ConfigError
 from .policies import Budget, OnFailure
 from .types import All, Durability, Names, OnConflict, OverflowPolicy, StreamMode

@@ -19,8 +19,8 @@ from checkpoint_savers.codec import Codec
 
 from ._core.program import Node, Program
 from ._core.superstep import Breakpoints
-from ._runtime.feed import Live
-from ._runtime.results import Results
+from ._runtime.streaming.subscription import Live
+from ._runtime.tasks.kept_results import Results
 from .asking import names_of_modes
 from .config import merge_configs
 from .errors import ConfigError, GraphValidationError, InvalidCheckpointerError, UnsettableAttributeError

@@ -13,12 +13,12 @@ from checkpoint_savers.abc import BaseCheckpointSaver, address
 from checkpoint_savers.codec import Codec
 
 from ._core.program import INPUT_MARK, SENDS
-from ._runtime.hold import Hold
-from ._runtime.namespaces import config_of
-from ._runtime.observed import ObservedUpdate, Observers, measured
-from ._runtime.observer import UpdateStarted
-from ._runtime.subgraphs import reachable
-from ._runtime.thread import Thread
+from ._runtime.observing.observed import ObservedUpdate, Observers, measured
+from ._runtime.observing.observer import UpdateStarted
+from ._runtime.persistence.lease import Hold
+from ._runtime.persistence.namespace_writer import Thread
+from ._runtime.persistence.namespaces import config_of
+from ._runtime.tasks.subgraphs import reachable
 from .channels import BaseChannel
 from .config import address_of, merge_configs, settings_of, without_address
 from .drawing import Drawing

@@ -13,10 +13,10 @@ from checkpoint_savers.upkeep.retention import Retention
 
 from ._core.program import Program
 from ._core.superstep import Breakpoints
-from ._runtime.control import RunControl
-from ._runtime.observer import Observer
-from ._runtime.results import Results
-from ._runtime.settings import Settings
+from ._runtime.engine.settings import Settings
+from ._runtime.observing.observer import Observer
+from ._runtime.tasks.control import RunControl
+from ._runtime.tasks.kept_results import Results
 from .channels import AnyValue, EphemeralValue, LastValue
 from .errors import ConfigError
 from .policies import Budget, Collect, OnFailure

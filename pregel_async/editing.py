@@ -20,10 +20,10 @@ from ._core.board import Board
 from ._core.isolation import REGISTERED, own
 from ._core.program import PARENT, Node, Program, Write, no_writes
 from ._core.task import Cancelled, Failed, Finished, Outcome, Task
-from ._runtime.attempt import attempt
-from ._runtime.context import Around, Running, Session
-from ._runtime.namespaces import ids_in
-from ._runtime.thread import Thread
+from ._runtime.persistence.namespace_writer import Thread
+from ._runtime.persistence.namespaces import ids_in
+from ._runtime.tasks.attempt import attempt
+from ._runtime.tasks.context import Around, Running, Session
 from .errors import ConfigError, InvalidUpdateError
 from .types import COPY, END, INPUT, START, RunnableConfig, StateUpdate
 

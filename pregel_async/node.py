@@ -9,8 +9,8 @@ from typing import Any, Final, Self
 import msgspec
 
 from ._core.program import Node, Write, no_writes
-from ._runtime.injection import injections_of
-from ._runtime.worker import in_thread
+from ._runtime.tasks.injection import injections_of
+from ._runtime.tasks.worker_threads import in_thread
 from .errors import GraphValidationError
 from .node_policies import (
     NodePolicies,

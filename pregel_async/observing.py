@@ -17,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from decimal import Decimal
 
-from ._runtime.observer import (
+from ._runtime.observing.observer import (
     AttemptEnded,
     AttemptRetried,
     AttemptStarted,
@@ -35,7 +35,7 @@ from ._runtime.observer import (
     UpdateEnded,
     UpdateStarted,
 )
-from ._runtime.spending import plus
+from ._runtime.persistence.spending import plus
 
 __all__ = [
     "AttemptEnded",

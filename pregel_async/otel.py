@@ -40,7 +40,7 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
-from ._runtime.described import described
+from ._runtime.observing.error_text import described
 from .observing import (
     AttemptEnded,
     AttemptRetried,

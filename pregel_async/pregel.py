@@ -11,9 +11,9 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.upkeep.retention import Retention
 
 from ._core.program import INPUT_MARK, SENDS, Program, Write, build_program
-from ._runtime.modes import MODES
-from ._runtime.observer import Observer
-from ._runtime.world import World
+from ._runtime.observing.observer import Observer
+from ._runtime.platform.environment import World
+from ._runtime.streaming.modes import MODES
 from .channels import BaseChannel, LastValue
 from .compiled import Graph
 from .drawing import Drawing, Edge, drawing

@@ -22,21 +22,21 @@ from checkpoint_savers.upkeep.retention import Retention
 from ._core.isolation import isolate
 from ._core.program import Program
 from ._core.superstep import Breakpoints
-from ._runtime.context import CURRENT, Running
-from ._runtime.control import RunControl
-from ._runtime.digests import Digests
-from ._runtime.feed import Feed
-from ._runtime.log import Shown
-from ._runtime.loops import alone
-from ._runtime.observer import Observer
-from ._runtime.part import Cursor, Part, shape_of
-from ._runtime.pipe import CAPACITY, ChunkList, Pipe
-from ._runtime.port import Ended
-from ._runtime.run import run, run_nested
-from ._runtime.settings import Audience, Settings
-from ._runtime.stream import GraphStream
-from ._runtime.thread import Thread
-from ._runtime.world import SystemWorld, World
+from ._runtime.engine.graph_run import Ended
+from ._runtime.engine.run import run, run_nested
+from ._runtime.engine.settings import Audience, Settings
+from ._runtime.observing.observer import Observer
+from ._runtime.persistence.digests import Digests
+from ._runtime.persistence.namespace_writer import Thread
+from ._runtime.platform.environment import SystemWorld, World
+from ._runtime.platform.event_loops import alone
+from ._runtime.streaming.buffer import CAPACITY, ChunkList, Pipe
+from ._runtime.streaming.parts import Cursor, Part, shape_of
+from ._runtime.streaming.publisher import Shown
+from ._runtime.streaming.stream import GraphStream
+from ._runtime.streaming.subscription import Feed
+from ._runtime.tasks.context import CURRENT, Running
+from ._runtime.tasks.control import RunControl
 from .asking import (
     CallOptions,
     ChunkModes,
@@ -508,7 +508,7 @@ class Runs(GraphAttributes, SyncFace[InputT, OutputT]):
         return self._checkpointer if isinstance(self._checkpointer, BaseCheckpointSaver) else None
 
     async def _rejoin(self, call: _Call, feed: Feed, after: Cursor, pipe: Pipe) -> None:
-        from ._runtime.rejoin import rejoin  # loaded when it is used
+        from ._runtime.streaming.replay import rejoin  # loaded when it is used
 
         saver, thread_id = self._checkpointer, call.settings.thread_id
         assert isinstance(saver, BaseCheckpointSaver) and thread_id is not None  # checked when it was called

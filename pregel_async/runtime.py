@@ -9,9 +9,9 @@ from typing import Any
 
 from checkpoint_savers import ports
 
-from ._runtime.context import ExecutionInfo, Runtime, current
-from ._runtime.control import RunControl
-from ._runtime.spending import Amount
+from ._runtime.persistence.spending import Amount
+from ._runtime.tasks.context import ExecutionInfo, Runtime, current
+from ._runtime.tasks.control import RunControl
 from .types import RunnableConfig, StreamWriter
 
 __all__ = [

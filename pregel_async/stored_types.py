@@ -11,7 +11,7 @@ from checkpoint_savers.codec import Codec
 from checkpoint_savers.records import Shared
 
 from ._core.untracked import NotStored
-from ._runtime.described import described
+from ._runtime.observing.error_text import described
 from .errors import NodeError, RecordedFailureError
 from .policies import TimeoutPolicy
 from .types import Command, Interrupt, Overwrite, Send

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import anyio
 import anyio.lowlevel
 
-from pregel_async._runtime.world import SystemWorld
+from pregel_async._runtime.platform.environment import SystemWorld
 
 HEARTBEAT = 10.0
 """Seconds between two renewals of a claim; nothing in the tests waits that long for another reason."""

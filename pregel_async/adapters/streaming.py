@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, cast
 
-from .._runtime.context import CURRENT
+from .._runtime.tasks.context import CURRENT
 from ..errors import OutsideRunError
 from ..runtime import get_stream_writer
 from .plain import Strings

@@ -19,10 +19,10 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.upkeep.retention import Retention
 
 from .._core.program import Node, Write, build_program
-from .._runtime.context import PREVIOUS
-from .._runtime.injection import check_signature, hints_of, injections_of, is_generator
-from .._runtime.observer import Observer
-from .._runtime.world import World
+from .._runtime.observing.observer import Observer
+from .._runtime.platform.environment import World
+from .._runtime.tasks.context import PREVIOUS
+from .._runtime.tasks.injection import check_signature, hints_of, injections_of, is_generator
 from ..channels import EphemeralValue, LastValue
 from ..compiled import Graph
 from ..context_schema import context_reader

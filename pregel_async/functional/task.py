@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_args, overload
 
 from .._core.program import RETURN, Node, Write
-from .._runtime.calls import TaskFuture, call_task
-from .._runtime.context import current
-from .._runtime.injection import hints_of, injections_of, is_generator
-from .._runtime.results import namespace_of
-from .._runtime.world import SystemWorld
+from .._runtime.platform.environment import SystemWorld
+from .._runtime.tasks.calls import TaskFuture, call_task
+from .._runtime.tasks.context import current
+from .._runtime.tasks.injection import hints_of, injections_of, is_generator
+from .._runtime.tasks.kept_results import namespace_of
 from ..errors import ConfigError, GraphValidationError
 from ..node_policies import (
     NodePolicies,

@@ -28,9 +28,9 @@ from checkpoint_savers import ports
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.upkeep.retention import Retention
 
-from .._runtime.injection import check_signature, hints_of, injections_of, is_generator
-from .._runtime.observer import Observer
-from .._runtime.world import World
+from .._runtime.observing.observer import Observer
+from .._runtime.platform.environment import World
+from .._runtime.tasks.injection import check_signature, hints_of, injections_of, is_generator
 from ..annotations import aliased, class_of
 from ..compiled import Graph
 from ..context_schema import context_reader

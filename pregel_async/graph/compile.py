@@ -21,10 +21,10 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.upkeep.retention import Retention
 
 from .._core.program import BRANCH, JOIN, PARENT, SENDS, Flavour, Node, Router, Write, build_program
-from .._runtime.context import current
-from .._runtime.injection import hints_of
-from .._runtime.observer import Observer
-from .._runtime.world import World
+from .._runtime.observing.observer import Observer
+from .._runtime.platform.environment import World
+from .._runtime.tasks.context import current
+from .._runtime.tasks.injection import hints_of
 from ..channels import (
     EphemeralValue,
     LastValueAfterFinish,

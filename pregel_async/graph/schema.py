@@ -12,7 +12,7 @@ import msgspec
 from .._core.fits import is_typed_dict
 from .._core.isolation import own
 from .._core.program import Write
-from .._runtime.injection import hints_of
+from .._runtime.tasks.injection import hints_of
 from ..annotations import (
     aliased,
     class_of,

@@ -11,7 +11,7 @@ import anyio
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.children import start_soon
 
-from .._runtime.loops import alone
+from .._runtime.platform.event_loops import alone
 from ..compiled import Graph
 from ..errors import ConfigError
 from .pick_up import Again, pick_up_all

@@ -17,8 +17,8 @@ from checkpoint_savers.holding import CLAIM_SECONDS
 from checkpoint_savers.owner import is_live
 from checkpoint_savers.records import CheckpointId, Header
 
-from .._runtime.part import END, Cursor
-from .._runtime.stored_events import StoredRun
+from .._runtime.streaming.parts import END, Cursor
+from .._runtime.streaming.stored_events import StoredRun
 from ..compiled import Graph
 from ..errors import GraphDrained, RecordedFailureError, RunCancelledError
 from .failures import log

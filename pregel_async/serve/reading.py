@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import anyio
 
-from .._runtime.stream import GraphStream
+from .._runtime.streaming.stream import GraphStream
 from ..errors import (
     EmptyInputError,
     GraphDrained,

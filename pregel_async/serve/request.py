@@ -12,7 +12,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive
 
-from .._runtime.part import Cursor
+from .._runtime.streaming.parts import Cursor
 from ..config import check_thread_id
 from ..errors import ConfigError, InvalidCursorError
 from ..types import Command, Send, StreamMode

@@ -15,9 +15,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from checkpoint_savers.children import start_soon
 
-from .._runtime.loops import alone
-from .._runtime.part import Cursor
-from .._runtime.stream import GraphStream
+from .._runtime.platform.event_loops import alone
+from .._runtime.streaming.parts import Cursor
+from .._runtime.streaming.stream import GraphStream
 from ..errors import ConfigError, InvalidCursorError
 from ..types import StateSnapshot
 from .audience import Seat

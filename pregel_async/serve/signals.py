@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from .._runtime.loops import on_asyncio
+from .._runtime.platform.event_loops import on_asyncio
 from .service import Service
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 from sse_starlette import ServerSentEvent
 
-from .._runtime.part import Cursor
+from .._runtime.streaming.parts import Cursor
 from ..errors import InvalidCursorError, RecordedFailureError
 from .failures import Told, named, told
 from .gathering import Gathering, inside

@@ -14,7 +14,7 @@ import anyio.lowlevel
 
 from checkpoint_savers.durations import read_seconds
 
-from .._runtime.loops import Event, loop, on_asyncio
+from .._runtime.platform.event_loops import Event, loop, on_asyncio
 
 START = 1_900_000_000.0
 """Unix seconds at which a virtual clock begins, if it is told nothing else."""

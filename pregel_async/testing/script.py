@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 import anyio
 import msgspec
 
-from .._runtime.context import current
+from .._runtime.tasks.context import current
 from ..errors import GraphBubbleUp
 
 Outcome: TypeAlias = Literal["running", "returned", "raised", "asked", "cancelled"]

@@ -42,7 +42,7 @@ UNUSED = (
     "checkpoint_savers.caches.abc",
     "checkpoint_savers.stores.abc",
     "checkpoint_savers.upkeep.threads",
-    "pregel_async._runtime.portal",
+    "pregel_async._runtime.sync.background_portal",
     "pregel_async.functional",
 )
 """What many programs do without, and what others load with the event loop that they run."""

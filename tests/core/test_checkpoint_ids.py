@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoint_savers.records import CheckpointId
-from pregel_async._runtime.world import SystemWorld, checkpoint_id
+from pregel_async._runtime.platform.environment import SystemWorld, checkpoint_id
 
 MOST = (1 << 62) - 1
 

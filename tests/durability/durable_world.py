@@ -19,7 +19,7 @@ from checkpoint_savers.records import (
     Header,
 )
 from pregel_async import CompiledStateGraph, Send, StateSnapshot
-from pregel_async._runtime.world import SystemWorld
+from pregel_async._runtime.platform.environment import SystemWorld
 from pregel_async.types import Durability
 
 T = TypeVar("T")

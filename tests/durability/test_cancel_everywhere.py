@@ -17,7 +17,7 @@ from durable_world import Graph, TestWorld, Watch, config_of, is_one_chain, left
 from steps import Steps, tasks_now
 
 from checkpoint_savers.abc import BaseCheckpointSaver
-from pregel_async._runtime.stream import GraphStream
+from pregel_async._runtime.streaming.stream import GraphStream
 from pregel_async.types import Durability
 
 pytestmark = pytest.mark.anyio

@@ -12,8 +12,8 @@ from passing import WRITES, Through
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import START, StateGraph, get_stream_writer, interrupt
-from pregel_async._runtime.kept import MANY
-from pregel_async._runtime.pipe import CAPACITY
+from pregel_async._runtime.streaming.buffer import CAPACITY
+from pregel_async._runtime.streaming.event_recorder import MANY
 from pregel_async.errors import StreamFullError
 
 pytestmark = pytest.mark.anyio

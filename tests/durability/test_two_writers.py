@@ -22,13 +22,13 @@ from durable_world import EXPIRY, MODES, TestWorld, is_one_chain, trace_of
 from durable_writer import Counted, Told, counter
 from passing import Through
 
-import pregel_async._runtime.hold as hold_module
+import pregel_async._runtime.persistence.lease as hold_module
 from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import CorruptCheckpointError, StorageError, UnstorableValueError
 from checkpoint_savers.records import Claim
 from pregel_async import START, CompiledStateGraph, Send, StateGraph
-from pregel_async._runtime.company import IfLong
+from pregel_async._runtime.platform.companions import IfLong
 from pregel_async.errors import (
     CheckpointNotFoundError,
     GraphChangedError,

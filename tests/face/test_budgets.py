@@ -25,7 +25,7 @@ from pregel_async import (
     spend,
     task,
 )
-from pregel_async._runtime.world import SystemWorld
+from pregel_async._runtime.platform.environment import SystemWorld
 from pregel_async.errors import (
     BudgetExceededError,
     ConfigError,

@@ -287,7 +287,7 @@ async def test_records_of_earlier_releases_are_compared_by_name(
 
     folder = Folder("b.txt")
     with monkeypatch.context() as patched:
-        patched.setattr("pregel_async._runtime.thread.write_record", earlier)
+        patched.setattr("pregel_async._runtime.persistence.namespace_writer.write_record", earlier)
         patched.setattr("checkpoint_savers.codec.frame.FORMAT", 3)
         folder.dies_after = 1
         with pytest.raises(Killed):

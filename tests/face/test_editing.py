@@ -1360,13 +1360,13 @@ async def test_the_claim_is_kept_while_a_router_decides(saver: BaseCheckpointSav
 
     made = StateGraph(State).add_node("a", lambda state: {}).add_edge(START, "a").add_conditional_edges("a", route)
     graph = made.compile(watched, blocking=False)
-    from pregel_async._runtime import hold
+    from pregel_async._runtime.persistence import lease
 
-    before, hold.CLAIM_SECONDS = hold.CLAIM_SECONDS, 0.03
+    before, lease.CLAIM_SECONDS = lease.CLAIM_SECONDS, 0.03
     try:
         await graph.aupdate_state("t", {"note": "x"}, "a")
     finally:
-        hold.CLAIM_SECONDS = before
+        lease.CLAIM_SECONDS = before
     assert (await graph.aget_state("t")).values["note"] == "x"
 
 

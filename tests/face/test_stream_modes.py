@@ -26,11 +26,11 @@ from pregel_async import (
     interrupt,
     task,
 )
-from pregel_async._runtime import log as log_module
-from pregel_async._runtime import modes as mode_package
-from pregel_async._runtime.modes import MODES, Mode
-from pregel_async._runtime.modes.mode import EVENTS
-from pregel_async._runtime.part import Part
+from pregel_async._runtime.streaming import modes as mode_package
+from pregel_async._runtime.streaming import publisher as log_module
+from pregel_async._runtime.streaming.modes import MODES, Mode
+from pregel_async._runtime.streaming.modes.mode import EVENTS
+from pregel_async._runtime.streaming.parts import Part
 from pregel_async.channels import EphemeralValue, LastValue
 from pregel_async.errors import ConfigError
 

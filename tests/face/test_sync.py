@@ -31,9 +31,9 @@ import trio
 from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import START, PregelProtocol, StateGraph
-from pregel_async._runtime import portal
-from pregel_async._runtime.pipe import CAPACITY
-from pregel_async._runtime.world import SystemWorld
+from pregel_async._runtime.platform.environment import SystemWorld
+from pregel_async._runtime.streaming.buffer import CAPACITY
+from pregel_async._runtime.sync import background_portal as portal
 from pregel_async.asking import CallOptions, StreamOptions
 from pregel_async.compiled import Graph
 from pregel_async.errors import ConfigError, PregelError

@@ -11,8 +11,8 @@ import pytest
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import START, Send, StateGraph, interrupt, task
-from pregel_async._runtime import runner
-from pregel_async._runtime.hold import Hold
+from pregel_async._runtime.engine import runner
+from pregel_async._runtime.persistence.lease import Hold
 from pregel_async.errors import GraphRecursionError
 from pregel_async.testing import Fault, Faults, Script, SimulationError, fails, simulate
 from pregel_async.testing.faults import Plan, Planned, Size, plan
@@ -160,7 +160,7 @@ def broken_on_some_seed(promise: str) -> None:
 
 def test_results_that_are_not_replayed_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """P5: a runtime that runs recorded work again does not pass."""
-    from pregel_async._runtime.thread import Thread
+    from pregel_async._runtime.persistence.namespace_writer import Thread
 
     monkeypatch.setattr(Thread, "result_of", lambda self, task: None)
     broken_on_some_seed("P5")

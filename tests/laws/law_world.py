@@ -19,7 +19,7 @@ from checkpoint_savers.records import (
     Header,
 )
 from pregel_async import Command, Interrupt, StateSnapshot
-from pregel_async._runtime.world import SystemWorld
+from pregel_async._runtime.platform.environment import SystemWorld
 from pregel_async.errors import GraphRecursionError
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from watched import Clock, Slow, State, Told, beside, chain, node
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.errors import StorageError
 from pregel_async import START, Command, NodeError, RetryPolicy, StateGraph, interrupt, task
-from pregel_async._runtime import observed, observer
+from pregel_async._runtime.observing import observed, observer
 from pregel_async.errors import ObserverWarning
 from pregel_async.observing import AttemptStarted, Event, Figures, Observer, RunEnded, RunStarted
 
@@ -73,7 +73,7 @@ async def test_without_an_observer_nothing_is_made(monkeypatch: pytest.MonkeyPat
         return make
 
     from pregel_async import compiled
-    from pregel_async._runtime import run
+    from pregel_async._runtime.engine import run
 
     for module in (observed, run, compiled):
         for kind in kinds:

@@ -12,7 +12,7 @@ from passing import WRITES, Through
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import START, StateGraph
-from pregel_async._runtime.world import SystemWorld
+from pregel_async._runtime.platform.environment import SystemWorld
 from pregel_async.observing import Event, Observer
 
 T = TypeVar("T")

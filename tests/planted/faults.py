@@ -10,27 +10,27 @@ from typing import Final
 
 from planting import Fault
 
-THREAD = "pregel_async/_runtime/thread.py"
-OUTBOX = "pregel_async/_runtime/outbox.py"
-HOLD = "pregel_async/_runtime/hold.py"
+THREAD = "pregel_async/_runtime/persistence/namespace_writer.py"
+OUTBOX = "pregel_async/_runtime/persistence/commit_writers.py"
+HOLD = "pregel_async/_runtime/persistence/lease.py"
 HOLDING = "checkpoint_savers/holding.py"
-PORT = "pregel_async/_runtime/port.py"
-RUNNER = "pregel_async/_runtime/runner.py"
-ATTEMPT = "pregel_async/_runtime/attempt.py"
-CONTEXT = "pregel_async/_runtime/context.py"
-DIGESTS = "pregel_async/_runtime/digests.py"
-CALLS = "pregel_async/_runtime/calls.py"
-WORKER = "pregel_async/_runtime/worker.py"
-WRITER = "pregel_async/_runtime/writer.py"
-STOPWATCH = "pregel_async/_runtime/stopwatch.py"
-TRIES = "pregel_async/_runtime/tries.py"
-GUARDED = "pregel_async/_runtime/guarded.py"
-SPENDING = "pregel_async/_runtime/spending.py"
-PIPE = "pregel_async/_runtime/pipe.py"
-FEED = "pregel_async/_runtime/feed.py"
-LOOPS = "pregel_async/_runtime/loops.py"
-STREAM = "pregel_async/_runtime/stream.py"
-GIVEN = "pregel_async/_runtime/given.py"
+PORT = "pregel_async/_runtime/engine/graph_run.py"
+RUNNER = "pregel_async/_runtime/engine/runner.py"
+ATTEMPT = "pregel_async/_runtime/tasks/attempt.py"
+CONTEXT = "pregel_async/_runtime/tasks/context.py"
+DIGESTS = "pregel_async/_runtime/persistence/digests.py"
+CALLS = "pregel_async/_runtime/tasks/calls.py"
+WORKER = "pregel_async/_runtime/tasks/worker_threads.py"
+WRITER = "pregel_async/_runtime/tasks/stream_writer.py"
+STOPWATCH = "pregel_async/_runtime/tasks/timeouts.py"
+TRIES = "pregel_async/_runtime/tasks/retries.py"
+GUARDED = "pregel_async/_runtime/tasks/policies.py"
+SPENDING = "pregel_async/_runtime/persistence/spending.py"
+PIPE = "pregel_async/_runtime/streaming/buffer.py"
+FEED = "pregel_async/_runtime/streaming/subscription.py"
+LOOPS = "pregel_async/_runtime/platform/event_loops.py"
+STREAM = "pregel_async/_runtime/streaming/stream.py"
+GIVEN = "pregel_async/_runtime/engine/call_input.py"
 SUPERSTEP = "pregel_async/_core/superstep.py"
 BOARD = "pregel_async/_core/board.py"
 IDS = "pregel_async/_core/ids.py"
@@ -40,7 +40,7 @@ MEMORY = "checkpoint_savers/memory.py"
 BRIDGE = "checkpoint_savers/bridge.py"
 SAVERS_ABC = "checkpoint_savers/abc.py"
 FRAME = "checkpoint_savers/codec/frame.py"
-ENCODER = "pregel_async/_runtime/encoder.py"
+ENCODER = "pregel_async/_runtime/persistence/encoder.py"
 GROWTH = "checkpoint_savers/growth.py"
 LEDGER = "checkpoint_savers/ledger.py"
 ENTRIES = "checkpoint_savers/entries.py"
@@ -1228,7 +1228,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "events-with-the-record",
         "P5, P12: the events of a task are not stored with its record",
-        "pregel_async/_runtime/log.py",
+        "pregel_async/_runtime/streaming/publisher.py",
         "Closing.__call__",
         "return log.close(ids, self.rest, waits=not log.kept.keeper.is_ahead)",
         "return None",
@@ -1237,7 +1237,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "events-with-the-inner-commit",
         "P5, P12: the events of a graph inside are not stored with its commit",
-        "pregel_async/_runtime/port.py",
+        "pregel_async/_runtime/engine/graph_run.py",
         "GraphRun._commit.made",
         "thread.events.append(events)",
         "pass",
@@ -1246,7 +1246,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "opened-calls",
         "P12: a call that was cut off is not named as one that runs again",
-        "pregel_async/_runtime/runner.py",
+        "pregel_async/_runtime/engine/runner.py",
         "Runner.call",
         "await log.open(task, caller.task)",
         "pass",
@@ -1255,7 +1255,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "opened-tasks-inside",
         "P12: a task of a graph inside that was cut off is not named as one that runs again",
-        "pregel_async/_runtime/log.py",
+        "pregel_async/_runtime/streaming/publisher.py",
         "Log.close",
         "if self.opens else []",
         "if False else []",
@@ -1291,7 +1291,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "messages-that-were-said",
         "P12: a message that a graph inside has shown is shown again after a resume",
-        "pregel_async/_runtime/kept.py",
+        "pregel_async/_runtime/streaming/event_recorder.py",
         "Keeper.begin",
         "self._know(row, said)",
         "pass",
@@ -1487,7 +1487,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "ctrl-c-waits-for-the-run",
         "P7: a sync verb is interrupted, and returns before its run has ended and cleaned up",
-        "pregel_async/_runtime/portal.py",
+        "pregel_async/_runtime/sync/background_portal.py",
         "Portal.call",
         "self._wait_out(job, blocked)",
         "pass",
@@ -1499,7 +1499,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "ctrl-c-in-a-blocked-loop",
         "P7: asyncio's runner takes the first Ctrl-C, and a loop that is blocked by a sync verb never acts on it",
-        "pregel_async/_runtime/blocking.py",
+        "pregel_async/_runtime/sync/blocked_loop.py",
         "BlockedLoop.interruptible",
         "if not isinstance(runner, asyncio.Runner):",
         "if True:",
@@ -1508,7 +1508,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "a-node-blocks-its-own-run",
         "P13: a graph that an async node calls by a sync verb becomes a part of a run whose loop stands still",
-        "pregel_async/_runtime/portal.py",
+        "pregel_async/_runtime/sync/background_portal.py",
         "check_thread",
         "running.loop_thread == threading.get_ident()",
         "False",

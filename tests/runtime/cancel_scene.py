@@ -34,7 +34,7 @@ from checkpoint_savers.records import (
     TaskRecord,
 )
 from pregel_async import START, StateGraph, task
-from pregel_async._runtime.loops import loop, wait_out
+from pregel_async._runtime.platform.event_loops import loop, wait_out
 
 T = TypeVar("T")
 

@@ -35,7 +35,7 @@ from pregel_async import (
     spend,
     task,
 )
-from pregel_async._runtime.worker import _Abandonable
+from pregel_async._runtime.tasks.worker_threads import _Abandonable
 from pregel_async.channels import LastValue
 from pregel_async.errors import GraphValidationError, OutsideRunError
 from pregel_async.node import PregelNode

@@ -24,7 +24,8 @@ import trio
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import START, Command, StateGraph, interrupt, task
-from pregel_async._runtime import blocking, portal
+from pregel_async._runtime.sync import background_portal as portal
+from pregel_async._runtime.sync import blocked_loop as blocking
 from pregel_async.compiled import Graph
 from pregel_async.errors import BlockingCallWarning, GraphRecursionError, SyncCallError
 from pregel_async.sync import open_sync

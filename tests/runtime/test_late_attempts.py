@@ -23,7 +23,7 @@ from pregel_async import (
     spend,
     task,
 )
-from pregel_async._runtime.world import SystemWorld
+from pregel_async._runtime.platform.environment import SystemWorld
 from pregel_async.errors import BudgetExceededError, NodeTimeoutError, OutsideRunError
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ import pytest
 import sniffio
 
 from pregel_async import START, Send, StateGraph
-from pregel_async._runtime.loops import loop
+from pregel_async._runtime.platform.event_loops import loop
 from pregel_async.errors import NodeCancelledError
 from pregel_async.runtime import StreamWriter
 

@@ -16,9 +16,9 @@ from living import nothing_left
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import END, START, Send, StateGraph, StreamWriter, get_stream_writer, task
-from pregel_async._runtime.feed import Feed
-from pregel_async._runtime.part import Part
-from pregel_async._runtime.pipe import Pipe
+from pregel_async._runtime.streaming.buffer import Pipe
+from pregel_async._runtime.streaming.parts import Part
+from pregel_async._runtime.streaming.subscription import Feed
 
 pytestmark = pytest.mark.anyio
 

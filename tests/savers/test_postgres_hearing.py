@@ -16,7 +16,7 @@ from checkpoint_savers import PostgresSaver, SaverClosedError
 from checkpoint_savers.conformance.suite import LATER, commit, elsewhere, event, in_threads, record, row, take
 from checkpoint_savers.records import Claim
 from pregel_async import START, StateGraph
-from pregel_async._runtime.world import SystemWorld
+from pregel_async._runtime.platform.environment import SystemWorld
 
 pytestmark = pytest.mark.anyio
 

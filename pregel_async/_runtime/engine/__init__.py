@@ -1,0 +1,1 @@
+"""Run a graph: claim its thread, put the input on the board, execute supersteps, commit each."""

@@ -1,0 +1,120 @@
+"""What a call brings to a run: an input, or a command that answers and edits; checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ..._core.isolation import NO_CLASSES, REGISTERED, own
+from ..._core.program import Program, Write
+from ...errors import EmptyInputError, InvalidInputError, InvalidResumeError
+from ...types import Command, Interrupt
+
+
+class Given(msgspec.Struct, frozen=True, gc=False):
+    """What a run was given.
+
+    Attributes:
+        writes: the input's; None when there is none.
+        command: the command that was given instead.
+        edits: the writes of the command's update and goto.
+        answers: it brings an answer.
+    """
+
+    writes: list[Write] | None
+    command: Command | None
+    edits: list[Write]
+    answers: bool
+
+    def require_input(self, program: Program, thread_id: str | None) -> None:
+        """Refuse what could only go on with something stored, when nothing is.
+
+        Raises:
+            InvalidResumeError: it brings an answer.
+            EmptyInputError: it brings nothing.
+        """
+        where = "" if thread_id is None else f" of thread {thread_id!r}"
+        if self.answers:
+            raise InvalidResumeError(
+                f"graph {program.name!r} was given an answer, and nothing is stored{where} that asked: compile it with "
+                "a checkpointer, and pass the thread_id of the run that asked",
+                thread_id=thread_id,
+            )
+        if self.writes is None and not self.edits:
+            raise EmptyInputError(
+                f"no input for graph {program.name!r}, and nothing is stored{where} to go on with: pass an input"
+            )
+
+
+def read_given(program: Program, given: Any, registered: frozenset[type] = NO_CLASSES) -> Given:
+    """Read what a call brings, and copy it.
+
+    Args:
+        registered: subclasses of plain scalars that stay as they are.
+    """
+    if not registered:
+        return _read_given(program, given)
+    token = REGISTERED.set(registered)
+    try:
+        return _read_given(program, given)
+    finally:
+        REGISTERED.reset(token)
+
+
+def _read_given(program: Program, given: Any) -> Given:
+    if given is None:
+        return Given(None, None, [], False)
+    if not isinstance(given, Command):
+        return Given([(name, own(value)) for name, value in program.read_input(given)], None, [], False)
+    if given.graph is not None:
+        raise InvalidInputError(
+            f"a command for graph {given.graph!r} was given as input: leave out graph=, it is for the graph called"
+        )
+    edits = [(name, own(value)) for name, value in program.check_update(program.read_command(given))]
+    if given.resume is None and not edits:
+        raise EmptyInputError(
+            f"the command given to graph {program.name!r} is empty: it resumes, updates or goes nowhere"
+        )
+    return Given(None, given, edits, given.resume is not None)
+
+
+_DIGITS = frozenset("0123456789abcdefABCDEF")
+
+
+def _is_id(key: object) -> bool:
+    return isinstance(key, str) and len(key) == 32 and _DIGITS.issuperset(key)
+
+
+def answers_to(resume: Any, questions: Sequence[Interrupt], thread_id: str) -> dict[str, Any]:
+    """The answers by question id.
+
+    Raises:
+        InvalidResumeError: they fit no open question, or more than one.
+    """
+    ids = tuple(question.id for question in questions)
+    if isinstance(resume, Mapping) and resume and all(map(_is_id, resume)):
+        for key in resume:
+            if key not in ids:
+                raise InvalidResumeError(
+                    f"thread {thread_id!r} has no open question {key!r}: it was answered already, or never asked "
+                    f"on this branch. Open are: {', '.join(ids) or 'none'}",
+                    thread_id=thread_id,
+                    open=ids,
+                )
+        return {key: own(value) for key, value in resume.items()}
+    if len(ids) == 1:
+        return {ids[0]: own(resume)}
+    if not ids:
+        raise InvalidResumeError(
+            f"thread {thread_id!r} was given an answer, and no question is open: it was answered already, or the "
+            "thread never asked. Call with input None to go on",
+            thread_id=thread_id,
+        )
+    raise InvalidResumeError(
+        f"thread {thread_id!r} was given one answer, and {len(ids)} questions are open: pass "
+        f"Command(resume={{id: answer}}) for some or all of {', '.join(ids)}",
+        thread_id=thread_id,
+        open=ids,
+    )

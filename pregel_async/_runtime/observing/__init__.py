@@ -1,0 +1,1 @@
+"""Notify observers of runs."""

@@ -1,0 +1,164 @@
+"""What is stored of a superstep, as bytes: writes, questions, and the channels that changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import is_
+from typing import Any
+
+import msgspec
+
+from checkpoint_savers.codec import Codec
+from checkpoint_savers.errors import UnstorableValueError
+from checkpoint_savers.growth import WORTH, Grown, Value, appended, in_parts
+from checkpoint_savers.ledger import State
+from checkpoint_savers.sharing import Shareable, shared
+
+from ..._core.board import Board
+from ..._core.copying import is_opaque
+from ..._core.program import SENDS, Program, Write
+from ..._core.untracked import storable, storable_input
+from ...channels import MISSING, BaseChannel, LastValue
+from ...types import START, Interrupt, Send
+from .restore import kind_of
+
+Written = tuple[tuple[str, bytes], ...]
+"""Channels, and the encoded values for them, in order."""
+
+
+class Encoder:
+    """Encodes what one graph writes. What goes to channels that are never stored is left out.
+
+    Attributes:
+        codec: knows the graph's types; another one when more of them are known.
+    """
+
+    def __init__(self, program: Program, codec: Codec) -> None:
+        self.codec = codec
+        self._program = program
+        self._last: dict[str, tuple[list[Any], Grown]] = {}  # of large lists: what was encoded last, and its parts
+        # Those of other channels say what they hold now (see `kind_of`).
+        self._kinds = {name: kind_of(each) for name, each in program.channels.items() if type(each) is not LastValue}
+
+    def writes(self, writes: Sequence[Write]) -> Written:
+        """A task's writes. Raises `UnstorableValueError`."""
+        encode, kept = self.codec.encode, self._tracked(writes)
+        if any(name == SENDS for name, _ in kept):
+            held = Shareable({name: value for name, (value, _) in self._last.items()})
+            kept = [(name, self._sent(value, held) if name == SENDS else value) for name, value in kept]
+        return tuple([(name, encode(value, channel=name)) for name, value in kept])
+
+    def _sent(self, send: Any, held: Shareable) -> Any:
+        """What is stored of a send: no values of untracked keys, and nothing that the state holds as well."""
+        if not isinstance(send, Send):
+            return send
+        if self._program.untracked:
+            send = storable(send, self._program.untracked)
+        arg = shared(send.arg, held)
+        return send if arg is send.arg else msgspec.structs.replace(send, arg=arg)
+
+    def _pending(self, board: Board, sends: Any) -> Value:
+        """The value of the channel of pending sends."""
+        channels = [(name, channel) for name, channel in board.channels.items() if channel.tracked and name != SENDS]
+        held = Shareable({name: channel.checkpoint() for name, channel in channels})
+        return in_parts(self.codec.encode([self._sent(send, held) for send in sends], channel=SENDS))
+
+    def writes_if_storable(self, writes: Sequence[Write]) -> Written | None:
+        """The same; None when they would be refused, so that the task runs again."""
+        try:
+            return self.writes(writes)
+        except UnstorableValueError:
+            return None
+
+    def questions(self, asked: Sequence[Interrupt]) -> Written:
+        """Questions by id. Raises `UnstorableValueError`."""
+        return tuple([(each.id, self.codec.encode(each.value, channel="interrupt()")) for each in asked])
+
+    def loaded(self, board: Board, state: State) -> None:
+        """A board was made of this state."""
+        self._last = {
+            name: (held, value)
+            for name, channel in board.channels.items()
+            if name != SENDS
+            and isinstance(value := state.values.get(name), Grown)
+            and type(held := channel.checkpoint()) is list
+        }
+
+    def changed(self, board: Board, before: State) -> tuple[dict[str, Value], dict[str, str], list[str]]:
+        """The channels that a superstep has changed: the values that they hold, the kinds that are new, and those that
+        hold nothing any more. Raises `UnstorableValueError`."""
+        values: dict[str, Value] = {}
+        kinds: dict[str, str] = {}
+        emptied: list[str] = []
+        for name in board.changed:
+            channel = board.channels[name]
+            if not channel.tracked:
+                continue
+            stored = self._held(name, channel)
+            if stored is not MISSING:
+                values[name] = self._pending(board, stored) if name == SENDS else self._value(name, stored)
+                kind = self._kinds[name] if name in self._kinds else kind_of(channel, stored)
+                if before.kinds.get(name) != kind:
+                    kinds[name] = kind
+            elif name in before.values:
+                emptied.append(name)
+        # Each superstep consumes or rewrites pending sends, so that what they share with other channels is up to date.
+        assert not values or SENDS in board.changed or SENDS not in before.values
+        return values, kinds, emptied
+
+    def _held(self, name: str, channel: BaseChannel[Any, Any, Any]) -> Any:
+        """What is stored of a channel that is tracked: of the start channel, no values of untracked keys."""
+        held, untracked = channel.checkpoint(), self._program.untracked
+        return storable_input(held, untracked) if untracked and name == START else held
+
+    def _value(self, name: str, stored: Any) -> Value:
+        """A channel's value. What it holds that it held before is not encoded again.
+
+        That is seen by identity: what is on a board is never changed in place (see `isolation`). Of opaque objects
+        only their owner knows that: lists that hold some are encoded anew.
+        """
+        last = self._last.get(name) if self._last else None
+        if last is not None and type(stored) is list:
+            held, value = last
+            more = stored[len(held) :]
+            if (
+                held is not stored
+                and len(stored) >= len(held)
+                and all(map(is_, held, stored))
+                and not any(map(is_opaque, map(type, more)))
+            ):
+                value = appended(value, len(held), self.codec.encode(more, channel=name))
+                self._last[name] = stored, value
+                return value
+        data = self.codec.encode(stored, channel=name)
+        if len(data) < WORTH:
+            return data
+        made = in_parts(data)
+        if isinstance(made, Grown) and type(stored) is list and not any(map(is_opaque, map(type, stored))):
+            self._last[name] = stored, made
+        elif last is not None:
+            del self._last[name]
+        return made
+
+    def shown(self, board: Board, writes: Sequence[Write]) -> tuple[tuple[str, bytes | None], ...]:
+        """A task's update as history shows it: None where the channel's new value is the very same object."""
+        keys, channels, values = self._program.keys, self._program.channels, board.values
+        return tuple(
+            [
+                (name, None if values.get(name, MISSING) is value else self.codec.encode(value, channel=name))
+                for name, value in writes
+                if name in keys and channels[name].tracked
+            ]
+        )
+
+    def locate(self, board: Board) -> None:
+        """Refuse an input by the key that the caller knows, where it is a mapping that one channel holds."""
+        for name in board.changed:
+            given = self._held(name, board.channels[name])
+            if isinstance(given, dict):
+                for key, value in given.items():
+                    self.codec.encode(value, channel=str(key))
+
+    def _tracked(self, writes: Sequence[Write]) -> Sequence[Write]:
+        channels = self._program.channels
+        return [write for write in writes if write[0] not in channels or channels[write[0]].tracked]

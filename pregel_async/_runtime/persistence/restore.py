@@ -1,0 +1,151 @@
+"""From a stored state to a board, by the graph's code as it is now.
+
+A key that the code does not have stays stored, with one warning; a new key starts unwritten. What cannot be reconciled
+is refused before anything runs.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import Any, get_origin
+
+from checkpoint_savers.codec import Codec
+from checkpoint_savers.entries import SENDS
+from checkpoint_savers.errors import StoredTypeChangedError, UnknownTypeError
+from checkpoint_savers.growth import data_of, decode
+from checkpoint_savers.ledger import State
+from checkpoint_savers.sharing import filled_sends
+
+from ..._core.board import Board
+from ..._core.fits import fits
+from ..._core.program import BRANCH, JOIN, Program
+from ...channels import BaseChannel, LastValue
+from ...channels.reduced import Reduced
+from ...errors import GraphChangedError, UnknownStoredKeyWarning
+from ...types import END, RESERVED, START
+
+UNFIT = "[~]"
+"""Behind the kind of a channel that holds what its annotation does not say. A node wrote it, and nobody checks that: it
+is what the thread holds, and no sign that the graph has changed."""
+
+
+def kind_of(channel: BaseChannel[Any, Any, Any], value: Any = None) -> str:
+    """A channel's kind as it is stored: a reducer's with the type that it folds into, if it is built in.
+
+    Args:
+        value: what the channel holds.
+    """
+    if type(channel) is LastValue:
+        fitting = type(value) is channel.typ or fits(channel.typ, value)
+        return channel.kind if fitting else channel.kind + UNFIT
+    if isinstance(channel, Reduced):
+        kind = get_origin(channel.typ) or channel.typ
+        if isinstance(kind, type) and kind.__module__ == "builtins":
+            return f"{channel.kind}[{kind.__qualname__}]"
+    return channel.kind
+
+
+def restore(program: Program, state: State, step: int, codec: Codec, *, thread_id: str) -> Board:
+    """The board that was stored.
+
+    Raises:
+        GraphChangedError: a channel's kind or type has changed, or a task is pending of a node that is no more.
+        StoredTypeChangedError: the class of a stored object does not take it.
+        CorruptCheckpointError: a value cannot be decoded.
+    """
+    stored: dict[str, Any] = {}
+    for name, data in state.values.items():
+        channel = program.channels.get(name)
+        if channel is None:
+            if name.startswith(BRANCH):
+                node = name.removeprefix(BRANCH)
+                raise GraphChangedError(
+                    thread_id, node, f"a task of node {node!r} is pending, and there is no such node"
+                )
+            if name.startswith(JOIN) and _is_complete(name, decode(data, codec, channel=name)):
+                node = name.rpartition(":")[2]
+                raise GraphChangedError(
+                    thread_id, node, f"a task of node {node!r} is pending, through edges that are no more"
+                )
+            warn_of_unknown(program, name, thread_id)
+            continue
+        kind = state.kinds.get(name, "")
+        if kind != channel.kind and not _same_kind(kind, kind_of(channel)):
+            reason = f"channel {name!r} was a {kind or None} and is a {kind_of(channel)}"
+            raise GraphChangedError(thread_id, name, reason)
+        try:
+            value = decode(data, codec, channel=name)  # owned: whoever is shown it gets a copy
+        except (StoredTypeChangedError, UnknownTypeError) as error:
+            error.add_note(f"channel {name!r} of thread {thread_id!r} holds it")
+            raise
+        if type(channel) is LastValue and not kind.endswith(UNFIT) and not fits(channel.typ, value):
+            reason = f"channel {name!r} holds a {type(value).__name__}, which is no {_named(channel.typ)}"
+            raise GraphChangedError(thread_id, name, reason)
+        stored[name] = value
+    if stored.get(SENDS):
+
+        def value_of(name: str) -> Any:
+            """The value of a channel; of one that the graph does not have any more, what is stored."""
+            return stored[name] if name in stored else decode(state.values[name], codec, channel=name)
+
+        stored[SENDS] = filled_sends(stored[SENDS], value_of, f"thread {thread_id!r}")
+    for send in stored.get(SENDS, ()):
+        if send.node not in program.nodes:
+            reason = f"a send to node {send.node!r} is pending, and there is no such node"
+            raise GraphChangedError(thread_id, send.node, reason)
+    return Board.restore(
+        program,
+        step=step,
+        clock=state.clock,
+        stored=stored,
+        versions=state.versions,
+        seen=state.seen,
+        ran=state.ran,
+    )
+
+
+def is_unknown(program: Program, name: str) -> bool:
+    """Whether a stored channel is a state key that the graph does not have. What is left of edges is no state, nor is
+    the mark between two updates of a call."""
+    if not name or name in program.channels or name in (START, END) or name in RESERVED:
+        return False
+    return not name.startswith((BRANCH, JOIN, "__pregel_"))
+
+
+def warn_of_unknown(program: Program, name: str, thread_id: str) -> None:
+    """Issue the one warning of a graph about a stored key that it does not have."""
+    if is_unknown(program, name) and name not in program.warned:
+        program.warned.add(name)
+        warnings.warn(UnknownStoredKeyWarning(thread_id, program.name, name), stacklevel=2)
+
+
+def unknown_values(program: Program, state: State, codec: Codec) -> dict[str, Any]:
+    """The stored values of keys that the graph does not have, decoded as far as their classes are known.
+
+    Raises:
+        CorruptCheckpointError: a value is damaged.
+    """
+    return {
+        name: codec.decode_stored(data_of(value), channel=name)
+        for name, value in state.values.items()
+        if is_unknown(program, name)
+    }
+
+
+def _same_kind(stored: str, now: str) -> bool:
+    """Whether a stored kind is the channel's; a type is compared where both tell one."""
+    (kind, _, type_then), (other, _, type_now) = stored.partition("["), now.partition("[")
+    return kind == other and (not type_then or not type_now or type_then == type_now)
+
+
+def _is_complete(name: str, stored: Any) -> bool:
+    """Whether a barrier has seen all that its name lists. A node's own plus is written with a backslash there."""
+    listed = name.removeprefix(JOIN).rpartition(":")[0]
+    waits_for = 1 + len(re.findall(r"(?<!\\)(?:\\\\)*\+", listed))
+    names = stored[0] if isinstance(stored, tuple) else stored
+    return isinstance(names, list) and len(names) == waits_for
+
+
+def _named(hint: Any) -> str:
+    return getattr(hint, "__name__", None) or str(hint)

@@ -1,0 +1,67 @@
+"""A graph's retention: its thread is pruned when a run ends, under the run's own claim."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from checkpoint_savers.upkeep.pruning import prune_held
+from checkpoint_savers.upkeep.retention import Retention
+
+from ...errors import RetentionWarning
+from ..observing.error_text import described
+from .lease import Hold
+
+T = TypeVar("T")
+
+
+class Retaining:
+    """Prunes a thread after a run.
+
+    Args:
+        keeps_events: the run keeps its events: what was made since the last input stays, so that their readers can come
+            back to them.
+    """
+
+    def __init__(self, hold: Hold, retention: Retention, *, keeps_events: bool) -> None:
+        hold.lingers = True
+        self._hold = hold
+        self._retention = retention
+        self._keeps_events = keeps_events
+
+    async def after(self, run: Callable[[], Awaitable[T]]) -> T:
+        """Run, and prune the thread when the run has come to rest: is done, has stopped, asked or failed. Not when it
+        was cancelled, or when storage has failed.
+
+        What fails in pruning changes nothing of what the run has done and gives: it is told as a warning.
+        """
+        try:
+            result = await run()
+        except Exception as error:
+            try:
+                await self._prune()
+            except RetentionWarning as warning:  # where warnings are errors
+                with contextlib.suppress(Exception):  # an exception that refuses attributes
+                    error.add_note(str(warning))
+            raise
+        await self._prune()
+        return result
+
+    async def _prune(self) -> None:
+        hold = self._hold
+        if hold.broken is not None:
+            return
+        try:
+            await prune_held(
+                hold.saver, hold.claim, self._retention, now=hold.world.now(), since_input=self._keeps_events
+            )
+        except Exception as error:
+            kind, message = described(error)
+            warning = RetentionWarning(
+                f"thread {hold.thread_id!r} was not pruned at the end of a run: {kind}: {message}. What the run did is "
+                "stored; the next run's end tries again"
+            )
+            warning.__cause__ = error
+            warnings.warn(warning, stacklevel=2)

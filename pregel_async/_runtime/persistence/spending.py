@@ -1,0 +1,127 @@
+"""What a run spends, and how much it may: counted where it is spent, checked at the barriers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from decimal import Context, Decimal, Inexact, InvalidOperation
+from typing import TypeAlias
+
+from checkpoint_savers.errors import CorruptCheckpointError
+from checkpoint_savers.records import TaskId
+
+from ...errors import BudgetExceededError, UnknownBudgetError
+from ...policies import Budget, check_amount
+from ..platform.environment import World
+
+Amount: TypeAlias = int | Decimal
+Amounts: TypeAlias = dict[str, Amount]
+"""By name."""
+
+SpentBy: TypeAlias = tuple[str, TaskId, str]
+"""Who has spent something inside: namespace of the graph around, its task, and namespace of the graph that it runs."""
+
+_EXACT = Context(prec=1000, traps=[Inexact, InvalidOperation])
+
+
+def plus(one: Amount, other: Amount) -> Amount:
+    """The exact sum; a Decimal when one of the two is."""
+    if isinstance(one, int) and isinstance(other, int):
+        return one + other
+    return _EXACT.add(Decimal(one), Decimal(other))
+
+
+def minus(one: Amount, other: Amount) -> Amount:
+    """The exact difference."""
+    if isinstance(one, int) and isinstance(other, int):
+        return one - other
+    return _EXACT.subtract(Decimal(one), Decimal(other))
+
+
+def total_of(several: Iterable[Mapping[str, Amount]]) -> Amounts:
+    """The sums, by name."""
+    total: Amounts = {}
+    for amounts in several:
+        for name, amount in amounts.items():
+            total[name] = plus(total[name], amount) if name in total else amount
+    return total
+
+
+def as_text(amounts: Mapping[str, Amount]) -> dict[str, str]:
+    """As they are stored: an int by its digits, a Decimal with a "d" behind them."""
+    return {name: str(amount) if isinstance(amount, int) else f"{amount}d" for name, amount in amounts.items()}
+
+
+def of_text(stored: Mapping[str, str]) -> Amounts:
+    """As they were stored. Raises `CorruptCheckpointError`."""
+    try:
+        return {name: Decimal(text[:-1]) if text.endswith("d") else int(text) for name, text in stored.items()}
+    except (ValueError, ArithmeticError) as error:
+        raise CorruptCheckpointError("what was spent", f"it is no amount ({error})") from error
+
+
+class Spending:
+    """What one call spends, in all its graphs.
+
+    Args:
+        budgets: of the graph that was called.
+        time_limit: seconds that the run may take; None for any time.
+
+    Attributes:
+        run: spent in this call, failed attempts included.
+        before: spent in the thread before it.
+    """
+
+    def __init__(self, world: World, budgets: Mapping[str, Budget], time_limit: float | None) -> None:
+        self.run: Amounts = {}
+        self.before: Amounts = {}
+        self._world = world
+        self._budgets = budgets
+        self._time_limit = time_limit
+        self._began = world.monotonic()
+        self._lock = threading.Lock()
+
+    def spend(self, into: Amounts, name: str, amount: Amount, known: Mapping[str, Budget]) -> None:
+        """Count an amount, and keep it for the task that spends it. Any thread may.
+
+        Args:
+            into: what the task has spent.
+            known: the budgets of the graph that the task is of.
+
+        Raises:
+            UnknownBudgetError: nobody has a budget of that name.
+            TypeError, ValueError: it is no amount.
+        """
+        if name not in self._budgets and name not in known:
+            raise UnknownBudgetError(name, tuple(sorted({*self._budgets, *known})))
+        check_amount(f"the amount of {name!r} that is spent", amount)
+        with self._lock:
+            for amounts in (self.run, into):
+                amounts[name] = plus(amounts[name], amount) if name in amounts else amount
+
+    def know(self, amounts: Mapping[str, Amount]) -> None:
+        """The thread has spent this before."""
+        self.before = total_of([self.before, amounts])
+
+    def exceeded(self, step: int, pending: tuple[str, ...]) -> BudgetExceededError | None:
+        """Why the run has to stop here, with this work left; None when it may go on.
+
+        Args:
+            step: the last superstep that ran.
+        """
+        if self._time_limit is not None:
+            elapsed = self._world.monotonic() - self._began
+            if elapsed > self._time_limit:
+                return BudgetExceededError(
+                    "seconds", spent=elapsed, limit=self._time_limit, per="run", step=step, pending=pending
+                )
+        for name, budget in self._budgets.items():
+            spent = self.run.get(name, 0)
+            if budget.run is not None and spent > budget.run:
+                return BudgetExceededError(name, spent=spent, limit=budget.run, per="run", step=step, pending=pending)
+            spent = plus(spent, self.before.get(name, 0))
+            if budget.thread is not None and spent > budget.thread:
+                return BudgetExceededError(
+                    name, spent=spent, limit=budget.thread, per="thread", step=step, pending=pending
+                )
+        return None

@@ -1,0 +1,1 @@
+"""Event loops, clocks, ids and randomness: what differs between machines and between runs."""

@@ -1,0 +1,261 @@
+"""What a run and one of its readers share: parts that wait to be read, boundedly many.
+
+All of it happens on one event loop, and what is not awaited here is not interrupted.
+
+A mode's policy says what becomes of a part that finds the pipe full:
+
+    block        whoever brings it waits for the reader
+    drop_oldest  the oldest unread part of its mode makes room
+    coalesce     it takes the place of the unread one of its mode and graph, whether or not the pipe is full
+
+The pipe holds `capacity` parts. It goes beyond that by one of each mode that is not blocking, so that the newest of a
+mode is never what is dropped; by the part that tells of a failure; by one of each task that waits for room having shown
+its own at once; and by what code that does not wait has brought (`charge`): no more than `BURST` bytes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import anyio
+
+from ...errors import StreamFullError
+from ...types import OverflowPolicy
+from ..platform.event_loops import Event
+from .parts import ERROR, Cursor, Part, Shape
+
+CAPACITY = 64
+"""Parts that wait for the reader, if nothing else is said."""
+
+BURST = 8 * 2**20
+"""Bytes, about, that code which does not wait may bring beyond the capacity."""
+
+
+class Pipe:
+    """Parts on their way to one reader.
+
+    Attributes:
+        parts: those that wait.
+        ended: nothing comes any more.
+        event: makes the events that its two sides wait for.
+        run_id: of the run that is shown; None while that is not known.
+        start: the place before the first part; None where no events are kept.
+        begun: the run has its thread and its input.
+        recalls: the reader, who comes back, wants to see again what it was shown of the superstep that its place is in.
+
+    Args:
+        policies: by mode; the others block.
+    """
+
+    def __init__(self, capacity: int = CAPACITY, policies: Mapping[str, OverflowPolicy] | None = None) -> None:
+        self.parts: deque[Part] = deque()
+        self.ended = False
+        self.run_id: str | None = None
+        self.start: Cursor | None = None
+        self.begun = False
+        self.recalls = False
+        self._left = False  # the reader reads no more: what comes is dropped
+        self._capacity = capacity
+        self._policies = {} if policies is None else policies
+        self._failure: BaseException | None = None
+        self.event: Callable[[], Event] = anyio.Event
+        self._filled: Event | None = None  # the reader waits,
+        self._for_beginning = False  # if only for the run to begin
+        self._waiting: deque[Event] = deque()  # tasks of the run that wait for room, one event each
+        self._overdraft = 0
+
+    # ---- the run's side ----------------------------------------------------------------------------------------------
+
+    def introduce(self, run_id: str, start: Cursor | None) -> None:
+        """Say which run is shown."""
+        self.run_id, self.start = run_id, start
+
+    def begin(self) -> None:
+        """Say that the run has begun."""
+        self.begun = True
+        if self._filled is not None and self._for_beginning:
+            self._filled.set()
+
+    def blocks(self, mode: str) -> bool:
+        """Whether whoever brings a part of this mode has to wait now."""
+        return len(self.parts) >= self._capacity and not self._left and self._policies.get(mode, "block") == "block"
+
+    def is_overfull(self, mode: str) -> bool:
+        """Return True if parts were added in spite of `blocks`, and are not read yet."""
+        return len(self.parts) > self._capacity and self.blocks(mode)
+
+    async def room(self) -> None:
+        """Wait for a sign that there is room; look again then. Who adds nothing then, passes it on."""
+        sign = self.event()
+        self._waiting.append(sign)
+        try:
+            await sign.wait()
+        except BaseException:
+            if sign.is_set():
+                self._wake_one()  # the place that this one was given goes to another
+            else:
+                self._waiting.remove(sign)
+            raise
+
+    @property
+    def depth(self) -> int:
+        """How many parts wait to be read."""
+        return len(self.parts)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the reader has been waiting for the one part that is here."""
+        return self._filled is not None and len(self.parts) == 1
+
+    def pass_on(self) -> None:
+        """Give the sign to the next who waits, if there is room."""
+        if len(self.parts) < self._capacity:
+            self._wake_one()
+
+    def add(self, part: Part) -> None:
+        """Take a part at once."""
+        if self._left:
+            return
+        policy = self._policies.get(part.mode, "block") if self._policies else "block"
+        if policy != "block":
+            self._make_room(part, policy)
+        self.parts.append(part)
+        if self._filled is not None:
+            self._filled.set()
+
+    def _make_room(self, part: Part, policy: OverflowPolicy) -> None:
+        if policy == "coalesce":
+            for at, unread in enumerate(self.parts):
+                if unread.mode == part.mode and unread.ns == part.ns:
+                    del self.parts[at]
+                    return
+        if len(self.parts) >= self._capacity:
+            for at, unread in enumerate(self.parts):
+                if unread.mode == part.mode:
+                    del self.parts[at]
+                    return
+
+    def charge(self, mode: str, size: int) -> None:
+        """Let code that does not wait add a part of so many bytes all the same.
+
+        Raises:
+            StreamFullError: the reader is so far behind that this would never end.
+        """
+        if self.blocks(mode):
+            if self._overdraft + size > BURST:
+                raise StreamFullError(mode, len(self.parts))
+            self._overdraft += size
+
+    def refund(self, size: int) -> None:
+        """The code waits after all."""
+        self._overdraft = max(0, self._overdraft - size)
+
+    def end(self, failure: BaseException | None = None) -> None:
+        """Nothing comes any more; the failure follows the last part."""
+        self.ended = True
+        self._failure = failure
+        if self._filled is not None:
+            self._filled.set()
+
+    # ---- the reader's side -------------------------------------------------------------------------------------------
+
+    async def filled(self, *, or_begun: bool = False) -> None:
+        """Wait for a part, or for the end; perhaps only for the beginning."""
+        self._filled, self._for_beginning = self.event(), or_begun
+        try:
+            await self._filled.wait()
+        finally:
+            self._filled = None
+
+    @property
+    def shows(self) -> bool:
+        """Whether the run has begun, by its word or by what it shows; or nothing comes any more."""
+        return self.begun or self.ended or self.tells
+
+    @property
+    def tells(self) -> bool:
+        """Whether there is a part, and of more than a failure."""
+        return len(self.parts) > 0 and self.parts[0].mode != ERROR
+
+    def take(self) -> Part:
+        """The oldest part. There is one."""
+        part = self.parts.popleft()
+        if len(self.parts) < self._capacity:
+            self._overdraft = 0
+            self._wake_one()
+        return part
+
+    def leave(self) -> None:
+        """The reader reads no more: nobody waits for it."""
+        self._left = True
+        self.parts.clear()
+        while self._waiting:
+            self._wake_one()
+
+    def _wake_one(self) -> None:
+        if self._waiting:
+            self._waiting.popleft().set()
+
+    def raise_failure(self) -> None:
+        """Raise what ended the run, once."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    async def __anext__(self) -> Part:
+        while not self.parts:
+            if self.ended:
+                self.raise_failure()
+                raise StopAsyncIteration
+            await self.filled()
+        return self.take()
+
+    def __aiter__(self) -> Any:
+        return self
+
+
+class ChunkList:
+    """The chunks of a call that returns them all, in the place of a pipe: nobody reads while it runs, so nobody waits.
+
+    Attributes:
+        chunks: in the shape that the call asked for.
+    """
+
+    is_awaited = False
+    depth = 0
+
+    def __init__(self, shape: Shape) -> None:
+        self.chunks: list[Any] = []
+        self._shape = shape
+
+    def blocks(self, mode: str) -> bool:
+        return False
+
+    def is_overfull(self, mode: str) -> bool:
+        return False
+
+    async def room(self) -> None:
+        pass
+
+    def pass_on(self) -> None:
+        pass
+
+    def charge(self, mode: str, size: int) -> None:
+        pass
+
+    def refund(self, size: int) -> None:
+        pass
+
+    def add(self, part: Part) -> None:
+        self.chunks.append(self._shape(part))
+
+    def end(self, failure: BaseException | None = None) -> None:
+        pass
+
+    def introduce(self, run_id: str, start: Cursor | None) -> None:
+        pass
+
+    def begin(self) -> None:
+        pass

@@ -1,0 +1,52 @@
+"""`checkpoints`: each checkpoint, once it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+from checkpoint_savers.records import CheckpointRow
+
+from ...._core.board import Board
+from ...._core.isolation import isolate
+from ...._core.superstep import names_of
+from ...._core.task import Task
+from ...persistence.namespaces import config_of, namespace_of, parents_of
+from ..parts import Part
+from .mode import Mode
+
+
+class Checkpoints(Mode):
+    """`{"config", "parent_config", "values", "metadata", "next", "tasks"}`, as `aget_state` has it before the next
+    superstep: its tasks have no results yet. Without a checkpointer there is none to show.
+    """
+
+    name: ClassVar[str] = "checkpoints"
+
+    def stored(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> Iterable[Part]:
+        coerce = None if any(task.node.hidden for task in upcoming) else self.view.coerce
+        yield self.part(board.step, self.payload(board, row, upcoming), coerce=coerce)
+
+    def payload(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> dict[str, Any]:
+        view, parents = self.view, parents_of(row)
+        assert view.thread_id is not None  # what is stored has a thread
+        listed = [task for task in upcoming if task.send >= 0] + [task for task in upcoming if task.send < 0]
+        inside = view.inside() if listed else {}
+        return {
+            "config": config_of(view.thread_id, row.ns, row.checkpoint_id, parents),
+            "parent_config": None
+            if row.parent_id is None
+            else config_of(view.thread_id, row.ns, row.parent_id, parents),
+            "values": board.show(view.program.shown),
+            "metadata": isolate(row.metadata),
+            "next": list(names_of(upcoming)),
+            "tasks": [self._task(task, inside, {**parents, row.ns: row.checkpoint_id}) for task in listed],
+        }
+
+    def _task(self, task: Task, inside: Any, parents: dict[str, str]) -> dict[str, Any]:
+        state = None
+        keeps = inside.get(task.node.name)
+        if keeps is not None and self.view.thread_id is not None:
+            ns = namespace_of(self.view.checkpoint_ns, task, keeps=keeps)
+            state = config_of(self.view.thread_id, ns, None, parents)
+        return {"id": task.id, "name": task.node.name, "interrupts": (), "state": state}

@@ -1,0 +1,20 @@
+"""`custom`: what nodes themselves write to the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from ...._core.isolation import isolate, own
+from ...._core.task import Task
+from ..parts import Part
+from .mode import Mode
+
+
+class Custom(Mode):
+    """Each chunk as it was written, in the order of its writer's code, at once."""
+
+    name: ClassVar[str] = "custom"
+
+    def wrote(self, task: Task, chunk: Any) -> Iterable[Part]:
+        yield self.part(task.step, isolate(own(chunk)), task=task)

@@ -1,0 +1,52 @@
+"""`debug`: the events of `checkpoints` and `tasks`, each with its superstep and the time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from checkpoint_savers.entries import timestamp
+from checkpoint_savers.records import CheckpointRow
+
+from ...._core.board import Board
+from ...._core.task import Failed, Finished, Paused, Task
+from ..parts import Part
+from .checkpoints import Checkpoints
+from .mode import Mode, View
+from .tasks import Tasks
+
+
+class Debug(Mode):
+    """`{"step", "timestamp", "type", "payload"}`, with the type "checkpoint", "task" or "task_result"."""
+
+    name: ClassVar[str] = "debug"
+
+    def __init__(self, view: View) -> None:
+        super().__init__(view)
+        self._tasks = Tasks(view)
+        self._checkpoints = Checkpoints(view)
+
+    def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[Part]:
+        return self._dated("task", self._tasks.planned(board, tasks))
+
+    def finished(self, task: Task, outcome: Finished) -> Iterable[Part]:
+        return self._dated("task_result", self._tasks.finished(task, outcome))
+
+    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[Part]:
+        return self._dated("task_result", self._tasks.paused(board, paused))
+
+    def failed(self, task: Task, outcome: Failed) -> Iterable[Part]:
+        return self._dated("task_result", self._tasks.failed(task, outcome))
+
+    def stored(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> Iterable[Part]:
+        return self._dated("checkpoint", self._checkpoints.stored(board, row, upcoming))
+
+    def _dated(self, kind: str, parts: Iterable[Part]) -> Iterable[Part]:
+        for part in parts:
+            dated = {
+                "step": part.step,
+                "timestamp": timestamp(self.view.now()),
+                "type": kind,
+                "payload": part.data,
+            }
+            yield self.part(part.step, dated, coerce=part.coerce, task=part.task)

@@ -1,0 +1,126 @@
+"""`messages`: messages and chunks of them, from models while they speak and from nodes when they return."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from ...._core.board import Board
+from ...._core.isolation import isolate, own
+from ...._core.program import RETURN
+from ...._core.task import Finished, Task
+from ...._message_ids import derive_message_id, fingerprint
+from ....channels.reduced import Reduced
+from ....messages import id_of, messages_in, with_id
+from ..parts import Part
+from .mode import Mode, View
+from .tasks import metadata_of
+
+NO_STREAM = "nostream"
+"""The tag of what is not to be shown here."""
+
+
+class Messages(Mode):
+    """`(message or chunk, metadata)`.
+
+    What a node emits comes at once. What it returns comes when it has finished, unless a message of that id was shown
+    before, by whatever graph of the run, or was in the graph's state already: each message is shown once.
+    """
+
+    name: ClassVar[str] = "messages"
+
+    def __init__(self, view: View) -> None:
+        super().__init__(view)
+        self._known = set[Any]()  # from before the run, of its input, or given to a node
+        self._state_is_known = False
+
+    def planned(self, board: Board, tasks: Sequence[Task]) -> Iterable[Part]:
+        # After the fold of the input: a string or a pair in it is a message there, and has an id.
+        if not self._state_is_known and not tasks[0].node.hidden:
+            self._state_is_known = True
+            self._known.update(id_of(message) for value in board.values.values() for _, message in messages_in(value))
+        return ()
+
+    def began(self, task: Task, outcome: Finished) -> Iterable[Part]:
+        return self.finished(task, outcome)  # the input's messages are known from then on
+
+    def spoke(self, task: Task, message: Any, metadata: Mapping[str, Any]) -> Iterable[Part]:
+        told = self._metadata(task, metadata)
+        if NO_STREAM in told.get("tags", ()):
+            return
+        self.view.said.add(id_of(message))
+        yield self.part(task.step, (isolate(own(message)), told), task=task)
+
+    def finished(self, task: Task, outcome: Finished) -> Iterable[Part]:
+        known, said = self._known, self.view.said
+        if task.send >= 0:
+            known.update(id_of(message) for _, message in messages_in(task.arg))
+        replayed = outcome.replayed and not self.view.returns  # a reader who comes back was told that it is void
+        silent = task.node.hidden or replayed or NO_STREAM in task.node.tags
+        told: dict[str, Any] | None = None
+        writes = Counter[str]()  # of each channel, so far
+        for channel, value in outcome.writes:
+            appends, repeats = self._appends(channel), Counter[str]()
+            for place, message in messages_in(value):
+                key, content = id_of(message), None
+                if key is None:
+                    content = fingerprint(message)
+                    if appends and not silent and self._was_shown_inside(task, content):
+                        continue
+                    if appends:
+                        key = derive_message_id(task.written_as(), channel, writes[channel], place, content)
+                    else:
+                        key = content if not repeats[content] else f"{content}-{repeats[content] + 1}"
+                        repeats[content] += 1
+                    message = with_id(message, key)
+                if silent:
+                    known.add(key)
+                elif key not in known and key not in said:
+                    said.add(key)
+                    if content is not None:
+                        said.update((around, content) for around in self._around(task))
+                    told = self._metadata(task, {}) if told is None else told
+                    yield self.part(task.step, (isolate(message), dict(told)), task=task)
+            writes[channel] += 1
+
+    # A message without an id is shown with the one that the fold gives it. Where a channel appends what it is given,
+    # that is another for each message, unless it is the one that a graph or a task inside the node has shown, and the
+    # node returns. A channel that replaces its value gives none: there a message is known by its content, so that a
+    # node which returns what the state has does not say it again.
+
+    def _appends(self, channel: str) -> bool:
+        return channel == RETURN or isinstance(self.view.program.channels.get(channel), Reduced)
+
+    def _around(self, task: Task) -> Iterator[tuple[str, Any]]:
+        """The tasks that a task is inside of."""
+        if task.caller is not None:
+            yield self.view.checkpoint_ns, task.caller
+        parts = self.view.checkpoint_ns.split("|") if self.view.checkpoint_ns else []
+        for at in range(len(parts)):
+            yield "|".join(parts[: at + 1]), None
+
+    def _was_shown_inside(self, task: Task, content: str) -> bool:
+        ns, name = self.view.checkpoint_ns, task.node.name
+        inside = [f"{name}:{task.id}", name]  # a graph that keeps its state is in the node's namespace
+        places: list[Any] = [(ns, task.path), *((f"{ns}|{each}" if ns else each, None) for each in inside)]
+        return any((place, content) in self.view.said for place in places)
+
+    def _metadata(self, task: Task, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        own_ns = f"{task.node.name}:{task.id}"
+        ns = f"{self.view.checkpoint_ns}|{own_ns}" if self.view.checkpoint_ns else own_ns
+        mine = metadata_of(task)
+        given = isolate(own(dict(metadata)))
+        tags = [*mine.get("tags", ()), *given.get("tags", ())]
+        return {
+            "langgraph_step": task.step,
+            "langgraph_node": task.node.name,
+            "langgraph_triggers": task.triggers,
+            "langgraph_path": task.path,
+            "langgraph_checkpoint_ns": ns,
+            "checkpoint_ns": ns,
+            "thread_id": self.view.thread_id,
+            **mine,
+            **given,
+            **({"tags": tags} if tags else {}),
+        }

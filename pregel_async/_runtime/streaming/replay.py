@@ -1,0 +1,249 @@
+"""Coming back to a run: what was missed, and then what is shown live.
+
+1. The run goes on in this process and event loop: its reader joins it. What is stored comes first, then what the run
+   holds, then what it shows.
+2. It goes on elsewhere: what it stores is followed as it is stored, until its thread is given up.
+3. It goes on nowhere. If it came to rest (it is done, it asks, it failed) that was told among its events. If not, it
+   was cut off: it is resumed, and the superstep that was cut off starts anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import aclosing
+from typing import Protocol
+
+import anyio
+import msgspec
+from msgspec.structs import replace
+
+from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.codec import Codec
+from checkpoint_savers.entries import read_record
+from checkpoint_savers.errors import ThreadBusyError
+from checkpoint_savers.records import CheckpointId, EventRow
+
+from ..._core.superstep import plan
+from ...errors import RecordedFailureError
+from ...types import RunStatus
+from ..persistence.namespace_writer import Thread
+from .buffer import CAPACITY, Pipe
+from .modes import MODES
+from .modes.mode import Coerce
+from .parts import END, ERROR, RESTARTED, Cursor, Part
+from .stored_events import StoredRun, restarted
+from .subscription import Feed, Live
+
+POLL = 0.25
+"""Seconds between two looks at what a run elsewhere has stored."""
+
+
+class Resume(Protocol):
+    """Goes on with a thread, if there is something to go on with."""
+
+    def __call__(self, feed: Feed, begun: Callable[[Thread], Awaitable[bool]]) -> Awaitable[object]: ...
+
+
+async def rejoin(
+    sink: Pipe,
+    feed: Feed,
+    after: Cursor,
+    saver: BaseCheckpointSaver,
+    thread_id: str,
+    codec: Codec,
+    live: Live,
+    resume: Resume,
+    *,
+    coerce: Callable[[Part], Coerce | None],
+    waits: bool,
+) -> None:
+    """Show a reader all that comes after a place.
+
+    Args:
+        feed: of the reader's call; it goes to `sink`.
+        coerce: what makes the schema's own object of a part that was stored.
+        waits: for a run that goes on elsewhere, following it; else raise `ThreadBusyError`.
+    """
+    back = _Return(sink, feed, after, saver, thread_id, codec, coerce)
+    while True:
+        running = live.find(thread_id)
+        if running is not None and running.keeper is not None:
+            if await back.follow(running):
+                feed.status = running.status
+                return
+            continue  # it was refused: its failure is its caller's affair
+        await back.catch_up()
+        await back.see_answers()
+        if back.at_rest:
+            break
+        try:
+            await resume(feed, back.restart)
+        except ThreadBusyError as error:
+            if error.lost or not waits:
+                raise
+        else:
+            if not back.at_rest:
+                return
+            break  # it came to rest just before its thread was ours
+        await anyio.sleep(POLL)
+    sink.begin()  # it had begun, though perhaps nothing is shown but why it has failed
+    feed.status = back.ended
+    if back.failure is not None:
+        feed.failed = True  # it was told when it happened
+        raise RecordedFailureError(**back.failure)
+
+
+class _Return(msgspec.Struct):
+    """A reader on the way back.
+
+    Attributes:
+        at: the place that it has got to.
+        cut_off: the checkpoint on which the reader was shown something that is void now; None for none.
+        ended: how the run has ended, if that was the last event; None else.
+        failure: what the run has failed with.
+        recalled: the last of the place's attempt that was shown again.
+    """
+
+    sink: Pipe
+    feed: Feed
+    at: Cursor
+    saver: BaseCheckpointSaver
+    thread_id: str
+    codec: Codec
+    coerce: Callable[[Part], Coerce | None]
+    cut_off: str | None = None
+    ended: RunStatus | None = None
+    failure: dict[str, str] | None = None
+    recalled: tuple[str, int, int] = ("", 0, 0)
+
+    def __post_init__(self) -> None:
+        self.recalled = self.at.checkpoint_id, 0, 0  # what is shown again begins with that superstep
+
+    async def catch_up(self, running: Feed | None = None, *, over: bool = False) -> None:
+        """Show what is stored, and what a run of this process holds.
+
+        Args:
+            over: no run is under way.
+        """
+        held, live, upto = ([], set[tuple[str, int]](), None) if running is None else unstored(running)
+        at = self.at
+        if await self._was_ahead(live):
+            self.at = Cursor(at.since or "", at.epoch, 0, at.seq)
+        while True:
+            run = StoredRun(self.saver, self.thread_id, self.at, self.codec, held=held, live=live, upto=upto, over=over)
+            await run.look()
+            if not run.is_lost:
+                break
+            self.at = replace(self.at, position=0)
+        if self.at is not at:
+            self.ended = self.failure = None
+            await self._show_next(restarted(self.at, run.step))
+        elif run.has_void:
+            self.cut_off = self.at.checkpoint_id
+        async with aclosing(run.parts(again=self.sink.recalls)) as parts:
+            async for part in parts:
+                await self.show(part)
+
+    async def _was_ahead(self, live: Collection[tuple[str, int]]) -> bool:
+        """Return True if the checkpoint of the place was never stored."""
+        at = self.at
+        if at.since in (None, at.checkpoint_id) or at.attempt in live:
+            return False
+        return await self.saver.read(self.thread_id, "", CheckpointId(at.checkpoint_id)) is None
+
+    async def show(self, part: Part) -> None:
+        """Show a part, unless it was shown. Its number is this reader's own: it goes on from the place's."""
+        if part.cursor is not None:
+            again = part.cursor.place <= self.at.place
+            if again and (not self.sink.recalls or part.cursor.place <= self.recalled):
+                return
+            self.recalled = part.cursor.place
+            if again:
+                if part.mode in (*self.feed.modes, ERROR) and self._shows(part):
+                    await self._put(part)  # after a failure no sum goes on
+                return
+            self.at = part.cursor
+        if part.mode == END:
+            self.ended = part.data["status"]
+            if self.ended == "failed":
+                self.failure = {"type": part.data["error"], "message": part.data["message"]}
+            return
+        self.ended = self.failure = None
+        if part.mode == RESTARTED:
+            cut_off, self.cut_off = self.cut_off, None
+            if cut_off != self.at.checkpoint_id:
+                return  # the reader was not there
+        if part.mode == ERROR:
+            self.feed.failed = True
+        if not self._shows(part):
+            return
+        await self._show_next(part)
+
+    async def _show_next(self, part: Part) -> None:
+        part.seq = self.feed.number = self.feed.number + 1
+        part.cursor = self.feed.last = replace(self.at, seq=part.seq)
+        await self._put(part)
+
+    def _shows(self, part: Part) -> bool:
+        return (part.mode in self.feed.modes or part.mode not in MODES) and (self.feed.subgraphs or not part.ns)
+
+    async def _put(self, part: Part) -> None:
+        if part.uncoerced:
+            part.coerce = self.coerce(part)
+        while self.sink.blocks(part.mode):
+            await self.sink.room()
+        self.sink.add(part)
+
+    async def follow(self, running: Feed) -> bool:
+        """Join a run of this process, and show what it shows until it ends. Whether it has begun at all."""
+        beside = Pipe(CAPACITY)
+        beside.begun = running.begun
+        running.sinks.append(beside)
+        try:
+            while not beside.shows:
+                await beside.filled(or_begun=True)
+            if running.keeper is None or not (beside.begun or beside.tells):
+                return False
+            self.sink.introduce(running.run_id, self.at)
+            self.sink.begin()
+            await self.catch_up(running)
+            async for part in beside:
+                await self.show(part)
+        finally:
+            running.leave(beside)
+            beside.leave()
+        return True
+
+    async def see_answers(self) -> None:
+        """A run that asked has been answered since, and whoever answered was cut off: it is to be gone on with."""
+        if self.ended == "interrupted":
+            chain = await self.saver.read(self.thread_id)
+            entries = [] if chain is None else [read_record(record, self.thread_id) for record in chain.records]
+            if not any(key not in entry.answers for entry in entries for key, _ in entry.interrupts or ()):
+                self.ended = None
+
+    async def restart(self, thread: Thread) -> bool:
+        """The thread is ours: show what was stored meanwhile. Whether there is something to go on with."""
+        await self.catch_up(over=True)
+        await self.see_answers()
+        board = thread.board
+        if self.at_rest or board is None or not plan(thread.program, board, ("", "")) or thread.questions():
+            return False
+        self.feed.committed = board.step
+        self.feed.last = self.at
+        self.feed.shows_restart = self.cut_off == thread.tip
+        return True
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the run has ended, and is not to be gone on with."""
+        return self.ended not in (None, "drained", "cancelled")
+
+
+def unstored(running: Feed) -> tuple[list[EventRow], set[tuple[str, int]], tuple[str, int, int]]:
+    """The rows of events that only this process has, the attempts that they are of, and the place up to which they were
+    shown."""
+    keeper = running.keeper
+    assert keeper is not None
+    last = replace(keeper.place, position=0) if running.last is None else running.last
+    return keeper.unstored(), keeper.attempts(), last.place

@@ -1,0 +1,279 @@
+"""Reading back the events that were kept with a thread's transactions, as far as they are final.
+
+The events of an attempt (a checkpoint and an epoch) are final once the row of a closed superstep follows, or once the
+unit of work that they belong to is recorded. A cursor names one position of an attempt. So a reader gets the events
+behind a gap, which other units may still fill, only when the attempt is over; what is missing then is void.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
+from contextlib import aclosing
+from heapq import heappop, heappush
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from checkpoint_savers.abc import PAGE, BaseCheckpointSaver
+from checkpoint_savers.codec import Codec
+from checkpoint_savers.records import CheckpointId, EventRow
+
+from ...errors import InvalidCursorError
+from .event_recorder import MOVED
+from .event_rows import CLOSED, GRAPH, StoredEvent, read_row, shown_part
+from .parts import END, RESTARTED, Cursor, Part, Unit
+
+Attempt: TypeAlias = tuple[str, int]
+"""A checkpoint, and the epoch of the run that went on from there."""
+
+Place: TypeAlias = tuple[str, int, int]
+"""A checkpoint, an epoch and a position."""
+
+
+class _Known(msgspec.Struct):
+    """What the rows of an attempt say of it.
+
+    Attributes:
+        whole: all its events are final.
+        over: it adds nothing any more.
+        closes: ids of units that rows close.
+    """
+
+    whole: bool = False
+    over: bool = False
+    closes: set[str] = msgspec.field(default_factory=set[str])
+
+
+class _Found(NamedTuple):
+    """A stored event.
+
+    Attributes:
+        certain: it is final by itself: its row was stored by the transaction that recorded its unit.
+    """
+
+    place: Place
+    certain: bool
+    unit: Unit | None
+    event: StoredEvent
+
+    @property
+    def attempt(self) -> Attempt:
+        return self.place[:2]
+
+
+class StoredRun:
+    """The events of a thread after a place, of the branch that the thread is on.
+
+    Args:
+        after: the place.
+        held: rows that are not stored, of a run of this process.
+        live: the attempts of that run: what is stored of them counts.
+        upto: the place of the last event that it has shown; None reads all events.
+        over: no run is under way: what is not final by now never will be.
+
+    Attributes:
+        has_void: readers of the place were shown events of its attempt that are void.
+        step: the superstep that the place is in.
+        is_lost: what is void cannot be named. The superstep was closed by a run that kept no events, or the attempt ran
+            ahead of what was stored (`durability="exit"`).
+    """
+
+    def __init__(
+        self,
+        saver: BaseCheckpointSaver,
+        thread_id: str,
+        after: Cursor,
+        codec: Codec,
+        *,
+        held: Sequence[EventRow] = (),
+        live: Collection[Attempt] = (),
+        upto: Place | None = None,
+        over: bool = False,
+    ) -> None:
+        self.has_void = False
+        self.is_lost = False
+        self.step = 0
+        self._saver = saver
+        self._thread_id = thread_id
+        self._after = after
+        self._codec = codec
+        self._held = held
+        self._live = frozenset(live)
+        self._upto = upto
+        self._over = over
+        self._known: dict[Attempt, _Known] = {}
+        self._path: dict[str, int] = {}
+        self._forked: set[str] = set()
+
+    async def look(self) -> None:
+        """Find out what is final.
+
+        Raises:
+            InvalidCursorError: the place is not on the branch that the thread is on.
+            CorruptCheckpointError, StorageError
+        """
+        after = self._after
+        mine: Attempt = after.place[:2]
+        self._path, self._forked = await _path(self._saver, self._thread_id, after.checkpoint_id, self._live)
+        newest: dict[str, int] = {}
+        restarts = False
+        async with aclosing(self._rows()) as rows:
+            async for row in rows:
+                known = self._known.setdefault((row.checkpoint_id, row.epoch), _Known())
+                found = read_row(row, self._thread_id)
+                known.closes.update(found.closes)
+                known.over = known.over or any(event.mode == END for event in found.events)
+                # A superstep that was closed led elsewhere, where the way forks from the checkpoint under it.
+                if row.kind == "tail" and (row.checkpoint_id not in self._forked or known.over):
+                    known.whole = True
+                if row.checkpoint_id == mine[0] and row.epoch > mine[1]:
+                    restarts = restarts or any(event.mode == RESTARTED for event in found.events)
+                newest[row.checkpoint_id] = row.epoch
+        head = max(self._path.values())
+        for (checkpoint_id, epoch), known in self._known.items():
+            leads_on = self._path.get(checkpoint_id, head) < head
+            known.over = known.over or self._over or leads_on or epoch < newest[checkpoint_id]
+        self.step = self._path.get(mine[0], -1) + 1
+        mine_known = self._known.get(mine)
+        if mine in self._live or (mine_known is not None and mine_known.whole):
+            return
+        final = 0
+        async with aclosing(self._in_order()) as events:
+            async for each in events:
+                if each.place > after.place:
+                    break
+                final += each.attempt == mine and self._is_final(each)
+        self.has_void = final < after.position
+        runs_ahead = after.since == after.checkpoint_id and not final
+        self.is_lost = self.has_void and (runs_ahead or (self._path[mine[0]] < head and not restarts))
+
+    async def parts(self, *, again: bool = False) -> AsyncGenerator[Part, None]:
+        """The parts of the final events, after the place.
+
+        Args:
+            again: begin with the first event on the place's checkpoint.
+        """
+        mine, committed = self._after.place[:2], max(self._path.values())
+        expected: dict[Attempt, int] = {}
+        async with aclosing(self._in_order()) as events:
+            async for each in events:
+                at, position = each.attempt, each.place[2]
+                final, known = self._is_final(each), self._known.get(at, _Known())
+                if final and position == expected.get(at, 1):
+                    expected[at] = position + 1
+                elif not (known.over or known.whole or at in self._live):
+                    return  # a unit that runs may fill the gap
+                if not final or at[0] not in self._path or each.event.mode in (CLOSED, MOVED):
+                    continue
+                if at < mine and not (again and at[0] == mine[0]):
+                    continue
+                if self._upto is not None and each.place > self._upto:
+                    continue
+                if at == mine and position <= self._after.position and not again:
+                    continue
+                part = shown_part(each.event, each.unit, Cursor(*each.place), self._codec)
+                part.committed = committed
+                yield part
+
+    def _is_final(self, found: _Found) -> bool:
+        known = self._known.get(found.attempt)
+        if found.certain or found.attempt in self._live:
+            return True
+        if known is None or known.whole:
+            return known is not None  # else its rows were stored since the look
+        id = GRAPH if found.unit is None else found.unit.id
+        return id in known.closes and found.place[0] not in self._forked
+
+    async def _in_order(self) -> AsyncGenerator[_Found, None]:
+        """The stored events in the order of their places. Those of several rows may interleave."""
+        waiting: list[tuple[Place, int, _Found]] = []
+        last: Place = ("", -1, -1)
+        number = 0
+
+        def before(place: Place | None) -> Iterator[_Found]:
+            nonlocal last
+            while waiting and (place is None or waiting[0][0] < place):
+                found = heappop(waiting)[2]
+                if found.place != last:  # else it was held, and stored meanwhile
+                    last = found.place
+                    yield found
+
+        async with aclosing(self._rows()) as rows:
+            async for row in rows:
+                for found in before(row.key):
+                    yield found
+                stored = read_row(row, self._thread_id)
+                for event in stored.events:
+                    place = (row.checkpoint_id, row.epoch, row.position + event.offset)
+                    unit = stored.unit_of(event)
+                    certain = row.kind == "head" and (unit is None or row.checkpoint_id not in self._forked)
+                    heappush(waiting, (place, number, _Found(place, certain, unit, event)))
+                    number += 1
+        for found in before(None):
+            yield found
+
+    async def _rows(self) -> AsyncGenerator[EventRow, None]:
+        """The rows on the place's checkpoint and after it, in the order of their keys: stored ones, and held ones."""
+        held = [row for row in self._held if row.checkpoint_id >= self._after.checkpoint_id]
+        since = (CheckpointId(self._after.checkpoint_id), 0, 0)
+        while True:
+            page = await self._saver.events(self._thread_id, since=since, limit=PAGE)
+            for row in page:
+                while held and held[0].key <= row.key:
+                    yield held.pop(0)
+                yield row
+            if len(page) < PAGE:
+                break
+            last = page[-1]
+            since = (last.checkpoint_id, last.epoch, last.position + 1)
+        for row in held:
+            yield row
+
+
+def restarted(after: Cursor, step: int) -> Part:
+    """Return the part that says that all is void which was shown after a place."""
+    data = {"step": step, "checkpoint_id": after.checkpoint_id, "after": str(after), "tasks": None}
+    return Part(mode=RESTARTED, ns=(), data=data, step=step)
+
+
+async def _path(
+    saver: BaseCheckpointSaver, thread_id: str, since: str, live: Collection[Attempt]
+) -> tuple[dict[str, int], set[str]]:
+    """The checkpoints from one to the head, and the superstep that made each; and those that the way forks from.
+
+    Args:
+        live: the attempts of a run of this process: their checkpoints may not be stored yet.
+    """
+    chain = await saver.read(thread_id)
+    parents: dict[str, str | None] = {}
+    steps: dict[str, int] = {}
+    forks: set[str] = set()
+    before: CheckpointId | None = None
+    while chain is not None:
+        page = await saver.scan(thread_id, "", before=before, limit=PAGE)
+        for header in page:
+            parents[header.checkpoint_id] = header.parent_id
+            steps[header.checkpoint_id] = header.step
+            if header.metadata.get("source") == "fork":
+                forks.add(header.checkpoint_id)
+        if len(page) < PAGE or page[-1].checkpoint_id < since:
+            break
+        before = page[-1].checkpoint_id
+    path: dict[str, int] = {}
+    forked: set[str] = set()
+    at: str | None = None if chain is None else chain.head
+    while at is not None and at in parents and at >= since:
+        path[at] = steps[at]
+        parent = parents[at]
+        if at in forks and parent is not None:
+            forked.add(parent)
+        at = parent
+    if since == "":
+        path[""] = -2
+    path.update({checkpoint_id: -1 for checkpoint_id, _ in live if checkpoint_id not in path})
+    if since not in path:
+        raise InvalidCursorError(
+            f"thread {thread_id!r} is not on the branch of checkpoint {since!r} now: read it from its "
+            "state (aget_state), and follow a new run"
+        )
+    return path, forked

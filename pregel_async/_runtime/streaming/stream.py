@@ -1,0 +1,266 @@
+"""A stream: what a reader holds while a run goes on in a task of its own.
+
+The run is started here and nowhere else, and the stream owns it: it ends before `aclose()`, the end of `async with`, or
+the last `__anext__` returns. Reader and run share a buffer of bounded capacity (`buffer.py`). The stream itself is held by
+the reader alone, so that Python drops it with the reader's last reference; the run is cancelled then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+import anyio
+
+from ...types import RunStatus
+from ..platform.event_loops import Event, cancelled_error, loop, wait_out
+from .buffer import Pipe
+from .parts import Shape, labelled_dict
+from .subscription import Feed
+
+T = TypeVar("T")
+
+Work = Callable[[Pipe], Awaitable[Any]]
+"""A run, given where to put what it shows."""
+
+
+class GraphStream(Generic[T]):
+    """The chunks of one run: an async iterator, best used as an async context manager too.
+
+        async with graph.astream(input) as chunks:
+            async for chunk in chunks:
+                ...
+
+    The run starts with the first read, or on entering. When the run fails, its exception follows the last chunk. When
+    the stream is closed, or a read is cancelled, the run is cancelled, and has ended and cleaned up before control
+    returns. A stream that is only dropped is cancelled too, but ends a little later, and warns.
+
+    Attributes:
+        cursor: the place of the last chunk that was read, for `astream(after=...)`, or that the stream came back to;
+            None before the first, and where no events are kept (`keep_events=True`).
+        run_id: of the run; None before it has begun, and where it is not known: a run elsewhere that was come back to.
+    """
+
+    def __init__(self, work: Work, pipe: Pipe, shape: Shape, feed: Feed, cursor: str | None = None) -> None:
+        self._run = _RunTask(work, pipe)
+        self._feed = feed
+        self._pipe = pipe
+        self._shape = shape
+        self._reading = False
+        self.cursor = cursor
+
+    @property
+    def status(self) -> RunStatus | None:
+        """How the run has ended; None while it goes on, and where it was not run (a bad input, say)."""
+        if self._run.pipe.ended and self._feed.status is None and self._run.cancelled:
+            return "cancelled"
+        return self._feed.status
+
+    def __aiter__(self) -> GraphStream[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        run, pipe = self._run, self._pipe
+        if self._reading:
+            raise RuntimeError("this stream is being read by another task: give each reader a stream of its own")
+        self._reading = True
+        try:
+            while not pipe.parts:
+                if pipe.ended:
+                    pipe.raise_failure()
+                    raise StopAsyncIteration
+                if not run.started:
+                    run.start()
+                    continue  # an eager task may have ended in there
+                try:
+                    await pipe.filled()
+                except BaseException as error:
+                    await self.__aexit__(type(error), error, None)
+                    raise
+            part = pipe.take()
+            if part.cursor is not None and part.seq:  # else it was read before
+                self.cursor = str(part.cursor)
+            return self._shape(part)  # type: ignore[no-any-return]  # what the shape makes is what T says
+        finally:
+            self._reading = False
+
+    @property
+    def run_id(self) -> str | None:
+        return self._pipe.run_id
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether its chunks say of what type they are (`version="v2"`)."""
+        return self._shape is labelled_dict
+
+    def recall(self) -> None:
+        """Coming back (`after=`): show again, first, what was read of the superstep that the place is in; with `seq` 0.
+
+        For readers who add chunks up and have lost their sums. Call it before reading.
+        """
+        self._pipe.recalls = True
+
+    async def begin(self) -> None:
+        """Start the run, and wait until it has its thread and its input, or has failed before: then nothing was run.
+
+        From here on, `cursor` is the place before the first part.
+
+        Raises:
+            Exception: what the run has failed with.
+        """
+        if not self._run.started:
+            self._run.start()
+        pipe = self._pipe
+        try:
+            while not pipe.shows:
+                await pipe.filled(or_begun=True)
+        except BaseException as error:
+            await self.__aexit__(type(error), error, None)
+            raise
+        if pipe.ended and not pipe.begun and not pipe.tells:
+            pipe.raise_failure()
+        if self.cursor is None and pipe.start is not None:
+            self.cursor = str(pipe.start)
+
+    async def __aenter__(self) -> GraphStream[T]:
+        if not self._run.started:
+            self._run.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self.aclose()
+        except Exception as failure:
+            if error is None:
+                raise
+            with contextlib.suppress(Exception):  # an exception that refuses attributes
+                error.add_note(f"and the stream's run had failed: {type(failure).__name__}: {failure}")
+
+    async def aclose(self) -> None:
+        """Cancel the run if it still goes on, and wait until it has ended. Chunks left unread are dropped.
+
+        Raises:
+            Exception: the run's failure, if it failed and nobody has been told.
+        """
+        await self._run.close()
+
+    def dismiss(self) -> None:
+        """If the run is cancelled from here on, that is for good: its events say so, so that no service picks it up.
+
+        A reader who comes back goes on with it all the same. Does nothing where no events are kept.
+        """
+        self._feed.dismissed = True
+
+    async def finish(self) -> None:
+        """Read no more, and let the run go on to its end: nothing waits for this reader.
+
+        When cancelled, the run is cancelled, and has ended before control returns.
+
+        Raises:
+            Exception: the run's failure, if it failed and nobody has been told.
+        """
+        try:
+            await self._run.finish()
+        except BaseException as error:
+            await self.__aexit__(type(error), error, None)
+            raise
+
+    def __del__(self) -> None:
+        self.drop("Use 'async with graph.astream(...) as chunks', or call aclose().")
+
+    def drop(self, advice: str) -> None:
+        """Cancel the run without waiting for it, and warn, if it still goes on. For finalizers, on any thread."""
+        run = getattr(self, "_run", None)
+        if run is not None and run.started and not run.pipe.ended and not run.dropped:
+            run.cancel_soon()
+            warnings.warn(
+                f"a graph's stream was dropped before its end: its run is being cancelled. {advice}",
+                ResourceWarning,
+                stacklevel=3,
+                source=self,
+            )
+
+
+class _RunTask:
+    """The run's task, as the stream owns it. The task holds this, and not the stream."""
+
+    def __init__(self, work: Work, pipe: Pipe) -> None:
+        self.pipe = pipe
+        self.started = False
+        self.dropped = False
+        self.cancelled = False
+        self._work = work
+        self._over: Event | None = None
+        self._scope: anyio.CancelScope | None = None
+        self._call_soon: Callable[[Callable[[], object]], object] | None = None
+
+    def start(self) -> None:
+        """Start the run in a task of its own."""
+        self.started = True
+        here = self._loop = loop()
+        self._over = here.event()
+        self.pipe.event = here.event
+        self._scope = anyio.CancelScope()
+        self._call_soon = here.caller()
+        self._task = here.start(self._host, "pregel-async run", self._done)
+
+    async def _host(self) -> None:
+        assert self._scope is not None and self._over is not None
+        failure: BaseException | None = None
+        try:
+            with self._scope:
+                await self._work(self.pipe)
+        except BaseException as error:
+            # It goes to the reader, who raises it. A cancellation that came from outside the stream does so on asyncio;
+            # trio's must not cross tasks, and reaches the reader by its own.
+            if self._loop.is_asyncio or not isinstance(error, anyio.get_cancelled_exc_class()):
+                failure = error
+        finally:
+            self._over.set()
+            self.pipe.end(failure)
+
+    def _done(self, _: object) -> None:
+        if self._over is not None and not self._over.is_set():  # cancelled before it began
+            self._over.set()
+            self.pipe.end(cancelled_error())
+
+    async def close(self) -> None:
+        """Cancel the run and wait until it has ended, come what may."""
+        self.started = True
+        if self._scope is None or self._over is None:
+            self.pipe.end()  # it never began, and never will
+            return
+        if not self.pipe.ended:
+            self.cancelled = True
+            self._scope.cancel()
+        self.pipe.leave()  # a node may wait for the reader behind a shield
+        await wait_out(self._over)
+        self.pipe.raise_failure()
+
+    async def finish(self) -> None:
+        """Let the run go on to its end; what it shows is dropped."""
+        if not self.started:
+            self.start()
+        self.pipe.leave()
+        if self._over is not None:
+            await self._over.wait()
+        self.pipe.raise_failure()
+
+    def cancel_soon(self) -> None:
+        """Cancel the run from wherever Python drops the stream, a finaliser in another thread included."""
+        assert self._scope is not None and self._call_soon is not None
+        self.dropped = True
+        try:
+            self._call_soon(self._give_up)
+        except RuntimeError:
+            return  # the loop is closed, and its tasks with it
+
+    def _give_up(self) -> None:
+        assert self._scope is not None
+        self._scope.cancel()
+        self.pipe.leave()

@@ -1,0 +1,367 @@
+"""A feed: what one call asked to be shown of its run. It numbers the parts and hands them to whoever reads.
+
+Reader and run share a pipe, which may make the run wait. Others may join a feed later, with pipes of their own (see
+`replay`), and the first may leave it. Whatever happens, all of them get the parts in one order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from threading import get_ident
+from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from checkpoint_savers.records import EventKey, EventRow
+
+from ..._core.isolation import isolate, own
+from ...errors import RunCancelledError, StreamFullError
+from ...types import RunStatus
+from ..observing.error_text import described
+from ..observing.observed import Observed
+from .buffer import BURST
+from .event_recorder import Keeper
+from .parts import END, ERROR, Cursor, Part, weight
+
+
+class Sink(Protocol):
+    """Where parts go."""
+
+    def blocks(self, mode: str) -> bool:
+        """Whether whoever brings a part of this mode has to wait now."""
+        ...
+
+    def is_overfull(self, mode: str) -> bool:
+        """Return True if parts were added in spite of `blocks`, and are not read yet."""
+        ...
+
+    async def room(self) -> None:
+        """Wait for a sign that there is room; look again then. Each is given to one who waits: who then adds nothing
+        passes it on."""
+        ...
+
+    def pass_on(self) -> None:
+        """Give the sign to the next who waits, if there is room."""
+        ...
+
+    def charge(self, mode: str, size: int) -> None:
+        """Let code that does not wait add a part all the same. Raises `StreamFullError` when that goes too far."""
+        ...
+
+    def refund(self, size: int) -> None:
+        """The code waits after all."""
+        ...
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the reader has been waiting for the one part that is there."""
+        ...
+
+    @property
+    def depth(self) -> int:
+        """How many parts wait to be read."""
+        ...
+
+    def add(self, part: Part) -> None:
+        """Take a part at once."""
+        ...
+
+    def end(self, failure: BaseException | None = None) -> None:
+        """Nothing comes any more."""
+        ...
+
+    def introduce(self, run_id: str, start: Cursor | None) -> None:
+        """This is the run that is shown, and where its events begin."""
+        ...
+
+    def begin(self) -> None:
+        """The run has its thread and its input."""
+        ...
+
+
+class Staged(msgspec.Struct):
+    """Parts that are shown when their row is stored."""
+
+    parts: Sequence[Part]
+    stored: bool = False
+
+
+class Feed:
+    """What one call asked to be shown.
+
+    Attributes:
+        modes: their names.
+        channels: the channels to show of the graph that was called; None for those that it shows by itself.
+        subgraphs: the graphs inside are shown too.
+        tells: readers are told how the run fails, and what is void, in parts of their own.
+        keeps: the events are to be kept with the run's commits.
+        sinks: who reads.
+        keeper: keeps the events; None when they are not kept, or the run has not begun.
+        last: the place of the last event that was shown.
+        committed: the superstep of the called graph that is stored; None when there is none.
+        fresh: the run is in a task of its own.
+        returns: its reader has been here before, and knows the state that the run goes on from.
+        number: of the last part.
+        depth: how many graphs are around the one that was called.
+        failed: readers have been told that the run fails.
+        status: how the run has ended; None before that.
+        dismissed: if the run is cancelled, that is for good: it is not to be picked up.
+        run_id: of the run; "" before it has its thread.
+        begun: it has its input too.
+        said: the ids of the messages that were shown.
+        observed: the run, as it is observed; None when nobody does.
+        resumes: an earlier attempt at the open superstep was cut off.
+        shows_restart: its reader has seen something of the open superstep that runs again.
+    """
+
+    def __init__(
+        self,
+        modes: Collection[str],
+        sink: Sink,
+        *,
+        channels: str | tuple[str, ...] | None = None,
+        subgraphs: bool = False,
+        tells: bool = False,
+        keeps: bool = False,
+        fresh: bool = False,
+        returns: bool = False,
+        number: int = 0,
+    ) -> None:
+        self.modes = modes
+        self._written = tuple([mode for mode in ("custom", "messages") if mode in modes])  # by code that may not wait
+        self.channels = channels
+        self.subgraphs = subgraphs
+        self.tells = tells
+        self.keeps = keeps
+        self.fresh = fresh
+        self.returns = returns
+        self.sinks: list[Sink] = [sink]
+        self.keeper: Keeper | None = None
+        self.last: Cursor | None = None
+        self.committed: int | None = None
+        self.number = number
+        self.depth = 0
+        self.failed = False
+        self.status: RunStatus | None = None
+        self.dismissed = False
+        self.run_id = ""
+        self.begun = False
+        self.said: set[object] = set()
+        self.observed: Observed | None = None
+        self.resumes = False
+        self.shows_restart = False
+        self._waiting: deque[Part | Staged] | None = None  # behind events that are shown when they are stored
+        self._staged: dict[EventKey, Staged] | None = None
+
+    def introduce(self, run_id: str) -> None:
+        """Tell readers which run this is."""
+        self.run_id = run_id
+        place = None if self.keeper is None else replace(self.keeper.place, seq=self.number)
+        for sink in self.sinks:
+            sink.introduce(run_id, place)
+
+    def begin(self) -> None:
+        """Tell readers that the run has begun."""
+        if not self.begun:
+            self.begun = True
+            for sink in self.sinks:
+                sink.begin()
+
+    async def put(self, part: Part) -> None:
+        """Show a part, once everybody who is to be waited for has room for it."""
+        if part.again and self.returns:
+            return  # it was kept: the reader has it, or gets it from storage
+        modes = () if part.mode == ERROR else (part.mode,)  # there is room for the one that is the last
+        while (sink := self._full(modes)) is not None:
+            try:
+                await sink.room()
+            except BaseException:
+                self._pass_on()
+                raise
+        self._show(part)
+        if self.keeper is not None and self.keeper.is_heavy:
+            await self.keeper.spill()
+
+    def burst(self, part: Part, *, owes: bool) -> int:
+        """Show a part at once: its writer may not wait.
+
+        Args:
+            owes: the writer has not waited since it last should have.
+
+        Returns:
+            What it is charged with until it waits.
+
+        Raises:
+            StreamFullError: a reader is so far behind that this would never end.
+        """
+        if self.keeper is not None and self.keeper.is_overfull:
+            raise StreamFullError(part.mode, self.number)
+        size = 0
+        if owes and any(sink.blocks(part.mode) for sink in self.sinks):
+            size = weight(part.data, BURST)
+            for sink in self.sinks:
+                sink.charge(part.mode, size)
+        self._show(part)
+        return size
+
+    def show(self, part: Part) -> None:
+        """Show a part at once, however far readers are behind."""
+        self._show(part)
+
+    def refund(self, size: int) -> None:
+        """A writer waits after all."""
+        for sink in self.sinks:
+            sink.refund(size)
+
+    async def settle(self) -> None:
+        """Wait until nobody lags behind what was shown at once."""
+        try:
+            while self.lags:
+                sink = self._full(self._written)
+                if sink is not None:
+                    await sink.room()
+                if self.keeper is not None and self.keeper.is_heavy:
+                    await self.keeper.spill()
+        finally:
+            self._pass_on()
+
+    async def catch_up(self) -> None:
+        """Wait until no reader is behind with what was shown as soon as it was stored."""
+        try:
+            while (sink := self._overfull()) is not None:
+                await sink.room()
+        finally:
+            self._pass_on()
+
+    def _overfull(self) -> Sink | None:
+        for sink in self.sinks:
+            for mode in self.modes:
+                if sink.is_overfull(mode):
+                    return sink
+        return None
+
+    @property
+    def lags(self) -> bool:
+        """Whether whoever has shown something at once has to wait before it goes on."""
+        if self.keeper is not None and self.keeper.is_heavy:
+            return True
+        return self._full(self._written) is not None
+
+    def _full(self, modes: Iterable[str]) -> Sink | None:
+        """A reader for whom whoever brings a part of these modes has to wait."""
+        for sink in self.sinks:
+            for mode in modes:
+                if sink.blocks(mode):
+                    return sink
+        return None
+
+    def _pass_on(self) -> None:
+        for sink in self.sinks:
+            sink.pass_on()
+
+    def tell(self, mode: str, data: object, step: int) -> Part:
+        """A part that is no view of an event of the graph's, but about the stream itself."""
+        return Part(mode=mode, ns=(), data=data, step=step)
+
+    def _show(self, part: Part) -> None:
+        if self.keeper is not None and part.cursor is None and not part.again:
+            self.label(part)
+        if self._waiting:
+            self._waiting.append(part)
+        else:
+            self._emit(part)
+
+    def _emit(self, part: Part) -> None:
+        if part.mode == END:
+            return
+        self.number += 1
+        part.seq = self.number
+        part.committed = self.committed
+        if part.cursor is not None:
+            self.last = part.cursor = replace(part.cursor, seq=part.seq)
+        elif self.last is not None:
+            part.cursor = replace(self.last, seq=part.seq)  # it is no event: who comes back goes on after the last
+        for sink in self.sinks[:1] if part.again else self.sinks:
+            # Each reader has its own: it may change what it gets in place.
+            sink.add(part if sink is self.sinks[0] else replace(part, data=isolate(own(part.data))))
+        if self.observed is not None:
+            self.observed.filled(part.mode, max([sink.depth for sink in self.sinks], default=0))
+
+    def label(self, part: Part) -> None:
+        """Give a part its place among the events that are kept."""
+        if self.keeper is not None and part.cursor is None:
+            self.keeper.keep(part)
+
+    # ---- events that are stored before they are shown ----------------------------------------------------------------
+
+    def stage(self, row: EventRow, parts: Sequence[Part]) -> None:
+        """Show these parts, which have their places, when their row is stored. What comes later waits behind them: the
+        order of places is the order in which readers see them."""
+        if not parts:
+            return
+        if self._waiting is None or self._staged is None:
+            self._waiting, self._staged = deque(), {}
+        staged = self._staged[row.key] = Staged(parts)
+        self._waiting.append(staged)
+
+    def stored(self, keys: Iterable[EventKey]) -> None:
+        """Show what waits for these rows."""
+        if self._staged:
+            for key in keys:
+                staged = self._staged.pop(key, None)
+                if staged is not None:
+                    staged.stored = True
+            self._drain()
+
+    def abandon(self) -> None:
+        """Storage has failed: what waits for it is never shown; what waits behind that is."""
+        if self._staged:
+            for staged in self._staged.values():
+                staged.parts, staged.stored = (), True
+            self._staged = {}
+            self._drain()
+
+    def _drain(self) -> None:
+        waiting = self._waiting
+        while waiting:
+            first = waiting[0]
+            if isinstance(first, Staged) and not first.stored:
+                return
+            waiting.popleft()
+            for part in first.parts if isinstance(first, Staged) else (first,):
+                self._emit(part)
+
+    def leave(self, sink: Sink) -> None:
+        """Somebody reads no more."""
+        if sink in self.sinks:
+            self.sinks.remove(sink)
+
+    def fail(self, error: BaseException, step: int) -> Part:
+        """The part that tells why the run fails."""
+        kind, message = described(error)
+        return self.tell(ERROR, {"error": kind, "message": message}, step)
+
+
+class Live:
+    """The runs of this process that can be joined, by thread."""
+
+    def __init__(self) -> None:
+        self._feeds: dict[tuple[int, str], Feed] = {}
+
+    def add(self, thread_id: str, feed: Feed) -> None:
+        self._feeds[get_ident(), thread_id] = feed
+
+    def remove(self, thread_id: str, feed: Feed, failure: BaseException | None) -> None:
+        """End a run's feed, and the streams of the readers that have joined it."""
+        key = (get_ident(), thread_id)
+        if self._feeds.get(key) is feed:
+            del self._feeds[key]  # else the last commit released the thread, and another run has it by now
+        for sink in feed.sinks[1:]:
+            told = failure if failure is None or isinstance(failure, Exception) else RunCancelledError(thread_id)
+            sink.end(told)
+
+    def find(self, thread_id: str) -> Feed | None:
+        """The feed of a run on this event loop."""
+        return self._feeds.get((get_ident(), thread_id))

@@ -1,0 +1,1 @@
+"""Run graphs from code without an event loop, and from code that blocks one."""

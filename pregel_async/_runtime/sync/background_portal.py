@@ -1,0 +1,490 @@
+"""Where a coroutine runs that plain code waits for: on the process's one background loop, or on its worker's own.
+
+A plain thread has no loop. Its coroutines run on an asyncio loop in a thread of its own, which is started by the first
+call that needs it and stopped when the interpreter ends. A worker thread of anyio's or trio's has one: the loop that
+waits for it. A coroutine runs there, so that it ends with the task that the thread works for.
+
+A thread that runs a loop itself waits for the background loop too, and blocks its own meanwhile (`blocked_loop.py`). Two
+threads may not, and are refused before anything runs:
+
+- That of the background loop. It would wait for itself. A second background loop for it was considered: it would let
+  such a call work, and stop the runs of all other threads, with the leases and timeouts of those runs.
+- That of the loop which a node's run is on, for that node's code. The graph that it calls is a part of the run: it
+  commits to the run's thread, shows its chunks to the run's readers and waits for them, and may have to wait for a
+  commit that the run has begun. All of that belongs to the loop which would be blocked.
+
+Each call waits for its coroutine, whatever happens: Ctrl-C cancels the coroutine, and is raised when it has ended. So
+each task that is started here has an owner that outlives it: the thread that waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import contextlib
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context, copy_context
+from typing import Any, Generic, TypeVar, cast
+
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+
+from checkpoint_savers.bridge import running_library
+
+from ...errors import SyncCallError
+from ..platform.event_loops import on_asyncio
+from ..tasks.context import CURRENT
+from .blocked_loop import BlockedLoop, warn
+
+T = TypeVar("T")
+
+Work = Callable[[], Awaitable[T]]
+"""Called on the loop, and awaited there."""
+
+_NOTHING = contextlib.nullcontext()
+
+GRACE = 5.0
+"""Seconds that the end of the interpreter waits for runs of daemon threads, once they are cancelled."""
+
+
+def here(called: str, instead: str) -> Portal | WorkerLoop:
+    """Return where coroutines run for the calling thread.
+
+    Args:
+        called: what the user called, for the message.
+        instead: what to write in async code.
+
+    Raises:
+        SyncCallError: the thread runs the background loop, or the loop of the run whose node has called.
+    """
+    check_thread(called, instead)
+    running = CURRENT.get()
+    if running is not None and running.fence is not None:
+        running.fence.check(called)
+    if _process.orphan == threading.get_ident():
+        return _current()  # the loop that this thread may have worked for is in another process
+    if "trio" in sys.modules:
+        import trio
+
+        with contextlib.suppress(RuntimeError):  # no worker thread of trio's
+            trio.from_thread.run_sync(_nothing)  # trio's own check would use up a Ctrl-C
+            return WorkerLoop(trio.from_thread.run)
+    try:
+        anyio.from_thread.check_cancelled()
+    except RuntimeError:  # no worker thread of anyio's
+        return _current()
+    except asyncio.CancelledError:
+        pass  # the call itself will be told
+    return WorkerLoop(anyio.from_thread.run)
+
+
+def _nothing() -> None:
+    return None
+
+
+def check_thread(called: str, instead: str) -> None:
+    """Raise `SyncCallError` in a thread that must not wait for a coroutine."""
+    library = running_library()
+    if library is None:
+        return
+    running = CURRENT.get()
+    if running is not None and running.loop_thread == threading.get_ident():
+        task = running.task
+        raise SyncCallError(
+            called,
+            instead,
+            library,
+            node=task.node.name,
+            reason=f"by node {task.node.name!r} (superstep {task.step}, task {task.id}) on the event loop ({library}) "
+            "that its run is on, and would stop that run",
+        )
+    portal = _process.portal
+    if portal is not None and portal.is_mine:
+        raise SyncCallError(
+            called, instead, library, reason="on the background loop that it would run on, and would wait for itself"
+        )
+
+
+# ---- the background loop ---------------------------------------------------------------------------------------------
+
+
+class Portal:
+    """An asyncio loop in a daemon thread, which runs coroutines for any number of other threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # between asking whether it is open, and giving it a job
+        self._open = True
+        self._silent = False
+        self._jobs: set[_Job[Any]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._stopping = asyncio.Event()
+        # A daemon: else the interpreter would wait for it before it calls `atexit`. anyio's workers inherit that.
+        self._thread = threading.Thread(target=self._run, name="pregel-async loop", daemon=True)
+
+    def start(self) -> None:
+        try:
+            self._thread.start()
+        except BaseException:
+            self._loop.close()
+            raise
+
+    @property
+    def is_open(self) -> bool:
+        return self._open
+
+    @property
+    def is_mine(self) -> bool:
+        """True in the thread that runs this loop."""
+        return self._thread.ident == threading.get_ident()
+
+    def call(self, work: Work[T], *, closes: bool = False, blocked: BlockedLoop | None = None) -> T:
+        """Run it with a copy of the caller's context, wait, and give back its result or raise what it raised.
+
+        Args:
+            blocked: the loop that runs in the calling thread, which stands still while it waits here.
+        """
+        job = _Job(work, self._over, blocked)
+        with _NOTHING if blocked is None else blocked.interruptible():
+            try:
+                self._submit(job)
+                job.wait()
+            except BaseException as error:  # Ctrl-C, what another signal's handler raised, or a warning made an error
+                self._wait_out(job, blocked)
+                job.annotate(error)
+                raise
+        return job.result()
+
+    def _submit(self, job: _Job[Any]) -> None:
+        with self._lock:
+            if not self._open:
+                raise RuntimeError("the background loop was stopped: the interpreter is ending")
+            self._jobs.add(job)
+            self._loop.call_soon_threadsafe(job.start)
+
+    def _wait_out(self, job: _Job[Any], blocked: BlockedLoop | None) -> None:
+        """Cancel a job, and wait until it has ended, however often Ctrl-C is pressed; where a loop is blocked, once.
+
+        The exception may have come at any moment of `_submit`. If the job's start was posted at all, that was before
+        this cancellation is; so it has started by then, or never will.
+        """
+        while not job.done:
+            try:
+                self._loop.call_soon_threadsafe(job.cancel)
+                job.wait()
+            except RuntimeError:
+                if self._loop.is_closed():
+                    return
+            except Warning:
+                continue
+            except BaseException:
+                if blocked is None:
+                    continue
+                # A plain function cannot be cancelled. If it waits for the blocked loop, this wait is the deadlock.
+                blocked.warn_of_leaving()
+                return
+
+    def _over(self, job: _Job[Any]) -> None:
+        with self._lock:
+            self._jobs.discard(job)
+            if not self._silent:
+                job.release()
+
+    # ---- the end -----------------------------------------------------------------------------------------------------
+
+    def stop(self, grace: float) -> bool:
+        """Cancel all that runs, and wait until the thread has ended, but no longer than `grace` seconds.
+
+        To be called when the interpreter ends. Only daemon threads can be waiting for a run then. They are not told
+        that it has ended: Python ends them in silence, and what they would say about it would come as noise.
+
+        Returns:
+            Whether the thread has ended.
+        """
+        self._silent = True
+        with contextlib.suppress(RuntimeError):  # it is closed
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(grace)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        # From Python 3.12 on, closing an executor fails at this time: it would take a new thread.
+        with contextlib.suppress(RuntimeError):
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # ends tasks and generators that are left
+                main = runner.get_loop().create_task(self._main(), name="pregel-async loop")
+                while not main.done():
+                    # What somebody's task raised has reached whoever awaits that task. The loop has others to serve.
+                    with contextlib.suppress(KeyboardInterrupt, SystemExit):
+                        self._loop.run_until_complete(main)
+
+    async def _main(self) -> None:
+        await self._stopping.wait()
+        with self._lock:
+            self._open = False
+            jobs = list(self._jobs)
+        tasks = [task for job in jobs if (task := job.cancel()) is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+class _Job(Generic[T]):
+    """A coroutine on the loop, and the thread that waits for it."""
+
+    def __init__(self, work: Work[T], over: Callable[[_Job[Any]], None], blocked: BlockedLoop | None = None) -> None:
+        self.done = False
+        self._work = work
+        self._blocked = blocked
+        self._over = over
+        self._context = _context_for_asyncio()
+        # Not an `Event`, which is not made for exceptions that come in the middle of it, as Ctrl-C does.
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self._warning: str | None = None
+        self._cancelled = False
+        self._ended = False
+        self._task: asyncio.Task[None] | None = None
+        self._scope: anyio.CancelScope | None = None
+        self._value: T | None = None
+        self._error: BaseException | None = None
+
+    # ---- the waiting thread ------------------------------------------------------------------------------------------
+
+    def wait(self) -> None:
+        while not self.done:
+            self._gate.acquire()
+            message, self._warning = self._warning, None
+            if message is not None:
+                warn(message)
+
+    def result(self) -> T:
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self._error = None  # else its traceback holds this frame, and that the error
+        return cast("T", self._value)
+
+    def annotate(self, error: BaseException) -> None:
+        """Tell what nobody would hear of: the run failed, and the thread raises something else."""
+        failure, self._error = self._error, None
+        if isinstance(failure, Exception):
+            error.add_note(f"and the call that was waited for had failed: {type(failure).__name__}: {failure}")
+
+    # ---- on the loop -------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        if not self._ended:
+            loop = asyncio.get_running_loop()
+            self._task = loop.create_task(self._host(), name="pregel-async call", context=self._context)
+
+    def cancel(self) -> asyncio.Task[None] | None:
+        """Cancel it. Returns the task that has to end yet."""
+        self._cancelled = True
+        if self._scope is not None:
+            self._scope.cancel()
+        elif self._task is None and not self._ended:
+            self._end()
+        return self._task
+
+    async def _host(self) -> None:
+        try:
+            if not self._cancelled:
+                with anyio.CancelScope() as self._scope:
+                    blocked = self._blocked
+                    self._value = await (self._work() if blocked is None else blocked.watch(self._work, self.notify))
+        except BaseException as error:
+            self._error = error  # whatever it is: to the loop, Ctrl-C or a SystemExit would be its own end
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._over(self)
+
+    def release(self) -> None:
+        """Let the waiting thread go on."""
+        self.done = True
+        self._open_gate()
+
+    def notify(self, message: str) -> None:
+        """Have the waiting thread issue a warning: at the user's line, and where it can be made an error."""
+        self._warning = message
+        self._open_gate()
+
+    def _open_gate(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it is open: the thread has not looked yet, and will see both
+            self._gate.release()
+
+
+def _context_for_asyncio() -> Context:
+    """A copy of the context, which may be one that was copied in a trio task and says so."""
+    context = copy_context()
+    sniffio = sys.modules.get("sniffio")
+    if sniffio is not None:
+        context.run(sniffio.current_async_library_cvar.set, "asyncio")
+    return context
+
+
+# ---- the loop of a worker thread -------------------------------------------------------------------------------------
+
+
+class WorkerLoop:
+    """The loop that waits for the calling thread, which works for one of its tasks.
+
+    What runs there sees the thread's context variables, is cancelled with the task, and has ended when the thread goes
+    on: so it has ended before the task does.
+    """
+
+    def __init__(self, run: Callable[[Callable[[], Coroutine[Any, Any, None]]], None]) -> None:
+        self._run = run
+        self._loop: object = None
+
+    def call(self, work: Work[T], *, closes: bool = False, blocked: BlockedLoop | None = None) -> T:
+        """As `Portal.call`. The cancellation error of the loop is raised as it is, for the waiting task to get it.
+
+        Args:
+            closes: the work ends something, so that it is done even when the task has been cancelled.
+            blocked: a loop that the worker thread runs itself. It is not watched: the thread waits in anyio or trio,
+                and cannot be woken there to issue a warning.
+        """
+        values: list[T] = []
+        errors: list[BaseException] = []
+        running = CURRENT.get()
+        fence = None if running is None or running.worker != threading.get_ident() else running.fence
+
+        async def boxed() -> None:
+            # Boxed, because anyio makes another exception of a cancellation, one that `except Exception` catches.
+            try:
+                self._check()
+                if not closes and on_asyncio() and anyio.current_effective_deadline() == float("-inf"):
+                    return  # anyio tells a cancellation to those who are there, and nobody who comes later
+                with _LentPlace():
+                    values.append(await (work() if fence is None else fence.admit("a graph", work)))
+            except BaseException as error:
+                errors.append(error)
+
+        try:
+            self._run(boxed)
+        except concurrent.futures.CancelledError:  # before it began: the loop is being closed
+            raise asyncio.CancelledError from None
+        finally:
+            if fence is not None:
+                fence.check("a graph")
+        if errors:
+            raise errors.pop()
+        if not values:
+            anyio.from_thread.check_cancelled()
+            raise asyncio.CancelledError
+        return values[0]
+
+    def rebound(self, worker: WorkerLoop) -> WorkerLoop:
+        """The same loop, reached from another of its worker threads. `call` looks whether it is the same."""
+        again = WorkerLoop(worker._run)
+        again._loop = self._loop
+        return again
+
+    def _check(self) -> None:
+        loop = _running()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise RuntimeError(ELSEWHERE)
+
+
+ELSEWHERE = (
+    "this stream's run was begun in a worker thread of an event loop, and lives on that loop: "
+    "read and close it in worker threads of the same loop"
+)
+
+
+def _running() -> object:
+    """What identifies the running loop."""
+    if "trio" in sys.modules:
+        import trio
+
+        if trio.lowlevel.in_trio_run():
+            return trio.lowlevel.current_trio_token()
+    return asyncio.get_running_loop()
+
+
+class _LentPlace:
+    """A thread that waits for a coroutine lends its place among the loop's worker threads.
+
+    Their number is limited. If all of them waited for runs whose nodes need one too, all would wait for ever.
+    """
+
+    def __enter__(self) -> None:
+        self._limiter = anyio.to_thread.current_default_thread_limiter()
+        self._limiter.total_tokens += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._limiter.total_tokens -= 1
+
+
+# ---- one per process -------------------------------------------------------------------------------------------------
+
+
+class _Process:
+    """What there is once in a process, and therefore in a module."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.portal: Portal | None = None
+        self.ending = False
+        self.registered = False
+        self.inherited: list[Portal] = []
+        self.orphan: int | None = None
+
+    def forget(self) -> None:
+        """In a child process after `fork()`: no thread but this one is here, and so no loop that another one ran."""
+        self.lock = threading.Lock()
+        self.orphan = threading.get_ident()
+        if self.portal is not None:
+            # Kept, so that Python does not finalize the loop: it shares its selector with the parent's.
+            self.inherited.append(self.portal)
+            self.portal = None
+
+
+_process = _Process()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_process.forget)
+
+
+def _current() -> Portal:
+    """The process's portal, started if there is none."""
+    portal = _process.portal
+    if portal is not None and portal.is_open and not _process.ending:
+        return portal
+    if _process.ending and threading.current_thread().daemon:
+        # Python is about to end this thread, wherever it is. Nothing that could be said here would be of use.
+        while True:
+            threading.Event().wait()
+    with _process.lock:
+        portal = _process.portal
+        if portal is None or not portal.is_open:
+            portal = Portal()
+            portal.start()
+            _process.portal = portal
+            if not _process.registered:
+                _process.registered = True
+                atexit.register(_at_exit)
+    return portal
+
+
+def _at_exit() -> None:
+    _process.ending = True
+    with _process.lock:
+        portal, _process.portal = _process.portal, None
+    if portal is not None and not portal.stop(GRACE):
+        warnings.warn(
+            f"a run of a daemon thread was cancelled and has not ended after {GRACE:g} seconds: "
+            "a function that it runs in a worker thread is left behind",
+            ResourceWarning,
+            stacklevel=1,
+        )

@@ -1,0 +1,187 @@
+"""A sync verb that blocks the event loop of its own thread, as every notebook cell's does.
+
+The coroutine runs on the background loop (`background_portal.py`), so the call returns whatever the blocked loop would do. Three
+things are different from a call in a plain thread:
+
+- The blocked loop serves no other task meanwhile. A warning says so, except in a notebook, where nothing else runs.
+- A node may wait for something that only the blocked loop can do: then neither ends. Nothing can see that from outside:
+  the node waits for a lock, a queue, a thread. So after `PATIENCE` seconds a warning names the nodes that have been at
+  work for as long.
+- `asyncio.Runner` takes the first Ctrl-C for itself, and asks the loop to cancel its main task, which a blocked loop
+  does not do. While it is blocked, Ctrl-C cancels the run and raises `KeyboardInterrupt`, as in a plain thread. Pressed
+  again, it does not wait for the end of the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+from checkpoint_savers.bridge import running_library
+
+from ...errors import BlockingCallWarning
+from ..platform.companions import accompanied_if_long
+from ..platform.environment import World
+from ..tasks.context import WATCH, Running
+
+T = TypeVar("T")
+
+PATIENCE = 30.0
+"""Seconds for which a node may be at work before it is suspected of waiting for the blocked loop."""
+
+PACKAGES = ("pregel_async", "checkpoint_savers")
+
+
+class BlockedLoop:
+    """The event loop of a thread that waits for a sync verb, while it does.
+
+    Args:
+        called: the verb, for messages.
+        library: whose loop is blocked: "asyncio" or "trio".
+        world: whose clock says how long nodes have been at work; None where no node runs.
+    """
+
+    def __init__(self, called: str, library: str, world: World | None) -> None:
+        self._called = called
+        self._library = library
+        self._world = world
+        self._warned = False
+        self._at_work: dict[Running, float] = {}  # when each last began something, by the world's monotonic clock
+        self._prune_at = 64
+        self._newest = 0.0
+
+    @contextmanager
+    def interruptible(self) -> Generator[None]:
+        """Let Ctrl-C raise `KeyboardInterrupt` where `asyncio.Runner` would only ask the blocked loop for it.
+
+        Other handlers of the signal stay: the program that set one decides what Ctrl-C does.
+        """
+        handler = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
+        runner = getattr(getattr(handler, "func", None), "__self__", None)
+        if not isinstance(runner, asyncio.Runner):
+            yield
+            return
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            yield
+        finally:
+            signal.signal(signal.SIGINT, handler)
+
+    def watch(self, work: Callable[[], Awaitable[T]], notify: Callable[[str], object]) -> Awaitable[T]:
+        """Work, on the background loop, and after `PATIENCE` seconds of it look for nodes that are still at work.
+
+        Args:
+            notify: called on the background loop with the text of a warning, which the waiting thread issues; once for
+                all works of this object.
+        """
+        world = self._world
+        if world is None or self._warned:
+            return work()
+        outer = WATCH.get()
+        WATCH.set(partial(self._note, world, outer))
+        return accompanied_if_long(world, PATIENCE, partial(self._look, world, world.monotonic(), notify), work)
+
+    def _note(self, world: World, outer: Callable[[Running], object] | None, running: Running) -> None:
+        """Note that a node's code is about to be called.
+
+        Args:
+            outer: the same of a blocking call around this one; None if there is none.
+        """
+        if outer is not None:
+            outer(running)
+        now = self._newest = self._at_work[running] = world.monotonic()
+        at = running.within
+        while at is not None:  # a node whose graph goes on waits for no loop
+            self._at_work[at] = now
+            at = at.within
+        if len(self._at_work) > self._prune_at:  # a pass over all of them for each doubling
+            self._prune()
+            self._prune_at = 2 * len(self._at_work) + 64
+
+    def _prune(self) -> None:
+        self._at_work = {running: since for running, since in self._at_work.items() if not running.ended}
+
+    async def _look(self, world: World, began: float, notify: Callable[[str], object]) -> None:
+        """Notify once a node has been at work for `PATIENCE` seconds of this call, or no node has been for as long."""
+        while True:
+            self._prune()
+            since = min(self._at_work.values(), default=self._newest)
+            left = max(since, began) + PATIENCE - world.monotonic()
+            if left <= 0:
+                break
+            await world.sleep(left)
+        self._warned = True
+        late = world.monotonic() - PATIENCE
+        notify(self._describe([running for running, since in self._at_work.items() if since <= late]))
+
+    def warn_of_leaving(self) -> None:
+        """Warn that the call was interrupted again, while it waited for the end of what it has cancelled."""
+        warn(
+            f"{self._called} was interrupted again while it waited for the end of its run, which blocks the event loop "
+            f"({self._library}) of this thread: the run was cancelled, and is left to end by itself",
+            ResourceWarning,
+        )
+
+    def _describe(self, late: list[Running]) -> str:
+        around = {running.within for running in late}
+        nodes = [
+            f"{running.task.node.name!r} (superstep {running.task.step}, task {running.task.id})"
+            for running in late
+            if running not in around
+        ]
+        names = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
+        if len(nodes) > 1:
+            seen = f"nodes {names} have been at work all that time"
+            cause = "one of them waits for something that only the blocked loop can do"
+        elif nodes:
+            seen = f"node {names} has been at work all that time"
+            cause = "it waits for something that only the blocked loop can do"
+        else:
+            seen = "no node is at work"
+            cause = "the call waits for a thread, or for a result to share, that a run on the blocked loop has"
+        return (
+            f"{self._called} has blocked the event loop ({self._library}) of its thread for {PATIENCE:g} seconds, and "
+            f"{seen}. If {cause}, neither will end: interrupt the call, and await the async verb instead."
+        )
+
+
+def blocked_loop(called: str, instead: str, world: World | None, *, warns: bool = True) -> BlockedLoop | None:
+    """Return the loop that a sync verb is about to block in this thread, having warned of it; None if none runs here.
+
+    Args:
+        warns: False where the caller knows, as of the second read of a stream, or must go on, to close one.
+
+    Raises:
+        BlockingCallWarning: where warnings are errors; nothing has run.
+    """
+    library = running_library()
+    if library is None:
+        return None
+    if warns and not in_notebook():
+        warn(
+            f"{called} blocks the event loop ({library}) that runs in this thread until it returns: nothing else runs "
+            f"there meanwhile. Use '{instead}' in async code, or call it in a worker thread (anyio.to_thread.run_sync)."
+        )
+    return BlockedLoop(called, library, world)
+
+
+def warn(message: str, category: type[Warning] = BlockingCallWarning) -> None:
+    """Issue a warning at the place in the user's code from which this package was called."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in PACKAGES:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
+
+
+def in_notebook() -> bool:
+    """Return True where IPython has a shell: its cells run in a loop's thread, with nothing else in it to block."""
+    ipython: Any = sys.modules.get("IPython")
+    get_ipython = getattr(ipython, "get_ipython", None)
+    return callable(get_ipython) and get_ipython() is not None

@@ -1,0 +1,887 @@
+"""What a running node reaches: the run around it, what it was called with, and what it may ask.
+
+`CURRENT` names the node that the running code belongs to, in its tasks and worker threads too, as a context variable
+does. What follows from it: who asks a question, whose subgraph a graph's run is, and whose call a task is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import warnings
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Never, Protocol, TypeVar, cast
+
+import msgspec
+
+from checkpoint_savers import ports
+from checkpoint_savers.records import CheckpointId, TaskId
+
+from ..._core.board import Board
+from ..._core.ids import interrupt_id
+from ..._core.isolation import isolate, own, own_as_it_is
+from ..._core.program import Node, Program
+from ..._core.task import Finished, Outcome, Task
+from ..._message_ids import TASK, derive_message_id, fingerprint
+from ...errors import (
+    BudgetExceededError,
+    CallsChangedError,
+    EmptyChannelError,
+    GraphDrained,
+    GraphInterrupt,
+    InvalidUpdateError,
+    NoCheckpointerError,
+    NodeError,
+    OutsideRunError,
+    QuestionChangedError,
+    QuestionChangedWarning,
+    UnknownBudgetError,
+)
+from ...policies import Budget
+from ...types import ChangedQuestions, Interrupt, RunnableConfig, StreamWriter
+from ..observing.observed import Attempt, Observed
+from ..persistence.digests import UNSTORED, AnsweredQuestions, Digests, fleeting_keys, is_changed
+from ..persistence.lease import Hold
+from ..persistence.namespace_writer import Thread
+from ..persistence.spending import Amount, Amounts, Spending
+from ..platform.environment import World
+from ..platform.event_loops import loop
+from ..streaming.publisher import Log
+from ..streaming.subscription import Feed
+from .control import RunControl
+from .kept_results import Results
+from .retries import Tries
+from .slots import Place, Places
+from .stream_writer import Writer
+from .timeouts import AttemptWatch
+from .worker_threads import Fence
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultedTypeVar
+
+    ContextT = DefaultedTypeVar("ContextT", default=Any)
+else:
+    ContextT = TypeVar("ContextT")
+
+Refusal = CallsChangedError | QuestionChangedError | NoCheckpointerError
+RefusalT = TypeVar("RefusalT", bound=Refusal)
+
+PREVIOUS: Final = "__previous__"
+"""The channel of what an entrypoint saved for its next run."""
+
+ROUTED: Final = 1 << 20
+"""From where what a node's routers ask, call and run is counted: a resume may run them without the node."""
+
+BESIDE: Final = 1 << 32
+"""From where the numbers are that are made of what is asked, called or run, and not counted."""
+
+NAMED: Final = 1 << 49
+"""From where the numbers of calls are that are identified by a name. (Those from `BESIDE` end below.)"""
+
+INSTEAD: Final = 1 << 50
+"""From where the numbers are of calls that run in the place of another, whose record is kept."""
+
+
+def _beat_nothing() -> None:
+    """The heartbeat of what has no timeout."""
+
+
+class ExecutionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a node runs.
+
+    Attributes:
+        task_id: structural: the same on every attempt, replay, resume and fork. Fit as an idempotency key.
+        thread_id: None when the run has no thread.
+        run_id: of the call.
+        checkpoint_id: the checkpoint on which the superstep was planned; None when nothing is stored.
+        checkpoint_ns: the task's namespace: what the state of a subgraph that it runs is stored under.
+        node_attempt: which attempt at the task this is, from 1.
+        node_first_attempt_time: when the first attempt began, in unix seconds; None where there is to be one.
+    """
+
+    task_id: TaskId
+    thread_id: str | None
+    run_id: str
+    checkpoint_id: CheckpointId | None
+    checkpoint_ns: str
+    _names_the_run: ClassVar[bool] = True  # see NAMES_THE_RUN
+
+    node_attempt: int = 1
+    node_first_attempt_time: float | None = None
+
+
+class Runtime(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True):
+    """What a node gets besides its input; ask for it with a parameter annotated `Runtime[Context]`, or named `runtime`.
+
+    Attributes:
+        context: what the call was given as `context=`; None without.
+        store: what the graph, or one around it, was compiled with as `store=`; None without.
+        stream_writer: writes to the `custom` and `messages` streams; does nothing when nobody reads them.
+        previous: what an entrypoint saved in the thread's last run; None elsewhere.
+        execution_info: where the node runs.
+        control: what the call, or one around it, was given as `control=`; None without.
+        heartbeat: call it to say that the node is at work, where its idle timeout would not see that. Any thread may.
+    """
+
+    context: ContextT
+    store: ports.BaseStore | None
+    _names_the_run: ClassVar[bool] = True  # see NAMES_THE_RUN
+
+    stream_writer: StreamWriter
+    previous: Any
+    execution_info: ExecutionInfo
+    control: RunControl | None = None
+    heartbeat: Callable[[], None] = _beat_nothing
+
+
+class Calls(Protocol):
+    """The tasks that a node has called."""
+
+    async def join(self) -> None:
+        """Wait until all have ended. Raises what one of them raised and nobody was told."""
+        ...
+
+    async def pause(self) -> None:
+        """Wait until all have ended, as their caller stops to ask."""
+        ...
+
+    def failures(self) -> list[BaseException]:
+        """What tasks raised that have ended and nobody was told, in the order of the calls. Now somebody is."""
+        ...
+
+    def stop(self) -> None:
+        """Cancel those that go on."""
+        ...
+
+    async def end(self) -> None:
+        """Cancel those that go on, and wait until they have ended."""
+        ...
+
+
+class Session:
+    """What a call of a graph, and the graphs that its nodes run, share.
+
+    Attributes:
+        run_id: the call's.
+        scope: the thread's id; the run's when it has no thread. Task ids are made in it.
+        hold: None when nothing is stored.
+        answers: question id -> answer: all that were given in the open superstep of the root graph.
+        given: those among them that this call brought.
+        asked: the questions that they answer; None when nothing was answered.
+        travels: namespace -> checkpoint: where graphs that nodes run are to go on from. Each is used once.
+        stopped: why a graph of the run has stopped with work left, as it was asked to, or as a budget was spent; None
+            while none has.
+        spending: what the run spends; None while nobody has a budget.
+        loop_thread: the thread that the run's event loop is in.
+        loop: the event loop's ways.
+        watch: see `WATCH`.
+        warned: the nodes that got an answer to a changed question, and of which a warning was issued.
+    """
+
+    __slots__ = (
+        "answers",
+        "asked",
+        "given",
+        "hold",
+        "loop",
+        "loop_thread",
+        "run_id",
+        "scope",
+        "spending",
+        "stopped",
+        "travels",
+        "warned",
+        "watch",
+        "world",
+    )
+
+    def __init__(self, world: World, run_id: str, scope: str, hold: Hold | None) -> None:
+        self.stopped: GraphDrained | BudgetExceededError | None = None
+        self.spending: Spending | None = None
+        self.world = world
+        self.run_id = run_id
+        self.scope = scope
+        self.hold = hold
+        self.answers: dict[str, Any] = {}
+        self.given: Mapping[str, Any] = {}
+        self.asked: AnsweredQuestions | None = None
+        self.travels: dict[str, CheckpointId] = {}
+        self.loop_thread = threading.get_ident()
+        self.loop = loop()
+        self.watch = WATCH.get()
+        self.warned: set[str] | None = None
+
+    def answered(self, task: TaskId) -> bool:
+        """Return True if a question was answered that the task has asked, or something that it called.
+
+        Answers to its caller's own questions, and to those of its siblings, do not count.
+        """
+        if self.hold is None:
+            return False
+        askers = self.hold.askers
+        return any(question not in askers or task in askers[question] for question in self.answers)
+
+
+class Around(msgspec.Struct, frozen=True, kw_only=True):
+    """What the nodes of one graph's run share.
+
+    Attributes:
+        session: of the call.
+        program: the graph.
+        ns: its namespace.
+        thread: its storage; None when nothing is stored of it.
+        config: the call's settings, merged with those of the graphs around.
+        context, store: as in `Runtime`.
+        log: of the graph's run; None when nobody reads it.
+        outer: the node that runs this graph; None for the root graph.
+        places: for as many tasks as may run at once; None for all.
+        control: stops the run from outside; None when nobody can.
+        call: runs a task that a node calls: gives its recorded result, or what becomes of it.
+        debug: warn when a node changes its input in place.
+        budgets: of the graph.
+        results: of its nodes, kept from run to run; None when none are.
+        running: the attempts that are under way, where a superstep may run out of time; else None.
+        overhears: makes models that a node calls show what they say, given the node's writer; None when nobody reads
+            it.
+        observed: the run, as it is observed; None when nobody does.
+        changed_questions: what to do when a question's value is not the answered one; see `StateGraph.compile`.
+    """
+
+    session: Session
+    program: Program
+    ns: str
+    thread: Thread | None
+    config: RunnableConfig
+    context: Any
+    store: Any
+    log: Log | None
+    outer: Running | None
+    places: Places | None
+    control: RunControl | None = None
+    call: Callable[[Running, Task], Awaitable[Outcome]]
+    debug: bool
+    budgets: Mapping[str, Budget] = {}
+    results: Results | None = None
+    running: set[Running] | None = None
+    overhears: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
+    observed: Observed | None = None
+    changed_questions: ChangedQuestions = "error"
+
+    def stops(self) -> bool:
+        """Return True if the run is asked to stop, and let its call end with that."""
+        reason = None if self.control is None else self.control.drain_reason
+        if reason is None:
+            return False
+        if self.session.stopped is None:
+            self.session.stopped = GraphDrained(reason)
+        return True
+
+    def enclosing(self, name: str) -> bool:
+        """Whether a graph around this one, or the node that it is in one, has this name."""
+        outer = self.outer
+        while outer is not None:
+            if name in (outer.around.program.name, outer.task.node.name):
+                return True
+            outer = outer.around.outer
+        return False
+
+
+class Running:
+    """One attempt at one task: what the node's code reaches.
+
+    Attributes:
+        around: the graph's run.
+        board: as the superstep reads it.
+        task: what runs.
+        open: the questions that it, or what it called, has asked in vain, by their place in its code.
+        places: how many things it has asked, called or run: the place of the next.
+        calls: the tasks that it has called; None before the first.
+        host: the event loop's task that its code runs in.
+        place: its place among those that run at once; None when all may.
+        worker: the thread that its plain function runs in; 0 for none.
+        debts: the feeds that it has shown more than their readers take.
+        held_back: the run was asked to stop while its plain function waited for a worker thread or process: the
+            function was not called.
+        fence: around that thread, when a cancellation may leave it behind; None when it is waited for.
+        within: the node whose code called this one, or runs its graph; None when there is none.
+        tries: the attempts at the task so far; None when there is to be one.
+        failure: what it handles, when it is an error handler.
+        watch: of its timeout; None when it may take as long as it likes.
+        attempt: as it is observed; None when nobody does.
+        refusal: the node, or one whose code or graph it runs, has asked for something else than is recorded, or asks
+            a question that cannot be stored. The attempt fails with this error, also when the node's code catches it.
+    """
+
+    __slots__ = (
+        "_added",
+        "_beside",
+        "_counts",
+        "_ended",
+        "_names",
+        "around",
+        "attempt",
+        "board",
+        "calls",
+        "debts",
+        "failure",
+        "fence",
+        "held_back",
+        "host",
+        "open",
+        "place",
+        "places",
+        "refusal",
+        "task",
+        "tries",
+        "watch",
+        "within",
+        "worker",
+    )
+
+    def __init__(
+        self,
+        around: Around,
+        board: Board,
+        task: Task,
+        within: Running | None = None,
+        tries: Tries | None = None,
+        failure: NodeError | None = None,
+    ) -> None:
+        self.around = around
+        self.board = board
+        self.task = task
+        self.open: dict[int, tuple[Interrupt, ...]] = {}
+        self.places = 0
+        self.calls: Calls | None = None
+        self.host = around.session.loop.current_task()
+        self.place = None if around.places is None else Place(around.places)
+        self._ended = False
+        self.within = within
+        self.tries = tries
+        self.failure = failure
+        self.watch: AttemptWatch | None = None
+        self.attempt: Attempt | None = None
+        self._counts: dict[str, int] = {}
+        self._beside: dict[bytes, tuple[object, int]] = {}
+        self._added: dict[str, itertools.count[int]] = {}
+        self._names: set[str] | None = None  # given to calls; made for the first, as most runs have none
+        self.refusal: Refusal | None = None
+        self.worker = 0
+        self.held_back = False
+        self.debts: list[Feed] = []
+        node = task.node
+        self.fence = Fence(f"node {node.name!r}, superstep {task.step}, task {task.id}") if node.abandons else None
+
+    @property
+    def log(self) -> Log | None:
+        """Of its graph's run; None when nobody reads it."""
+        return self.around.log
+
+    @property
+    def loop_thread(self) -> int:
+        """The thread that the run's event loop is in."""
+        return self.around.session.loop_thread
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, or a node in which it runs."""
+        at: Running | None = self
+        while at is not None:
+            if at._ended:
+                return True
+            at = at.within
+        return False
+
+    def check(self, what: str) -> None:
+        """Refuse what code of it does late.
+
+        Raises:
+            OutsideRunError: it has ended, or has left behind the thread that it ran in.
+        """
+        if self.fence is not None:
+            self.fence.check(what)
+        if self.ended:
+            raise OutsideRunError(
+                f"{what} was called for node {self.task.node.name!r}, which has ended: wait in the node for whatever "
+                "it starts"
+            )
+
+    def end(self) -> None:
+        """Code of it that goes on all the same reaches nothing any more."""
+        self._ended = True
+
+    async def settle(self) -> None:
+        """Wait until the readers have caught up with what it has shown."""
+        owed, self.debts = self.debts, []
+        with self.waiting():
+            for feed in owed:
+                await feed.settle()
+
+    @property
+    def ns(self) -> str:
+        """What the state of graphs that it runs is stored under."""
+        own_part = f"{self.task.node.name}:{self.task.id}"
+        return f"{self.around.ns}|{own_part}" if self.around.ns else own_part
+
+    def in_worker(self, call: Callable[[Any], Any], stops: bool, value: Any) -> Any:
+        """Call the node's plain function, in its worker thread.
+
+        Args:
+            stops: not if the run was asked to stop meanwhile; see `hold_back`.
+        """
+        if stops:
+            self.hold_back()
+        self.worker = threading.get_ident()
+        return call(value)
+
+    def is_held_back(self, *, queued: bool) -> bool:
+        """Return True if the task is not to begin, as the run is asked to stop.
+
+        What has begun is to end: so retries and error handlers begin, and tasks that a node calls, unless they had to
+        wait.
+
+        Args:
+            queued: the task had to wait before it could begin.
+        """
+        tries = self.tries
+        return (
+            (queued or self.task.caller is None)
+            and self.failure is None
+            and (tries is None or tries.number == 1)
+            and not self.task.node.hidden
+            and self.around.stops()
+        )
+
+    def hold_back(self) -> None:
+        """Stop before the node's plain function is called, if the run was asked to stop while that waited for a worker.
+
+        Raises:
+            GraphInterrupt: the run was asked to stop. The outcome is `NotStarted`.
+        """
+        if self.is_held_back(queued=True):
+            self.held_back = True
+            raise GraphInterrupt(())
+
+    @property
+    def retried(self) -> Tries | None:
+        """Of the outermost, of the node and the tasks whose code this is, that is tried again when it fails."""
+        found: Tries | None = None
+        at: Running | None = self
+        while at is not None and at.around is self.around:
+            found = at.tries or found
+            at = at.within
+        return found
+
+    def done_before(self, task: Task) -> Finished | None:
+        """What a task gave that an earlier attempt has called too; where nothing is stored."""
+        tries = self.retried
+        done = None if tries is None else tries.done.get(task.id)
+        return None if done is None else done[1]
+
+    def recorded_instead(self, task: Task) -> str | None:
+        """Return the name of the task that is recorded in the place of a call if it was another call; else None."""
+        if self._handles:
+            return None
+        if self.around.thread is not None:
+            return self.around.thread.recorded_instead(task)
+        tries = self.retried
+        done = None if tries is None else tries.done.get(task.id)
+        return task.node.name if done is not None and is_changed(done[0], task.digest) else None
+
+    def keep_done(self, task: Task, outcome: Finished) -> None:
+        """Keep what a task gave for the next attempt; where nothing is stored."""
+        tries = self.retried
+        if tries is not None:
+            tries.done[task.id] = task.digest, outcome
+
+    def observe(self, observed: Observed, *, routes: bool) -> None:
+        """Its code is about to run, in the running context, and somebody observes that."""
+        within, number = self.within, 1 if self.tries is None else self.tries.number
+        called = self.task.caller is not None and within is not None and within.around is self.around
+        self.attempt = observed.attempt(
+            self.task,
+            number=number,
+            caller=within.attempt if called and within is not None else None,
+            handles=self.failure is not None,
+            routes=routes,
+        )
+
+    def stop(self) -> None:
+        """It is cancelled: end what it has called, and let it call nothing more. For a thread that waits for a task."""
+        self.end()
+        if self.calls is not None:
+            self.calls.stop()
+
+    # ---- time --------------------------------------------------------------------------------------------------------
+
+    def _watches(self) -> Iterator[AttemptWatch]:
+        """Of this node, and of those in which it runs."""
+        at: Running | None = self
+        while at is not None:
+            if at.watch is not None:
+                yield at.watch
+            at = at.within
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether this node, or one in which it runs, has a timeout."""
+        return any(True for _ in self._watches())
+
+    def sign(self) -> None:
+        """It has shown, called or run something: a sign of life, of the nodes that it runs in too."""
+        for watch in self._watches():
+            watch.show()
+
+    def heartbeat(self) -> None:
+        """It says that it is at work."""
+        for watch in self._watches():
+            watch.sign()
+
+    @contextlib.contextmanager
+    def waiting(self) -> Generator[None]:
+        """It waits for a reader: that is not its time."""
+        with contextlib.ExitStack() as stack:
+            for watch in self._watches():
+                stack.enter_context(watch.paused())
+            yield
+
+    @contextlib.contextmanager
+    def waiting_for_place(self) -> Generator[None]:
+        """It waits until it may begin. That is not its caller's time either, if that has lent its place and waits."""
+        caller = self.within
+        if caller is None or caller.around is not self.around or caller.place is None or caller.place.is_held:
+            yield
+            return
+        with caller.waiting():
+            yield
+
+    # ---- questions ---------------------------------------------------------------------------------------------------
+
+    def ask(self, value: Any) -> Any:
+        """The answer, if there is one.
+
+        Raises:
+            GraphInterrupt: there is none; with the question.
+            QuestionChangedError: the answer is to another question.
+            NoCheckpointerError: the run stores nothing, so that no answer could ever come.
+            OutsideRunError: the node has ended, so that nobody would be asked.
+        """
+        self.check("interrupt()")
+        session = self.around.session
+        if session.hold is None:
+            root = self.around
+            while root.outer is not None and root.outer.around.session is session:
+                root = root.outer.around
+            raise self.refuse(NoCheckpointerError(self.task.node.name, root.program.name))
+        index = self.number("ask", lambda digests: digests.fingerprint((value,)))
+        place = self.next_place(index)
+        key = interrupt_id(self.task.id, index)
+        answers = session.answers
+        if key in answers:
+            self._compare_question(key, value)
+            return isolate(answers[key])
+        question = Interrupt(own(value), key)
+        self.open[place] = (question,)
+        session.hold.askers[key] = self._askers()
+        raise GraphInterrupt((Interrupt(isolate(question.value), key),))
+
+    def _askers(self) -> tuple[TaskId, ...]:
+        """The tasks whose result depends on what this one is answered: itself, and those that called it."""
+        found: list[TaskId] = []
+        at: Running | None = self
+        while at is not None and at.around.session is self.around.session:
+            found.append(at.task.id)
+            at = at.within
+        return tuple(found)
+
+    def _compare_question(self, key: str, value: Any) -> None:
+        session = self.around.session
+        if session.asked is None or self._handles or not session.asked.is_changed(key, value):
+            return
+        error = QuestionChangedError(key, isolate(session.asked.values[key]), value)
+        if self.around.changed_questions == "error":
+            raise self.refuse(error)
+        node = self.task.node.name
+        session.warned = session.warned or set()
+        if node not in session.warned:
+            session.warned.add(node)
+            warnings.warn(
+                QuestionChangedWarning(
+                    f"node {node!r} of graph {self.around.program.name!r} got the answer to a question that it asks "
+                    "with another value now; changed_questions='accept' allows that"
+                ),
+                stacklevel=2,
+            )
+
+    @property
+    def _handles(self) -> bool:
+        """True in an error handler, and in what it calls. It gets the exception itself at first, and its record when it
+        runs again: what it makes of their texts differs, and is not compared."""
+        at: Running | None = self
+        while at is not None:
+            if at.failure is not None:
+                return True
+            at = at.within
+        return False
+
+    def refuse(self, error: RefusalT) -> RefusalT:
+        """Note that this attempt, and those in which it runs, fail with an error; return it, to be raised.
+
+        The node's code may catch it, with `except Exception` around a call that may fail, and return a wrong result.
+        """
+        at: Running | None = self
+        while at is not None:
+            at.refusal = error
+            at = at.within
+        return error
+
+    def questions(self) -> tuple[Interrupt, ...]:
+        """All open questions, in the order of their places in the node's code."""
+        return tuple(question for place in sorted(self.open) for question in self.open[place])
+
+    def route(self) -> None:
+        """The node has spoken. What its routers ask, call and run has numbers of its own: they are the same when only
+        the routers run."""
+        self._counts = dict.fromkeys(("ask", "call", "run"), ROUTED)
+
+    @property
+    def digests(self) -> Digests | None:
+        """What recognises what it asks, calls and runs when it runs again; None if nothing of that is recorded or
+        kept."""
+        if self.around.thread is not None:
+            return self.around.thread.digests
+        return None if self.retried is None else Digests(UNSTORED, fleeting_keys(self.around.program))
+
+    def number_of_call(self, node: Node, hints: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        """Return the number of a call of a task; see `number`, and `Digests.of_call` for the arguments."""
+
+        def fingerprint(digests: Digests) -> bytes:
+            return digests.fingerprint_of_call(node, hints, args, kwargs)
+
+        return self.number("call", fingerprint, name=node.name, who=node)
+
+    def number(
+        self,
+        what: Literal["ask", "call", "run"],
+        fingerprint: Callable[[Digests], bytes],
+        *,
+        name: str = "",
+        who: object = None,
+        ordered: bool = False,
+    ) -> int:
+        """Which of its questions, calls or runs this is: the same number when the node runs again.
+
+        What the node's own task does comes in the order of its code, and is counted. Tasks and threads that it starts
+        run in an order that is not the code's: what they do is known by what is given, and only equal ones by their
+        order.
+
+        Args:
+            fingerprint: of the question, of the task's name and arguments, or of the graph's name and input.
+            name: the task's, or the graph's.
+            who: the task's function, or the graph.
+            ordered: count in any case.
+
+        Raises:
+            InvalidUpdateError: two that differ cannot be told apart.
+        """
+        session, thread = self.around.session, threading.get_ident()
+        if thread == session.loop_thread:
+            beside = session.loop.current_task() is not self.host and _BY_THREAD.get() is not self
+        else:
+            beside = thread != self.worker
+        digests = self.digests if beside and not ordered else None
+        if digests is None:
+            number = self._counts.get(what, 0)
+            self._counts[what] = number + 1
+            return number
+        key = f"{what} {self._counts.get(what, 0) >= ROUTED} ".encode() + fingerprint(digests)
+        first, again = self._beside.get(key, (who, -1))
+        if first is not who:
+            raise InvalidUpdateError(
+                f"node {self.task.node.name!r} runs two different {'tasks' if what == 'call' else 'graphs'} named "
+                f"{name!r} with equal input, in concurrent tasks that it started (asyncio.gather, a task group): "
+                "when it runs again, their results could not be distinguished. Call one object twice, or give each a "
+                "name of its own: task(name=...), compile(name=...)",
+                node=self.task.node.name,
+            )
+        again += 1
+        self._beside[key] = who, again
+        return BESIDE + int.from_bytes(blake2b(key + b" %d" % again, digest_size=6).digest())
+
+    def message_id(self, message: Any) -> str:
+        """The id of a message without one that the node's own code adds to a list.
+
+        Equal messages are counted, and no others: so it does not depend on the order in which tasks of the node's own
+        run.
+        """
+        content = fingerprint(message)
+        number = next(self._added.setdefault(content, itertools.count()))
+        return derive_message_id(self.task.id, "add_messages", number, 0, content)
+
+    def number_of_name(self, task: str, key: str) -> int:
+        """Return the number of a call that is identified by a name.
+
+        Raises:
+            InvalidUpdateError: the attempt has made a call of this name before.
+        """
+        name = f"{task}\0{key}"
+        if self._names is None:
+            self._names = set()
+        if name in self._names:
+            raise InvalidUpdateError(
+                f"node {self.task.node.name!r} makes two calls of task {task!r} with the name {key!r}: give each call "
+                "of a node a name of its own",
+                node=self.task.node.name,
+            )
+        self._names.add(name)
+        return NAMED + int.from_bytes(blake2b(name.encode("utf-8", "surrogatepass"), digest_size=6).digest())
+
+    def number_instead(self, number: int, digest: bytes) -> int:
+        """Return the number of a call that runs although another is recorded in its place: by its arguments, so that it
+        is found again."""
+        return INSTEAD + int.from_bytes(blake2b(b"%d " % number + digest, digest_size=6).digest())
+
+    def next_place(self, number: int = 0) -> int:
+        """The place in the node's code of what it is about to ask, call or run."""
+        if number >= BESIDE:
+            return number
+        place, self.places = self.places, self.places + 1
+        return place
+
+    def pass_on(self, questions: tuple[Interrupt, ...]) -> Never:
+        """Ask what a run of its own has asked that this node has started."""
+        self.open[self.next_place()] = questions
+        raise GraphInterrupt(questions)
+
+    # ---- budgets -----------------------------------------------------------------------------------------------------
+
+    def spend(self, name: str, amount: Amount) -> None:
+        """Count an amount for the task. See `runtime.spend`."""
+        self.check("spend()")
+        spending = self.around.session.spending
+        if spending is None:
+            raise UnknownBudgetError(name, ())
+        by = self
+        while by.around.thread is None and by.around.outer is not None:
+            by = by.around.outer  # nothing is stored of this graph: it is the node's that runs it
+        into: Amounts = {} if by.around.thread is None else by.around.thread.counter.by(by.task.id)
+        spending.spend(into, name, amount, self.around.budgets)
+
+    # ---- what it was called with -------------------------------------------------------------------------------------
+
+    def inject(self, wanted: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+        """The keyword arguments that a node's signature asks for."""
+        return {parameter: getattr(self, what) for parameter, what in wanted}
+
+    @property
+    def config(self) -> RunnableConfig:
+        """The call's settings, and where the node stands. A new one each time."""
+        info = self.info
+        config: dict[str, Any] = own_as_it_is(self.around.config)
+        config["configurable"] = {**config.get("configurable", {}), "checkpoint_ns": info.checkpoint_ns}
+        if info.thread_id is not None:
+            config["configurable"]["thread_id"] = info.thread_id
+        if info.checkpoint_id is not None:
+            config["configurable"]["checkpoint_id"] = info.checkpoint_id
+        config["metadata"] = {**config.get("metadata", {})}
+        config["run_id"] = info.run_id
+        return config  # type: ignore[return-value]  # a RunnableConfig, made key by key
+
+    def configs(self) -> Iterator[RunnableConfig]:
+        """The configs of this node and of those around it in the same run: where its own run stands."""
+        at: Running | None = self
+        while at is not None and at.around.session is self.around.session:
+            yield at.config
+            at = at.within
+
+    @property
+    def store(self) -> Any:
+        return self.around.store
+
+    @property
+    def context(self) -> Any:
+        return self.around.context
+
+    @property
+    def writer(self) -> StreamWriter:
+        return Writer(self)
+
+    @property
+    def previous(self) -> Any:
+        try:
+            return self.board.read(PREVIOUS)
+        except EmptyChannelError:
+            return None
+
+    @property
+    def info(self) -> ExecutionInfo:
+        session, thread = self.around.session, self.around.thread
+        return ExecutionInfo(
+            task_id=self.task.id,
+            thread_id=None if session.hold is None else session.hold.thread_id,
+            run_id=session.run_id,
+            checkpoint_id=None if thread is None else thread.tip,
+            checkpoint_ns=self.ns,
+            node_attempt=1 if self.tries is None else self.tries.number,
+            node_first_attempt_time=None if self.tries is None else self.tries.began,
+        )
+
+    @property
+    def error(self) -> NodeError | None:
+        """What an error handler handles."""
+        return self.failure
+
+    @property
+    def runtime(self) -> Runtime[Any]:
+        return Runtime(
+            context=self.context,
+            store=self.store,
+            stream_writer=self.writer,
+            previous=self.previous,
+            execution_info=self.info,
+            control=self.around.control,
+            heartbeat=self.heartbeat,
+        )
+
+
+CURRENT: Final = cast("ContextVar[Running | None]", TASK)
+"""The node that the running code belongs to. The variable is made in `_message_ids`, for `add_messages` to read."""
+
+
+WATCH: ContextVar[Callable[[Running], object] | None] = ContextVar("pregel_async.watch", default=None)
+"""Told before the code of a node or of a task is called; what it raises is that code's failure. For a run's session it
+is looked up once, when the run begins: simulations see by it what runs."""
+
+
+_BY_THREAD: ContextVar[Running | None] = ContextVar("pregel_async.by_thread", default=None)
+"""The node whose plain function, in its worker thread, waits for what the running code does on the event loop."""
+
+
+@contextlib.contextmanager
+def in_order_of(running: Running | None) -> Generator[None]:
+    """Hop to the event loop from a node's worker thread: what is done there is as ordered as the thread's own code."""
+    mine = running is not None and running.worker == threading.get_ident()
+    token = _BY_THREAD.set(running if mine else None)
+    try:
+        yield
+    finally:
+        _BY_THREAD.reset(token)
+
+
+def current(what: str) -> Running:
+    """The running node.
+
+    Raises:
+        OutsideRunError: there is none.
+    """
+    running = CURRENT.get()
+    if running is None:
+        raise OutsideRunError(
+            f"{what} was called outside of a run: call it in a node, in a task, or in what these call. "
+            "A thread of your own does not know its node; start it with contextvars.copy_context().run"
+        )
+    return running

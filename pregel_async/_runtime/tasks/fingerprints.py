@@ -1,0 +1,119 @@
+"""What a node's function is known by, so that a kept result of one is never taken for another's.
+
+A function at the top of a module is known by its name. That does not tell apart what is made at run time: closures,
+lambdas, partials, methods of different objects, graphs. Those are known by their code and by what they hold: values by
+their canonical form, objects that have none by their class and by what their attributes hold, and what these have in
+them by its class alone. So a client within an object is no reason to find nothing again in another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from hashlib import blake2b
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from typing import Any
+
+from checkpoint_savers.errors import UnstorableValueError
+
+from ..._core.program import Program
+
+Canonical = Callable[[object], bytes]
+"""A value's canonical form. Raises `UnstorableValueError`."""
+
+
+def known_by(call: Callable[..., Any], canonical: Canonical) -> bytes:
+    """Equal for functions that give equal results for equal inputs, as far as can be told; the same in any process."""
+    return blake2b(_Teller(canonical).tell(call), digest_size=20).digest()
+
+
+class _Teller:
+    """Tells what a function holds, each object once."""
+
+    def __init__(self, canonical: Canonical) -> None:
+        self._canonical = canonical
+        self._told: dict[int, tuple[int, object]] = {}  # by id, in order; and kept, so that no other gets the id
+
+    def tell(self, value: Any, *, inside: bool = False) -> bytes:
+        """
+        Args:
+            inside: it is in an attribute of an object: if it is one itself, its class is enough.
+        """
+        if not callable(value):
+            try:
+                return self._canonical(value)
+            except UnstorableValueError:
+                pass
+        told = self._told.setdefault(id(value), (len(self._told), value))
+        if told[0] < len(self._told) - 1:
+            return b"again %d" % told[0]
+        program = getattr(value, "_program", None)
+        if isinstance(program, Program):  # a graph
+            return self._graph(program)
+        match value:
+            case FunctionType():
+                return self._function(value)
+            case MethodType():
+                return self._each((value.__func__, value.__self__), inside=inside)
+            case partial():
+                return self._each((value.func, *value.args), inside=inside) + self._mapping(value.keywords, inside)
+            case type() | BuiltinFunctionType():
+                return _name(value)
+            case dict():
+                return self._mapping(value, inside)
+            case list() | tuple():
+                return self._each(value, inside=inside)
+            case _:
+                attributes = {} if inside else getattr(value, "__dict__", None)
+                return _name(type(value)) + self._mapping(attributes or {}, inside=True)
+
+    def _function(self, function: FunctionType) -> bytes:
+        made = _code(function.__code__) if "<" in function.__qualname__ else b""
+        held = [_content(cell) for cell in function.__closure__ or ()]
+        return _joined([_name(function), made, self._each([*held, function.__defaults__, function.__kwdefaults__])])
+
+    def _graph(self, program: Program) -> bytes:
+        nodes = [
+            _joined(
+                [
+                    name.encode("utf-8", "surrogatepass"),
+                    self.tell(node.call),
+                    repr((node.triggers, node.edges)).encode(),
+                ]
+            )
+            for name, node in program.nodes.items()
+        ]
+        return _joined([program.name.encode("utf-8", "surrogatepass"), *nodes])
+
+    def _each(self, values: Iterable[object], *, inside: bool = False) -> bytes:
+        return _joined([self.tell(one, inside=inside) for one in values])
+
+    def _mapping(self, values: Mapping[Any, object], inside: bool) -> bytes:
+        items = sorted(values.items(), key=lambda item: str(item[0]))
+        return self._each([part for item in items for part in item], inside=inside)
+
+
+def _content(cell: Any) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not bound yet
+        return None
+
+
+def _code(code: CodeType) -> bytes:
+    consts = [_code(const) if isinstance(const, CodeType) else _const(const) for const in code.co_consts]
+    return _joined([code.co_code, " ".join(code.co_names).encode("utf-8", "surrogatepass"), *consts])
+
+
+def _const(const: object) -> bytes:
+    return repr(sorted(map(repr, const)) if isinstance(const, frozenset) else const).encode("utf-8", "surrogatepass")
+
+
+def _name(named: Any) -> bytes:
+    module = getattr(named, "__module__", None)
+    return f"{module}.{getattr(named, '__qualname__', type(named).__qualname__)}".encode("utf-8", "surrogatepass")
+
+
+def _joined(parts: list[bytes]) -> bytes:
+    """As one, so that no other parts give the same."""
+    return b"".join([b"%d:" % len(part) + part for part in parts])

@@ -1,0 +1,139 @@
+"""What else a function gets besides its input: by the annotation of a parameter, or by its name."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import re
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, get_args, get_origin, get_type_hints
+
+from ...errors import GraphValidationError, NodeError
+from ...types import RunnableConfig, StreamWriter
+from .context import Runtime
+
+NAMES = ("config", "runtime", "writer", "store", "previous")
+"""What can be had. Each is an attribute of `Running`."""
+
+_BY_ANNOTATION: tuple[tuple[Any, str], ...] = (
+    (Runtime, "runtime"),
+    (RunnableConfig, "config"),
+    (StreamWriter, "writer"),
+)
+
+_OF_HANDLERS: tuple[tuple[Any, str], ...] = (*_BY_ANNOTATION, (NodeError, "error"))
+
+_STORE = ("checkpoint_savers.stores.abc", "BaseStore")
+"""Known by its name: who asks for a store has loaded the class."""
+
+
+def hints_of(call: Callable[..., Any]) -> dict[str, Any]:
+    """A callable's annotations; without those that cannot be resolved (they name something local, say)."""
+    target = call if inspect.isroutine(call) or inspect.isclass(call) else getattr(call, "__call__", call)  # noqa: B004  # an instance's
+    function = getattr(call, "func", target)
+    try:
+        return get_type_hints(function, include_extras=True)
+    except TypeError:
+        return {}
+    except NameError:
+        return _resolved(function)
+
+
+def _resolved(function: Any) -> dict[str, Any]:
+    """Those annotations that can be resolved, of a function that has others."""
+    function = inspect.unwrap(function)
+    found: dict[str, Any] = {}
+    for name, hint in inspect.get_annotations(function).items():
+        alone = types.SimpleNamespace(__annotations__={name: hint})
+        with contextlib.suppress(NameError, TypeError):
+            found |= get_type_hints(alone, getattr(function, "__globals__", {}), include_extras=True)
+    return found
+
+
+def is_generator(call: Any) -> bool:
+    """Whether calling it makes a generator; a callable object's `__call__` is looked at too."""
+    return any(
+        inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each)
+        for each in (call, getattr(call, "__call__", None))  # noqa: B004  # an instance's
+    )
+
+
+def injections_of(call: Callable[..., Any], *, after: int, handles: bool = False) -> tuple[tuple[str, str], ...]:
+    """The parameters that the runtime fills in, and with what.
+
+    Args:
+        after: how many positional parameters the caller fills in.
+        handles: it is an error handler, and may have the failure too.
+    """
+    try:
+        parameters = list(inspect.signature(call).parameters.values())
+    except (TypeError, ValueError):
+        return ()  # a builtin that tells nothing about itself
+    hints = hints_of(call)
+    bound = call.keywords if isinstance(call, functools.partial) else {}  # these are the user's own
+    found: list[tuple[str, str]] = []
+    for place, parameter in enumerate(parameters):
+        if place < after or parameter.name in bound:
+            continue
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            continue
+        what = _what(parameter, hints, _OF_HANDLERS if handles else _BY_ANNOTATION)
+        if what is None and handles and parameter.name == "error":
+            what = "error"
+        if what is not None:
+            found.append((parameter.name, what))
+    return tuple(found)
+
+
+def _what(
+    parameter: inspect.Parameter, hints: Mapping[str, Any], by_annotation: tuple[tuple[Any, str], ...]
+) -> str | None:
+    hint = hints.get(parameter.name, parameter.annotation)
+    for option in (hint, *get_args(hint)):  # Optional[RunnableConfig] too
+        kind = get_origin(option) or option
+        for known, what in by_annotation:
+            if kind is known:
+                return what
+        if (getattr(kind, "__module__", ""), getattr(kind, "__qualname__", "")) == _STORE:
+            return "store"
+    if isinstance(hint, str):  # not resolved: by its text, as far as that goes
+        options = re.sub(r"^(\w+\.)*(Optional|Union|Annotated)\[(.*)\]$", r"\3", hint.strip("\"' "))
+        for option in re.split(r"[|,]", options):
+            called = option.partition("[")[0].strip().rpartition(".")[2]
+            for known, what in by_annotation:
+                if called == known.__name__:
+                    return what
+            if called == _STORE[1]:
+                return "store"
+    return parameter.name if parameter.name in NAMES else None
+
+
+def check_signature(
+    call: Callable[..., Any],
+    *given: object,
+    what: str,
+    injected: tuple[tuple[str, str], ...],
+    handles: bool = False,
+) -> None:
+    """Refuse a function that cannot be called with what it will get.
+
+    Args:
+        given: stand-ins for the positional arguments.
+        what: the function and what it is called with, as the message says it.
+        handles: it is an error handler, and may have the failure too.
+
+    Raises:
+        GraphValidationError
+    """
+    try:
+        inspect.signature(call).bind(*given, **dict.fromkeys((name for name, _ in injected)))
+    except TypeError as error:
+        names = ", ".join(("error", *NAMES) if handles else NAMES)
+        raise GraphValidationError(
+            f"{what}: {error}. Bind what else it needs, with functools.partial; the runtime fills in parameters named "
+            f"{names}{', and one annotated NodeError' if handles else ''}"
+        ) from error
+    except ValueError:
+        return  # a builtin that tells nothing about itself

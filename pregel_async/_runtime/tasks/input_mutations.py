@@ -1,0 +1,60 @@
+"""The debug mode: name the node that changed its input in place.
+
+Such a change reaches nobody (see `_core.isolation`), so that it is either idle or a mistake: the node meant to return
+it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from ..._core.isolation import IsolatedDict, IsolatedList, own
+from ..._core.task import Task
+from ...errors import InPlaceChangeWarning
+
+_ABSENT = object()
+
+
+def watch(task: Task, value: Any) -> Callable[[], None]:
+    """Look at a node's input before it runs; call what is returned when it has."""
+    before = _parts(value)
+
+    def compare() -> None:
+        after = _parts(value)
+        keys = {**before, **after}
+        changed = [key for key in keys if not _same(before.get(key, _ABSENT), after.get(key, _ABSENT))]
+        for key in changed:
+            warnings.warn(
+                f"node {task.node.name!r} changed {key!r} of its input in place (superstep {task.step}, "
+                f"task {task.id}). Nobody sees that change: return it as an update.",
+                InPlaceChangeWarning,
+                stacklevel=2,
+            )
+
+    return compare
+
+
+def _same(before: Any, after: Any) -> bool:
+    # `own` gives back the very object that was handed out where nothing was changed in it; sets and the like are
+    # copies.
+    return before is after or bool(type(before) is type(after) and before == after)
+
+
+def _parts(value: Any) -> dict[Any, Any]:
+    if isinstance(value, dict):
+        return {key: _owned(item) for key, item in dict.items(value)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: own(getattr(value, field.name, None)) for field in dataclasses.fields(value)}
+    if hasattr(value, "__pydantic_fields_set__"):
+        return {name: own(item) for name, item in value.__dict__.items()}
+    names = getattr(value, "__struct_fields__", None)
+    if names is not None:
+        return {name: own(getattr(value, name)) for name in names}
+    return {"the value": own(value)} if isinstance(value, list) else {}
+
+
+def _owned(item: Any) -> Any:
+    return own(item) if isinstance(item, (IsolatedDict, IsolatedList)) else item

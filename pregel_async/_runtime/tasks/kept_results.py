@@ -1,0 +1,142 @@
+"""A cache of results, as a graph uses it: what a node made of an input is used again for an equal one.
+
+What is kept are the node's own writes. Its edges are taken and its conditional edges are asked each time, since they
+look at the state. Of several tasks that want the same result at the same time, in any run of the process, one computes
+it. A failure is not kept, nor what an error handler gave, nor a command for a graph around.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import structs
+
+from checkpoint_savers.codec import Codec
+from checkpoint_savers.errors import CorruptCheckpointError, StoredTypeChangedError, UnstorableValueError
+
+from ..._core.program import Node, Write
+from ..._core.task import Failed, Finished, Settled, Task
+from .fingerprints import known_by
+
+if TYPE_CHECKING:
+    from checkpoint_savers.caches.abc import BaseCache, FullKey, Namespace
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[tuple[str, bytes]]).decode
+
+
+class Results:
+    """The results of a graph's nodes, in a cache.
+
+    Args:
+        cache: may be shared with other graphs and runs.
+        codec: knows the graph's types.
+    """
+
+    def __init__(self, cache: BaseCache, codec: Codec) -> None:
+        self.cache = cache
+        self._codec = codec
+
+    async def share(
+        self,
+        task: Task,
+        value: Callable[[], Any],
+        compute: Callable[[list[Write] | None], Awaitable[Settled]],
+        *,
+        context: Any = None,
+        answered: bool = False,
+    ) -> Settled:
+        """What becomes of a task whose node has a cache policy.
+
+        Args:
+            value: gives the node's input.
+            context: the call's. It counts where the node asks for it, and no `key_func` says what counts.
+            compute: runs the task; given the node's own writes, only what follows them.
+            answered: the task has asked, and was answered: no other gets what comes of that, nor it another's result.
+        """
+        node = task.node
+        policy = node.cache
+        assert policy is not None
+        if answered:
+            return await compute(None)
+        try:
+            key = self._key(node, value(), context)
+        except Exception as error:  # what the input is made of, what key_func makes of it, or what cannot be a key
+            error.add_note(f"while looking for a kept result of node {node.name!r}, superstep {task.step}")
+            return Failed(error)
+        computed: Settled | None = None
+        kept: list[Write] | None = None
+
+        async def compute_once() -> bytes | None:
+            nonlocal computed, kept
+            found = (await self.cache.aget([key])).get(key)
+            if found is not None:
+                kept = self._read(found)
+            if kept is not None:
+                return found
+            computed = await compute(None)
+            if not isinstance(computed, Finished) or computed.leaves:
+                return None
+            try:
+                made = self._written(computed.writes[: computed.own])
+            except UnstorableValueError as error:
+                error.add_note(f"written by node {node.name!r}, superstep {task.step}, which has a cache policy")
+                computed = Failed(error)
+                return None
+            await self.cache.aset({key: (made, policy.ttl_seconds)})
+            return made
+
+        shared, _ = await self.cache.flights.share(key, compute_once)
+        if computed is not None:
+            return computed
+        if kept is None and shared is not None:
+            kept = self._read(shared)
+        outcome = await compute(kept)
+        return structs.replace(outcome, cached=kept is not None) if isinstance(outcome, Finished) else outcome
+
+    async def clear(self, nodes: Iterable[Node]) -> None:
+        """Forget what these nodes made."""
+        await self.cache.aclear([namespace_of(node) for node in nodes])
+
+    def _key(self, node: Node, value: Any, context: Any) -> FullKey:
+        policy = node.cache
+        assert policy is not None
+        try:
+            known_by = value
+            if policy.key_func is not None:
+                known_by = node.keyed(policy.key_func, value)
+            elif context is not None and any(what == "runtime" for _, what in node.injects):
+                known_by = [value, context]  # what it makes may be one user's
+            bytes_ = self._codec.canonical(known_by, channel=f"the input of node {node.name!r}")
+        except UnstorableValueError as error:
+            error.add_note("give its CachePolicy a key_func, which says what the input is known by")
+            raise
+        return namespace_of(node), blake2b(self._function(node) + bytes_, digest_size=20).hexdigest()
+
+    def _function(self, node: Node) -> bytes:
+        """What tells the node's function from others of its name: as it is when its first result is looked for."""
+        if node.known_by is None:
+            structs.force_setattr(node, "known_by", known_by(node.call, partial(self._codec.canonical, channel="")))
+        assert node.known_by is not None
+        return node.known_by
+
+    def _written(self, writes: list[Write]) -> bytes:
+        return _encode([(name, self._codec.encode(value, channel=name)) for name, value in writes])
+
+    def _read(self, data: bytes) -> list[Write] | None:
+        """The writes; None when they were made by code that is no more."""
+        try:
+            return [(name, self._codec.decode(value, channel=name)) for name, value in _decode(data)]
+        except (CorruptCheckpointError, StoredTypeChangedError, msgspec.MsgspecError):
+            return None  # a cache is not data: it is computed again
+
+
+def namespace_of(node: Node) -> Namespace:
+    """Where a node's results are kept: by its function and its name, so that graphs that share both share them."""
+    call = node.call
+    module, name = getattr(call, "__module__", None), getattr(call, "__qualname__", type(call).__qualname__)
+    return ("pregel_async", f"{module or type(call).__module__}.{name}", node.name)

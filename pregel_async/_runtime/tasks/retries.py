@@ -1,0 +1,118 @@
+"""Trying a task again: after which failures, how often, and after how long."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from checkpoint_savers.records import TaskId
+
+from ..._core.program import Write
+from ..._core.task import Failed, Finished, Settled, Task
+from ...policies import RetryPolicy, leaves_of, retry_after_of
+from ..platform.environment import World
+
+Once = Callable[["Tries", list[Write] | None], Awaitable[Settled]]
+"""One attempt: with how many there have been, and the node's own writes when only its routers have failed."""
+
+
+class Tries:
+    """The attempts at one task.
+
+    Attributes:
+        number: of the attempt that is under way, from 1.
+        began: when the first began, in unix seconds.
+        done: by task that it called, the digest of the arguments and what it gave to an earlier attempt, where nothing
+            is stored.
+    """
+
+    __slots__ = ("began", "done", "number")
+
+    def __init__(self, began: float) -> None:
+        self.number = 1
+        self.began: Final = began
+        self.done: dict[TaskId, tuple[bytes, Finished]] = {}
+
+
+async def tried(
+    once: Once,
+    task: Task,
+    given: list[Write] | None,
+    world: World,
+    *,
+    final: Callable[[BaseException], bool],
+    again: Callable[[Failed, int], Awaitable[None]],
+) -> Settled:
+    """Attempt a task until it has not failed, or is not to be tried again.
+
+    Each attempt starts afresh, but for what is kept of it: the results of tasks that it called, the states of graphs
+    that it ran, and, where only a router has failed, the node's own writes.
+
+    Args:
+        once: one attempt.
+        given: the node's own writes, when only its routers are to run.
+        final: whether a failure is one that nothing can be done about: storage's.
+        again: told of each failure that is tried again, and in which attempt, before the wait.
+    """
+    tries = Tries(world.now())
+    while True:
+        outcome = await once(tries, given)
+        if not isinstance(outcome, Failed) or final(outcome.error):
+            return outcome
+        try:
+            wait = _wait(task.node.retry, outcome.error, tries.number, world)
+        except Exception as error:  # the user's predicate
+            with contextlib.suppress(Exception):  # an exception of the user's may refuse attributes
+                if error.__context__ is None and error is not outcome.error:
+                    error.__context__ = outcome.error
+                error.add_note(f"raised by retry_on of node {task.node.name!r}, superstep {task.step}, task {task.id}")
+            return Failed(error, outcome.writes)
+        if wait is None:
+            if tries.number > 1:
+                with contextlib.suppress(Exception):  # an exception of the user's may refuse attributes
+                    outcome.error.add_note(f"in attempt {tries.number}")
+            return outcome
+        await again(outcome, tries.number)
+        given = outcome.writes
+        await world.sleep(wait)
+        tries.number += 1
+
+
+def _wait(policies: tuple[RetryPolicy, ...], error: BaseException, failed: int, world: World) -> float | None:
+    """Seconds until the next attempt; None for no other."""
+    if not isinstance(error, Exception):
+        return None
+    policy = next((policy for policy in policies if policy.applies_to(error)), None)
+    if policy is None or failed >= policy.max_attempts:
+        return None
+    wait = policy.wait(failed)
+    asked = max((_retry_after(leaf, world) for leaf in leaves_of(error)), default=0.0)
+    if asked > wait:
+        if asked > policy.max_interval:
+            with contextlib.suppress(Exception):  # as above
+                error.add_note(
+                    f"not tried again: the server asks to wait {asked:g} s, and the retry policy's max_interval is "
+                    f"{policy.max_interval:g} s"
+                )
+            return None
+        wait = asked
+    return wait + world.jitter() if policy.jitter else wait
+
+
+def _retry_after(error: BaseException, world: World) -> float:
+    """Return the seconds for which a server asks to be left alone; 0 when the exception carries no such header.
+
+    Source: RFC 9110, 10.2.3: digits, which are seconds, or a date. `float()` would take `1_0`, `1e9`, `inf` and digits
+    of other scripts, too.
+    """
+    said = retry_after_of(error)
+    if said is None:
+        return 0.0
+    said = said.strip(" \t")
+    if said.isascii() and said.isdigit():
+        return float(said)
+    from .http_date import read_http_date  # few servers send a date
+
+    moment = read_http_date(said, now=world.now())
+    return 0.0 if moment is None else max(0.0, moment - world.now())

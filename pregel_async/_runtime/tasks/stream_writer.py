@@ -1,0 +1,139 @@
+"""What a node writes to the stream with."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Generator, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Protocol
+
+from ..._core.task import Task
+from ...errors import OutsideRunError
+from ..streaming.publisher import Log, Told
+from ..streaming.subscription import Feed
+from .worker_threads import Fence
+
+
+class Writes(Protocol):
+    """A node that writes.
+
+    Attributes:
+        fence: around its worker thread, when a cancellation may leave that behind.
+        debts: the feeds that it has shown more than their readers take.
+    """
+
+    task: Task
+    debts: list[Feed]
+    fence: Fence | None
+
+    @property
+    def log(self) -> Log | None:
+        """Of its graph's run; None when nobody reads it."""
+        ...
+
+    @property
+    def loop_thread(self) -> int:
+        """The thread that the run's event loop is in."""
+        ...
+
+    async def settle(self) -> None:
+        """Wait until there are no debts."""
+        ...
+
+    def check(self, what: str) -> None:
+        """Raise `OutsideRunError` when it has ended."""
+        ...
+
+    def sign(self) -> None:
+        """It lives."""
+        ...
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """It waits for a reader."""
+        ...
+
+
+class Writer:
+    """A node's `StreamWriter`."""
+
+    __slots__ = ("_running",)
+
+    def __init__(self, running: Writes) -> None:
+        self._running = running
+
+    def __call__(self, chunk: Any, /) -> Awaitable[None]:
+        self._check()
+        log = self._running.log
+        if log is None or log.wrote is None:
+            return NOTHING
+        return self._show(log.wrote(self._running.task, chunk))
+
+    def message(self, message: Any, /, metadata: Mapping[str, Any] | None = None) -> Awaitable[None]:
+        self._check()
+        log = self._running.log
+        if log is None or log.spoke is None:
+            return NOTHING
+        return self._show(log.spoke(self._running.task, message, metadata or {}))
+
+    def _check(self) -> None:
+        self._running.check("a stream writer")
+        self._running.sign()
+
+    def _show(self, told: Told) -> Awaitable[None]:
+        running = self._running
+        if threading.get_ident() == running.loop_thread:
+            charged: list[tuple[Feed, int]] = []
+            for feed, part in told:
+                owes = feed in running.debts
+                charged.append((feed, feed.burst(part, owes=owes)))
+                if not owes and feed.lags:
+                    running.debts.append(feed)
+            return _Settled(running, charged) if running.debts else NOTHING
+        try:
+            if running.fence is None:
+                from anyio import from_thread
+
+                from_thread.run(_put, running, told)
+            else:
+                running.fence.run("a stream writer", partial(_put, running, told))
+        except OutsideRunError:
+            raise
+        except RuntimeError as error:
+            raise OutsideRunError(
+                "a stream writer was called in a thread of the node's own, from which the run cannot be reached: "
+                "write in the node's function"
+            ) from error
+        return NOTHING
+
+
+async def _put(running: Writes, told: Told) -> None:
+    with running.waiting():
+        for feed, part in told:
+            await feed.put(part)
+
+
+class _Settled:
+    """Awaited: the readers have caught up. Not awaited: nothing."""
+
+    __slots__ = ("_charged", "_running")
+
+    def __init__(self, running: Writes, charged: list[tuple[Feed, int]]) -> None:
+        self._running = running
+        self._charged = charged
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        while self._charged:
+            feed, size = self._charged.pop()
+            feed.refund(size)
+        return self._running.settle().__await__()
+
+
+class _Nothing:
+    def __await__(self) -> Generator[Any, Any, None]:
+        return
+        yield
+
+
+NOTHING: Awaitable[None] = _Nothing()
+"""Awaited: goes on at once."""
