@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 from checkpoint_savers.lazily import exported
 
-from .compiled import PregelProtocol
-from .defaults import set_defaults
+from ._api.compiled import PregelProtocol
+from ._api.defaults import set_defaults
+from ._api.sync_verbs import open_sync
 from .errors import GraphDrained, GraphInterrupt, NodeError
 from .graph import CompiledStateGraph, StateGraph
 from .managed import IsLastStep, ManagedValue, RemainingSteps
@@ -24,7 +25,6 @@ from .runtime import (
     interrupt,
     spend,
 )
-from .sync import open_sync
 from .types import (
     END,
     START,

@@ -8,11 +8,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from ._core.program import Node, Write, no_writes
-from ._runtime.tasks.injection import injections_of
-from ._runtime.tasks.worker_threads import in_thread
-from .errors import GraphValidationError
-from .node_policies import (
+from ._api.node_policies import (
     NodePolicies,
     RetryPolicies,
     Timeout,
@@ -22,6 +18,10 @@ from .node_policies import (
     flavour_of,
     node_policies,
 )
+from ._core.program import Node, Write, no_writes
+from ._runtime.tasks.injection import injections_of
+from ._runtime.tasks.worker_threads import in_thread
+from .errors import GraphValidationError
 from .policies import CachePolicy, OnTimeout, RetryPolicy
 
 __all__ = ["PASSTHROUGH", "ChannelWriteEntry", "NodeBuilder", "PregelNode", "compile_node"]

@@ -18,7 +18,7 @@ import msgspec
 from checkpoint_savers import SqliteSaver
 from checkpoint_savers.children import start_soon
 
-from ..compiled import Graph
+from .._api.compiled import Graph
 from ..errors import PregelError, ThreadBusyError
 from ..observing import Figures
 from ..types import START, Command, OnConflict, RunnableConfig, StateSnapshot

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, cast
 
 from checkpoint_savers import BaseCheckpointSaver
 
-from ..compiled import Graph
+from .._api.compiled import Graph
 from ..graph import StateGraph
 
 AnyGraph: TypeAlias = Graph[Any, Any]

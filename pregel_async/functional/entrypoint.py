@@ -18,21 +18,21 @@ from checkpoint_savers import ports
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.upkeep.retention import Retention
 
+from .._api.compiled import Graph
+from .._api.context_schema import context_reader
+from .._api.defaults import validates_input
+from .._api.node_policies import RetryPolicies, Timeout, abandons, check_on_timeout, node_policies
+from .._api.value_checks import compile_check, path_of
 from .._core.program import Node, Write, build_program
 from .._runtime.observing.observer import Observer
 from .._runtime.platform.environment import World
 from .._runtime.tasks.context import PREVIOUS
 from .._runtime.tasks.injection import check_signature, hints_of, injections_of, is_generator
 from ..channels import EphemeralValue, LastValue
-from ..compiled import Graph
-from ..context_schema import context_reader
-from ..defaults import validates_input
 from ..drawing import Drawing, Edge, drawing
 from ..errors import GraphValidationError, InvalidInputError, InvalidUpdateError
-from ..node_policies import RetryPolicies, Timeout, abandons, check_on_timeout, node_policies
 from ..policies import Budget, CachePolicy, OnTimeout
 from ..types import END, START, ChangedQuestions, Command
-from ..value_checks import compile_check, path_of
 from .by_name import elsewhere, with_one
 
 __all__ = ["CompiledEntrypoint", "entrypoint"]

@@ -7,14 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_args, overload
 
-from .._core.program import RETURN, Node, Write
-from .._runtime.platform.environment import SystemWorld
-from .._runtime.tasks.calls import TaskFuture, call_task
-from .._runtime.tasks.context import current
-from .._runtime.tasks.injection import hints_of, injections_of, is_generator
-from .._runtime.tasks.kept_results import namespace_of
-from ..errors import ConfigError, GraphValidationError
-from ..node_policies import (
+from .._api.node_policies import (
     NodePolicies,
     RetryPolicies,
     Timeout,
@@ -23,8 +16,15 @@ from ..node_policies import (
     check_on_timeout,
     node_policies,
 )
+from .._api.sync_verbs import wait_for_twin
+from .._core.program import RETURN, Node, Write
+from .._runtime.platform.environment import SystemWorld
+from .._runtime.tasks.calls import TaskFuture, call_task
+from .._runtime.tasks.context import current
+from .._runtime.tasks.injection import hints_of, injections_of, is_generator
+from .._runtime.tasks.kept_results import namespace_of
+from ..errors import ConfigError, GraphValidationError
 from ..policies import CachePolicy, OnTimeout
-from ..sync import wait_for_twin
 from ..types import OnChange
 from .by_name import elsewhere, with_several
 

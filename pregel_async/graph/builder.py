@@ -28,16 +28,23 @@ from checkpoint_savers import ports
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.upkeep.retention import Retention
 
+from .._api.annotations import aliased, class_of
+from .._api.compiled import Graph
+from .._api.context_schema import context_reader
+from .._api.defaults import validates_input
+from .._api.node_policies import (
+    NodePolicies,
+    RetryPolicies,
+    Timeout,
+    check_abandonable,
+    check_on_timeout,
+    node_policies,
+)
 from .._runtime.observing.observer import Observer
 from .._runtime.platform.environment import World
 from .._runtime.tasks.injection import check_signature, hints_of, injections_of, is_generator
-from ..annotations import aliased, class_of
-from ..compiled import Graph
-from ..context_schema import context_reader
-from ..defaults import validates_input
 from ..drawing import Drawing, Edge, drawing
 from ..errors import GraphValidationError
-from ..node_policies import NodePolicies, RetryPolicies, Timeout, check_abandonable, check_on_timeout, node_policies
 from ..policies import Budget, CachePolicy, OnFailure, OnTimeout
 from ..types import END, RESERVED, START, All, ChangedQuestions, Command, Send
 from .schema import Channel, Managed, Schema, is_schema, merge_channels, read_schema

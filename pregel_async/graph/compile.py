@@ -20,6 +20,8 @@ from msgspec import structs
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.upkeep.retention import Retention
 
+from .._api.compiled import Graph
+from .._api.node_policies import NodePolicies, abandons, flavour_of, seconds_of
 from .._core.program import BRANCH, JOIN, PARENT, SENDS, Flavour, Node, Router, Write, build_program
 from .._runtime.observing.observer import Observer
 from .._runtime.platform.environment import World
@@ -31,9 +33,7 @@ from ..channels import (
     NamedBarrierValue,
     NamedBarrierValueAfterFinish,
 )
-from ..compiled import Graph
 from ..errors import ErrorCode, GraphValidationError, InvalidRouteError, InvalidUpdateError
-from ..node_policies import NodePolicies, abandons, flavour_of, seconds_of
 from ..policies import Budget, OnFailure
 from ..types import END, INTERRUPT, RESERVED, START, All, ChangedQuestions, Command, Send
 from .builder import BranchSpec, CompiledStateGraph, NodeSpec, StateGraph, draw

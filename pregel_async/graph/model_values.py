@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from .._api.value_checks import Mismatch, mismatch_of, refused_input, refused_update
 from .._core.isolation import own
 from .._core.program import Write
 from ..channels.overwrite import written
 from ..types import START
-from ..value_checks import Mismatch, mismatch_of, refused_input, refused_update
 
 
 def _validates_by_field(model: Any) -> bool:

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
+from .._api.compiled import Graph
 from .._runtime.tasks.injection import hints_of
 from .._runtime.tasks.subgraphs import reachable
-from ..compiled import Graph
 from ..errors import UnreachableNodeWarning
 from ..types import START, Command, Send
 

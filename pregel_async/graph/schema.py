@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_args, ge
 
 import msgspec
 
-from .._core.fits import is_typed_dict
-from .._core.isolation import own
-from .._core.program import Write
-from .._runtime.tasks.injection import hints_of
-from ..annotations import (
+from .._api.annotations import (
     aliased,
     class_of,
     fields_of,
@@ -24,12 +20,16 @@ from ..annotations import (
     named,
     value_of,
 )
+from .._api.value_checks import Check, Mismatch, compile_check, path_of, plain_type, refused_input, refused_update
+from .._core.fits import is_typed_dict
+from .._core.isolation import own
+from .._core.program import Write
+from .._runtime.tasks.injection import hints_of
 from ..channels import MISSING, BaseChannel, BinaryOperatorAggregate, DeltaChannel, LastValue
 from ..channels.overwrite import inside_of, written
 from ..errors import EmptyChannelError, GraphValidationError, InvalidInputError, InvalidUpdateError
 from ..managed import ManagedValue, Progress
 from ..types import Overwrite
-from ..value_checks import Check, Mismatch, compile_check, path_of, plain_type, refused_input, refused_update
 
 if TYPE_CHECKING:
     from .model_values import ModelValues

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 
-from ..compiled import Graph
+from .._api.compiled import Graph
 from ..errors import ConfigError, EmptyInputError
 from .audience import Audience
 from .failures import Refusal, failure_response, log

@@ -11,8 +11,8 @@ import anyio
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.children import start_soon
 
+from .._api.compiled import Graph
 from .._runtime.platform.event_loops import alone
-from ..compiled import Graph
 from ..errors import ConfigError
 from .pick_up import Again, pick_up_all
 from .service import KEY, Service, check_grace

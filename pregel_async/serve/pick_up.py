@@ -17,9 +17,9 @@ from checkpoint_savers.holding import CLAIM_SECONDS
 from checkpoint_savers.owner import is_live
 from checkpoint_savers.records import CheckpointId, Header
 
+from .._api.compiled import Graph
 from .._runtime.streaming.parts import END, Cursor
 from .._runtime.streaming.stored_events import StoredRun
-from ..compiled import Graph
 from ..errors import GraphDrained, RecordedFailureError, RunCancelledError
 from .failures import log
 from .known import AFTER, BEFORE, Known, modes_of

@@ -12,8 +12,8 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive
 
+from .._api.config import check_thread_id
 from .._runtime.streaming.parts import Cursor
-from ..config import check_thread_id
 from ..errors import ConfigError, InvalidCursorError
 from ..types import Command, Send, StreamMode
 from .failures import Refusal

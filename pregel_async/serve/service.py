@@ -11,7 +11,7 @@ from starlette.requests import HTTPConnection
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.durations import read_seconds
 
-from ..compiled import Graph
+from .._api.compiled import Graph
 from ..errors import ConfigError
 from ..runtime import RunControl
 

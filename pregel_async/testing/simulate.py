@@ -23,9 +23,9 @@ from checkpoint_savers.codec import Codec
 from checkpoint_savers.errors import StorageError, ThreadBusyError
 from checkpoint_savers.memory import InMemorySaver
 
+from .._api.compiled import Graph
 from .._runtime.streaming.subscription import Live
 from .._runtime.tasks.context import WATCH, Running
-from ..compiled import Graph
 from ..errors import GraphRecursionError, InvalidResumeError
 from ..policies import leaves_of
 from ..types import Command, Durability, Interrupt, StateSnapshot

@@ -31,13 +31,13 @@ import trio
 from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import START, PregelProtocol, StateGraph
+from pregel_async._api.compiled import Graph
+from pregel_async._api.stream_options import CallOptions, StreamOptions
+from pregel_async._api.sync_verbs import SyncFace, SyncStream, open_sync
 from pregel_async._runtime.platform.environment import SystemWorld
 from pregel_async._runtime.streaming.buffer import CAPACITY
 from pregel_async._runtime.sync import background_portal as portal
-from pregel_async.asking import CallOptions, StreamOptions
-from pregel_async.compiled import Graph
 from pregel_async.errors import ConfigError, PregelError
-from pregel_async.sync import SyncFace, SyncStream, open_sync
 from pregel_async.types import StateUpdate
 
 ROOT = Path(__file__).parents[2]
@@ -975,7 +975,7 @@ from typing import Any, TypedDict
 import anyio
 from pregel_async import START, StateGraph
 from pregel_async._runtime import portal
-from pregel_async.sync import open_sync
+from pregel_async._api.sync_verbs import open_sync
 from checkpoint_savers import SqliteSaver
 
 # Under -X dev, asyncio logs a callback that took long, as any may on a busy machine.

@@ -72,7 +72,7 @@ async def test_without_an_observer_nothing_is_made(monkeypatch: pytest.MonkeyPat
 
         return make
 
-    from pregel_async import compiled
+    from pregel_async._api import compiled
     from pregel_async._runtime.engine import run
 
     for module in (observed, run, compiled):

@@ -931,7 +931,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "unchecked-updates",
         "Issue 16: an update by hand that does not fit its annotation is stored",
-        "pregel_async/editing.py",
+        "pregel_async/_api/editing.py",
         "Editor._writes",
         "self._program.check_update(node.writes(values))",
         "node.writes(values)",

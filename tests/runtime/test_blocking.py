@@ -24,11 +24,11 @@ import trio
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import START, Command, StateGraph, interrupt, task
+from pregel_async._api.compiled import Graph
+from pregel_async._api.sync_verbs import open_sync
 from pregel_async._runtime.sync import background_portal as portal
 from pregel_async._runtime.sync import blocked_loop as blocking
-from pregel_async.compiled import Graph
 from pregel_async.errors import BlockingCallWarning, GraphRecursionError, SyncCallError
-from pregel_async.sync import open_sync
 from pregel_async.testing import VirtualClock
 from pregel_async.types import StateUpdate
 

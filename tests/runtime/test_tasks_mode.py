@@ -10,8 +10,8 @@ import pytest
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import START, NodeBuilder, Pregel, Send, StateGraph, StreamMode
+from pregel_async._api.compiled import Graph
 from pregel_async.channels import LastValue
-from pregel_async.compiled import Graph
 
 pytestmark = pytest.mark.anyio
 

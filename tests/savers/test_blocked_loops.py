@@ -15,7 +15,7 @@ from postgres_tools import conninfo, made_schema
 from checkpoint_savers import InMemorySaver, PostgresSaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import START, Command, StateGraph, interrupt, open_sync
-from pregel_async.compiled import Graph
+from pregel_async._api.compiled import Graph
 
 pytestmark = [
     pytest.mark.anyio,

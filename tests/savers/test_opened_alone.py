@@ -25,9 +25,9 @@ from checkpoint_savers.codec.runtime_types import RUNTIME_READERS
 from checkpoint_savers.errors import CorruptCheckpointError
 from checkpoint_savers.stores import Item, SearchItem
 from pregel_async import START, Command, Interrupt, NodeError, Overwrite, Send, StateGraph, TimeoutPolicy
+from pregel_async._api.stored_types import with_runtime_types
 from pregel_async._core.untracked import NotStored
 from pregel_async.errors import RecordedFailureError
-from pregel_async.stored_types import with_runtime_types
 from pregel_async.types import TaskId
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)

@@ -35,7 +35,7 @@ from checkpoint_savers.conformance.caches import Clock
 from checkpoint_savers.conformance.stores_suite import SPACE, OpenStore, facts, keys, put, there, value
 from checkpoint_savers.conformance.suite import NOW, head_of, row, written
 from checkpoint_savers.stores import GetOp, PutOp, SearchOp, postgres_rows
-from pregel_async.sync import open_sync
+from pregel_async._api.sync_verbs import open_sync
 
 pytestmark = pytest.mark.anyio
 

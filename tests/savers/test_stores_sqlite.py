@@ -40,7 +40,7 @@ from checkpoint_savers.sqlite import schema
 from checkpoint_savers.sqlite.worker import Job
 from checkpoint_savers.stores import GetOp, PutOp, SearchOp, sqlite_rows
 from checkpoint_savers.stores import sqlite as module
-from pregel_async.sync import open_sync
+from pregel_async._api.sync_verbs import open_sync
 
 pytestmark = pytest.mark.anyio
 
@@ -681,7 +681,7 @@ def test_in_a_forked_child(path: Path) -> None:
     code = f"""if True:
         import os, warnings
         from checkpoint_savers import SaverClosedError, SqliteStore
-        from pregel_async.sync import open_sync
+        from pregel_async._api.sync_verbs import open_sync
 
         with open_sync(SqliteStore({str(path)!r}, ttl={{"sweep_interval_minutes": 60}})) as store:
             store.put(("a",), "k", {{}})

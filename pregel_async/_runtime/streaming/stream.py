@@ -1,8 +1,8 @@
 """A stream: what a reader holds while a run goes on in a task of its own.
 
 The run is started here and nowhere else, and the stream owns it: it ends before `aclose()`, the end of `async with`, or
-the last `__anext__` returns. Reader and run share a buffer of bounded capacity (`buffer.py`). The stream itself is held by
-the reader alone, so that Python drops it with the reader's last reference; the run is cancelled then.
+the last `__anext__` returns. Reader and run share a buffer of bounded capacity (`buffer.py`). Only the reader
+holds the stream, so that Python drops it with the reader's last reference; the run is cancelled then.
 """
 
 from __future__ import annotations

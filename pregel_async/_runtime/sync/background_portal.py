@@ -4,8 +4,8 @@ A plain thread has no loop. Its coroutines run on an asyncio loop in a thread of
 call that needs it and stopped when the interpreter ends. A worker thread of anyio's or trio's has one: the loop that
 waits for it. A coroutine runs there, so that it ends with the task that the thread works for.
 
-A thread that runs a loop itself waits for the background loop too, and blocks its own meanwhile (`blocked_loop.py`). Two
-threads may not, and are refused before anything runs:
+A thread that runs a loop itself waits for the background loop too, and blocks its own meanwhile (`blocked_loop.py`).
+Two threads may not, and are refused before anything runs:
 
 - That of the background loop. It would wait for itself. A second background loop for it was considered: it would let
   such a call work, and stop the runs of all other threads, with the leases and timeouts of those runs.

@@ -1,7 +1,7 @@
 """A sync verb that blocks the event loop of its own thread, as every notebook cell's does.
 
-The coroutine runs on the background loop (`background_portal.py`), so the call returns whatever the blocked loop would do. Three
-things are different from a call in a plain thread:
+The coroutine runs on the background loop (`background_portal.py`), so the call returns whatever the blocked loop would
+do. Three things are different from a call in a plain thread:
 
 - The blocked loop serves no other task meanwhile. A warning says so, except in a notebook, where nothing else runs.
 - A node may wait for something that only the blocked loop can do: then neither ends. Nothing can see that from outside:

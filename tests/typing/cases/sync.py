@@ -8,7 +8,7 @@ from typing import Annotated, Any, Required, TypedDict, assert_type
 
 from checkpoint_savers import SqliteSaver
 from pregel_async import CompiledStateGraph, PregelProtocol, RunnableConfig, StateGraph, StateSnapshot
-from pregel_async.sync import SyncStream, open_sync
+from pregel_async._api.sync_verbs import SyncStream, open_sync
 from pregel_async.types import StateUpdate
 
 

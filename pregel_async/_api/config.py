@@ -11,16 +11,16 @@ from checkpoint_savers.metadata import SCALARS
 from checkpoint_savers.records import RUN, CheckpointId
 from checkpoint_savers.upkeep.retention import Retention
 
-from ._core.program import Program
-from ._core.superstep import Breakpoints
-from ._runtime.engine.settings import Settings
-from ._runtime.observing.observer import Observer
-from ._runtime.tasks.control import RunControl
-from ._runtime.tasks.kept_results import Results
-from .channels import AnyValue, EphemeralValue, LastValue
-from .errors import ConfigError
-from .policies import Budget, Collect, OnFailure
-from .types import ChangedQuestions, Config, Durability, OnConflict, RunnableConfig
+from .._core.program import Program
+from .._core.superstep import Breakpoints
+from .._runtime.engine.settings import Settings
+from .._runtime.observing.observer import Observer
+from .._runtime.tasks.control import RunControl
+from .._runtime.tasks.kept_results import Results
+from ..channels import AnyValue, EphemeralValue, LastValue
+from ..errors import ConfigError
+from ..policies import Budget, Collect, OnFailure
+from ..types import ChangedQuestions, Config, Durability, OnConflict, RunnableConfig
 
 DEFAULT_RECURSION_LIMIT = 10_007
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 
-from ._runtime.observing.observer import Observer
-from ._runtime.streaming.modes import MODES
-from ._runtime.tasks.control import RunControl
-from .errors import ConfigError
-from .policies import Budget, OnFailure
-from .types import All, Durability, Names, OnConflict, OverflowPolicy, StreamMode
+from .._runtime.observing.observer import Observer
+from .._runtime.streaming.modes import MODES
+from .._runtime.tasks.control import RunControl
+from ..errors import ConfigError
+from ..policies import Budget, OnFailure
+from ..types import All, Durability, Names, OnConflict, OverflowPolicy, StreamMode
 
 Modes: TypeAlias = StreamMode | Sequence[StreamMode]
 """One mode, or several."""

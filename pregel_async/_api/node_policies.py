@@ -12,9 +12,9 @@ import msgspec
 
 from checkpoint_savers.durations import read_seconds
 
-from ._core.program import Flavour
-from .errors import GraphValidationError
-from .policies import CachePolicy, OnTimeout, RetryPolicy, TimeoutPolicy, retry_policies, timeout_policy
+from .._core.program import Flavour
+from ..errors import GraphValidationError
+from ..policies import CachePolicy, OnTimeout, RetryPolicy, TimeoutPolicy, retry_policies, timeout_policy
 
 T = TypeVar("T")
 

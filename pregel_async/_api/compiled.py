@@ -12,22 +12,22 @@ from msgspec import structs
 from checkpoint_savers.abc import BaseCheckpointSaver, address
 from checkpoint_savers.codec import Codec
 
-from ._core.program import INPUT_MARK, SENDS
-from ._runtime.observing.observed import ObservedUpdate, Observers, measured
-from ._runtime.observing.observer import UpdateStarted
-from ._runtime.persistence.lease import Hold
-from ._runtime.persistence.namespace_writer import Thread
-from ._runtime.persistence.namespaces import config_of
-from ._runtime.tasks.subgraphs import reachable
-from .channels import BaseChannel
+from .._core.program import INPUT_MARK, SENDS
+from .._runtime.observing.observed import ObservedUpdate, Observers, measured
+from .._runtime.observing.observer import UpdateStarted
+from .._runtime.persistence.lease import Hold
+from .._runtime.persistence.namespace_writer import Thread
+from .._runtime.persistence.namespaces import config_of
+from .._runtime.tasks.subgraphs import reachable
+from ..channels import BaseChannel
+from ..drawing import Drawing
+from ..errors import ConfigError, InvalidUpdateError, SubgraphNotFoundError
+from ..node import PregelNode
+from ..types import Command, Config, OnConflict, RunnableConfig, StateSnapshot, StateUpdate
 from .config import address_of, merge_configs, settings_of, without_address
-from .drawing import Drawing
 from .editing import checked, edit, edit_inside
-from .errors import ConfigError, InvalidUpdateError, SubgraphNotFoundError
-from .node import PregelNode
-from .running import Runs
+from .runnable import Runs
 from .state import StateReader
-from .types import Command, Config, OnConflict, RunnableConfig, StateSnapshot, StateUpdate
 
 __all__ = ["Graph", "PregelProtocol"]
 

@@ -15,17 +15,17 @@ from msgspec import structs
 from checkpoint_savers.entries import read_record, write_record
 from checkpoint_savers.records import CheckpointId, TaskRecord
 
-from ._core import superstep
-from ._core.board import Board
-from ._core.isolation import REGISTERED, own
-from ._core.program import PARENT, Node, Program, Write, no_writes
-from ._core.task import Cancelled, Failed, Finished, Outcome, Task
-from ._runtime.persistence.namespace_writer import Thread
-from ._runtime.persistence.namespaces import ids_in
-from ._runtime.tasks.attempt import attempt
-from ._runtime.tasks.context import Around, Running, Session
-from .errors import ConfigError, InvalidUpdateError
-from .types import COPY, END, INPUT, START, RunnableConfig, StateUpdate
+from .._core import superstep
+from .._core.board import Board
+from .._core.isolation import REGISTERED, own
+from .._core.program import PARENT, Node, Program, Write, no_writes
+from .._core.task import Cancelled, Failed, Finished, Outcome, Task
+from .._runtime.persistence.namespace_writer import Thread
+from .._runtime.persistence.namespaces import ids_in
+from .._runtime.tasks.attempt import attempt
+from .._runtime.tasks.context import Around, Running, Session
+from ..errors import ConfigError, InvalidUpdateError
+from ..types import COPY, END, INPUT, START, RunnableConfig, StateUpdate
 
 SPECIAL = (END, INPUT, COPY)
 

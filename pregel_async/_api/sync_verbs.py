@@ -16,15 +16,14 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar, Unpack, overload
 
-from ._runtime.observing.observer import Observer
-from ._runtime.streaming.buffer import CAPACITY
-from ._runtime.streaming.stream import GraphStream
-from ._runtime.tasks.context import CURRENT, in_order_of
-from ._runtime.tasks.control import RunControl
-from .asking import CallOptions, ChunkModes, Modes, Overflow, StreamOptions
-from .parts import GraphOutput, StreamPart
-from .policies import Budget, OnFailure
-from .types import (
+from .._runtime.observing.observer import Observer
+from .._runtime.streaming.buffer import CAPACITY
+from .._runtime.streaming.stream import GraphStream
+from .._runtime.tasks.context import CURRENT, in_order_of
+from .._runtime.tasks.control import RunControl
+from ..parts import GraphOutput, StreamPart
+from ..policies import Budget, OnFailure
+from ..types import (
     All,
     Command,
     Config,
@@ -36,11 +35,12 @@ from .types import (
     StateSnapshot,
     StateUpdate,
 )
+from .stream_options import CallOptions, ChunkModes, Modes, Overflow, StreamOptions
 
 if TYPE_CHECKING:
-    from ._runtime.platform.environment import World
-    from ._runtime.sync.background_portal import Portal, WorkerLoop  # a program with an event loop needs no other
-    from ._runtime.sync.blocked_loop import BlockedLoop
+    from .._runtime.platform.environment import World
+    from .._runtime.sync.background_portal import Portal, WorkerLoop  # a program with an event loop needs no other
+    from .._runtime.sync.blocked_loop import BlockedLoop
 
 __all__ = ["SyncFace", "SyncStream", "open_sync"]
 
@@ -200,7 +200,7 @@ class SyncFace(Generic[InputT, OutputT]):
 
         The run starts with the first chunk that is asked for. A bad config raises here, all else while reading.
         """
-        from ._runtime.sync.background_portal import check_thread
+        from .._runtime.sync.background_portal import check_thread
 
         check_thread("stream()", _ASTREAM)
         source: GraphStream[Any] = self.astream(
@@ -262,7 +262,7 @@ class SyncFace(Generic[InputT, OutputT]):
         limit: int | None = None,
     ) -> SyncStream[StateSnapshot]:
         """All states of a thread, newest first: `aget_state_history`, read as they are asked for."""
-        from ._runtime.sync.background_portal import check_thread
+        from .._runtime.sync.background_portal import check_thread
 
         check_thread("get_state_history()", _AHISTORY)
         source = self.aget_state_history(config, filter=filter, before=before, limit=limit)
@@ -314,8 +314,8 @@ def wait_for_twin(
         whose: the object that has the verb, as a reader of an error would write it.
     """
     name = twin.__name__
-    from ._runtime.sync.background_portal import here
-    from ._runtime.sync.blocked_loop import blocked_loop
+    from .._runtime.sync.background_portal import here
+    from .._runtime.sync.blocked_loop import blocked_loop
 
     called, instead = f"{name[1:]}()", f"await {whose}.{name}(...)"
     where = here(called, instead)
@@ -425,8 +425,8 @@ class SyncStream(Iterator[T]):
         Of one stream, the first read that blocks a loop warns of it. A close does not: where warnings are errors, the
         run would go on.
         """
-        from ._runtime.sync.background_portal import ELSEWHERE, WorkerLoop, here
-        from ._runtime.sync.blocked_loop import blocked_loop
+        from .._runtime.sync.background_portal import ELSEWHERE, WorkerLoop, here
+        from .._runtime.sync.blocked_loop import blocked_loop
 
         now, home = here(self._called, self._instead), self._home
         # Nodes that are at work already were not seen to begin: then a blocked loop is not watched.
@@ -486,8 +486,8 @@ class open_sync(Generic[T]):  # noqa: N801  # a verb, which is entered
         self._call(partial(self._manager.__aexit__, kind, error, traceback), closes=True)
 
     def _call(self, end: Callable[[], Awaitable[U]], *, closes: bool = False) -> U:
-        from ._runtime.sync.background_portal import here
-        from ._runtime.sync.blocked_loop import blocked_loop
+        from .._runtime.sync.background_portal import here
+        from .._runtime.sync.blocked_loop import blocked_loop
 
         where = here("open_sync()", "async with")
         blocked = blocked_loop("open_sync()", "async with", None, warns=not closes)

@@ -27,18 +27,18 @@ from checkpoint_savers.records import (
     TaskRecord,
 )
 
-from ._core import superstep
-from ._core.ids import PUSH
-from ._core.program import Program, Write
-from ._core.task import Task
-from ._runtime.persistence.namespaces import config_of, ids_in, made_on, namespace_of, parents_of
-from ._runtime.persistence.records import AMENDED, SUPERSTEP, amend_again, handler_of, open_questions
-from ._runtime.persistence.restore import is_unknown, restore, unknown_values
-from ._runtime.persistence.spending import Amounts, of_text, total_of
-from ._runtime.persistence.spending_counter import inside_of
-from ._runtime.streaming.modes.updates import as_update
-from .errors import CheckpointNotFoundError
-from .types import PregelTask, RunnableConfig, StateSnapshot, StateView, TaskFailure
+from .._core import superstep
+from .._core.ids import PUSH
+from .._core.program import Program, Write
+from .._core.task import Task
+from .._runtime.persistence.namespaces import config_of, ids_in, made_on, namespace_of, parents_of
+from .._runtime.persistence.records import AMENDED, SUPERSTEP, amend_again, handler_of, open_questions
+from .._runtime.persistence.restore import is_unknown, restore, unknown_values
+from .._runtime.persistence.spending import Amounts, of_text, total_of
+from .._runtime.persistence.spending_counter import inside_of
+from .._runtime.streaming.modes.updates import as_update
+from ..errors import CheckpointNotFoundError
+from ..types import PregelTask, RunnableConfig, StateSnapshot, StateView, TaskFailure
 
 Place = tuple[Reader, CheckpointRow]
 """A stored checkpoint, and what can restore its state."""

@@ -22,8 +22,8 @@ from typing import (
 
 import msgspec
 
-from ._core.fits import is_typed_dict
-from .errors import GraphValidationError
+from .._core.fits import is_typed_dict
+from ..errors import GraphValidationError
 
 # ReadOnly is in typing from Python 3.13 on, and in typing_extensions before, which need not be installed.
 _SAYS_NOTHING_OF_THE_VALUE = ("Required", "NotRequired", "ReadOnly")

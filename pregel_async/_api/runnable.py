@@ -19,58 +19,32 @@ from checkpoint_savers.children import start_soon
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.upkeep.retention import Retention
 
-from ._core.isolation import isolate
-from ._core.program import Program
-from ._core.superstep import Breakpoints
-from ._runtime.engine.graph_run import Ended
-from ._runtime.engine.run import run, run_nested
-from ._runtime.engine.settings import Audience, Settings
-from ._runtime.observing.observer import Observer
-from ._runtime.persistence.digests import Digests
-from ._runtime.persistence.namespace_writer import Thread
-from ._runtime.platform.environment import SystemWorld, World
-from ._runtime.platform.event_loops import alone
-from ._runtime.streaming.buffer import CAPACITY, ChunkList, Pipe
-from ._runtime.streaming.parts import Cursor, Part, shape_of
-from ._runtime.streaming.publisher import Shown
-from ._runtime.streaming.stream import GraphStream
-from ._runtime.streaming.subscription import Feed
-from ._runtime.tasks.context import CURRENT, Running
-from ._runtime.tasks.control import RunControl
-from .asking import (
-    CallOptions,
-    ChunkModes,
-    Modes,
-    Overflow,
-    StreamOptions,
-    check_capacity,
-    check_observer,
-    check_version,
-    names_of_modes,
-    policies_of,
-)
-from .attributes import GraphAttributes
-from .config import (
-    check_budgets,
-    check_durability,
-    check_on_failure,
-    is_elsewhere,
-    merge_configs,
-    settings_of,
-    without_address,
-)
-from .defaults import changed_questions_of
-from .errors import (
+from .._core.isolation import isolate
+from .._core.program import Program
+from .._core.superstep import Breakpoints
+from .._runtime.engine.graph_run import Ended
+from .._runtime.engine.run import run, run_nested
+from .._runtime.engine.settings import Audience, Settings
+from .._runtime.observing.observer import Observer
+from .._runtime.persistence.digests import Digests
+from .._runtime.persistence.namespace_writer import Thread
+from .._runtime.platform.environment import SystemWorld, World
+from .._runtime.platform.event_loops import alone
+from .._runtime.streaming.buffer import CAPACITY, ChunkList, Pipe
+from .._runtime.streaming.parts import Cursor, Part, shape_of
+from .._runtime.streaming.publisher import Shown
+from .._runtime.streaming.stream import GraphStream
+from .._runtime.streaming.subscription import Feed
+from .._runtime.tasks.context import CURRENT, Running
+from .._runtime.tasks.control import RunControl
+from ..errors import (
     ConfigError,
     GraphValidationError,
     OutsideRunError,
 )
-from .node_policies import NodePolicies, seconds_of
-from .parts import GraphOutput, StreamPart
-from .policies import Budget, OnFailure
-from .stored_types import with_hints
-from .sync import SyncFace
-from .types import (
+from ..parts import GraphOutput, StreamPart
+from ..policies import Budget, OnFailure
+from ..types import (
     INTERRUPT,
     All,
     ChangedQuestions,
@@ -84,6 +58,32 @@ from .types import (
     StreamMode,
     StreamWriter,
 )
+from .attributes import GraphAttributes
+from .config import (
+    check_budgets,
+    check_durability,
+    check_on_failure,
+    is_elsewhere,
+    merge_configs,
+    settings_of,
+    without_address,
+)
+from .defaults import changed_questions_of
+from .node_policies import NodePolicies, seconds_of
+from .stored_types import with_hints
+from .stream_options import (
+    CallOptions,
+    ChunkModes,
+    Modes,
+    Overflow,
+    StreamOptions,
+    check_capacity,
+    check_observer,
+    check_version,
+    names_of_modes,
+    policies_of,
+)
+from .sync_verbs import SyncFace
 
 if TYPE_CHECKING:
     from checkpoint_savers.caches.abc import BaseCache
@@ -508,7 +508,7 @@ class Runs(GraphAttributes, SyncFace[InputT, OutputT]):
         return self._checkpointer if isinstance(self._checkpointer, BaseCheckpointSaver) else None
 
     async def _rejoin(self, call: _Call, feed: Feed, after: Cursor, pipe: Pipe) -> None:
-        from ._runtime.streaming.replay import rejoin  # loaded when it is used
+        from .._runtime.streaming.replay import rejoin  # loaded when it is used
 
         saver, thread_id = self._checkpointer, call.settings.thread_id
         assert isinstance(saver, BaseCheckpointSaver) and thread_id is not None  # checked when it was called
@@ -725,7 +725,7 @@ def _overhears() -> Callable[[StreamWriter], AbstractContextManager[None]] | Non
     """What makes langchain-core's models show what they say, where it is in use."""
     if "langchain_core" not in sys.modules:
         return None
-    from .adapters.langchain import ambient
+    from ..adapters.langchain import ambient
 
     return ambient
 

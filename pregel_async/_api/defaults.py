@@ -6,8 +6,8 @@ from typing import cast, get_args
 
 import msgspec
 
-from .errors import GraphValidationError
-from .types import ChangedQuestions
+from ..errors import GraphValidationError
+from ..types import ChangedQuestions
 
 __all__ = ["set_defaults"]
 

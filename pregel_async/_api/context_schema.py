@@ -8,9 +8,9 @@ from collections import abc
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from ._core.fits import fits, is_typed_dict
+from .._core.fits import fits, is_typed_dict
+from ..errors import GraphValidationError, InvalidContextError
 from .annotations import aliased, class_of, fields_of, has_fields, is_model, is_type, named, value_of
-from .errors import GraphValidationError, InvalidContextError
 from .value_columns import required_fields
 
 

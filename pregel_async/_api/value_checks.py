@@ -25,9 +25,9 @@ import msgspec
 
 from checkpoint_savers.durations import shorten
 
-from ._core.fits import fits, is_typed_dict
+from .._core.fits import fits, is_typed_dict
+from ..errors import InvalidInputError, InvalidUpdateError
 from .annotations import class_of, fields_of, has_fields, is_alias, is_model, named
-from .errors import InvalidInputError, InvalidUpdateError
 from .value_columns import MAPPINGS, all_fit, bare, is_unchecked, required_fields, value_of_alias
 
 

@@ -21,9 +21,9 @@ from typing import Annotated, Any, Literal, NewType, TypeAlias, Union, get_args,
 
 import msgspec
 
-from ._core.fits import is_typed_dict
+from .._core.fits import is_typed_dict
+from ..errors import GraphValidationError
 from .annotations import aliased, class_of, fields_of, has_fields, is_alias, is_model, is_required, value_of
-from .errors import GraphValidationError
 
 AllFit: TypeAlias = Callable[[Iterable[Any]], bool]
 """Looks at values once. Returns True if all of them certainly fit."""

@@ -17,17 +17,17 @@ from checkpoint_savers import ports
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
 
-from ._core.program import Node, Program
-from ._core.superstep import Breakpoints
-from ._runtime.streaming.subscription import Live
-from ._runtime.tasks.kept_results import Results
-from .asking import names_of_modes
+from .._core.program import Node, Program
+from .._core.superstep import Breakpoints
+from .._runtime.streaming.subscription import Live
+from .._runtime.tasks.kept_results import Results
+from ..errors import ConfigError, GraphValidationError, InvalidCheckpointerError, UnsettableAttributeError
+from ..policies import CachePolicy, RetryPolicy
+from ..types import All, Config, Names, RunnableConfig, StreamMode
 from .config import merge_configs
-from .errors import ConfigError, GraphValidationError, InvalidCheckpointerError, UnsettableAttributeError
 from .node_policies import NodePolicies, RetryPolicies, node_policies, seconds_of
-from .policies import CachePolicy, RetryPolicy
 from .stored_types import codec_of, with_runtime_types
-from .types import All, Config, Names, RunnableConfig, StreamMode
+from .stream_options import names_of_modes
 
 
 class GraphAttributes:
