@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from checkpoint_savers.lazily import exported
 
+from ._api import plugins
 from ._api.compiled import PregelProtocol
 from ._api.defaults import set_defaults
 from ._api.sync_verbs import open_sync
@@ -99,6 +100,10 @@ __all__ = [
     "spend",
     "task",
 ]
+
+plugins.register("renderers", "pregel_async.drawing")
+plugins.register("model tokens", "pregel_async.adapters.langchain")
+plugins.register("message types", "pregel_async.langchain")
 
 __getattr__ = exported(__name__, dict.fromkeys(("TaskFuture", "entrypoint", "task"), ".functional"))
 

@@ -43,8 +43,8 @@ FOLD: Final[ContextVar[Naming | None]] = ContextVar("pregel_async.fold", default
 TASK: Final[ContextVar[Naming | None]] = ContextVar("pregel_async.current", default=None)
 """Names the messages in the code of a node or task that is running; None outside of runs.
 
-`_runtime.tasks.context.CURRENT` is this variable, and attempts are `Naming`s: a second variable would have to be set for
-every task."""
+`_runtime.tasks.context.CURRENT` is this variable, and attempts are `Naming`s: a second variable would have to be set
+for every task."""
 
 Place: TypeAlias = "int | str | tuple[Place, ...]"
 """Where in a write a message is: its index in the list, behind the keys of the mappings around that; 0 if alone."""

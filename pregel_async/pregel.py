@@ -11,13 +11,13 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.upkeep.retention import Retention
 
 from ._api.compiled import Graph
+from ._api.drawing import Drawing, Edge, drawing
 from ._api.node_policies import RetryPolicies, Timeout, node_policies, seconds_of
 from ._core.program import INPUT_MARK, SENDS, Program, Write, build_program
 from ._runtime.observing.observer import Observer
 from ._runtime.platform.environment import World
 from ._runtime.streaming.modes import MODES
 from .channels import BaseChannel, LastValue
-from .drawing import Drawing, Edge, drawing
 from .errors import GraphValidationError, InvalidInputError, InvalidUpdateError
 from .node import NodeBuilder, PregelNode, compile_node, own_policies
 from .policies import Budget, CachePolicy, OnFailure, OnTimeout

@@ -20,11 +20,11 @@ from .._runtime.persistence.namespace_writer import Thread
 from .._runtime.persistence.namespaces import config_of
 from .._runtime.tasks.subgraphs import reachable
 from ..channels import BaseChannel
-from ..drawing import Drawing
 from ..errors import ConfigError, InvalidUpdateError, SubgraphNotFoundError
 from ..node import PregelNode
 from ..types import Command, Config, OnConflict, RunnableConfig, StateSnapshot, StateUpdate
 from .config import address_of, merge_configs, settings_of, without_address
+from .drawing import Drawing
 from .editing import checked, edit, edit_inside
 from .runnable import Runs
 from .state import StateReader

@@ -70,6 +70,7 @@ from .config import (
 )
 from .defaults import changed_questions_of
 from .node_policies import NodePolicies, seconds_of
+from .plugins import plugin
 from .stored_types import with_hints
 from .stream_options import (
     CallOptions,
@@ -725,8 +726,7 @@ def _overhears() -> Callable[[StreamWriter], AbstractContextManager[None]] | Non
     """What makes langchain-core's models show what they say, where it is in use."""
     if "langchain_core" not in sys.modules:
         return None
-    from ..adapters.langchain import ambient
-
+    ambient: Callable[[StreamWriter], AbstractContextManager[None]] = plugin("model tokens").ambient
     return ambient
 
 

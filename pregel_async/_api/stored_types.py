@@ -15,6 +15,7 @@ from .._runtime.observing.error_text import described
 from ..errors import NodeError, RecordedFailureError
 from ..policies import TimeoutPolicy
 from ..types import Command, Interrupt, Overwrite, Send
+from .plugins import plugin
 
 
 def codec_of(saver: BaseCheckpointSaver | bool | None, hints: Sequence[Any]) -> Codec | None:
@@ -51,10 +52,9 @@ def with_hints(codec: Codec, hints: Sequence[Any]) -> Codec:
     """The codec, and the types that annotations name; langchain's message classes, where they name one of them."""
     codec = codec.with_annotations(*hints)
     if "langchain_core.messages" in sys.modules:  # else no annotation names its classes
-        from ..langchain import names_messages, with_messages
-
-        if names_messages(*hints):
-            return with_messages(codec)
+        langchain = plugin("message types")
+        if langchain.names_messages(*hints):
+            codec = langchain.with_messages(codec)
     return codec
 
 

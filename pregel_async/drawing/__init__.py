@@ -1,6 +1,5 @@
 """A graph as nodes and edges, and what it is drawn as."""
 
-from .face import Drawing, drawing
-from .model import Edge
+from .._api.drawing import Drawing, Edge, drawing
 
 __all__ = ["Drawing", "Edge", "drawing"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from .._api.drawing import Outline
 from ..types import END, START
-from .model import Outline, paths, short
+from .model import paths, short
 
 
 def as_json(outline: Outline) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from typing import TypeVar
 
 import msgspec
 
+from .._api.drawing import Edge, Outline, arranged
 from ..types import END, START
-from .model import Edge, Outline, arranged, is_end
+from .model import is_end
 
 OutlineT = TypeVar("OutlineT", bound=Outline)
 

@@ -17,8 +17,9 @@ from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from .._api.drawing import Edge, Outline
 from ..types import START
-from .model import Edge, Outline, paths
+from .model import paths
 
 Vertex: TypeAlias = str | tuple[Literal["top", "bottom"], str]
 """What is given a row: a node, or a border of a group."""

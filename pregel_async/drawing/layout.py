@@ -18,8 +18,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from .._api.drawing import Edge, Outline
 from .layers import Chain, Rows, Slot, layered, longest
-from .model import Edge, Outline
 
 Point: TypeAlias = tuple[int, int]
 """Column and row."""

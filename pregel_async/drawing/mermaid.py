@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from .model import Outline, is_end, marks, paths, printable, short
+from .._api.drawing import Outline
+from .model import is_end, marks, paths, printable, short
 
 
 def mermaid(outline: Outline) -> str:

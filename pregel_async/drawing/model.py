@@ -1,60 +1,9 @@
-"""What a drawing shows, as data: nodes, edges, marks, the graphs within, and what belongs together."""
+"""How a drawing names and marks nodes, for all renderers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
-import msgspec
-
+from .._api.drawing import Outline
 from ..types import END, START
-
-
-class Edge(msgspec.Struct, frozen=True, kw_only=True):
-    """Where control may go.
-
-    Attributes:
-        conditional: a router decides.
-        label: what the router says for it, when that is not the target's name.
-    """
-
-    source: str
-    target: str
-    conditional: bool = False
-    label: str | None = None
-
-
-class Outline(msgspec.Struct, frozen=True, kw_only=True):
-    """A graph as it will be drawn. The renderers read it, and `Drawing` adds them as methods.
-
-    Attributes:
-        nodes: names, `__start__` first and `__end__` last where they have edges.
-        edges: in the order of the nodes.
-        deferred: nodes that wait until nothing else is left to run.
-        interrupt_before: nodes before which a run pauses.
-        interrupt_after: nodes after which a run pauses.
-        subgraphs: the graphs of nodes that are graphs themselves, by the node's name.
-        groups: what an expanded node was replaced by: the names of the nodes and groups directly in it, by its name.
-            The three marks above may name a group as well.
-    """
-
-    nodes: tuple[str, ...]
-    edges: tuple[Edge, ...]
-    deferred: frozenset[str] = frozenset()
-    interrupt_before: frozenset[str] = frozenset()
-    interrupt_after: frozenset[str] = frozenset()
-    subgraphs: Mapping[str, Outline] = {}
-    groups: Mapping[str, tuple[str, ...]] = {}
-
-
-def arranged(nodes: Iterable[str], edges: Iterable[Edge]) -> tuple[Edge, ...]:
-    """Each edge once, in the order of the nodes."""
-    place = {name: index for index, name in enumerate(nodes)}
-    return tuple(
-        sorted(
-            dict.fromkeys(edges),
-            key=lambda edge: (place[edge.source], place[edge.target], edge.conditional, edge.label or ""),
-        )
-    )
 
 
 def paths(outline: Outline) -> dict[str, tuple[str, ...]]:

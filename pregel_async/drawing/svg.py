@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from xml.sax.saxutils import escape, quoteattr
 
+from .._api.drawing import Edge, Outline
 from .layout import Box, Frame, Point, Route, layout
-from .model import Edge, Outline, cells, is_end, marks, paths, printable, short
+from .model import cells, is_end, marks, paths, printable, short
 
 WIDE, HIGH, MARGIN, ROUND = 10, 16, 12, 7
 """Pixels of a cell, around everything, and of the radius of corners."""

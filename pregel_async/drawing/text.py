@@ -7,8 +7,9 @@ from itertools import pairwise
 
 import msgspec
 
+from .._api.drawing import Edge, Outline
 from .layout import Layout, Route, layout
-from .model import Edge, Outline, cells, character_cells, is_end, marks, paths, printable, short
+from .model import cells, character_cells, is_end, marks, paths, printable, short
 
 _UP, _DOWN, _LEFT, _RIGHT = 1, 2, 4, 8
 _ALL = 15

@@ -21,6 +21,7 @@ from checkpoint_savers.upkeep.retention import Retention
 from .._api.compiled import Graph
 from .._api.context_schema import context_reader
 from .._api.defaults import validates_input
+from .._api.drawing import Drawing, Edge, drawing
 from .._api.node_policies import RetryPolicies, Timeout, abandons, check_on_timeout, node_policies
 from .._api.value_checks import compile_check, path_of
 from .._core.program import Node, Write, build_program
@@ -29,7 +30,6 @@ from .._runtime.platform.environment import World
 from .._runtime.tasks.context import PREVIOUS
 from .._runtime.tasks.injection import check_signature, hints_of, injections_of, is_generator
 from ..channels import EphemeralValue, LastValue
-from ..drawing import Drawing, Edge, drawing
 from ..errors import GraphValidationError, InvalidInputError, InvalidUpdateError
 from ..policies import Budget, CachePolicy, OnTimeout
 from ..types import END, START, ChangedQuestions, Command

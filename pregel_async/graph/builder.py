@@ -6,6 +6,7 @@ import inspect
 import types
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -22,18 +23,15 @@ from typing import (
     overload,
 )
 
-import msgspec
-
 from checkpoint_savers import ports
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.upkeep.retention import Retention
 
 from .._api.annotations import aliased, class_of
 from .._api.compiled import Graph
-from .._api.context_schema import context_reader
 from .._api.defaults import validates_input
+from .._api.drawing import Drawing
 from .._api.node_policies import (
-    NodePolicies,
     RetryPolicies,
     Timeout,
     check_abandonable,
@@ -43,11 +41,12 @@ from .._api.node_policies import (
 from .._runtime.observing.observer import Observer
 from .._runtime.platform.environment import World
 from .._runtime.tasks.injection import check_signature, hints_of, injections_of, is_generator
-from ..drawing import Drawing, Edge, drawing
 from ..errors import GraphValidationError
 from ..policies import Budget, CachePolicy, OnFailure, OnTimeout
 from ..types import END, RESERVED, START, All, ChangedQuestions, Command, Send
-from .schema import Channel, Managed, Schema, is_schema, merge_channels, read_schema
+from .compile import compile_program
+from .schema import Schema, is_schema, merge_channels, read_schema
+from .specs import DEFAULT_HANDLER, HANDLER, BranchSpec, GraphSpec, HandlerSpec, NodeSpec, draw
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -73,13 +72,6 @@ UnknownKeys: TypeAlias = Literal["error", "ignore"]
 Destination: TypeAlias = str | Send
 Path: TypeAlias = Callable[..., Destination | Sequence[Destination] | Awaitable[Destination | Sequence[Destination]]]
 Destinations: TypeAlias = Sequence[str] | Mapping[str, str]
-
-
-HANDLER = "__error_handler__"
-"""What the name of a node's error handler begins with, in streams."""
-
-DEFAULT_HANDLER = "__default_error_handler__"
-"""The name of the default error handler, in streams."""
 
 
 class NodeOptions(TypedDict, total=False):
@@ -117,71 +109,7 @@ class CompileOptions(TypedDict, total=False):
     validate_input: bool | None
 
 
-class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A node as it was added.
-
-    Attributes:
-        call: the user's function.
-        input: the schema of what it gets.
-        defer: it waits until nothing else is left to run.
-        metadata: the user's own.
-        graph: the compiled graph that it is, if it is one.
-        injects: what else the function gets, by keyword.
-        destinations: where its commands may go, for the drawing: (node, label).
-        checked: these were given, and name nodes; those of an annotation may be the graph around's.
-        abandons: a cancellation does not wait for its function.
-        policies: of failures, time and repetition.
-        handler: its error handler; None for the default.
-    """
-
-    call: Callable[..., Any]
-    input: Schema
-    defer: bool
-    metadata: Mapping[str, Any]
-    graph: Graph[Any, Any] | None
-    injects: tuple[tuple[str, str], ...]
-    destinations: tuple[tuple[str, str | None], ...]
-    checked: bool
-    abandons: bool
-    policies: NodePolicies
-    handler: HandlerSpec | None
-
-
-class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """An error handler as it was given.
-
-    Attributes:
-        name: as streams show it.
-        call: the user's function.
-        input: the schema that its annotation names; None for that of the node that has failed.
-        injects: what else it gets, by keyword.
-        destinations: where its commands may go, for the drawing.
-    """
-
-    name: str
-    call: Callable[..., Any]
-    input: Schema | None
-    injects: tuple[tuple[str, str], ...]
-    destinations: tuple[tuple[str, str | None], ...]
-
-
-class BranchSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A conditional edge as it was added.
-
-    Attributes:
-        path: the router.
-        input: the schema of what it gets.
-        ends: what it may say -> the node or END that is meant; None when it names nodes itself.
-        injects: what else the router gets, by keyword.
-    """
-
-    path: Callable[..., Any]
-    input: Schema
-    ends: dict[Any, str] | None
-    injects: tuple[tuple[str, str], ...]
-
-
-class StateGraph(Generic[StateT, InputT, OutputT]):
+class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
     """Builds a graph whose nodes share a state.
 
     Each key of the state schema is a channel. A plain key holds the last value written; `Annotated[T, reducer]` folds
@@ -238,24 +166,7 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
         input_schema: type[Any] | None = None,
         output_schema: type[Any] | None = None,
     ) -> None:
-        self.state_schema = read_schema(state_schema, "state schema")
-        self.input_schema = self.output_schema = self.state_schema
-        if input_schema is not None:
-            self.input_schema = read_schema(input_schema, "input schema", managed=False)
-        if output_schema is not None:
-            self.output_schema = read_schema(output_schema, "output schema", managed=False)
-        self.managed: dict[str, Managed] = {}
-        self.channels: dict[str, Channel] = {}
-        for schema in (self.state_schema, self.input_schema, self.output_schema):
-            merge_channels(self.channels, schema, self.managed)
-        self.context_schema = context_schema
-        self.read_context = None if context_schema is None else context_reader(context_schema)
-        self.nodes: dict[str, NodeSpec] = {}
-        self.edges: set[tuple[str, str]] = set()
-        self.waiting_edges: set[tuple[tuple[str, ...], str]] = set()
-        self.branches: dict[str, dict[str, BranchSpec]] = {}
-        self.defaults = NodePolicies()
-        self.default_handler: HandlerSpec | None = None
+        super().__init__(state_schema, context_schema, input_schema=input_schema, output_schema=output_schema)
 
     # ---- nodes ---------------------------------------------------------------------------------------------------
 
@@ -596,13 +507,12 @@ class StateGraph(Generic[StateT, InputT, OutputT]):
             GraphValidationError: no entry, an edge from or to a node that does not exist, or a policy that something
                 cannot have.
         """
-        from .compile import compile_program
-
         if unknown_keys not in ("error", "ignore"):
             raise GraphValidationError(f"unknown_keys is 'error' or 'ignore', not {unknown_keys!r}")
         return compile_program(
             self,
             checkpointer,
+            make=partial(CompiledStateGraph, self),
             name=name or "StateGraph",
             blocking=blocking,
             ignore_unknown=unknown_keys == "ignore",
@@ -657,10 +567,10 @@ class CompiledStateGraph(Graph[InputT, OutputT], Generic[StateT, InputT, OutputT
         def __class_getitem__(cls, item: object) -> types.GenericAlias:
             return types.GenericAlias(cls, item)
 
-    def __init__(self, builder: StateGraph[Any, Any, Any], drawn: Drawing, **settings: Any) -> None:
+    def __init__(self, builder: StateGraph[Any, Any, Any], **settings: Any) -> None:
         super().__init__(**settings)
         object.__setattr__(self, "builder", builder)  # it is not to be set: the graph is compiled
-        self._drawn = drawn
+        self._drawn = draw(builder)
 
     def input_from(self, state: Any) -> Any:
         schema = self.builder.input_schema
@@ -668,39 +578,6 @@ class CompiledStateGraph(Graph[InputT, OutputT], Generic[StateT, InputT, OutputT
 
     def _drawing(self) -> Drawing:
         return self._drawn
-
-
-def draw(builder: StateGraph[Any, Any, Any]) -> Drawing:
-    """What a builder describes."""
-    edges = [Edge(source=start, target=end) for start, end in builder.edges]
-    edges += [Edge(source=start, target=end) for starts, end in builder.waiting_edges for start in starts]
-    for source, branches in builder.branches.items():
-        for branch in branches.values():
-            ends = {name: name for name in (*builder.nodes, END)} if branch.ends is None else branch.ends
-            edges += [
-                Edge(source=source, target=end, conditional=True, label=None if said == end else str(said))
-                for said, end in ends.items()
-            ]
-    for source, node in builder.nodes.items():
-        edges += [
-            Edge(source=source, target=end, conditional=True, label=label)
-            for end, label in node.destinations
-            if end in builder.nodes or end == END
-        ]
-    handlers: dict[str, HandlerSpec] = {}
-    for source, node in builder.nodes.items():
-        handler = node.handler or builder.default_handler
-        if handler is not None:
-            handlers[handler.name] = handler
-            edges.append(Edge(source=source, target=handler.name, conditional=True, label="error"))
-    for handler in handlers.values():
-        edges += [
-            Edge(source=handler.name, target=end, conditional=True, label=label)
-            for end, label in handler.destinations
-            if end in builder.nodes or end == END
-        ]
-    deferred = frozenset(name for name, node in builder.nodes.items() if node.defer)
-    return drawing([*builder.nodes, *handlers], edges, deferred)
 
 
 def _name_of(call: Any) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import structs
 
@@ -36,7 +36,6 @@ from ..channels import (
 from ..errors import ErrorCode, GraphValidationError, InvalidRouteError, InvalidUpdateError
 from ..policies import Budget, OnFailure
 from ..types import END, INTERRUPT, RESERVED, START, All, ChangedQuestions, Command, Send
-from .builder import BranchSpec, CompiledStateGraph, NodeSpec, StateGraph, draw
 from .reachability import warn_of_unreachable
 from .schema import (
     ROOT,
@@ -51,18 +50,20 @@ from .schema import (
     start_writes,
     update_checker,
 )
+from .specs import BranchSpec, GraphSpec, NodeSpec
 
 if TYPE_CHECKING:
     from checkpoint_savers.caches.abc import BaseCache
     from checkpoint_savers.stores.abc import BaseStore
 
-Builder = StateGraph[Any, Any, Any]
+CompiledT = TypeVar("CompiledT", bound=Graph[Any, Any])
 
 
 def compile_program(
-    builder: Builder,
+    builder: GraphSpec,
     checkpointer: BaseCheckpointSaver | bool | None,
     *,
+    make: Callable[..., CompiledT],
     name: str,
     blocking: bool,
     ignore_unknown: bool,
@@ -80,8 +81,13 @@ def compile_program(
     retention: Retention | None,
     observer: Observer | Sequence[Observer] | None,
     changed_questions: ChangedQuestions | None,
-) -> CompiledStateGraph[Any, Any, Any]:
-    """The runnable graph. The builder is only read."""
+) -> CompiledT:
+    """Compile a graph.
+
+    Args:
+        builder: is only read.
+        make: makes the runnable graph of the settings that `Graph` takes.
+    """
     _validate(builder)
     warn_of_unreachable(builder, name)
     keys = tuple(sorted(builder.channels))
@@ -174,9 +180,7 @@ def compile_program(
     calls += [handler.call for handler in handlers if handler is not None]
     hints += [hint for call in calls for hint in hints_of(call).values()]
     hints += [hint for spec in builder.nodes.values() if spec.graph is not None for hint in spec.graph.hints]
-    return CompiledStateGraph(
-        builder,
-        draw(builder),
+    return make(
         program=program,
         checkpointer=checkpointer,
         hints=hints,
@@ -203,7 +207,7 @@ def compile_program(
     )
 
 
-def _validate(builder: Builder) -> None:
+def _validate(builder: GraphSpec) -> None:
     for key in builder.channels:
         if key in (START, END) or key in RESERVED or key.startswith((BRANCH, JOIN, "__pregel_")):
             raise GraphValidationError(f"a state key cannot be called {key!r}: the name is reserved for the runtime")
@@ -239,7 +243,7 @@ def _validate(builder: Builder) -> None:
                     raise GraphValidationError(f"the conditional edge {name!r} of {source!r} cannot lead to START")
 
 
-def _handler(builder: Builder, known: _Known, spec: NodeSpec, *, blocking: bool, ignore_unknown: bool) -> Node | None:
+def _handler(builder: GraphSpec, known: _Known, spec: NodeSpec, *, blocking: bool, ignore_unknown: bool) -> Node | None:
     """The node's error handler: it reads what the node reads, and follows none of its edges."""
     handler = spec.handler or builder.default_handler
     if handler is None:
@@ -301,7 +305,7 @@ class _Known:
         interruptible: nodes of which a timeout can end an attempt.
     """
 
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: GraphSpec) -> None:
         self.nodes = frozenset(builder.nodes)
         self.keys = frozenset(builder.channels)
         self.managed = frozenset(builder.managed)
@@ -335,7 +339,7 @@ class _Known:
         return self._joins_to.get(node, ())
 
 
-def _routers(builder: Builder, known: _Known, source: str) -> tuple[Router, ...]:
+def _routers(builder: GraphSpec, known: _Known, source: str) -> tuple[Router, ...]:
     branches = builder.branches.get(source, {})
     return tuple(
         Router(
@@ -399,7 +403,7 @@ def _go_to(
 class _Updates:
     """Turns what a node returned into writes."""
 
-    def __init__(self, builder: Builder, known: _Known, node: str, schema: Schema, *, ignore_unknown: bool) -> None:
+    def __init__(self, builder: GraphSpec, known: _Known, node: str, schema: Schema, *, ignore_unknown: bool) -> None:
         self._node = node
         self._names = known
         self._keys = known.keys

@@ -6,22 +6,20 @@ import inspect
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from .._api.compiled import Graph
 from .._runtime.tasks.injection import hints_of
 from .._runtime.tasks.subgraphs import reachable
 from ..errors import UnreachableNodeWarning
 from ..types import START, Command, Send
-
-if TYPE_CHECKING:
-    from .builder import StateGraph
+from .specs import GraphSpec
 
 _WAITED_FOR = (Awaitable, Coroutine)
 _SEVERAL = (list, tuple, set, frozenset)
 
 
-def warn_of_unreachable(builder: StateGraph[Any, Any, Any], graph: str) -> None:
+def warn_of_unreachable(builder: GraphSpec, graph: str) -> None:
     """Issue an `UnreachableNodeWarning` for the nodes that nothing leads to.
 
     There is none where something may lead anywhere: a conditional edge without a path map, or code that may return a
@@ -40,7 +38,7 @@ def warn_of_unreachable(builder: StateGraph[Any, Any, Any], graph: str) -> None:
     warnings.warn(UnreachableNodeWarning(graph, nodes), stacklevel=4)
 
 
-def _reached(builder: StateGraph[Any, Any, Any]) -> set[str]:
+def _reached(builder: GraphSpec) -> set[str]:
     """The nodes that edges, path maps and declared destinations lead to, from START on."""
     ways: dict[str, set[str]] = {START: set()}
     for start, end in builder.edges:
@@ -61,7 +59,7 @@ def _reached(builder: StateGraph[Any, Any, Any]) -> set[str]:
     return found
 
 
-def _goes_anywhere(builder: StateGraph[Any, Any, Any]) -> Iterator[bool]:
+def _goes_anywhere(builder: GraphSpec) -> Iterator[bool]:
     """For all code of the graph's nodes and error handlers, whether its commands may go anywhere."""
     for spec in builder.nodes.values():
         handler = spec.handler or builder.default_handler
@@ -79,7 +77,7 @@ def _goes_anywhere(builder: StateGraph[Any, Any, Any]) -> Iterator[bool]:
 
 def _may_leave(graph: Graph[Any, Any]) -> bool:
     """Whether a graph inside may give commands to the graphs around it."""
-    builder: StateGraph[Any, Any, Any] | None = getattr(graph, "builder", None)
+    builder: GraphSpec | None = getattr(graph, "builder", None)
     if builder is None:
         return True  # an entrypoint, or a Pregel: its code may be anything
     if any(spec.destinations for spec in builder.nodes.values()):

@@ -13,15 +13,30 @@ import contextlib
 import threading
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from anyio._core import _eventloop as anyio_loops
 
-if TYPE_CHECKING:
-    from .loop import SimulatedLoop
-
 PATIENCE = 20.0
 """Real seconds that a plain function may take in one go."""
+
+
+class SteppedLoop(Protocol):
+    """A loop that gives worker threads their turns.
+
+    Attributes:
+        turns: of threads that have not ended.
+    """
+
+    turns: set[Turn]
+
+    def next_number(self) -> int:
+        """Count a task or thread that begins."""
+        ...
+
+    def take_turn(self, turn: Turn, *, now: bool = False) -> None:
+        """Let a thread run when the seed draws it, or now."""
+        ...
 
 
 class Turn:
@@ -36,7 +51,7 @@ class Turn:
 
     _here = threading.local()
 
-    def __init__(self, loop: SimulatedLoop) -> None:
+    def __init__(self, loop: SteppedLoop) -> None:
         self.number = loop.next_number()
         self._loop = loop
         self._go = threading.Semaphore(0)
@@ -119,12 +134,12 @@ class Turn:
 
 
 _NAME = "asyncio"
-_users: list[object] = []
+_users: list[SteppedLoop] = []
 _gate = threading.Lock()
 
 
 @contextlib.contextmanager
-def lockstep(loop: SimulatedLoop) -> Generator[None]:
+def lockstep(loop: SteppedLoop) -> Generator[None]:
     """While this is open, plain functions that `loop` has run in worker threads run in lockstep with it.
 
     anyio is asked by name for what runs threads on asyncio, and is given this in its place, which does as the original
@@ -150,7 +165,7 @@ def lockstep(loop: SimulatedLoop) -> Generator[None]:
 class _Then:
     """A limiter of which the turn comes next: what holds its place gives the call to a thread in the same step."""
 
-    def __init__(self, limiter: Any, turn: Turn, loop: SimulatedLoop) -> None:
+    def __init__(self, limiter: Any, turn: Turn, loop: SteppedLoop) -> None:
         self._limiter = limiter
         self._turn = turn
         self._loop = loop
@@ -169,18 +184,18 @@ class _Marked:
 
 def _backend_beside(original: type[Any]) -> type[Any]:
     """anyio's own way, but for simulated loops."""
-    from .loop import SimulatedLoop
 
     class Simulated(_Marked, original):  # type: ignore[misc]  # anyio's class is not known before it runs
         @classmethod
         async def run_sync_in_worker_thread(
             cls, func: Any, args: Any, abandon_on_cancel: bool = False, limiter: Any = None
         ) -> Any:
-            running = asyncio.get_running_loop()
-            if isinstance(running, SimulatedLoop):
-                turn = Turn(running)
+            running: object = asyncio.get_running_loop()
+            loop = next((each for each in _users if each is running), None)
+            if loop is not None:
+                turn = Turn(loop)
                 func, args = partial(turn.run, func, args, cls), ()
-                limiter = _Then(limiter or cls.current_default_thread_limiter(), turn, running)
+                limiter = _Then(limiter or cls.current_default_thread_limiter(), turn, loop)
             return await original.run_sync_in_worker_thread(func, args, abandon_on_cancel, limiter)
 
         @classmethod

@@ -1,14 +1,62 @@
-"""The drawing that users hold, and how a graph makes one."""
+"""A graph as nodes and edges, and the object that users draw it with."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..types import END, START
-from .model import Edge, Outline, arranged
+import msgspec
 
-# The renderers are imported by the methods that use them: a program that draws nothing does not load them.
+from ..types import END, START
+from .plugins import plugin
+
+
+class Edge(msgspec.Struct, frozen=True, kw_only=True):
+    """Where control may go.
+
+    Attributes:
+        conditional: a router decides.
+        label: what the router says for it, when that is not the target's name.
+    """
+
+    source: str
+    target: str
+    conditional: bool = False
+    label: str | None = None
+
+
+class Outline(msgspec.Struct, frozen=True, kw_only=True):
+    """A graph as it will be drawn. The renderers read it, and `Drawing` adds them as methods.
+
+    Attributes:
+        nodes: names, `__start__` first and `__end__` last where they have edges.
+        edges: in the order of the nodes.
+        deferred: nodes that wait until nothing else is left to run.
+        interrupt_before: nodes before which a run pauses.
+        interrupt_after: nodes after which a run pauses.
+        subgraphs: the graphs of nodes that are graphs themselves, by the node's name.
+        groups: what an expanded node was replaced by: the names of the nodes and groups directly in it, by its name.
+            The three marks above may name a group as well.
+    """
+
+    nodes: tuple[str, ...]
+    edges: tuple[Edge, ...]
+    deferred: frozenset[str] = frozenset()
+    interrupt_before: frozenset[str] = frozenset()
+    interrupt_after: frozenset[str] = frozenset()
+    subgraphs: Mapping[str, Outline] = {}
+    groups: Mapping[str, tuple[str, ...]] = {}
+
+
+def arranged(nodes: Iterable[str], edges: Iterable[Edge]) -> tuple[Edge, ...]:
+    """Each edge once, in the order of the nodes."""
+    place = {name: index for index, name in enumerate(nodes)}
+    return tuple(
+        sorted(
+            dict.fromkeys(edges),
+            key=lambda edge: (place[edge.source], place[edge.target], edge.conditional, edge.label or ""),
+        )
+    )
 
 
 class Drawing(Outline, frozen=True, kw_only=True):
@@ -26,21 +74,18 @@ class Drawing(Outline, frozen=True, kw_only=True):
         its graph starts, and what the node led to is reached from where its graph ends. A graph that contains itself
         stays a node there.
         """
-        from .inline import inlined
-
-        return inlined(self, depth)
+        expanded: Drawing = plugin("renderers", "inline").inlined(self, depth)
+        return expanded
 
     def draw_mermaid(self) -> str:
         """A mermaid flowchart."""
-        from .mermaid import mermaid
-
-        return mermaid(self)
+        chart: str = plugin("renderers", "mermaid").mermaid(self)
+        return chart
 
     def draw_svg(self) -> str:
         """An SVG image: one element that stands alone, without scripts, and loads nothing."""
-        from .svg import svg
-
-        return svg(self)
+        image: str = plugin("renderers", "svg").svg(self)
+        return image
 
     def draw_text(self, *, ascii: bool = False, width: int | None = 80) -> str:
         """Boxes and arrows for a terminal. Dotted lines are conditional, double borders are graphs.
@@ -49,9 +94,8 @@ class Drawing(Outline, frozen=True, kw_only=True):
             ascii: use no other characters; those of names are written as escapes.
             width: what would be wider, in columns, is a list of nodes and where each leads. None draws it however wide.
         """
-        from .text import text
-
-        return text(self, ascii=ascii, width=width)
+        drawn: str = plugin("renderers", "text").text(self, ascii=ascii, width=width)
+        return drawn
 
     def draw_ascii(self, *, width: int | None = 80) -> str:
         """`draw_text(ascii=True)`."""
@@ -66,9 +110,8 @@ class Drawing(Outline, frozen=True, kw_only=True):
         `edges`: `source`, `target`, and where they say something `data` (the label) and `conditional`: true.
         `groups`, in an expanded drawing: like nodes.
         """
-        from .as_json import as_json
-
-        return as_json(self)
+        values: dict[str, Any] = plugin("renderers", "as_json").as_json(self)
+        return values
 
     def _repr_svg_(self) -> str:
         return self.draw_svg()

@@ -1,0 +1,159 @@
+"""What a builder has collected: nodes, edges and schemas as data. `compile.py` and `reachability.py` read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from .._api.compiled import Graph
+from .._api.context_schema import context_reader
+from .._api.drawing import Drawing, Edge, drawing
+from .._api.node_policies import NodePolicies
+from ..types import END
+from .schema import Channel, Managed, Schema, merge_channels, read_schema
+
+HANDLER = "__error_handler__"
+"""What the name of a node's error handler begins with, in streams."""
+
+DEFAULT_HANDLER = "__default_error_handler__"
+"""The name of the default error handler, in streams."""
+
+
+class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A node as it was added.
+
+    Attributes:
+        call: the user's function.
+        input: the schema of what it gets.
+        defer: it waits until nothing else is left to run.
+        metadata: the user's own.
+        graph: the compiled graph that it is, if it is one.
+        injects: what else the function gets, by keyword.
+        destinations: where its commands may go, for the drawing: (node, label).
+        checked: these were given, and name nodes; those of an annotation may be the graph around's.
+        abandons: a cancellation does not wait for its function.
+        policies: of failures, time and repetition.
+        handler: its error handler; None for the default.
+    """
+
+    call: Callable[..., Any]
+    input: Schema
+    defer: bool
+    metadata: Mapping[str, Any]
+    graph: Graph[Any, Any] | None
+    injects: tuple[tuple[str, str], ...]
+    destinations: tuple[tuple[str, str | None], ...]
+    checked: bool
+    abandons: bool
+    policies: NodePolicies
+    handler: HandlerSpec | None
+
+
+class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """An error handler as it was given.
+
+    Attributes:
+        name: as streams show it.
+        call: the user's function.
+        input: the schema that its annotation names; None for that of the node that has failed.
+        injects: what else it gets, by keyword.
+        destinations: where its commands may go, for the drawing.
+    """
+
+    name: str
+    call: Callable[..., Any]
+    input: Schema | None
+    injects: tuple[tuple[str, str], ...]
+    destinations: tuple[tuple[str, str | None], ...]
+
+
+class BranchSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A conditional edge as it was added.
+
+    Attributes:
+        path: the router.
+        input: the schema of what it gets.
+        ends: what it may say -> the node or END that is meant; None when it names nodes itself.
+        injects: what else the router gets, by keyword.
+    """
+
+    path: Callable[..., Any]
+    input: Schema
+    ends: dict[Any, str] | None
+    injects: tuple[tuple[str, str], ...]
+
+
+class GraphSpec:
+    """The nodes, edges and schemas of a graph.
+
+    Attributes:
+        channels: of all schemas, by key.
+        managed: the keys that the runtime fills in.
+        read_context: checks a call's context, and makes it; None if there is no context schema.
+        waiting_edges: from several nodes, all of which have to finish, to one.
+        branches: conditional edges by source and name.
+        defaults: policies of nodes that have none of their own.
+        default_handler: the error handler of nodes that have none of their own.
+    """
+
+    def __init__(
+        self,
+        state_schema: type[Any],
+        context_schema: type[Any] | None,
+        *,
+        input_schema: type[Any] | None,
+        output_schema: type[Any] | None,
+    ) -> None:
+        self.state_schema = read_schema(state_schema, "state schema")
+        self.input_schema = self.output_schema = self.state_schema
+        if input_schema is not None:
+            self.input_schema = read_schema(input_schema, "input schema", managed=False)
+        if output_schema is not None:
+            self.output_schema = read_schema(output_schema, "output schema", managed=False)
+        self.managed: dict[str, Managed] = {}
+        self.channels: dict[str, Channel] = {}
+        for schema in (self.state_schema, self.input_schema, self.output_schema):
+            merge_channels(self.channels, schema, self.managed)
+        self.context_schema = context_schema
+        self.read_context = None if context_schema is None else context_reader(context_schema)
+        self.nodes: dict[str, NodeSpec] = {}
+        self.edges: set[tuple[str, str]] = set()
+        self.waiting_edges: set[tuple[tuple[str, ...], str]] = set()
+        self.branches: dict[str, dict[str, BranchSpec]] = {}
+        self.defaults = NodePolicies()
+        self.default_handler: HandlerSpec | None = None
+
+
+def draw(builder: GraphSpec) -> Drawing:
+    """What a builder describes."""
+    edges = [Edge(source=start, target=end) for start, end in builder.edges]
+    edges += [Edge(source=start, target=end) for starts, end in builder.waiting_edges for start in starts]
+    for source, branches in builder.branches.items():
+        for branch in branches.values():
+            ends = {name: name for name in (*builder.nodes, END)} if branch.ends is None else branch.ends
+            edges += [
+                Edge(source=source, target=end, conditional=True, label=None if said == end else str(said))
+                for said, end in ends.items()
+            ]
+    for source, node in builder.nodes.items():
+        edges += [
+            Edge(source=source, target=end, conditional=True, label=label)
+            for end, label in node.destinations
+            if end in builder.nodes or end == END
+        ]
+    handlers: dict[str, HandlerSpec] = {}
+    for source, node in builder.nodes.items():
+        handler = node.handler or builder.default_handler
+        if handler is not None:
+            handlers[handler.name] = handler
+            edges.append(Edge(source=source, target=handler.name, conditional=True, label="error"))
+    for handler in handlers.values():
+        edges += [
+            Edge(source=handler.name, target=end, conditional=True, label=label)
+            for end, label in handler.destinations
+            if end in builder.nodes or end == END
+        ]
+    deferred = frozenset(name for name, node in builder.nodes.items() if node.defer)
+    return drawing([*builder.nodes, *handlers], edges, deferred)
