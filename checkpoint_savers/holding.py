@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
-from typing import Protocol, Self
+from typing import Self
 
 import anyio
 
 from .children import start_soon
 from .owner import this_process
 from .records import Claim, Owner
+from .saver_port import SaverPort
 
 CLAIM_SECONDS = 30.0
 """How long a claim lasts after it was taken or renewed, when its process cannot be seen to be gone."""
 
 
-class Claims(Protocol):
-    """What claims are taken from: a saver."""
-
-    @property
-    def clock(self) -> Callable[[], float]: ...
-
-    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim: ...
-
-    async def renew(self, claim: Claim, *, expires_at: float) -> None: ...
-
-    async def release(self, claim: Claim) -> None: ...
-
-
-async def take(saver: Claims, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
+async def take(saver: SaverPort, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
     """Claim a thread, in a task of its own: so a caller who is cancelled learns whether it had the thread already, and
     gives it back.
 
@@ -56,7 +44,7 @@ async def take(saver: Claims, thread_id: str, owner: Owner, *, now: float, expir
     return claim
 
 
-async def release(saver: Claims, claim: Claim) -> None:
+async def release(saver: SaverPort, claim: Claim) -> None:
     """Release a claim, however often the caller is cancelled meanwhile: else it would be kept until it lapses.
 
     Raises:
@@ -109,7 +97,7 @@ class Held:
 
     claim: Claim
 
-    def __init__(self, saver: Claims, thread_id: str) -> None:
+    def __init__(self, saver: SaverPort, thread_id: str) -> None:
         self._saver = saver
         self._thread_id = thread_id
         self._owner = this_process(f"upkeep {os.urandom(8).hex()}")

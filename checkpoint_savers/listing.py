@@ -7,11 +7,12 @@ of numbers and bools, and of NUL), and no text of a filter can ever become text 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from .errors import CorruptCheckpointError
 from .metadata import metadata_matches
-from .records import Chain, CheckpointId, CheckpointRow, Header, ThreadHeader
+from .records import CheckpointId, CheckpointRow, Header, ThreadHeader
+from .saver_port import SaverPort
 
 _Listed = TypeVar("_Listed", Header, ThreadHeader)
 _Place = TypeVar("_Place")
@@ -56,12 +57,6 @@ async def listed(
     return tuple(found[: max(limit, 0)])
 
 
-class Reads(Protocol):
-    """A saver, as far as it is needed here."""
-
-    async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None: ...
-
-
 class Gap(NamedTuple):
     """A row of a namespace whose parent is not where it should be."""
 
@@ -103,7 +98,7 @@ class GapFinder:
         return [Gap(*place, child, parent) for place, found in self._awaited.items() for parent, child in found.items()]
 
 
-async def check_gaps(saver: Reads, gaps: Iterable[Gap]) -> None:
+async def check_gaps(saver: SaverPort, gaps: Iterable[Gap]) -> None:
     """Raise for the first gap that a second read finds too: a row that is pruned between two pages of a listing looks
     like one that is missing.
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 import msgspec
 from msgspec.structs import replace
 
-from .abc import PAGE, BaseCheckpointSaver
+from .abc import BaseCheckpointSaver
 from .codec import Codec
 from .errors import CorruptCheckpointError, StorageError, ThreadBusyError, ThreadNotFoundError
 from .listing import Place, listed, place_before, place_of
@@ -36,6 +36,7 @@ from .records import (
     ThreadDump,
     ThreadHeader,
 )
+from .saver_port import PAGE
 
 
 class _Stored(msgspec.Struct, frozen=True, gc=False):

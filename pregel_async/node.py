@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from ._api.node_policies import (
+from ._checks.node_policies import (
     NodePolicies,
     RetryPolicies,
     Timeout,

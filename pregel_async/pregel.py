@@ -12,7 +12,7 @@ from checkpoint_savers.upkeep.retention import Retention
 
 from ._api.compiled import Graph
 from ._api.drawing import Drawing, Edge, drawing
-from ._api.node_policies import RetryPolicies, Timeout, node_policies, seconds_of
+from ._checks.node_policies import RetryPolicies, Timeout, node_policies, seconds_of
 from ._core.program import INPUT_MARK, SENDS, Program, Write, build_program
 from ._runtime.observing.observer import Observer
 from ._runtime.platform.environment import World

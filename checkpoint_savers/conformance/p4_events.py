@@ -8,9 +8,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from ..abc import PAGE, BaseCheckpointSaver
+from ..abc import BaseCheckpointSaver
 from ..errors import StorageError, ThreadBusyError
 from ..records import CheckpointId, Claim, EventKey, EventRow
+from ..saver_port import PAGE
 from .p7_cancellation import TURNS
 from .p11_bytes import HOSTILE, noise
 from .suite import (

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 import anyio
 from msgspec.structs import replace
 
-from ..abc import PAGE, BaseCheckpointSaver
+from ..abc import BaseCheckpointSaver
 from ..records import ThreadHeader
+from ..saver_port import PAGE
 from .listing import COMPARED
 from .p11_bytes import HOSTILE
 from .suite import LATER, MANY, NOW, Suite, cid, commit, elsewhere, here, row, take, written

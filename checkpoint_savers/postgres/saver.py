@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 import anyio
 import psycopg_pool
 
-from ..abc import PAGE, BaseCheckpointSaver
+from ..abc import BaseCheckpointSaver
 from ..children import start_soon
 from ..codec import Codec
 from ..errors import CheckpointError, SaverClosedError
@@ -33,6 +33,7 @@ from ..records import (
     ThreadDump,
     ThreadHeader,
 )
+from ..saver_port import PAGE
 from .claiming import Claiming, Wanted
 from .connected import Connected
 from .connecting import with_defaults

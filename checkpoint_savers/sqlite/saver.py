@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, Self, TypeVar, TypeVarTuple
 
 import anyio
 
-from ..abc import PAGE, BaseCheckpointSaver
+from ..abc import BaseCheckpointSaver
 from ..codec import Codec
 from ..errors import CheckpointError, ErasureIncompleteError
 from ..listing import Place, listed, place_before, place_of
@@ -35,6 +35,7 @@ from ..records import (
     ThreadDump,
     ThreadHeader,
 )
+from ..saver_port import PAGE
 from . import earlier, files, reading, rows, schema, upkeep, writing
 from .connected import Connected
 from .files import DatabaseSize

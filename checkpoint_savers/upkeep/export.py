@@ -33,7 +33,8 @@ from ..errors import CorruptCheckpointError, ThreadExistsError, ThreadNotFoundEr
 from ..listing import check_parents
 from ..metadata import read_metadata, users_part, write_metadata
 from ..records import CheckpointId, CheckpointRow, EventRow, TaskRecord, ThreadDump
-from .threads import Upkept, load_thread, moved
+from ..saver_port import SaverPort
+from .threads import load_thread, moved
 
 MAGIC: Final = b"\x89PREGEL\n"
 """No text begins like this, and a transfer as text would change it."""
@@ -274,7 +275,7 @@ def _damaged(where: str, reason: str) -> CorruptCheckpointError:
 # ---- files and savers ------------------------------------------------------------------------------------------------
 
 
-async def export_threads(saver: Upkept, thread_ids: Iterable[str], target: Place) -> int:
+async def export_threads(saver: SaverPort, thread_ids: Iterable[str], target: Place) -> int:
     """Write threads to a file, one after the other: no more than one is held in memory. How many there were.
 
     Args:
@@ -302,7 +303,7 @@ async def export_threads(saver: Upkept, thread_ids: Iterable[str], target: Place
     return count
 
 
-async def import_threads(saver: Upkept, source: Place | bytes, *, thread_id: str | None = None) -> list[str]:
+async def import_threads(saver: SaverPort, source: Place | bytes, *, thread_id: str | None = None) -> list[str]:
     """Make threads of those of a file, and return their ids.
 
     Args:
@@ -319,12 +320,12 @@ async def import_threads(saver: Upkept, source: Place | bytes, *, thread_id: str
     return await _import(saver, source, thread_id, alone=thread_id is not None)
 
 
-async def import_thread(saver: Upkept, source: Place | bytes, *, thread_id: str | None = None) -> str:
+async def import_thread(saver: SaverPort, source: Place | bytes, *, thread_id: str | None = None) -> str:
     """Make a thread of a file that has exactly one. As `import_threads`."""
     return (await _import(saver, source, thread_id, alone=True))[0]
 
 
-async def _import(saver: Upkept, source: Place | bytes, thread_id: str | None, *, alone: bool) -> list[str]:
+async def _import(saver: SaverPort, source: Place | bytes, thread_id: str | None, *, alone: bool) -> list[str]:
     async with _opened(source) as (file, where):
         start = await _apart(file.tell)
         names = await _apart(lambda: [name for name, _ in read_file(file, where)])

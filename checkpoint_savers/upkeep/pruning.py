@@ -15,6 +15,7 @@ from ..errors import ThreadBusyError
 from ..holding import Held
 from ..ledger import Reader
 from ..records import CheckpointId, CheckpointRow, Claim, Rewrite
+from ..saver_port import SaverPort
 from .mending import mended
 from .retention import (
     Change,
@@ -32,7 +33,7 @@ from .retention import (
     weight,
     within,
 )
-from .threads import Upkept, headers_of, list_threads
+from .threads import headers_of, list_threads
 
 LIGHT = 64 * 1024
 """Bytes that are written anew at the end of a run whatever that frees."""
@@ -44,7 +45,7 @@ _ALL = 2**31 - 1
 """As many as there are."""
 
 
-async def delete_for_runs(saver: Upkept, run_ids: Collection[str]) -> None:
+async def delete_for_runs(saver: SaverPort, run_ids: Collection[str]) -> None:
     """See `BaseCheckpointSaver.adelete_for_runs`."""
     if isinstance(run_ids, str):
         raise TypeError(f"run_ids is a collection of run ids, not {run_ids!r}")
@@ -66,7 +67,7 @@ async def delete_for_runs(saver: Upkept, run_ids: Collection[str]) -> None:
 
 
 async def prune(
-    saver: Upkept,
+    saver: SaverPort,
     thread_ids: str | Sequence[str] | None,
     *,
     retention: Retention | None,
@@ -100,7 +101,7 @@ async def prune(
     return Pruned(threads=tuple(changed), busy=tuple(busy), dry_run=dry_run)
 
 
-async def _would(saver: Upkept, thread_id: str, retention: Retention | None) -> PrunedThread:
+async def _would(saver: SaverPort, thread_id: str, retention: Retention | None) -> PrunedThread:
     """What would go, seen without the claim: while somebody changes the thread, it is looked at again."""
     for _ in range(LOOKS):
         with contextlib.suppress(ThreadBusyError):
@@ -108,7 +109,7 @@ async def _would(saver: Upkept, thread_id: str, retention: Retention | None) -> 
     return (await _look(saver, thread_id, retention)).told
 
 
-async def _prune(saver: Upkept, thread_id: str, retention: Retention | None) -> PrunedThread:
+async def _prune(saver: SaverPort, thread_id: str, retention: Retention | None) -> PrunedThread:
     async with Held(saver, thread_id) as held:
         looked = await _look(saver, thread_id, retention)
         if retention is None:
@@ -121,7 +122,7 @@ async def _prune(saver: Upkept, thread_id: str, retention: Retention | None) -> 
 
 
 async def prune_held(
-    saver: Upkept, claim: Claim, retention: Retention, *, now: float, since_input: bool = False
+    saver: SaverPort, claim: Claim, retention: Retention, *, now: float, since_input: bool = False
 ) -> None:
     """Prune a thread at the end of a run that owns it, if that is worth what has to be written anew: when it is little,
     or at most half of what goes.
@@ -162,13 +163,13 @@ class _Look:
         """About how many bytes have to be written."""
         return weight(self._kin, self._due)
 
-    async def change(self, saver: Upkept) -> Rewrite:
+    async def change(self, saver: SaverPort) -> Rewrite:
         """What is to be done."""
         return await _change(saver, self.told.thread_id, self._kin, self._stays, self._due)
 
 
 async def _look(
-    saver: Upkept,
+    saver: SaverPort,
     thread_id: str,
     retention: Retention | None,
     *,
@@ -200,7 +201,7 @@ async def _look(
 # ---- the rows --------------------------------------------------------------------------------------------------------
 
 
-async def _change(saver: Upkept, thread_id: str, kin: Kin, stays: Collection[Key], due: Sequence[Change]) -> Rewrite:
+async def _change(saver: SaverPort, thread_id: str, kin: Kin, stays: Collection[Key], due: Sequence[Change]) -> Rewrite:
     """What has to be done so that nothing but some checkpoints of a thread stays."""
     gone = [key for key in kin.rows if key not in stays]
     readers = await _readers(saver, thread_id, kin, [change.key for change in due])
@@ -224,7 +225,7 @@ async def _change(saver: Upkept, thread_id: str, kin: Kin, stays: Collection[Key
     )
 
 
-async def _readers(saver: Upkept, thread_id: str, kin: Kin, keys: Sequence[Key]) -> dict[str, Reader]:
+async def _readers(saver: SaverPort, thread_id: str, kin: Kin, keys: Sequence[Key]) -> dict[str, Reader]:
     """What can restore the states of checkpoints, by namespace.
 
     Raises:

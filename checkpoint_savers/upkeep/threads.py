@@ -7,68 +7,34 @@ changes of one thread is one transaction. These are `BaseCheckpointSaver`'s meth
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 from msgspec.structs import replace
 
 from ..children import start_soon
 from ..errors import CheckpointNotFoundError, ThreadExistsError, ThreadNotFoundError
-from ..holding import Claims, Held
+from ..holding import Held
 from ..listing import GapFinder, check_gaps, check_parents
 from ..records import (
     MADE_IN,
-    Chain,
     CheckpointId,
-    Claim,
     Header,
     Rewrite,
     ThreadDump,
     ThreadHeader,
 )
-
-PAGE = 256
-"""Threads and checkpoints that are asked for at once."""
+from ..saver_port import PAGE, SaverPort
 
 ERASED = 64
 """Threads that are erased at the same time."""
-
-
-class Upkept(Claims, Protocol):
-    """What upkeep needs of a saver; see `BaseCheckpointSaver`."""
-
-    async def rewrite(self, claim: Claim, change: Rewrite) -> None: ...
-
-    async def load(self, claim: Claim, dump: ThreadDump) -> None: ...
-
-    async def erase(self, claim: Claim) -> None: ...
-
-    async def drop(self, claim: Claim) -> None: ...
-
-    async def threads(
-        self, *, after: str | None = None, limit: int = PAGE, filter: Mapping[str, Any] | None = None
-    ) -> tuple[ThreadHeader, ...]: ...
-
-    async def dump(self, thread_id: str) -> ThreadDump | None: ...
-
-    async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None: ...
-
-    async def scan(
-        self,
-        thread_id: str | None,
-        ns: str | None,
-        *,
-        before: CheckpointId | None = None,
-        limit: int = PAGE,
-        filter: Mapping[str, Any] | None = None,
-    ) -> tuple[Header, ...]: ...
 
 
 # ---- listing ---------------------------------------------------------------------------------------------------------
 
 
 async def list_threads(
-    saver: Upkept, *, filter: Mapping[str, Any] | None = None, after: str | None = None, limit: int | None = None
+    saver: SaverPort, *, filter: Mapping[str, Any] | None = None, after: str | None = None, limit: int | None = None
 ) -> AsyncGenerator[ThreadHeader, None]:
     """See `BaseCheckpointSaver.alist_threads`."""
     left = limit
@@ -83,7 +49,7 @@ async def list_threads(
         left = None if left is None else left - size
 
 
-async def headers_of(saver: Upkept, thread_id: str) -> list[Header]:
+async def headers_of(saver: SaverPort, thread_id: str) -> list[Header]:
     """List all checkpoints of a thread, of all namespaces, newest first.
 
     Raises:
@@ -106,7 +72,7 @@ async def headers_of(saver: Upkept, thread_id: str) -> list[Header]:
 # ---- copying ---------------------------------------------------------------------------------------------------------
 
 
-async def copy_thread(saver: Upkept, source: str, target: str) -> None:
+async def copy_thread(saver: SaverPort, source: str, target: str) -> None:
     """See `BaseCheckpointSaver.acopy_thread`."""
     if source == target:
         raise ThreadExistsError(target)
@@ -118,7 +84,7 @@ async def copy_thread(saver: Upkept, source: str, target: str) -> None:
         await load_thread(saver, target, moved(dump, source))
 
 
-async def load_thread(saver: Upkept, thread_id: str, dump: ThreadDump) -> None:
+async def load_thread(saver: SaverPort, thread_id: str, dump: ThreadDump) -> None:
     """Make a thread of a dump.
 
     Raises:
@@ -152,13 +118,13 @@ def moved(dump: ThreadDump, source: str) -> ThreadDump:
 # ---- erasing and pinning ---------------------------------------------------------------------------------------------
 
 
-async def erase_thread(saver: Upkept, thread_id: str) -> None:
+async def erase_thread(saver: SaverPort, thread_id: str) -> None:
     """See `BaseCheckpointSaver.aerase_thread`."""
     async with Held(saver, thread_id) as held:
         await saver.erase(held.claim)
 
 
-async def erase_threads(saver: Upkept, thread_ids: Sequence[str]) -> None:
+async def erase_threads(saver: SaverPort, thread_ids: Sequence[str]) -> None:
     """Erase several threads, many at the same time: a saver that rewrites its files for it does so once for these.
 
     Raises: as `erase_thread`: the first error in their order. The others are erased.
@@ -181,7 +147,7 @@ async def erase_threads(saver: Upkept, thread_ids: Sequence[str]) -> None:
             raise failures[thread_id]
 
 
-async def pin(saver: Upkept, thread_id: str, ns: str, checkpoint_id: CheckpointId | None, *, pinned: bool) -> None:
+async def pin(saver: SaverPort, thread_id: str, ns: str, checkpoint_id: CheckpointId | None, *, pinned: bool) -> None:
     """See `BaseCheckpointSaver.apin`."""
     async with Held(saver, thread_id) as held:
         chain = await saver.read(thread_id, ns, checkpoint_id)

@@ -1,1 +1,1 @@
-"""Internals of the public objects: run graphs, read and edit threads, and check what users pass in."""
+"""Internals of the public objects: run graphs, and read, edit and draw them and their threads."""

@@ -17,6 +17,9 @@ from checkpoint_savers import ports
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
 
+from .._checks.config import merge_configs
+from .._checks.node_policies import NodePolicies, RetryPolicies, node_policies, seconds_of
+from .._checks.stream_options import names_of_modes
 from .._core.program import Node, Program
 from .._core.superstep import Breakpoints
 from .._runtime.streaming.subscription import Live
@@ -24,10 +27,7 @@ from .._runtime.tasks.kept_results import Results
 from ..errors import ConfigError, GraphValidationError, InvalidCheckpointerError, UnsettableAttributeError
 from ..policies import CachePolicy, RetryPolicy
 from ..types import All, Config, Names, RunnableConfig, StreamMode
-from .config import merge_configs
-from .node_policies import NodePolicies, RetryPolicies, node_policies, seconds_of
 from .stored_types import codec_of, with_runtime_types
-from .stream_options import names_of_modes
 
 
 class GraphAttributes:

@@ -12,6 +12,7 @@ from msgspec import structs
 from checkpoint_savers.abc import BaseCheckpointSaver, address
 from checkpoint_savers.codec import Codec
 
+from .._checks.config import address_of, merge_configs, settings_of, without_address
 from .._core.program import INPUT_MARK, SENDS
 from .._runtime.observing.observed import ObservedUpdate, Observers, measured
 from .._runtime.observing.observer import UpdateStarted
@@ -23,7 +24,6 @@ from ..channels import BaseChannel
 from ..errors import ConfigError, InvalidUpdateError, SubgraphNotFoundError
 from ..node import PregelNode
 from ..types import Command, Config, OnConflict, RunnableConfig, StateSnapshot, StateUpdate
-from .config import address_of, merge_configs, settings_of, without_address
 from .drawing import Drawing
 from .editing import checked, edit, edit_inside
 from .runnable import Runs

@@ -19,6 +19,28 @@ from checkpoint_savers.children import start_soon
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.upkeep.retention import Retention
 
+from .._checks.config import (
+    check_budgets,
+    check_durability,
+    check_on_failure,
+    is_elsewhere,
+    merge_configs,
+    settings_of,
+    without_address,
+)
+from .._checks.node_policies import NodePolicies, seconds_of
+from .._checks.stream_options import (
+    CallOptions,
+    ChunkModes,
+    Modes,
+    Overflow,
+    StreamOptions,
+    check_capacity,
+    check_observer,
+    check_version,
+    names_of_modes,
+    policies_of,
+)
 from .._core.isolation import isolate
 from .._core.program import Program
 from .._core.superstep import Breakpoints
@@ -59,31 +81,9 @@ from ..types import (
     StreamWriter,
 )
 from .attributes import GraphAttributes
-from .config import (
-    check_budgets,
-    check_durability,
-    check_on_failure,
-    is_elsewhere,
-    merge_configs,
-    settings_of,
-    without_address,
-)
 from .defaults import changed_questions_of
-from .node_policies import NodePolicies, seconds_of
 from .plugins import plugin
 from .stored_types import with_hints
-from .stream_options import (
-    CallOptions,
-    ChunkModes,
-    Modes,
-    Overflow,
-    StreamOptions,
-    check_capacity,
-    check_observer,
-    check_version,
-    names_of_modes,
-    policies_of,
-)
 from .sync_verbs import SyncFace
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar, Unpack, overload
 
+from .._checks.stream_options import CallOptions, ChunkModes, Modes, Overflow, StreamOptions
 from .._runtime.observing.observer import Observer
 from .._runtime.streaming.buffer import CAPACITY
 from .._runtime.streaming.stream import GraphStream
@@ -35,7 +36,6 @@ from ..types import (
     StateSnapshot,
     StateUpdate,
 )
-from .stream_options import CallOptions, ChunkModes, Modes, Overflow, StreamOptions
 
 if TYPE_CHECKING:
     from .._runtime.platform.environment import World

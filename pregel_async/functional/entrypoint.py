@@ -19,11 +19,11 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.upkeep.retention import Retention
 
 from .._api.compiled import Graph
-from .._api.context_schema import context_reader
 from .._api.defaults import validates_input
 from .._api.drawing import Drawing, Edge, drawing
-from .._api.node_policies import RetryPolicies, Timeout, abandons, check_on_timeout, node_policies
-from .._api.value_checks import compile_check, path_of
+from .._checks.context_schema import context_reader
+from .._checks.node_policies import RetryPolicies, Timeout, abandons, check_on_timeout, node_policies
+from .._checks.values import compile_check, path_of
 from .._core.program import Node, Write, build_program
 from .._runtime.observing.observer import Observer
 from .._runtime.platform.environment import World

@@ -7,7 +7,8 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_args, overload
 
-from .._api.node_policies import (
+from .._api.sync_verbs import wait_for_twin
+from .._checks.node_policies import (
     NodePolicies,
     RetryPolicies,
     Timeout,
@@ -16,7 +17,6 @@ from .._api.node_policies import (
     check_on_timeout,
     node_policies,
 )
-from .._api.sync_verbs import wait_for_twin
 from .._core.program import RETURN, Node, Write
 from .._runtime.platform.environment import SystemWorld
 from .._runtime.tasks.calls import TaskFuture, call_task

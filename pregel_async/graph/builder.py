@@ -27,11 +27,11 @@ from checkpoint_savers import ports
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.upkeep.retention import Retention
 
-from .._api.annotations import aliased, class_of
 from .._api.compiled import Graph
 from .._api.defaults import validates_input
 from .._api.drawing import Drawing
-from .._api.node_policies import (
+from .._checks.annotations import aliased, class_of
+from .._checks.node_policies import (
     RetryPolicies,
     Timeout,
     check_abandonable,

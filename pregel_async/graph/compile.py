@@ -21,7 +21,7 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.upkeep.retention import Retention
 
 from .._api.compiled import Graph
-from .._api.node_policies import NodePolicies, abandons, flavour_of, seconds_of
+from .._checks.node_policies import NodePolicies, abandons, flavour_of, seconds_of
 from .._core.program import BRANCH, JOIN, PARENT, SENDS, Flavour, Node, Router, Write, build_program
 from .._runtime.observing.observer import Observer
 from .._runtime.platform.environment import World

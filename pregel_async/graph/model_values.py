@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from .._api.value_checks import Mismatch, mismatch_of, refused_input, refused_update
+from .._checks.values import Mismatch, mismatch_of, refused_input, refused_update
 from .._core.isolation import own
 from .._core.program import Write
 from ..channels.overwrite import written

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_args, ge
 
 import msgspec
 
-from .._api.annotations import (
+from .._checks.annotations import (
     aliased,
     class_of,
     fields_of,
@@ -20,7 +20,7 @@ from .._api.annotations import (
     named,
     value_of,
 )
-from .._api.value_checks import Check, Mismatch, compile_check, path_of, plain_type, refused_input, refused_update
+from .._checks.values import Check, Mismatch, compile_check, path_of, plain_type, refused_input, refused_update
 from .._core.fits import is_typed_dict
 from .._core.isolation import own
 from .._core.program import Write

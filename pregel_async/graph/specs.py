@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from .._api.compiled import Graph
-from .._api.context_schema import context_reader
 from .._api.drawing import Drawing, Edge, drawing
-from .._api.node_policies import NodePolicies
+from .._checks.context_schema import context_reader
+from .._checks.node_policies import NodePolicies
 from ..types import END
 from .schema import Channel, Managed, Schema, merge_channels, read_schema
 

@@ -12,7 +12,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive
 
-from .._api.config import check_thread_id
+from .._checks.config import check_thread_id
 from .._runtime.streaming.parts import Cursor
 from ..errors import ConfigError, InvalidCursorError
 from ..types import Command, Send, StreamMode

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from checkpoint_savers.abc import PAGE, BaseCheckpointSaver
+from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.durations import read_seconds
 from checkpoint_savers.errors import StorageError
 from checkpoint_savers.records import (
@@ -25,6 +25,7 @@ from checkpoint_savers.records import (
     ThreadDump,
     ThreadHeader,
 )
+from checkpoint_savers.saver_port import PAGE
 
 T = TypeVar("T")
 

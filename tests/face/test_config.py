@@ -10,7 +10,7 @@ import pytest
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import END, START, Send, StateGraph
-from pregel_async._api.config import merge_configs
+from pregel_async._checks.config import merge_configs
 from pregel_async.errors import ConfigError, GraphRecursionError, PregelError
 
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,7 @@ import pydantic
 import pytest
 from typing_extensions import TypeAliasType
 
-from pregel_async._api.annotations import named
+from pregel_async._checks.annotations import named
 from pregel_async.channels import (
     MISSING,
     BinaryOperatorAggregate,

@@ -10,7 +10,7 @@ import msgspec
 import pydantic
 import pytest
 
-from pregel_async._api.context_schema import context_reader
+from pregel_async._checks.context_schema import context_reader
 from pregel_async.errors import ConfigError, GraphValidationError, InvalidContextError
 
 T = TypeVar("T")

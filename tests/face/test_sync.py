@@ -32,8 +32,8 @@ from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import START, PregelProtocol, StateGraph
 from pregel_async._api.compiled import Graph
-from pregel_async._api.stream_options import CallOptions, StreamOptions
 from pregel_async._api.sync_verbs import SyncFace, SyncStream, open_sync
+from pregel_async._checks.stream_options import CallOptions, StreamOptions
 from pregel_async._runtime.platform.environment import SystemWorld
 from pregel_async._runtime.streaming.buffer import CAPACITY
 from pregel_async._runtime.sync import background_portal as portal

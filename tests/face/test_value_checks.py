@@ -16,8 +16,8 @@ import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from pregel_async import END, START, MessagesState, StateGraph, add_messages, entrypoint, set_defaults
-from pregel_async._api.value_checks import Check, compile_check, path_of
-from pregel_async._api.value_columns import all_fit
+from pregel_async._checks.value_columns import all_fit
+from pregel_async._checks.values import Check, compile_check, path_of
 from pregel_async.channels import DeltaChannel
 from pregel_async.errors import GraphValidationError, InvalidInputError, InvalidUpdateError
 from pregel_async.types import Command, Overwrite
@@ -430,7 +430,7 @@ async def test_many_messages_are_checked_without_looking_at_each(monkeypatch: py
     """Issue 16: 1000 messages cost at most 0.1 ms: a reducer without an annotation is not asked, and of objects with
     plain fields only the types of each column are compared, in C."""
     looked: list[Any] = []
-    monkeypatch.setattr("pregel_async._api.value_checks._of_class", lambda kind: looked.append)
+    monkeypatch.setattr("pregel_async._checks.values._of_class", lambda kind: looked.append)
     messages = [{"role": "user", "content": "x"}] * 1000
     lines = [{"amount": 1, "note": None}] * 1000
     await graph(MessagesState).ainvoke({"messages": messages})

@@ -11,7 +11,6 @@ from breaking import caught_by
 from msgspec.structs import replace
 
 from checkpoint_savers import InMemorySaver
-from checkpoint_savers.abc import PAGE
 from checkpoint_savers.errors import CorruptCheckpointError, ThreadNotFoundError
 from checkpoint_savers.records import (
     Chain,
@@ -25,6 +24,7 @@ from checkpoint_savers.records import (
     ThreadDump,
     ThreadHeader,
 )
+from checkpoint_savers.saver_port import PAGE
 
 
 @caught_by("test_records_are_kept_in_plan_order", "test_records_come_in_their_order")

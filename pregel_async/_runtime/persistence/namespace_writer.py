@@ -20,7 +20,6 @@ from typing import Any, Literal, Protocol, TypedDict
 import anyio
 import msgspec
 
-from checkpoint_savers.abc import PAGE
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.entries import Entry, TaskEntry, read_record, write_record
 from checkpoint_savers.errors import CheckpointError, UnstorableValueError
@@ -36,6 +35,7 @@ from checkpoint_savers.records import (
     TaskId,
     TaskRecord,
 )
+from checkpoint_savers.saver_port import PAGE
 from checkpoint_savers.sharing import filled_sends
 
 from ..._core.amending import amend

@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterable, Sequence
 import anyio
 import msgspec
 
-from checkpoint_savers.abc import PAGE
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.records import CheckpointId, EventKey, EventKind, EventRow
+from checkpoint_savers.saver_port import PAGE
 
 from ..._message_ids import fingerprint
 from ...messages import id_of

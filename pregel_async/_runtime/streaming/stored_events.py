@@ -14,9 +14,10 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from checkpoint_savers.abc import PAGE, BaseCheckpointSaver
+from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.records import CheckpointId, EventRow
+from checkpoint_savers.saver_port import PAGE
 
 from ...errors import InvalidCursorError
 from .event_recorder import MOVED

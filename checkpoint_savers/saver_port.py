@@ -1,0 +1,252 @@
+"""The port between the runtime and storage: the verbs that a saver implements, over rows and bytes.
+
+The contract, for every saver
+    - Every writing verb is one transaction: all of it is stored, or nothing. When it returns, what it wrote is durable.
+    - `commit`, `record`, `renew` compare the claim's epoch and owner; `commit` compares the namespace's head too, all
+      inside the transaction. A mismatch raises `ThreadBusyError(lost=True)` and changes nothing.
+    - Cancelling a verb's caller does not tear the transaction: it ends, one way or the other, before control returns.
+    - An open saver serves concurrent calls from any thread and any event loop of the process, asyncio and trio.
+    - A database's own exceptions are translated to `StorageError`s, with their cause. Damaged rows give
+      `CorruptCheckpointError`, a newer format `UnsupportedFormatError`.
+    - Frames come back byte for byte, those of records and events too.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import anyio
+
+from .codec import Codec
+from .records import (
+    Chain,
+    CheckpointId,
+    CheckpointRow,
+    Claim,
+    Commit,
+    EventKey,
+    EventRow,
+    Header,
+    Owner,
+    Rewrite,
+    TaskRecord,
+    ThreadDump,
+    ThreadHeader,
+)
+
+PAGE = 256
+"""Rows or headers that are read at a time when no other number is given."""
+
+
+class SaverPort(ABC):
+    """The verbs over rows and bytes. `BaseCheckpointSaver` has those that users call, on top of these.
+
+    Attributes:
+        codec: turns values into bytes.
+        clock: unix seconds, for what users call outside of a run.
+    """
+
+    codec: Codec
+    clock: Callable[[], float]
+
+    commit_is_shielded: ClassVar[bool] = False
+    """True when a cancel scope, also one that was cancelled before, can keep `commit` neither from its work nor from
+    returning: it is told where the caller waits next. The runtime shields the commits of others, by a scope for each. A
+    subclass with a `commit` of its own says it again.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        says = next(each for each in cls.__mro__ if {"commit", "commit_is_shielded"} & each.__dict__.keys())
+        if "commit_is_shielded" not in says.__dict__:
+            cls.commit_is_shielded = False
+
+    # ---- writing: the verbs of a run -------------------------------------------------------------------------
+
+    @abstractmethod
+    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
+        """Take the thread for one run: compare-and-set of epoch + 1, owner and expiry.
+
+        A claim that another owner holds is live unless it has been released, `now` is at or past its expiry, or its
+        process on this host is gone (`owner.is_gone`).
+
+        Raises:
+            ThreadBusyError: another claim is live; nothing was changed.
+        """
+
+    @abstractmethod
+    async def renew(self, claim: Claim, *, expires_at: float) -> None:
+        """Move the claim's expiry. Raises `ThreadBusyError(lost=True)` when the claim is no longer held."""
+
+    @abstractmethod
+    async def commit(self, claim: Claim, commit: Commit) -> None:
+        """Store a superstep: rows, records, cleared records, events, the thread's metadata, the new head, the expiry,
+        perhaps the release.
+
+        Raises:
+            ThreadBusyError: with `lost=True`: the claim is no longer held, the head is not the expected one, or the
+                checkpoint that is to become the head is not stored.
+            StorageError: among others: a checkpoint or a row of events with one of these keys is stored already.
+        """
+
+    @abstractmethod
+    async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
+        """Store what became of tasks of an open superstep; a record of the same task is replaced.
+
+        Raises:
+            ThreadBusyError: with `lost=True`: the claim is no longer held.
+        """
+
+    @abstractmethod
+    async def release(self, claim: Claim) -> None:
+        """Give the claim up. Does nothing when it is no longer held. A thread that holds no checkpoint leaves no
+        trace."""
+
+    async def hear(self, thread_id: str) -> None:
+        """Return when the thread may have been given up, or never: whoever waits for it looks from time to time, too.
+
+        It is called before the claim is tried again, and cancelled when that time has come.
+        """
+        await anyio.sleep_forever()
+
+    # ---- writing: upkeep. Under a claim, as a run's verbs are --------------------------------------------------
+    #
+    # Not abstract, nor are `threads` and `dump`: a saver may keep runs and not look after threads (a log that is never
+    # rewritten, say). It tells the conformance kit so (`lacks`), and whoever asks for it. No run needs these.
+
+    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
+        """Take out of a thread what is not needed any more, and put what is left in order. See `Rewrite`.
+
+        `newest` stays what it was, whatever is deleted: ids are never given twice.
+
+        Raises:
+            ThreadBusyError: with `lost=True`: the claim is no longer held.
+            StorageError: among others: a row, head or pin is of a checkpoint that is not stored (after `gone`), or a
+                namespace without a head holds checkpoints. Nothing was changed.
+        """
+        raise self._lacks("rewrite")
+
+    async def update_thread(self, thread_id: str, changes: Mapping[str, Any]) -> None:
+        """Change a thread's metadata, in one transaction. No claim is needed, and none in the way: a run that has the
+        thread goes on, and its commits set only keys that the thread lacks then.
+
+        Args:
+            changes: JSON values by key; None deletes the key, if the thread has it.
+
+        Raises:
+            ThreadNotFoundError: the thread holds no checkpoint; nothing was stored.
+            StorageError
+        """
+        raise self._lacks("update_thread")
+
+    async def load(self, claim: Claim, dump: ThreadDump) -> None:
+        """Store all that a thread holds, byte for byte. It must hold nothing yet.
+
+        Raises:
+            ThreadBusyError: with `lost=True`: the claim is no longer held.
+            StorageError: among others: the thread holds something, two rows have one key, or a head is of a checkpoint
+                that is not among the rows. Nothing was stored.
+        """
+        raise self._lacks("load")
+
+    async def erase(self, claim: Claim) -> None:
+        """Delete all that is stored of the thread, its claim too, so that no byte of it is left in what the saver
+        writes: no row, no free page, no log. Where a database keeps deleted bytes for longer, its saver says so.
+
+        Raises:
+            ThreadBusyError: with `lost=True`: the claim is no longer held; nothing was deleted.
+        """
+        raise self._lacks("erase")
+
+    async def drop(self, claim: Claim) -> None:
+        """Delete all that is stored of the thread, its claim too. Nothing is said of bytes that nobody can read any
+        more: a saver that has work with these overrides it, and does less than `erase` does.
+
+        Raises:
+            ThreadBusyError: with `lost=True`: the claim is no longer held; nothing was deleted.
+        """
+        await self.erase(claim)
+
+    # ---- reading: rows ---------------------------------------------------------------------------------------
+
+    async def threads(
+        self, *, after: str | None = None, limit: int = PAGE, filter: Mapping[str, Any] | None = None
+    ) -> tuple[ThreadHeader, ...]:
+        """Up to `limit` threads, in the order of their ids, as strings of code points. A thread that holds no
+        checkpoint yet is one too.
+
+        Args:
+            after: only ids greater than this: so pages do not shift under whoever turns them.
+            filter: entries of the threads' metadata, all of which must be equal. Bound parameters, never text in a
+                query.
+        """
+        raise self._lacks("threads")
+
+    async def dump(self, thread_id: str) -> ThreadDump | None:
+        """All that is stored of a thread, as of one moment; None of a thread that holds no checkpoint."""
+        raise self._lacks("dump")
+
+    @abstractmethod
+    async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
+        """The chain of a checkpoint, or of the head when no id is given; None when there is none."""
+
+    @abstractmethod
+    async def segment(
+        self, thread_id: str, ns: str, base_id: CheckpointId
+    ) -> tuple[tuple[CheckpointRow, ...], tuple[TaskRecord, ...]]:
+        """All rows that have this base, in the order of their ids, and all their records, by checkpoint id and
+        index."""
+
+    @abstractmethod
+    async def scan(
+        self,
+        thread_id: str | None,
+        ns: str | None,
+        *,
+        before: CheckpointId | None = None,
+        limit: int = PAGE,
+        filter: Mapping[str, Any] | None = None,
+    ) -> tuple[Header, ...]:
+        """Up to `limit` headers, newest first by checkpoint id.
+
+        Args:
+            thread_id, ns: None stands for all.
+            before: only ids smaller than this.
+            filter: metadata entries, all of which must be equal. Bound parameters, never text in a query.
+        """
+
+    # Abstract, although a saver written before there were events lacks it: its `commit` would drop them, and no default
+    # here could notice. So it cannot be made any more until it keeps them, which is where its author hears of it.
+    @abstractmethod
+    async def events(self, thread_id: str, *, since: EventKey | None = None, limit: int = PAGE) -> tuple[EventRow, ...]:
+        """Up to `limit` rows of a thread's stream events, in the order of their keys; none of an unknown thread.
+
+        To go on after the last row of a page, ask for its key with a position greater by one. Rows that are stored
+        meanwhile may stand before it: a run that goes on from an older checkpoint has its first events there.
+
+        Args:
+            since: only rows whose key (checkpoint id, epoch, position) is equal to this or greater; None for all. It
+                need not be the key of a stored row, and its numbers may be any. A row has the position of its first
+                event: the row that an event in its midst is in stands before that event's own position.
+            limit: rows, not events; at 0 or less there are none.
+
+        Raises:
+            CorruptCheckpointError, StorageError
+        """
+
+    @abstractmethod
+    async def adelete_thread(self, thread_id: str) -> None:
+        """Delete all that is stored of a thread, in all namespaces, events too; nothing happens when there is nothing.
+
+        Raises:
+            ThreadBusyError: a run owns the thread; nothing was deleted.
+        """
+
+    def _lacks(self, verb: str) -> NotImplementedError:
+        return NotImplementedError(
+            f"{type(self).__qualname__} does not offer {verb}(), which looking after threads needs (listing, their "
+            "metadata, copying, pruning, pinning, exporting, erasing). Implement it, or pass it on where the saver "
+            "wraps another"
+        )
