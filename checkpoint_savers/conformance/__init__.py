@@ -35,116 +35,21 @@ from __future__ import annotations
 
 import pytest
 
-# Before the modules are imported: else a failed check of somebody's own saver would say no more than "AssertionError".
-pytest.register_assert_rewrite(
-    *(
-        f"{__name__}.{module}"
-        for module in (
-            "caches",
-            "chains",
-            "crashing",
-            "deeds",
-            "deleting",
-            "dumping",
-            "growing",
-            "erasing",
-            "hearing",
-            "listing",
-            "moving",
-            "ordering",
-            "p1_aliasing",
-            "p3_atomic",
-            "p3_crash_points",
-            "p4_durable",
-            "p4_events",
-            "p5_records",
-            "p6_one_writer",
-            "p6_ownership",
-            "p7_cancellation",
-            "p7_every_await",
-            "p10_pruning",
-            "p11_bytes",
-            "p11_damage",
-            "p11_types",
-            "p13_both_loops",
-            "p13_together",
-            "reading",
-            "rewriting",
-            "stores",
-            "stores_batches",
-            "stores_expiry",
-            "stores_items",
-            "stores_search",
-            "stores_suite",
-            "suite",
-            "thread_metadata",
-            "threads",
-        )
-    )
-)
+# Before the modules are imported: otherwise a failed check of a user's saver says no more than "AssertionError".
+pytest.register_assert_rewrite(*(f"{__name__}.{package}" for package in ("savers", "stores", "caches")))
 
-from .caches import CacheConformance
-from .chains import Chains
-from .deleting import Deleting
-from .dumping import Dumping
-from .erasing import Erasing
-from .hearing import Hearing
-from .listing import Listing
-from .moving import Moving
-from .ordering import Ordering
-from .p1_aliasing import Aliasing
-from .p3_atomic import Atomic
-from .p3_crash_points import CrashPoints
-from .p4_durable import Durable
-from .p4_events import Events
-from .p5_records import Records
-from .p6_one_writer import OneWriter
-from .p6_ownership import Ownership
-from .p7_cancellation import Cancellation
-from .p7_every_await import EveryAwait
-from .p10_pruning import Pruning
-from .p11_bytes import Bytes
-from .p11_damage import Cell, Damage
-from .p11_types import Types
-from .p13_both_loops import BothLoops
-from .p13_together import Together
-from .reading import Reading
-from .rewriting import Rewriting
-from .stores import StoreConformance
-from .thread_metadata import ThreadMetadata
-from .threads import Threads
+from .caches.conformance import CacheConformance, OpenCache
+from .savers.conformance import SaverConformance
+from .savers.damage import Cell
+from .savers.suite import OpenSaver
+from .stores.conformance import OpenStore, StoreConformance
 
-__all__ = ["CacheConformance", "Cell", "SaverConformance", "StoreConformance"]
-
-
-class SaverConformance(
-    Atomic,
-    CrashPoints,
-    Durable,
-    Events,
-    Records,
-    OneWriter,
-    Ownership,
-    Cancellation,
-    EveryAwait,
-    Bytes,
-    Types,
-    Aliasing,
-    Damage,
-    BothLoops,
-    Together,
-    Reading,
-    Chains,
-    Listing,
-    Ordering,
-    Threads,
-    ThreadMetadata,
-    Moving,
-    Deleting,
-    Dumping,
-    Rewriting,
-    Pruning,
-    Erasing,
-    Hearing,
-):
-    """All of it. Override the fixture `open_saver`."""
+__all__ = [
+    "CacheConformance",
+    "Cell",
+    "OpenCache",
+    "OpenSaver",
+    "OpenStore",
+    "SaverConformance",
+    "StoreConformance",
+]

@@ -14,8 +14,8 @@ import pytest
 from _pytest.terminal import TerminalReporter
 
 from ..abc import BaseCheckpointSaver
-from . import SaverConformance, given
-from .suite import VERBS, Suite
+from . import SaverConformance, given_saver
+from .savers.suite import VERBS, Suite
 
 TITLES: Final = {
     1: "Isolation",
@@ -48,8 +48,8 @@ def configure(config: pytest.Config) -> None:
         opener = found(named, config.invocation_params.dir)
         lacks = dict(map(lacking, config.getoption("saver_lacks") or ()))
         crashes: int | None = config.getoption("saver_crashes")
-        config.stash[given.GIVEN] = given.Given(named, opener, lacks, crashes)
-        suite = str(Path(given.__file__))
+        config.stash[given_saver.GIVEN] = given_saver.Given(named, opener, lacks, crashes)
+        suite = str(Path(given_saver.__file__))
         if config.args_source is not pytest.Config.ArgsSource.ARGS:
             config.args = [suite]
         elif suite not in config.args:
@@ -126,7 +126,7 @@ class Promises:
         for item in items:
             suite: Any = getattr(item, "cls", None)
             if isinstance(suite, type) and issubclass(suite, Suite):
-                whose = suite.__name__ if suite is not given.TestSaver else self._named
+                whose = suite.__name__ if suite is not given_saver.TestSaver else self._named
                 function: Any = getattr(item, "function", None)
                 text = " ".join((function.__doc__ or "").split())
                 item.user_properties.append((PROMISE, f"{whose}\n{function.__name__}\n{text}"))

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypedDict
 import pytest
 
 from checkpoint_savers import InMemorySaver, SqliteSaver
-from checkpoint_savers.conformance.suite import LATER, here
+from checkpoint_savers.conformance.savers.suite import LATER, here
 from checkpoint_savers.holding import Held, take
 from checkpoint_savers.records import Claim, Owner
 from checkpoint_savers.sqlite.worker import Job, Worker

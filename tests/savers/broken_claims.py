@@ -14,7 +14,7 @@ from breaking import caught_by
 from msgspec.structs import replace
 
 from checkpoint_savers import InMemorySaver
-from checkpoint_savers.conformance.suite import OpenSaver
+from checkpoint_savers.conformance import OpenSaver
 from checkpoint_savers.errors import StorageError, ThreadBusyError
 from checkpoint_savers.memory import _lost
 from checkpoint_savers.records import Claim, Commit, Owner, TaskRecord

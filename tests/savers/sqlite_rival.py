@@ -13,7 +13,7 @@ import time
 import anyio
 
 from checkpoint_savers import SqliteSaver, ThreadBusyError
-from checkpoint_savers.conformance.suite import cid, commit, event, record, row
+from checkpoint_savers.conformance.savers.suite import cid, commit, event, record, row
 from checkpoint_savers.owner import this_process
 from checkpoint_savers.records import CheckpointRow, Claim
 

@@ -20,8 +20,8 @@ from breaking import BROKEN
 
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.conformance import SaverConformance
-from checkpoint_savers.conformance.deleting import Deleting
-from checkpoint_savers.conformance.suite import OpenSaver, Suite, _killed, clauses
+from checkpoint_savers.conformance.savers.suite import OpenSaver, Suite, _killed, clauses
+from checkpoint_savers.conformance.savers.upkeep.deleting import Deleting
 
 pytestmark = pytest.mark.anyio
 

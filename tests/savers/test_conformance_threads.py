@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from checkpoint_savers.conformance.suite import in_threads
+from checkpoint_savers.conformance.savers.suite import in_threads
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ import pytest
 from test_examples import ROOT, blocks
 
 from checkpoint_savers.conformance import SaverConformance
-from checkpoint_savers.conformance.suite import OpenSaver
+from checkpoint_savers.conformance import OpenSaver
 
 NAME = "folder_saver"
 

@@ -23,7 +23,7 @@ import pytest
 import sqlite_cells
 
 from checkpoint_savers import CorruptCheckpointError, PregelError, SqliteSaver, UnsupportedFormatError
-from checkpoint_savers.conformance.p11_damage import damaged, ill_typed
+from checkpoint_savers.conformance.savers.damage import damaged, ill_typed
 from checkpoint_savers.errors import ThreadNotFoundError
 from checkpoint_savers.upkeep.retention import Retention
 from pregel_async import START, Command, StateGraph, StateSnapshot, interrupt, task

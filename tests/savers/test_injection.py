@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from postgres_tools import conninfo, new_schema
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, PostgresSaver, SqliteSaver
-from checkpoint_savers.conformance.growing import BEGAN, Growing
-from checkpoint_savers.conformance.suite import LATER, MANY, NOW, here
+from checkpoint_savers.conformance.savers.random_threads import BEGAN, Growing
+from checkpoint_savers.conformance.savers.suite import LATER, MANY, NOW, here
 from checkpoint_savers.errors import CheckpointError, ThreadExistsError
 from checkpoint_savers.records import CheckpointId
 from checkpoint_savers.upkeep.retention import Retention

@@ -15,7 +15,7 @@ from postgres_tools import conninfo, made_schema
 
 from checkpoint_savers import BaseCheckpointSaver, PostgresSaver, Retention, SqliteSaver
 from checkpoint_savers.conformance import Cell
-from checkpoint_savers.conformance.growing import Growing
+from checkpoint_savers.conformance.savers.random_threads import Growing
 from checkpoint_savers.errors import CorruptCheckpointError
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ import pytest
 from postgres_tools import Proxy, conninfo, execute, locked, made_schema, stopped, turns
 
 from checkpoint_savers import PostgresSaver, StorageError, StorageLockedError, ThreadBusyError
-from checkpoint_savers.conformance.suite import (
+from checkpoint_savers.conformance.savers.suite import (
     LATER,
     NOW,
     cid,

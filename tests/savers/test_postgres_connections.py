@@ -21,7 +21,7 @@ from dropping import warned
 from postgres_tools import ENV, Plan, Proxy, conninfo, execute, free_port, made_schema
 
 from checkpoint_savers import PostgresSaver, SaverClosedError, StorageError, ThreadBusyError
-from checkpoint_savers.conformance.suite import (
+from checkpoint_savers.conformance.savers.suite import (
     LATER,
     NOW,
     cid,
@@ -486,7 +486,7 @@ def test_a_program_that_never_closes_ends(schema: str) -> None:
     code = """if True:
         import asyncio, sys
         from checkpoint_savers import PostgresSaver
-        from checkpoint_savers.conformance.suite import row, written
+        from checkpoint_savers.conformance.savers.suite import row, written
 
         async def main():
             global saver
@@ -509,7 +509,7 @@ def test_after_fork(schema: str) -> None:
     code = """if True:
         import asyncio, os, sys, warnings
         from checkpoint_savers import SaverClosedError, PostgresSaver
-        from checkpoint_savers.conformance.suite import head_of, row, written
+        from checkpoint_savers.conformance.savers.suite import head_of, row, written
 
         warnings.simplefilter("ignore")  # Python 3.12 on warns of fork() beside threads, which is what this is about
         saver = PostgresSaver.from_conn_string(sys.argv[1], schema=sys.argv[2])

@@ -17,12 +17,12 @@ from postgres_tools import Pooler, conninfo, execute, made_schema, new_schema, p
 
 from checkpoint_savers import PostgresSaver
 from checkpoint_savers.conformance import SaverConformance
-from checkpoint_savers.conformance.p3_atomic import Atomic
-from checkpoint_savers.conformance.p6_one_writer import OneWriter
-from checkpoint_savers.conformance.p13_both_loops import BothLoops
-from checkpoint_savers.conformance.reading import Reading
-from checkpoint_savers.conformance.rewriting import Rewriting
-from checkpoint_savers.conformance.suite import OpenSaver, cid, commit, head_of, in_threads, row, take, written
+from checkpoint_savers.conformance.savers.atomic_commits import Atomic
+from checkpoint_savers.conformance.savers.event_loops import BothLoops
+from checkpoint_savers.conformance.savers.one_writer import OneWriter
+from checkpoint_savers.conformance.savers.reading import Reading
+from checkpoint_savers.conformance.savers.suite import OpenSaver, cid, commit, head_of, in_threads, row, take, written
+from checkpoint_savers.conformance.savers.upkeep.rewriting import Rewriting
 
 
 @pytest.fixture(scope="module")

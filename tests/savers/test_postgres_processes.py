@@ -20,7 +20,7 @@ import pytest
 from postgres_tools import ENV, conninfo, made_schema
 
 from checkpoint_savers import PostgresSaver
-from checkpoint_savers.conformance.suite import cid, commit, event, record, row, take
+from checkpoint_savers.conformance.savers.suite import cid, commit, event, record, row, take
 from checkpoint_savers.records import Header
 
 BLOWS = int(os.environ.get("PREGEL_POSTGRES_BLOWS", "8"))
@@ -142,7 +142,7 @@ def check_chain(headers: tuple[Header, ...]) -> None:
 KILLED = """if True:
     import anyio, sys
     from checkpoint_savers import PostgresSaver
-    from checkpoint_savers.conformance.suite import commit, event, record, row, take
+    from checkpoint_savers.conformance.savers.suite import commit, event, record, row, take
     from checkpoint_savers.postgres.writing import Writing
 
     whole, dies = Writing.store, []

@@ -16,9 +16,19 @@ from hypothesis import strategies as st
 from postgres_tools import ENV, conninfo, execute, new_schema
 
 from checkpoint_savers import CorruptCheckpointError, PostgresSaver, StorageError, UnsupportedFormatError
-from checkpoint_savers.conformance.p11_bytes import HOSTILE
-from checkpoint_savers.conformance.p11_types import exactly
-from checkpoint_savers.conformance.suite import LATER, cid, commit, everything, head_of, record, row, take, written
+from checkpoint_savers.conformance.savers.stored_bytes import HOSTILE
+from checkpoint_savers.conformance.savers.stored_types import exactly
+from checkpoint_savers.conformance.savers.suite import (
+    LATER,
+    cid,
+    commit,
+    everything,
+    head_of,
+    record,
+    row,
+    take,
+    written,
+)
 from checkpoint_savers.postgres.schema import TABLES, VERSION
 from checkpoint_savers.postgres.texts import stored, told
 from checkpoint_savers.records import CheckpointId, CheckpointRow, TaskId, TaskRecord
@@ -167,7 +177,7 @@ async def test_a_role_that_may_not(schema: str) -> None:
 MIGRATING = """if True:
     import anyio, sys
     from checkpoint_savers import PostgresSaver
-    from checkpoint_savers.conformance.suite import commit, row, take
+    from checkpoint_savers.conformance.savers.suite import commit, row, take
 
     async def main():
         async with PostgresSaver.from_conn_string(sys.argv[1], schema=sys.argv[2], setup=True) as saver:

@@ -22,7 +22,7 @@ from checkpoint_savers import (
     SqliteStore,
 )
 from checkpoint_savers.caches import SqliteCache
-from checkpoint_savers.conformance.suite import (
+from checkpoint_savers.conformance.savers.suite import (
     LATER,
     NOW,
     cid,

@@ -19,7 +19,7 @@ from checkpoint_savers import (
     StorageLockedError,
     ThreadBusyError,
 )
-from checkpoint_savers.conformance.suite import (
+from checkpoint_savers.conformance.savers.suite import (
     LATER,
     NOW,
     cid,

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from checkpoint_savers import SqliteSaver
-from checkpoint_savers.conformance.suite import everything, take
+from checkpoint_savers.conformance.savers.suite import everything, take
 from checkpoint_savers.sqlite.schema import VERSION
 
 pytestmark = pytest.mark.anyio

@@ -16,7 +16,7 @@ from sqlite_earlier import write_earlier
 from sqlite_tools import execute, held, turns
 
 from checkpoint_savers import ErasureIncompleteError, SqliteSaver, StorageLockedError, ThreadBusyError
-from checkpoint_savers.conformance.suite import LATER, commit, event, everything, here, row, take, written
+from checkpoint_savers.conformance.savers.suite import LATER, commit, event, everything, here, row, take, written
 from checkpoint_savers.records import (
     CheckpointId,
     CheckpointRow,

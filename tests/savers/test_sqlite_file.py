@@ -21,7 +21,7 @@ from checkpoint_savers import (
     StorageReadOnlyError,
     UnsupportedFormatError,
 )
-from checkpoint_savers.conformance.suite import (
+from checkpoint_savers.conformance.savers.suite import (
     LATER,
     cid,
     commit,

@@ -16,7 +16,7 @@ from sqlite_tools import execute, held, turns
 
 from checkpoint_savers import CorruptCheckpointError, SqliteSaver, StorageError, StorageFullError, ThreadBusyError
 from checkpoint_savers.bridge import Waiter
-from checkpoint_savers.conformance.suite import LATER, cid, commit, event, head_of, in_threads, record, row, take
+from checkpoint_savers.conformance.savers.suite import LATER, cid, commit, event, head_of, in_threads, record, row, take
 from checkpoint_savers.records import Claim
 from checkpoint_savers.sqlite import worker
 from checkpoint_savers.sqlite.worker import MOST_BYTES, MOST_JOBS, Job

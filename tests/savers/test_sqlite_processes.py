@@ -17,7 +17,7 @@ from checkpoint_savers import (
     SqliteSaver,
     StorageLockedError,
 )
-from checkpoint_savers.conformance.suite import (
+from checkpoint_savers.conformance.savers.suite import (
     cid,
     commit,
     event,
@@ -44,7 +44,7 @@ async def saver(path: Path) -> AsyncIterator[SqliteSaver]:
 KILLED = """if True:
     import anyio, sys
     from checkpoint_savers import SqliteSaver
-    from checkpoint_savers.conformance.suite import commit, event, record, row, take
+    from checkpoint_savers.conformance.savers.suite import commit, event, record, row, take
     from checkpoint_savers.sqlite import writing
 
     whole = writing.commit
@@ -101,7 +101,7 @@ async def test_killed_between_begin_and_commit(path: Path) -> None:
 COUNTING = """if True:
     import anyio, sys
     from checkpoint_savers import SqliteSaver, ThreadBusyError
-    from checkpoint_savers.conformance.suite import commit, head_of, row, take
+    from checkpoint_savers.conformance.savers.suite import commit, head_of, row, take
 
     async def main():
         async with SqliteSaver.from_conn_string(sys.argv[1], synchronous="NORMAL", busy_timeout=60) as saver:
@@ -153,7 +153,7 @@ def test_a_program_that_never_closes_ends(path: Path) -> None:
     code = """if True:
         import asyncio, sys
         from checkpoint_savers import SqliteSaver
-        from checkpoint_savers.conformance.suite import row, written
+        from checkpoint_savers.conformance.savers.suite import row, written
 
         async def main():
             global saver
@@ -176,7 +176,7 @@ def test_after_fork(path: Path) -> None:
     code = """if True:
         import asyncio, os, sys, warnings
         from checkpoint_savers import SaverClosedError, SqliteSaver
-        from checkpoint_savers.conformance.suite import head_of, row, written
+        from checkpoint_savers.conformance.savers.suite import head_of, row, written
 
         warnings.simplefilter("ignore")  # Python 3.12 on warns of fork() beside threads, which is what this is about
         saver = SqliteSaver.from_conn_string(sys.argv[1])
@@ -234,7 +234,7 @@ def test_what_importing_loads() -> None:
 RACE = """if True:
     import anyio, sys
     from checkpoint_savers import SqliteSaver
-    from checkpoint_savers.conformance.suite import commit, row, take
+    from checkpoint_savers.conformance.savers.suite import commit, row, take
 
     async def main():
         async with SqliteSaver.from_conn_string(sys.argv[1], busy_timeout=60) as saver:

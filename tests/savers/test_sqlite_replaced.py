@@ -23,7 +23,7 @@ from checkpoint_savers import (
 )
 from checkpoint_savers.caches.sqlite import SqliteCache
 from checkpoint_savers.codec import seal
-from checkpoint_savers.conformance.suite import (
+from checkpoint_savers.conformance.savers.suite import (
     LATER,
     cid,
     commit,

@@ -23,7 +23,7 @@ from sqlite_rival import SHARED, SHORT, numbered
 from sqlite_tools import ENV
 
 from checkpoint_savers import SqliteSaver
-from checkpoint_savers.conformance.suite import cid
+from checkpoint_savers.conformance.savers.suite import cid
 from checkpoint_savers.sqlite import worker
 
 KILLS = int(os.environ.get("PREGEL_KILLS", "20"))

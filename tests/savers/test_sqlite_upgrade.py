@@ -23,7 +23,7 @@ from checkpoint_savers import (
     StorageLockedError,
     StorageReadOnlyError,
 )
-from checkpoint_savers.conformance.suite import (
+from checkpoint_savers.conformance.savers.suite import (
     LATER,
     NOW,
     cid,
@@ -355,7 +355,7 @@ async def test_upgraded_by_another_meanwhile(
 RACE = """if True:
     import anyio, sys
     from checkpoint_savers import SqliteSaver
-    from checkpoint_savers.conformance.suite import commit, event, row, take
+    from checkpoint_savers.conformance.savers.suite import commit, event, row, take
 
     async def main():
         async with SqliteSaver.from_conn_string(sys.argv[1], busy_timeout=60) as saver:

@@ -27,7 +27,7 @@ from checkpoint_savers import (
     StorageLockedError,
     UnsupportedFormatError,
 )
-from checkpoint_savers.conformance.suite import (
+from checkpoint_savers.conformance.savers.suite import (
     LATER,
     cid,
     commit,
@@ -194,7 +194,7 @@ async def test_a_backup_never_tears(saver: SqliteSaver, path: Path, tmp_path: Pa
 WRITER = """if True:
     import anyio, sys
     from checkpoint_savers import SqliteSaver
-    from checkpoint_savers.conformance.suite import commit, event, record, row, take
+    from checkpoint_savers.conformance.savers.suite import commit, event, record, row, take
 
     async def main():
         async with SqliteSaver.from_conn_string(sys.argv[1], synchronous="NORMAL", busy_timeout=60) as saver:
@@ -235,7 +235,7 @@ KILLED = """if True:
     import anyio, sys
     from checkpoint_savers import SqliteSaver
     from checkpoint_savers.atomic_file import AtomicFile
-    from checkpoint_savers.conformance.suite import row, written
+    from checkpoint_savers.conformance.savers.suite import row, written
 
     def finish(self, *, replace):
         print("whole, and without its name", flush=True)
@@ -419,7 +419,7 @@ PRIVILEGES = """if True:
     import os, sys
     import anyio
     from checkpoint_savers import SqliteSaver, StorageError
-    from checkpoint_savers.conformance.suite import take
+    from checkpoint_savers.conformance.savers.suite import take
 
     async def main():
         async with SqliteSaver.from_conn_string(sys.argv[1]) as saver:

@@ -18,6 +18,8 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
+from checkpoint_savers.conformance.caches.conformance import Clock
+from checkpoint_savers.conformance.stores.suite import SPACE, keys, put, there, value
 from dropping import warned
 from sqlite_tools import ENV, held, locked, saver_threads, turns
 
@@ -33,9 +35,7 @@ from checkpoint_savers import (
     UnsupportedFormatError,
 )
 from checkpoint_savers.caches import SqliteCache
-from checkpoint_savers.conformance.caches import Clock
-from checkpoint_savers.conformance.stores_suite import SPACE, keys, put, there, value
-from checkpoint_savers.conformance.suite import NOW, cid, head_of, row, written
+from checkpoint_savers.conformance.savers.suite import NOW, cid, head_of, row, written
 from checkpoint_savers.sqlite import schema
 from checkpoint_savers.sqlite.worker import Job
 from checkpoint_savers.stores import GetOp, PutOp, SearchOp, sqlite_rows
@@ -198,7 +198,7 @@ async def test_a_search_goes_through_an_index(store: SqliteStore) -> None:
 WRITES = """if True:
     import anyio, sys
     from checkpoint_savers import SqliteSaver, SqliteStore
-    from checkpoint_savers.conformance.suite import row, written
+    from checkpoint_savers.conformance.savers.suite import row, written
 
     async def main():
         path, name = sys.argv[1:3]

@@ -226,7 +226,7 @@ async def test_a_thread_that_is_busy_is_no_hindrance(saver: BaseCheckpointSaver)
     """P6: another run's claim keeps a call off, and no change of metadata."""
     graph = asking(saver)
     await graph.ainvoke({}, "t")
-    from checkpoint_savers.conformance.suite import elsewhere
+    from checkpoint_savers.conformance.savers.suite import elsewhere
 
     now = saver.clock()
     await saver.claim("t", elsewhere("other"), now=now, expires_at=now + 1e6)

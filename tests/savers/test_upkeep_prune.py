@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from upkeep_graphs import KINDS, Ran, asking, at, ids_of, nested, opened, steps
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
-from checkpoint_savers.conformance.growing import Growing, tuples
+from checkpoint_savers.conformance.savers.random_threads import Growing, tuples
 from checkpoint_savers.errors import CheckpointNotFoundError, StorageError, ThreadBusyError, ThreadNotFoundError
 from checkpoint_savers.upkeep.retention import Pruned, Retention, Stayed, created
 from checkpoint_savers.upkeep.threads import load_thread

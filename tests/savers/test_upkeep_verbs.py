@@ -10,7 +10,7 @@ import pytest
 from upkeep_graphs import KINDS, opened
 
 from checkpoint_savers.abc import BaseCheckpointSaver
-from checkpoint_savers.conformance.suite import (
+from checkpoint_savers.conformance.savers.suite import (
     LATER,
     NOW,
     cid,

@@ -1,0 +1,1 @@
+"""What caches promise, as tests."""

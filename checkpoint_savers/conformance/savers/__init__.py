@@ -1,0 +1,1 @@
+"""What savers promise, as tests: one module per subject."""

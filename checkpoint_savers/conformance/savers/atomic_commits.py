@@ -1,0 +1,108 @@
+"""P3: a superstep is all or nothing."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from ...abc import BaseCheckpointSaver
+from ...errors import CheckpointError, ThreadBusyError
+from .suite import OpenSaver, Suite, cid, commit, everything, in_threads, record, row, take
+
+
+class Atomic(Suite):
+    async def test_a_commit_is_stored_whole(self, saver: BaseCheckpointSaver) -> None:
+        """P3: rows, head, records and cleared records are there when it returns."""
+        claim = await take(saver)
+        await saver.commit(claim, commit(row(1), records=[record(1, "a"), record(1, "b", 1, "error")]))
+        await saver.commit(
+            claim,
+            commit(row(2, 1, base=1), row(3, 2, base=1), head=1, records=[record(3, "c")], clears=[record(1, "b")]),
+        )
+        chain = await saver.read("t")
+        assert chain is not None
+        assert [one.checkpoint_id for one in chain.rows] == [cid(1), cid(2), cid(3)]
+        assert chain.head == cid(3)
+        assert chain.records == (record(3, "c"),)
+        before = await saver.read("t", "", cid(1))
+        assert before is not None and before.records == (record(1, "a"),)
+
+    async def test_a_refused_commit_changes_nothing(self, saver: BaseCheckpointSaver) -> None:
+        """P3: with a head that is not the expected one, no row, record, cleared record or release of it is stored."""
+        claim = await take(saver)
+        await saver.commit(claim, commit(row(1), records=[record(1, "a")]))
+        before = await everything(saver)
+        for wrong in (None, 7):
+            refused = commit(row(2, 1), head=wrong, records=[record(1, "b")], clears=[record(1, "a")], releases=True)
+            with pytest.raises(ThreadBusyError) as caught:
+                await saver.commit(claim, refused)
+            assert caught.value.lost
+        assert await everything(saver) == before
+        await saver.commit(claim, commit(row(2, 1), head=1))  # it was not released either
+
+    async def test_a_commit_that_fails_half_way_changes_nothing(self, saver: BaseCheckpointSaver) -> None:
+        """P3: its second row cannot be stored, as that id is taken: so its first is not, nor is anything else."""
+        claim = await take(saver)
+        await saver.commit(claim, commit(row(2), records=[record(2, "a")]))
+        before = await everything(saver)
+        broken = commit(row(3, 2), row(2, 3), head=2, records=[record(2, "b")], clears=[record(2, "a")], releases=True)
+        with pytest.raises(CheckpointError):
+            await saver.commit(claim, broken)
+        assert await everything(saver) == before
+        await saver.commit(claim, commit(row(3, 2), head=2))
+
+    async def test_a_value_that_no_database_takes_changes_nothing(self, saver: BaseCheckpointSaver) -> None:
+        """P3: an error of the caller's own, in the middle of a commit, stores nothing, and the saver goes on."""
+        claim = await take(saver)
+        await saver.commit(claim, commit(row(1)))
+        before = await everything(saver)
+        with pytest.raises(ValueError):
+            await saver.commit(claim, commit(row(2, 1), row(3, 2, metadata={"note": "\ud800"}), head=1))
+        assert await everything(saver) == before
+        await saver.commit(claim, commit(row(2, 1), head=1))
+
+    async def test_readers_see_before_or_after(self, saver: BaseCheckpointSaver, open_saver: OpenSaver) -> None:
+        """P3: while supersteps are committed, every reader sees one whole: its head, its rows and its record."""
+        steps, ended = 40, threading.Event()
+        claim = await take(saver)
+        await saver.commit(claim, commit(row(1), records=[record(1, "task")]))
+
+        async def write() -> None:
+            try:
+                for number in range(2, steps):
+                    await saver.commit(
+                        claim,
+                        commit(
+                            row(number, number - 1, base=1),
+                            head=number - 1,
+                            records=[record(number, "task")],
+                            clears=[record(number - 1, "task")],
+                        ),
+                    )
+            finally:
+                ended.set()
+
+        async def look(other: BaseCheckpointSaver) -> None:
+            seen = cid(1)
+            while True:
+                last = ended.is_set()
+                chain = await other.read("t")
+                assert chain is not None
+                number = len(chain.rows)
+                assert chain.head == chain.rows[-1].checkpoint_id == cid(number)
+                assert chain.records == (record(number, "task"),)
+                assert seen <= chain.head, "a reader went back in time"
+                seen = chain.head
+                if last:
+                    assert number == steps - 1
+                    return
+
+        async def look_here() -> None:
+            await look(saver)
+
+        async def look_there() -> None:
+            async with open_saver() as other:
+                await look(other)
+
+        await in_threads(write, look_here, look_there, look_here)

@@ -1,0 +1,125 @@
+"""P7: cancellation can be trusted. A begun commit is finished or rolled back whole, before control returns."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from ...abc import BaseCheckpointSaver
+from .suite import LATER, NOW, Suite, cid, commit, elsewhere, everything, head_of, here, record, row, take, written
+
+TURNS = 6
+"""Each check cancels at each of the first turns of the event loop: before the commit is handed over, within, after."""
+
+
+class Cancellation(Suite):
+    async def test_a_commit_in_a_cancelled_scope(self, saver: BaseCheckpointSaver) -> None:
+        """P7: cancelled by a scope, at any moment, a commit is there whole or not at all, and nothing comes later."""
+        for turns in range(TURNS):
+            thread = f"t{turns}"
+            claim = await take(saver, thread)
+            await saver.commit(claim, commit(row(1), records=[record(1, "a")]))
+            async with anyio.create_task_group() as group:
+                group.start_soon(
+                    saver.commit,
+                    claim,
+                    commit(row(2, 1), row(3, 2), head=1, records=[record(3, "b")], clears=[record(1, "a")]),
+                )
+                for _ in range(turns):
+                    await anyio.lowlevel.checkpoint()
+                group.cancel_scope.cancel()
+            await self.is_whole(saver, thread)
+            head = 3 if await head_of(saver, thread) == cid(3) else 1
+            await saver.commit(claim, commit(row(4, head), head=head))
+
+    async def test_a_commit_of_a_cancelled_task(self, saver: BaseCheckpointSaver, anyio_backend_name: str) -> None:
+        """P7: the same by asyncio's own `Task.cancel()`, once and again; and the task does end as cancelled."""
+        if anyio_backend_name != "asyncio":
+            pytest.skip("trio has no cancellation of its own besides scopes")
+        for turns in range(TURNS):
+            for again in range(3):
+                thread = f"t{turns}{again}"
+                claim = await take(saver, thread)
+                await saver.commit(claim, commit(row(1), records=[record(1, "a")]))
+                task = asyncio.ensure_future(  # noqa: TID251  # what is cancelled here is a task of asyncio's own
+                    saver.commit(
+                        claim,
+                        commit(row(2, 1), row(3, 2), head=1, records=[record(3, "b")], clears=[record(1, "a")]),
+                    )
+                )
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                ended = task.done()
+                task.cancel()
+                for _ in range(again):
+                    await asyncio.sleep(0)
+                    task.cancel()
+                await asyncio.wait([task])
+                assert task.cancelled() is not ended
+                await self.is_whole(saver, thread)
+
+    async def is_whole(self, saver: BaseCheckpointSaver, thread: str) -> None:
+        chain = await saver.read(thread)
+        assert chain is not None
+        if chain.head == cid(1):
+            assert chain.records == (record(1, "a"),)
+            assert await saver.read(thread, "", cid(2)) is None
+        else:
+            assert chain.head == cid(3) and chain.records == (record(3, "b"),)
+            before = await saver.read(thread, "", cid(1))
+            assert before is not None and before.records == ()
+        await written(saver, row(1), thread=f"{thread}-other")  # what was begun before would be there by now
+        assert await saver.read(thread) == chain
+
+    async def test_a_cancelled_claim_is_nobodys(self, saver: BaseCheckpointSaver) -> None:
+        """P7, P6: a claim whose run never heard of it is given up again; the next run need not wait."""
+        for turns in range(TURNS):
+            claims: list[object] = []
+
+            async def claim(claims: list[object] = claims) -> None:
+                claims.append(await saver.claim("t", elsewhere("run-1"), now=NOW, expires_at=LATER))
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(claim)
+                for _ in range(turns):
+                    await anyio.lowlevel.checkpoint()
+                group.cancel_scope.cancel()
+            if not claims:
+                mine = await saver.claim("t", here("run-2"), now=NOW, expires_at=LATER)
+            else:
+                mine = await saver.claim("t", here("run-2"), now=LATER, expires_at=LATER)
+            await saver.release(mine)
+
+    async def test_a_saver_in_a_cancelled_scope(self, saver: BaseCheckpointSaver) -> None:
+        """P7: called where all is cancelled already, it stores all or nothing; under a shield, it works as ever."""
+        claim = await take(saver)
+        await saver.commit(claim, commit(row(1)))
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await saver.commit(claim, commit(row(2, 1), head=1))
+        head = 2 if await head_of(saver) == cid(2) else 1
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            with anyio.CancelScope(shield=True):
+                await saver.commit(claim, commit(row(3, head), head=head, releases=True))
+        assert await head_of(saver) == cid(3)
+        await take(saver, run="run-2")
+
+    async def test_cancelled_readers(self, saver: BaseCheckpointSaver) -> None:
+        """P7: readers may be cancelled at any moment; nothing is left in the way of others."""
+        await written(saver, row(1), row(2, 1, base=1))
+        before = await everything(saver)
+        for turns in range(TURNS):
+            async with anyio.create_task_group() as group:
+                group.start_soon(saver.read, "t")
+                group.start_soon(saver.segment, "t", "", cid(1))
+                group.start_soon(saver.scan, "t", None)
+                for _ in range(turns):
+                    await anyio.lowlevel.checkpoint()
+                group.cancel_scope.cancel()
+        assert await everything(saver) == before
+        claim = await take(saver)
+        await saver.commit(claim, commit(row(3, 2, base=1), head=2))

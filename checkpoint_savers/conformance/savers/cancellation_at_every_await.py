@@ -1,0 +1,244 @@
+"""P7 at every await: each verb is cancelled where it waits for the first time, the second time, and so to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from functools import partial
+from typing import Any, TypeVar
+
+import anyio
+import pytest
+
+from ...abc import BaseCheckpointSaver
+from ...memory import InMemorySaver
+from ...records import Claim
+from .scenarios import CHANGE, DEEDS, WHOLE, Deed, fill
+from .suite import LATER, NOW, Suite, commit, elsewhere, event, here, needs, refused, row, stored, take, written
+
+T = TypeVar("T")
+
+MOST = 300
+"""Awaits of one verb. One that waits more often than that waits in a loop."""
+
+
+class AtAwait(Awaitable[T]):
+    """Does what an awaitable does, and calls a function where it waits for the n-th time, before it waits.
+
+    Args:
+        inner: the awaitable.
+        number: counted from 1.
+        call: the function.
+
+    Attributes:
+        waits: how often it has waited.
+    """
+
+    def __init__(self, inner: Awaitable[T], number: int, call: Callable[[], object]) -> None:
+        self._inner = inner
+        self._number = number
+        self._call = call
+        self.waits = 0
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        steps = self._inner.__await__()
+        answer: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                wanted = steps.send(answer) if error is None else steps.throw(error)
+            except StopIteration as end:
+                value: T = end.value
+                return value
+            self.waits += 1
+            if self.waits == self._number:
+                self._call()
+            try:
+                answer, error = (yield wanted), None
+            except BaseException as raised:
+                answer, error = None, raised
+
+
+async def cancelled_at(number: int, work: Callable[[], Coroutine[Any, Any, object]]) -> bool:
+    """Run a verb in a scope that is cancelled where the verb waits for the n-th time (0: before it begins).
+
+    Returns:
+        Whether the verb waits so often.
+    """
+    with anyio.CancelScope() as scope:
+        if number == 0:
+            scope.cancel()
+            await work()
+            return True
+        at = AtAwait(work(), number, scope.cancel)
+        await at
+        return at.waits >= number
+    return True
+
+
+async def natively_cancelled_at(number: int, work: Callable[[], Coroutine[Any, Any, object]]) -> bool:
+    """The same by asyncio's own `Task.cancel()`, twice."""
+
+    async def run() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+
+        def cancel() -> None:
+            task.cancel()
+            asyncio.get_running_loop().call_soon(task.cancel)
+
+        if number == 0:
+            cancel()
+        at = AtAwait(work(), number, cancel)
+        waits.append(at)
+        await at
+
+    waits: list[AtAwait[object]] = []
+    task = asyncio.ensure_future(run())  # noqa: TID251  # what is cancelled here is a task of asyncio's own
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
+    return number == 0 or waits[0].waits >= number
+
+
+async def outcome(deed: Deed, thread: str) -> tuple[object, object]:
+    """What is stored before a deed, and after it, as a saver has it that cannot be cancelled."""
+    memory = InMemorySaver()
+    claim = await deed.prepare(memory, thread)
+    before = await contents(memory, thread)
+    await deed.act(memory, claim)
+    return before, await contents(memory, thread)
+
+
+async def contents(saver: BaseCheckpointSaver, thread: str) -> object:
+    """What a thread holds, and, as far as it can be seen, whose it is. (Threads beside it may be there.)"""
+    headers = await saver.scan(thread, None)
+    return (
+        [await saver.read(thread, one.ns, one.checkpoint_id) for one in headers],
+        [await saver.segment(thread, one.ns, one.base_id) for one in headers],
+        await saver.events(thread),
+    )
+
+
+class EveryAwait(Suite):
+    @pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: deed.name)
+    @pytest.mark.parametrize("native", [False, True], ids=["a scope", "Task.cancel"])
+    async def test_each_verb_is_cancelled_at_each_await(
+        self, saver: BaseCheckpointSaver, anyio_backend_name: str, deed: Deed, native: bool
+    ) -> None:
+        """P7: when control returns, all of it is stored or nothing, whichever verb it was and wherever it waited;
+        nothing comes later; and thread and saver are as good as before."""
+        if native and anyio_backend_name != "asyncio":
+            pytest.skip("trio has no cancellation of its own besides scopes")
+        for number in range(MOST):
+            thread = f"t{number}"
+            before, after = await outcome(deed, thread)
+            claim = await deed.prepare(saver, thread)
+            assert await contents(saver, thread) == before
+            cancel = natively_cancelled_at if native else cancelled_at
+            waited = await cancel(number, partial(_done, deed, saver, claim))
+            found = await contents(saver, thread)
+            assert found in (before, after)
+            await written(saver, row(1), thread="later")  # what was begun before would be there by now
+            await saver.adelete_thread("later")
+            assert await contents(saver, thread) == found
+            if found == before and found != after:
+                await deed.act(saver, claim)
+                assert await contents(saver, thread) == after
+            await saver.release(claim)
+            mine = await take(saver, thread, "run-2")
+            await saver.release(mine)
+            await saver.adelete_thread(thread)
+            if not waited:
+                assert found == after
+                return
+        raise AssertionError(f"it has waited {MOST} times")
+
+    async def test_a_cancelled_claim_at_each_await(self, saver: BaseCheckpointSaver) -> None:
+        """P7, P6: a claim of which its run never heard is nobody's when control returns, wherever it waited."""
+        for number in range(MOST):
+            claims: list[Claim] = []
+
+            async def claim(claims: list[Claim] = claims) -> None:
+                claims.append(await saver.claim("t", elsewhere("run-1"), now=NOW, expires_at=LATER))
+
+            waited = await cancelled_at(number, claim)
+            if claims:
+                await saver.release(claims[0])
+            mine = await saver.claim("t", here("run-2"), now=NOW, expires_at=LATER)
+            assert mine.epoch == 1, "it left no trace"
+            await saver.release(mine)
+            if not waited:
+                assert claims
+                return
+        raise AssertionError(f"it has waited {MOST} times")
+
+    async def test_deleting_is_cancelled_at_each_await(self, saver: BaseCheckpointSaver) -> None:
+        """P7: a thread is deleted whole or not at all."""
+        for number in range(MOST):
+            await saver.release(await fill(saver))
+            before = await stored(saver)
+            waited = await cancelled_at(number, lambda: saver.adelete_thread("t"))
+            found = await stored(saver)
+            if found != before:
+                assert await saver.read("t") is None and await saver.scan(None, None) == ()
+                assert await saver.events("t") == ()
+            await saver.adelete_thread("t")
+            if not waited:
+                assert found != before
+                return
+        raise AssertionError(f"it has waited {MOST} times")
+
+    @needs("dump", "threads")
+    async def test_each_reader_is_cancelled_at_each_await(self, saver: BaseCheckpointSaver) -> None:
+        """P7: a reader may be cancelled wherever it waits: nothing is changed, and nothing is left in the way of
+        others."""
+        claim = await fill(saver)
+        before = await stored(saver)
+        readers: tuple[Callable[[], Coroutine[Any, Any, object]], ...] = (
+            lambda: saver.read("t"),
+            lambda: saver.segment("t", "", WHOLE.rows[0].checkpoint_id),
+            lambda: saver.scan("t", None, filter={"source": "loop"}),
+            lambda: saver.events("t"),
+            lambda: saver.threads(filter={"user": "Ada"}),
+            lambda: saver.dump("t"),
+        )
+        for reader in readers:
+            for number in range(MOST):
+                if not await cancelled_at(number, reader):
+                    break
+            else:
+                raise AssertionError(f"it has waited {MOST} times")
+        assert await stored(saver) == before
+        await saver.commit(claim, commit(events=[event(9)], releases=True))
+
+    @needs("rewrite", "dump")
+    async def test_many_at_once_and_some_are_cancelled(self, saver: BaseCheckpointSaver) -> None:
+        """P7: callers that share a transaction do not share their cancellation: the others' work is done."""
+        for number in range(8):
+            threads = [f"t{place}" for place in range(6)]
+            claims = [await fill(saver, thread, f"run-{thread}") for thread in threads]
+            ended: list[str] = []
+
+            async def rewrite(claim: Claim, ended: list[str] = ended) -> None:
+                await saver.rewrite(claim, CHANGE)
+                ended.append(claim.thread_id)
+
+            async with anyio.create_task_group() as group:
+                for place, claim in enumerate(claims):
+                    if place % 2:
+                        group.start_soon(cancelled_at, number, partial(rewrite, claim))
+                    else:
+                        group.start_soon(rewrite, claim)
+            assert set(ended) >= set(threads[::2])
+            done = await saver.dump(threads[0])
+            assert done is not None and done != WHOLE
+            for thread, claim in zip(threads, claims, strict=True):
+                assert await saver.dump(thread) in ((done,) if thread in ended else (done, WHOLE))
+                await saver.release(claim)
+                await refused(saver.renew(claim, expires_at=LATER))
+                await saver.adelete_thread(thread)
+
+
+async def _done(deed: Deed, saver: BaseCheckpointSaver, claim: Claim) -> None:
+    await deed.act(saver, claim)

@@ -1,0 +1,167 @@
+"""P13: many tasks on several event loops at once, with all verbs, through one saver: nobody's work is another's."""
+
+from __future__ import annotations
+
+import anyio
+
+from ...abc import BaseCheckpointSaver
+from ...errors import CheckpointError, StorageError, ThreadBusyError
+from ...records import Claim
+from .scenarios import CHANGE, HEAD, WHOLE, fill, filling
+from .suite import (
+    LATER,
+    MANY,
+    OpenSaver,
+    Suite,
+    cid,
+    commit,
+    event,
+    everything,
+    in_threads,
+    needs,
+    record,
+    repeated,
+    row,
+    stored,
+    take,
+)
+
+LOOPS = 4
+TASKS = 20
+
+
+class Together(Suite):
+    async def test_twenty_tasks_on_each_of_four_loops(self, saver: BaseCheckpointSaver) -> None:
+        """P13: asyncio and trio, each in two threads: every task finds its own thread as it has left it, at every step,
+        while the others write and list."""
+
+        async def work(thread: str) -> None:
+            claim = await take(saver, thread, f"run of {thread}")
+            for step in filling():
+                await step(saver, claim)
+            chain = await saver.read(thread)
+            assert chain is not None and chain.head == cid(HEAD)
+            assert chain.rows == tuple(WHOLE.rows[number - 1] for number in (1, 2, 3, 5, 6, 7))
+            assert [one.thread_id for one in await saver.scan(thread, None)] == [thread] * len(WHOLE.rows)
+            assert await saver.events(thread) == WHOLE.events
+            await saver.record(claim, [record(HEAD, "z", 9, frame=thread.encode())], expires_at=LATER)
+            await saver.commit(claim, commit(row(20, HEAD, base=6, frame=thread.encode()), head=HEAD, releases=True))
+            rows, records = await saver.segment(thread, "", cid(6))
+            assert rows[-1].frame == records[-1].frame == thread.encode()
+
+        async def run(number: int) -> None:
+            async with anyio.create_task_group() as group:
+                for task in range(TASKS):
+                    group.start_soon(work, f"t{number}-{task}")
+                await saver.scan(None, None, filter={"source": "loop"})
+
+        await in_threads(*repeated(run, LOOPS))
+        headers = await saver.scan(None, None, limit=MANY)
+        assert len(headers) == LOOPS * TASKS * (len(WHOLE.rows) + 1)
+
+    @needs("rewrite", "load", "erase", "dump", "threads")
+    async def test_upkeep_beside_runs(self, saver: BaseCheckpointSaver) -> None:
+        """P13: threads are dumped, loaded, rewritten and erased on all loops while others are written: each is as its
+        own verbs have left it."""
+        source = await fill(saver, "source")
+        await saver.release(source)
+
+        async def work(thread: str, number: int) -> None:
+            dump = await saver.dump("source")
+            assert dump is not None and dump == WHOLE
+            claim = await take(saver, thread, f"run of {thread}")
+            await saver.load(claim, dump)
+            if number % 2:
+                await saver.rewrite(claim, CHANGE)
+                changed = await saver.dump(thread)
+                assert changed is not None and changed.heads == {"": cid(3)}
+            if number % 3 == 0:
+                await saver.erase(claim)
+                assert await saver.dump(thread) is None
+            else:
+                await saver.release(claim)
+
+        async def run(loop: int) -> None:
+            async with anyio.create_task_group() as group:
+                for number in range(12):
+                    group.start_soon(work, f"t{loop}-{number:02d}", number)
+                for _ in range(3):
+                    assert "source" in [one.thread_id for one in await saver.threads(limit=MANY)]
+
+        await in_threads(*repeated(run, LOOPS))
+        left = [f"t{loop}-{number:02d}" for loop in range(LOOPS) for number in range(12) if number % 3]
+        assert [one.thread_id for one in await saver.threads(limit=MANY)] == ["source", *left]
+        dumps = [await saver.dump(thread) for thread in left]
+        assert [dump for dump in dumps if dump == WHOLE] == [WHOLE] * (LOOPS * 4)
+        assert len({repr(dump) for dump in dumps}) == 2
+
+    async def test_a_failure_is_its_callers_alone(self, saver: BaseCheckpointSaver) -> None:
+        """P3: of verbs that are called at the same moment, and may share a transaction, some fail: the others' work is
+        stored, and each is told what became of his own."""
+        claims = [await take(saver, f"t{number:02d}", f"run-{number}") for number in range(TASKS)]
+        for claim in claims:
+            await saver.commit(claim, commit(row(1), events=[event(1)]))
+        for claim in claims[::5]:
+            await saver.claim(claim.thread_id, claim.owner, now=0.0, expires_at=LATER)
+        told: dict[str, type[BaseException] | None] = {}
+
+        async def work(number: int, claim: Claim) -> None:
+            second = row(2, 1, base=1)
+            change = {
+                0: commit(second, head=1, events=[event(2)]),  # under a claim that was taken again
+                1: commit(second, head=1, events=[event(1)]),  # a key that is taken
+                2: commit(second, row(1), head=1, events=[event(2)]),  # an id that is taken
+                3: commit(second, head=1, events=[event(2)]),
+                4: commit(row(2, 1, metadata={"note": "\ud800"}), head=1, events=[event(2)]),
+            }[number % 5]
+            try:
+                await saver.commit(claim, change)
+            except (CheckpointError, ValueError) as error:
+                told[claim.thread_id] = type(error)
+            else:
+                told[claim.thread_id] = None
+
+        async with anyio.create_task_group() as group:
+            for number, claim in enumerate(claims):
+                group.start_soon(work, number, claim)
+        for number, claim in enumerate(claims):
+            error = told[claim.thread_id]
+            headers = await saver.scan(claim.thread_id, None)
+            events = await saver.events(claim.thread_id)
+            if number % 5 == 3:
+                assert error is None and len(headers) == len(events) == 2
+                continue
+            wanted = {0: ThreadBusyError, 1: StorageError, 2: StorageError, 4: ValueError}[number % 5]
+            assert error is not None and issubclass(error, wanted), (number, error)
+            assert len(headers) == len(events) == 1
+
+    async def test_two_savers_on_one_storage(self, open_saver: OpenSaver) -> None:
+        """P13: each of two savers on all loops: what one writes the other reads, and neither is in the other's way."""
+        async with open_saver() as first, open_saver() as second:
+
+            async def run(number: int) -> None:
+                mine, other = (first, second) if number % 4 < 2 else (second, first)
+                claim = await take(mine, f"t{number}", f"run-{number}")
+                for step in range(1, 12):
+                    await mine.commit(claim, commit(row(step, step - 1 or None, base=1), head=step - 1 or None))
+                    chain = await other.read(f"t{number}")
+                    assert chain is not None and len(chain.rows) == step
+                await mine.release(claim)
+
+            await in_threads(*repeated(run, 8))
+            assert await everything(first) == await everything(second)
+
+    async def test_fifty_readers_at_once(self, saver: BaseCheckpointSaver) -> None:
+        """P13: each gets all of it."""
+        claim = await fill(saver)
+        whole = await stored(saver)
+        found: list[object] = []
+
+        async def look() -> None:
+            found.append(await stored(saver))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(50):
+                group.start_soon(look)
+        assert found == [whole] * 50
+        await saver.release(claim)

@@ -1,0 +1,137 @@
+"""P3, P4 and P6 when the process dies: in the midst of each verb, and between any two."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle  # noqa: TID251  # asked whether an opener can be sent to another process; nothing is stored
+import random
+import signal
+import sys
+from typing import Final
+
+import anyio.to_thread
+import pytest
+
+from ...abc import BaseCheckpointSaver
+from ...memory import InMemorySaver
+from .killed_process import THREADS, Claims, Death, live, steps
+from .suite import LATER, MANY, NOW, OpenSaver, Suite, commit, here, offers, row
+
+if sys.platform == "win32":
+    _CONTEXT = multiprocessing.get_context("spawn")
+else:
+    _CONTEXT = multiprocessing.get_context("forkserver")
+    _CONTEXT.set_forkserver_preload([live.__module__])  # imported once, and not by each process anew
+
+KILLED: Final = {-getattr(signal, name) for name in ("SIGKILL", "SIGALRM") if hasattr(signal, name)} | {signal.SIGTERM}
+
+
+class CrashPoints(Suite):
+    """The saver is opened in other processes: `open_saver` must be something that can be pickled, such as a
+    `functools.partial` of a class or function that can be imported, with its arguments.
+
+    Attributes:
+        crashes: how many processes are killed, on each event loop. More find more.
+    """
+
+    crashes: int = 10
+
+    async def test_killed_in_the_midst(self, open_saver: OpenSaver, anyio_backend_name: str) -> None:
+        """P3, P4, P6: a process that was killed anywhere leaves what it had acknowledged, and the next step whole or
+        not at all; another process opens the storage, has the thread at once, and goes on."""
+        sendable(open_saver)
+        expected = await undisturbed(frozenset(self.lacks))
+        done, calls = await self._run(open_saver, anyio_backend_name, Death(0, None))
+        assert done == len(expected) - 1 and calls > 0
+        async with open_saver() as saver:
+            assert await saver.scan(None, None), "what another process has stored cannot be found by this one"
+        await self._look(open_saver, expected[done:])
+        for death in deaths(self.crashes, calls):
+            done, _ = await self._run(open_saver, anyio_backend_name, death)
+            await self._look(open_saver, expected[done : done + 2])
+
+    async def _run(self, opener: OpenSaver, backend: str, death: Death) -> tuple[int, int]:
+        """How many steps a process has done, and how many calls it has counted."""
+        return await anyio.to_thread.run_sync(_run, opener, backend, frozenset(self.lacks), death)
+
+    async def _look(self, open_saver: OpenSaver, expected: list[dict[str, object]]) -> None:
+        """Check that what is stored is one of these; and leave nothing."""
+        async with open_saver() as saver:
+            claims = [await saver.claim(one, here(f"run-{one}"), now=NOW, expires_at=LATER) for one in THREADS]
+            found = await contents(saver)
+            assert found in [_without(one, saver) for one in expected]
+            claim = await saver.claim("w", here("w"), now=NOW, expires_at=LATER)
+            await saver.commit(claim, commit(row(1), releases=True))
+            for claim in claims:
+                await saver.release(claim)
+            for thread in (*THREADS, "w"):
+                await saver.adelete_thread(thread)
+            assert await saver.scan(None, None) == ()
+
+
+def sendable(opener: OpenSaver) -> None:
+    """Skip what opens storage in other processes, where that cannot be done."""
+    try:
+        pickle.dumps(opener)
+    except Exception as error:
+        pytest.skip(f"open_saver cannot be sent to another process ({error}): make it a functools.partial")
+
+
+def deaths(count: int, calls: int) -> list[Death]:
+    """Places to die at, the same each time: spread over all calls, at once and a moment later in turn."""
+    chance = random.Random(count)
+    found: list[Death] = []
+    for number in range(count):
+        first, last = 1 + calls * number // count, calls * (number + 1) // count
+        after = None if number % 2 or not hasattr(signal, "setitimer") else chance.expovariate(1 / 0.0002)
+        found.append(Death(chance.randint(first, max(first, last)), after))
+    return found
+
+
+def _run(opener: OpenSaver, backend: str, lacks: frozenset[str], death: Death) -> tuple[int, int]:
+    """Run a process to its end, or until it is killed."""
+    receiver, sender = _CONTEXT.Pipe(duplex=False)
+    process = _CONTEXT.Process(target=live, args=(opener, backend, lacks, death, sender), daemon=True)
+    process.start()
+    sender.close()
+    told: list[int] = []
+    with receiver:
+        while True:
+            try:
+                told.append(receiver.recv())
+            except EOFError:
+                break
+    process.join()
+    code = process.exitcode
+    process.close()
+    assert code == 0 or code in KILLED, f"the process has failed ({code}); it says why on its standard error"
+    return len(told), told[-1] if told else 0
+
+
+async def undisturbed(lacks: frozenset[str]) -> list[dict[str, object]]:
+    """What is stored before the first step, and after each."""
+    memory, claims = InMemorySaver(), Claims()
+    found = [await contents(memory)]
+    for step in steps(lacks):
+        await step.act(memory, claims)
+        found.append(await contents(memory))
+    return found
+
+
+async def contents(saver: BaseCheckpointSaver) -> dict[str, object]:
+    """What the threads hold, whoever has them."""
+    headers = await saver.scan(None, None, limit=MANY)
+    found: dict[str, object] = {
+        "headers": headers,
+        "chains": [await saver.read(one.thread_id, one.ns, one.checkpoint_id) for one in headers],
+        "segments": [await saver.segment(one.thread_id, one.ns, one.base_id) for one in headers],
+        "events": [await saver.events(thread, limit=MANY) for thread in THREADS],
+    }
+    if offers(saver, "dump"):
+        found["dumps"] = [await saver.dump(thread) for thread in THREADS]
+    return found
+
+
+def _without(expected: dict[str, object], saver: BaseCheckpointSaver) -> dict[str, object]:
+    """Without what this saver does not tell."""
+    return expected if offers(saver, "dump") else {key: value for key, value in expected.items() if key != "dumps"}

@@ -1,0 +1,152 @@
+"""Threads as the runtime stores them, which can be decoded: grown by a seed, with branches and graphs inside."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from ...abc import BaseCheckpointSaver
+from ...codec import seal
+from ...entries import Entry, TaskEntry, write_record
+from ...growth import in_parts
+from ...ledger import Ledger, Reader
+from ...records import CheckpointId, CheckpointTuple, Claim, Commit, TaskId, TaskRecord
+from .suite import LATER, event, take
+
+BEGAN: Final = 1_760_000_000.0
+"""When the first superstep was, in unix seconds. Each is a minute after the one before."""
+
+Key = tuple[str, CheckpointId]
+
+
+def made_at(number: int) -> CheckpointId:
+    """The id of a checkpoint as the runtime makes them: it says when it was made."""
+    moment = f"{int((BEGAN + 60 * number) * 1000):012x}"
+    return CheckpointId(f"{moment[:8]}-{moment[8:]}-7000-8000-{number:012x}")
+
+
+class Growing:
+    """One thread that grows.
+
+    Args:
+        seed: what it is grown by.
+        first: the number of its first checkpoint.
+
+    Attributes:
+        saver: where it grows.
+        states: what `aget_tuple` is to give of each checkpoint: the values of its channels.
+        tips: the root's checkpoints whose superstep nobody has closed.
+    """
+
+    def __init__(self, saver: BaseCheckpointSaver, thread: str, seed: int, *, first: int = 0) -> None:
+        self.saver = saver
+        self._thread = thread
+        self._chance = random.Random(seed)
+        self._number = first
+        self._heads: dict[str, CheckpointId] = {}
+        self.states: dict[Key, dict[str, Any]] = {}
+        self.tips: set[CheckpointId] = set()
+
+    async def grow(self, supersteps: int) -> None:
+        """Run so many supersteps, in claims of about ten."""
+        ledger = Ledger.start("")
+        while supersteps > 0:
+            claim = await take(self.saver, self._thread, f"run-{self._number}")
+            if self.states and self._chance.random() < 0.5:
+                ledger = await self._branch(self._chance.choice(sorted(id for ns, id in self.states if ns == "")))
+            for _ in range(min(supersteps, self._chance.randrange(1, 12))):
+                await self._superstep(claim, ledger)
+                supersteps -= 1
+            await self._pause(claim, ledger)
+            await self.saver.release(claim)
+
+    async def go_on_from(self, claim: Claim, at: CheckpointId) -> None:
+        """One more superstep, on a checkpoint of the root."""
+        await self._superstep(claim, await self._branch(at))
+
+    async def _branch(self, at: CheckpointId) -> Ledger:
+        chain = await self.saver.read(self._thread, "", at)
+        assert chain is not None
+        return Ledger.resume(Reader(self._thread, "", chain.rows), at)
+
+    async def _superstep(self, claim: Claim, ledger: Ledger, ns: str = "", on: CheckpointId | None = None) -> None:
+        before = {} if ledger.tip is None else self.states[ns, ledger.tip]
+        values = {**before, "steps": before.get("steps", 0) + 1}
+        values["log"] = [*before.get("log", []), {"said": "word " * self._chance.randrange(8), "step": values["steps"]}]
+        emptied: tuple[str, ...] = ()
+        if self._chance.random() < 0.3:
+            values["note"] = self._chance.choice(["x", None, 2**70, {"a": [1.5, True]}])
+        elif "note" in values:
+            del values["note"]
+            emptied = ("note",)
+        encode = self.saver.codec.encode
+        new = {name: value for name, value in values.items() if value != before.get(name, ())}
+        changed = {name: in_parts(encode(value, channel=name)) for name, value in new.items()}
+        entry = Entry(
+            full=not before,
+            ts=BEGAN + 60 * self._number,
+            clock=values["steps"],
+            values=changed,
+            emptied=emptied,
+            kinds={name: "LastValue" for name in changed if name not in before},
+            versions={},
+            seen={"steps": {"node": values["steps"]}},
+            ran=("node",),
+            results={f"task-{self._number}": (("steps", None),)},
+        )
+        checkpoint_id = made_at(self._number)
+        metadata: dict[str, Any] = {"source": "loop", "step": values["steps"], "run_id": claim.owner.run_id}
+        metadata["parents"] = {} if on is None else {"": on}
+        parent = ledger.tip
+        row = ledger.append(entry, checkpoint_id=checkpoint_id, step=values["steps"], metadata=metadata)
+        shown = () if ns else (replace(event(1), checkpoint_id=checkpoint_id, frame=seal(checkpoint_id.encode())),)
+        await self.saver.commit(
+            claim,
+            Commit(
+                rows=(row,),
+                expected_head=self._heads.get(ns),
+                expires_at=LATER,
+                events=shown,
+            ),
+        )
+        self._heads[ns] = checkpoint_id
+        self.states[ns, checkpoint_id] = values
+        self._number += 1
+        if ns == "":
+            self.tips = {one for one in self.tips if one != parent} | {checkpoint_id}
+            if self._chance.random() < 0.2:
+                inside = Ledger.start(f"node:{self._number}")
+                for _ in range(self._chance.randrange(1, 4)):
+                    await self._superstep(claim, inside, inside.ns, checkpoint_id)
+
+    async def _pause(self, claim: Claim, ledger: Ledger) -> None:
+        """The superstep that is open has a result and a question."""
+        assert ledger.tip is not None
+        encoded = self.saver.codec.encode("yes?", channel="asked")
+        entries = (
+            TaskEntry(name="node", writes=(("asked", encoded),)),
+            TaskEntry(name="other", interrupts=(("question", encoded),)),
+        )
+        records = [
+            TaskRecord(
+                ns="",
+                checkpoint_id=ledger.tip,
+                task_id=TaskId(entry.name),
+                index=index,
+                kind="interrupt" if entry.interrupts else "result",
+                frame=write_record(entry),
+            )
+            for index, entry in enumerate(entries)
+        ]
+        await self.saver.record(claim, records, expires_at=LATER)
+
+
+async def tuples(saver: BaseCheckpointSaver, thread: str = "t") -> dict[Key, CheckpointTuple]:
+    """All that users get of a thread, by namespace and id."""
+    found: dict[Key, CheckpointTuple] = {}
+    async for one in saver.alist(thread):
+        place = one.config["configurable"]
+        found[place["checkpoint_ns"], place["checkpoint_id"]] = one
+    return found

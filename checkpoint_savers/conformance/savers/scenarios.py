@@ -1,0 +1,141 @@
+"""What the checks do to threads: one that holds something of everything, and each writing verb once, on such a one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+from ...abc import BaseCheckpointSaver
+from ...records import CheckpointRow, Claim, Rewrite, ThreadDump
+from .suite import LATER, cid, commit, event, offers, record, row, take
+
+HEAD: Final = 7
+"""The number of the checkpoint at which `WHOLE` stands."""
+
+WHOLE: Final = ThreadDump(
+    heads={"": cid(HEAD), "child": cid(9)},
+    rows=(
+        row(1, metadata={"source": "input", "step": 0, "user": "Ada"}),
+        row(2, 1, base=1),
+        row(3, 2, base=1, frame=b"a milestone"),
+        row(4, 3, base=3),
+        row(5, 2, base=1),
+        row(6, 5, base=1, frame=b"a milestone of another branch"),
+        row(7, 6, base=6, metadata={"source": "loop", "step": 6, "user": "Ada"}),
+        row(7, ns="child", metadata={"source": "loop", "parents": {"": "6"}}),
+        row(9, 7, base=7, ns="child"),
+        row(10, 4),
+        row(11, 10, base=10),
+    ),
+    records=(
+        record(4, "a", 0),
+        record(4, "b", 1, "error", frame=b"failed"),
+        record(7, "", 0, "error"),
+        record(7, "c", 1, "interrupt", frame=b"asks"),
+        record(7, "c", 0, ns="child"),
+        record(9, "d", 0, ns="child"),
+    ),
+    events=(event(1), event(1, 2, "tail"), event(4, 1, "part"), event(4, 2, "part"), event(7), event(7, 1, epoch=2)),
+    metadata={"user": "Ada", "plan": 3},
+)
+"""A thread with two branches, milestones, a namespace inside, records and events of each kind, and metadata."""
+
+
+async def fill(saver: BaseCheckpointSaver, thread: str = "t", run: str = "run-1") -> Claim:
+    """Store `WHOLE`: at once, if the saver can."""
+    if not offers(saver, "load"):
+        return await fill_by_commits(saver, thread, run)
+    claim = await take(saver, thread, run)
+    await saver.load(claim, WHOLE)
+    return claim
+
+
+async def fill_by_commits(saver: BaseCheckpointSaver, thread: str = "t", run: str = "run-1") -> Claim:
+    """Store `WHOLE`, one commit for each of its rows, and one that moves the head to where it stands."""
+    claim = await take(saver, thread, run)
+    for step in filling():
+        await step(saver, claim)
+    return claim
+
+
+def filling() -> list[Callable[[BaseCheckpointSaver, Claim], Awaitable[None]]]:
+    """What `fill_by_commits` does, one commit after the other."""
+
+    def add(new: CheckpointRow) -> Callable[[BaseCheckpointSaver, Claim], Awaitable[None]]:
+        before = [one.step + 1 for one in WHOLE.rows if one.ns == new.ns and one.checkpoint_id < new.checkpoint_id]
+        records = [one for one in WHOLE.records if (one.ns, one.checkpoint_id) == (new.ns, new.checkpoint_id)]
+        events = [one for one in WHOLE.events if not new.ns and one.checkpoint_id == new.checkpoint_id]
+        head = before[-1] if before else None
+        one = commit(new, head=head, records=records, events=events, metadata=WHOLE.metadata)
+        return lambda saver, claim: saver.commit(claim, one)
+
+    return [
+        *(add(one) for one in WHOLE.rows),
+        lambda saver, claim: saver.commit(claim, commit(head=11, moves=("", HEAD))),
+    ]
+
+
+class Deed(NamedTuple):
+    """A verb that writes, with all that it can write.
+
+    Attributes:
+        name: what it does.
+        verb: the verb.
+        act: does it under a claim.
+        empty: on a thread that holds nothing, and not on `WHOLE`.
+    """
+
+    name: str
+    verb: str
+    act: Callable[[BaseCheckpointSaver, Claim], Awaitable[None]]
+    empty: bool = False
+
+    async def prepare(self, saver: BaseCheckpointSaver, thread: str = "t", run: str = "run-1") -> Claim:
+        """A thread on which it can be done."""
+        return await (take if self.empty else fill)(saver, thread, run)
+
+
+NEXT: Final = commit(
+    row(12, HEAD, base=6, metadata={"source": "loop", "step": 11, "note": "new"}),
+    row(13, 12, base=6),
+    head=HEAD,
+    records=[record(13, "e"), record(7, "f", 2)],
+    clears=[record(7, "c"), record(4, "a")],
+    events=[event(7, 2, "tail", epoch=2), event(13)],
+    expires_at=LATER + 9,
+    metadata={"user": "Eve", "since": 2026},
+)
+
+CHANGE: Final = Rewrite(
+    gone=(("", cid(4)), ("", cid(10)), ("", cid(11)), ("child", cid(7)), ("child", cid(9))),
+    rows=(row(6, 5, frame=b"a full row now", metadata={"source": "fork"}), row(3, None, base=1, frame=b"")),
+    heads={"": cid(3), "child": None},
+    events=(cid(1), cid(4)),
+    pins={("", cid(2)): True, ("", cid(7)): True},
+)
+"""Deletes a branch and a namespace, changes two rows, moves the head, drops events and pins."""
+
+MOVE: Final = commit(head=HEAD, moves=("", 4), records=[record(4, "a", 3, frame=b"new")], clears=[record(4, "b")])
+
+DEEDS: Final = (
+    Deed("renew", "renew", lambda saver, claim: saver.renew(claim, expires_at=LATER + 9)),
+    Deed("commit", "commit", lambda saver, claim: saver.commit(claim, NEXT)),
+    Deed("move the head", "commit", lambda saver, claim: saver.commit(claim, MOVE)),
+    Deed(
+        "commit and give up",
+        "commit",
+        lambda saver, claim: saver.commit(claim, commit(row(12, HEAD), head=HEAD, releases=True)),
+    ),
+    Deed(
+        "record",
+        "record",
+        lambda saver, claim: saver.record(
+            claim, [record(7, "", 0, "error", frame=b"again"), record(7, "g", 4)], expires_at=LATER + 9
+        ),
+    ),
+    Deed("release", "release", lambda saver, claim: saver.release(claim)),
+    Deed("rewrite", "rewrite", lambda saver, claim: saver.rewrite(claim, CHANGE)),
+    Deed("load", "load", lambda saver, claim: saver.load(claim, WHOLE), empty=True),
+    Deed("erase", "erase", lambda saver, claim: saver.erase(claim)),
+)
+"""Each of them changes something; none but `release` is of no effect when its claim is lost: the others raise."""

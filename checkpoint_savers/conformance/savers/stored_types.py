@@ -1,0 +1,362 @@
+"""P11: what was stored comes back equal in value and in type, and texts that are nearly alike are told apart."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from ...abc import BaseCheckpointSaver
+from ...errors import CheckpointError
+from ...records import CheckpointId, Owner, Rewrite
+from .scenarios import fill
+from .stored_bytes import noise
+from .suite import LATER, NOW, Suite, cid, commit, event, here, needs, offers, record, row, stored, take
+
+VALUES: dict[str, Any] = {
+    "ints": [0, 1, -1, 2**31, 2**53, 2**53 + 1, -(2**53) - 1, 2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**70), 10**30],
+    "floats": [0.0, -0.0, 1.0, -1.0, 0.1, 1e300, -1e-300, 5e-324, 1.7976931348623157e308, 2.0**53, 1e15, 1e16, 1e22],
+    "bools": [True, False, {"true": True, "1": 1, "1.0": 1.0, "null": None}],
+    "texts": ["", "0", "1", "true", "null", "{}", "[]", '"', "\\", "\\u0041", "/", "\x01\x1f\x7f\x80\x9f", "\ufeff"],
+    "empty": [None, {}, [], [[]], [{}], {"": {}}, {"": None}],
+    "deep": {"a": [{"b": [[{"c": {"d": [1, 1.0, True, None, "x"]}}]]}]},
+    "names": {"a.b": 1, "a": {"b": 2}, "$": 3, "[0]": 4, "A": 5, "\u00e9": 6, "e\u0301": 7, "": 8, "null": 9},
+}
+"""JSON values that have come back as others somewhere."""
+
+LITTLE: tuple[tuple[str, str], ...] = (
+    ("a", "A"),
+    ("i", "\u0131"),
+    ("I", "\u0130"),
+    ("ss", "\u00df"),
+    ("\u00e9", "e\u0301"),
+    ("\u212b", "\u00c5"),
+    ("\ufb01", "fi"),
+    ("a", "a "),
+    ("a", " a"),
+    ("a", "a\n"),
+    ("a", "a\u200b"),
+    ("a", "a\u00a0"),
+    ("a b", "a  b"),
+    ("1", "01"),
+    ("1", "1.0"),
+    ("1", "+1"),
+    ("0", "-0"),
+    ("1e2", "100"),
+    ("null", ""),
+    ("true", "1"),
+    ("\\", "\\\\"),
+    ("'", "''"),
+    ("a%", "ab"),
+    ("a_", "ab"),
+    ("\u0430", "a"),
+    ("\u202ea", "a\u202e"),
+    ("\ud7ff", "\ue000"),
+    ("\U0001f469\u200d\U0001f4bb", "\U0001f469\U0001f4bb"),
+)
+"""Texts that somebody takes for one: other cases, spellings, spaces, numbers, patterns, letters of other scripts."""
+
+EVERY = "".join(chr(code) for code in (*range(1, 0xD800), *range(0xE000, 0x11000), *range(0x1F000, 0x20000), 0x10FFFF))
+"""Every character of the planes in use but NUL and surrogates, those that nobody is meant to use too."""
+
+NULS = ("a\x00b", "a\x00", "\x00", "\x00a")
+
+HALVES = ("\ud800", "a\udfff", "\udc00\ud800")
+"""Halves of surrogate pairs, which no encoding of Unicode has."""
+
+LENGTHS = (255, 256, 257, 400)
+
+
+def exactly(found: Any, wanted: Any) -> bool:
+    """Whether two JSON values are equal in value and type: 1, 1.0 and True are three, 0.0 and -0.0 are two."""
+    if type(found) is not type(wanted):
+        return False
+    if isinstance(wanted, dict):
+        return found.keys() == wanted.keys() and all(exactly(found[key], wanted[key]) for key in wanted)
+    if isinstance(wanted, list):
+        return len(found) == len(wanted) and all(exactly(one, other) for one, other in zip(found, wanted, strict=True))
+    if isinstance(wanted, float):
+        return found == wanted and math.copysign(1.0, found) == math.copysign(1.0, wanted)
+    return bool(found == wanted)
+
+
+async def metadata_of(saver: BaseCheckpointSaver) -> list[dict[str, Any]]:
+    """What each reading verb says of the metadata of the thread `t`, whose head is its only checkpoint."""
+    chain = await saver.read("t")
+    rows, _ = await saver.segment("t", "", cid(1))
+    assert chain is not None
+    found = [chain.rows[0].metadata, rows[0].metadata, *(one.metadata for one in await saver.scan("t", ""))]
+    found += [one.metadata for one in await saver.scan(None, None)]
+    if offers(saver, "dump"):
+        dump = await saver.dump("t")
+        assert dump is not None
+        found.append(dump.rows[0].metadata)
+    return found
+
+
+async def named(saver: BaseCheckpointSaver, text: str, frame: bytes) -> None:
+    """Store a thread that has a text as its name, and as that of its namespace, checkpoint, task, run and metadata."""
+    claim = await take(saver, text, text)
+    new = replace(row(1, ns=text, metadata={text: text}, frame=frame), checkpoint_id=CheckpointId(text), base_id=text)
+    kept = replace(record(1, text, ns=text, frame=frame), checkpoint_id=CheckpointId(text))
+    shown = replace(event(1, frame=frame), checkpoint_id=CheckpointId(text))
+    await saver.commit(claim, commit(new, records=[kept], events=[shown]))
+
+
+async def forget(saver: BaseCheckpointSaver, *threads: str) -> None:
+    """Delete threads that `named` has made, or whose run has their name."""
+    for thread in threads:
+        claim = await take(saver, thread, thread)
+        await saver.release(claim)
+        await saver.adelete_thread(thread)
+
+
+async def is_named(saver: BaseCheckpointSaver, text: str, frame: bytes) -> None:
+    """Check that it is there, under that name, and under no other."""
+    chain = await saver.read(text, text, CheckpointId(text))
+    assert chain is not None and chain.head == text
+    (found,), (kept,) = chain.rows, chain.records
+    assert (found.ns, found.checkpoint_id, found.base_id, found.frame) == (text, text, text, frame)
+    assert found.metadata == {text: text}
+    assert (kept.ns, kept.checkpoint_id, kept.task_id, kept.frame) == (text, text, text, frame)
+    (shown,) = await saver.events(text, since=(CheckpointId(text), 0, 0))
+    assert (shown.checkpoint_id, shown.frame) == (text, frame)
+    (header,) = await saver.scan(text, text)
+    assert (header.thread_id, header.ns, header.checkpoint_id) == (text, text, text)
+    (listed,) = await saver.scan(None, text, filter={text: text})
+    assert listed == header
+    if offers(saver, "dump"):
+        dump = await saver.dump(text)
+        assert dump is not None and dump.heads == {text: text} and dump.records == (kept,)
+
+
+class Types(Suite):
+    async def test_every_json_value_comes_back(self, saver: BaseCheckpointSaver) -> None:
+        """P11: equal in value and type, from every verb that reads: 1, 1.0 and True are three, 0.0 and -0.0 are two,
+        and integers are exact at any size."""
+        claim = await take(saver)
+        await saver.commit(claim, commit(row(1, metadata=VALUES)))
+        for found in await metadata_of(saver):
+            assert exactly(found, VALUES)
+
+    @needs("rewrite", "load", "dump")
+    async def test_every_json_value_comes_back_from_upkeep(self, saver: BaseCheckpointSaver) -> None:
+        """P11: what was rewritten and what was loaded, too."""
+        claim = await take(saver)
+        await saver.commit(claim, commit(row(1)))
+        await saver.rewrite(claim, Rewrite(rows=(row(1, metadata=VALUES),)))
+        for found in await metadata_of(saver):
+            assert exactly(found, VALUES)
+        dump = await saver.dump("t")
+        assert dump is not None
+        await saver.erase(claim)
+        await saver.load(await take(saver), dump)
+        for found in await metadata_of(saver):
+            assert exactly(found, VALUES)
+
+    async def test_every_character_comes_back(self, saver: BaseCheckpointSaver) -> None:
+        """P11: in a text of metadata, in a name there, and in ids: controls, joiners, right to left, private use."""
+        claim = await take(saver)
+        await saver.commit(claim, commit(row(1, metadata={"text": EVERY, EVERY[:5000]: 1})))
+        for found in await metadata_of(saver):
+            assert found == {"text": EVERY, EVERY[:5000]: 1}
+        assert len(await saver.scan(None, None, filter={"text": EVERY})) == 1
+        assert await saver.scan(None, None, filter={"text": EVERY[:-1]}) == ()
+        for start in range(0, len(EVERY), 8009):
+            text = EVERY[start : start + 60]
+            await named(saver, text, text.encode())
+            await is_named(saver, text, text.encode())
+
+    async def test_ids_that_differ_in_little_are_told_apart(self, saver: BaseCheckpointSaver) -> None:
+        """P11: threads, namespaces, checkpoints, tasks and names in metadata: equal is what is equal in Python."""
+        known: set[str] = set()
+        for pair in LITTLE:
+            for one, other in (pair, pair[::-1]):
+                if one not in known:
+                    await named(saver, one, one.encode())
+                    known.add(one)
+                if other not in known:
+                    assert await saver.read(other, other) is None and await saver.events(other) == (), pair
+                    assert await saver.scan(other, None) == await saver.scan(None, other) == (), pair
+                    assert await saver.scan(None, None, filter={other: other}) == (), pair
+                assert await saver.scan(None, None, filter={one: other}) == (), pair
+        for text in known:
+            await is_named(saver, text, text.encode())
+        assert len(await saver.scan(None, None)) == len(known)
+
+    async def test_names_inside_a_thread_are_told_apart(self, saver: BaseCheckpointSaver) -> None:
+        """P11: the same for namespaces, tasks and names in metadata of one thread."""
+        texts = sorted({text for pair in LITTLE for text in pair})
+        claim = await take(saver)
+        records = tuple(record(1, text, index, frame=text.encode()) for index, text in enumerate(texts))
+        metadata = {text: index for index, text in enumerate(texts)}
+        await saver.commit(claim, commit(row(1, metadata=metadata), records=records))
+        chain = await saver.read("t")
+        assert chain is not None and chain.records == records and chain.rows[0].metadata == metadata
+        await saver.commit(claim, commit(clears=records[::2]))
+        chain = await saver.read("t")
+        assert chain is not None and chain.records == records[1::2]
+        for number, text in enumerate(texts, 2):
+            await saver.commit(claim, commit(row(number, ns=f"in {text}")))
+        for number, text in enumerate(texts, 2):
+            assert [header.checkpoint_id for header in await saver.scan("t", f"in {text}")] == [cid(number)]
+
+    @pytest.mark.parametrize("length", LENGTHS)
+    async def test_long_ids_are_told_apart(self, saver: BaseCheckpointSaver, length: int) -> None:
+        """P11: to the last character."""
+        text = noise(length).hex()[: length - 1]
+        for last in "ab":
+            await named(saver, text + last, last.encode())
+        for last in "ab":
+            await is_named(saver, text + last, last.encode())
+        assert await saver.read(text, text) is None
+        assert len(await saver.scan(None, None)) == 2
+
+    @pytest.mark.parametrize("text", [noise(size).hex() for size in (2_000, 50_000)], ids=len)
+    async def test_an_id_that_is_too_long_is_refused(self, saver: BaseCheckpointSaver, text: str) -> None:
+        """P11: or it is taken: then it comes back. If not, nothing was changed, and an error of ours says so."""
+        await self._taken_or_refused(saver, text)
+
+    @pytest.mark.parametrize("text", NULS, ids=ascii)
+    async def test_a_text_with_nul_is_taken_or_refused(self, saver: BaseCheckpointSaver, text: str) -> None:
+        """P11: no text ends at a NUL. A saver whose database takes none refuses it before anything was changed."""
+        await self._taken_or_refused(saver, text)
+        for other in {text.replace("\x00", ""), text.split("\x00")[0]} - {text}:
+            assert await saver.read(other, other) is None
+
+    async def _taken_or_refused(self, saver: BaseCheckpointSaver, text: str) -> None:
+        claim = await fill(saver)
+        before = await stored(saver)
+        try:
+            await named(saver, text, b"frame")
+        except (CheckpointError, ValueError):
+            await self._is_refused_everywhere(saver, text)
+            mine = await saver.scan("t", None)
+            assert len(mine) == 11 and await saver.scan(None, None) == mine
+            if offers(saver, "threads"):
+                assert [one.thread_id for one in await saver.threads()] in (["t"], sorted(("t", text)))
+        else:
+            await is_named(saver, text, b"frame")
+            await forget(saver, text)
+            assert await stored(saver) == before
+        await saver.commit(claim, commit(row(12, 7), head=7))
+
+    async def _is_refused_everywhere(self, saver: BaseCheckpointSaver, text: str) -> None:
+        """Each place for a text by itself: it is taken, or nothing was changed."""
+        id = CheckpointId(text)
+        places = (
+            commit(row(20, ns=text, frame=b"")),
+            replace(commit(replace(row(20, 7), checkpoint_id=id, base_id=id)), expected_head=cid(7)),
+            commit(row(20, 7, metadata={"text": text}), head=7),
+            commit(row(20, 7, metadata={text: 1}), head=7),
+            commit(row(20, 7), head=7, records=[record(20, text)]),
+            commit(row(20, 7), head=7, events=[replace(event(20), checkpoint_id=id)]),
+        )
+        for number, place in enumerate(places):
+            thread = f"place {number}"
+            claim = await fill(saver, thread, f"run-{number}")
+            before = await stored(saver)
+            try:
+                await saver.commit(claim, place)
+            except (CheckpointError, ValueError):
+                assert await stored(saver) == before
+            else:
+                assert ascii(text)[1:-1] in ascii(await stored(saver))
+            await saver.release(claim)
+            await saver.adelete_thread(thread)
+
+    @pytest.mark.parametrize("text", HALVES, ids=ascii)
+    async def test_half_a_character_is_refused(self, saver: BaseCheckpointSaver, text: str) -> None:
+        """P11: with a ValueError, in a thread's name and in metadata, and nothing was changed; in other places it may
+        be taken, and comes back then. Who asks for it finds nothing."""
+        claim = await fill(saver)
+        before = await stored(saver)
+        with pytest.raises(ValueError):
+            await take(saver, text)
+        for metadata in ({"text": [text]}, {text: 1}):
+            with pytest.raises(ValueError):
+                await saver.commit(claim, commit(row(20, 7, metadata=metadata), head=7))
+            assert await stored(saver) == before
+        assert await nothing_or_value_error(saver.read(text)) and await nothing_or_value_error(saver.events(text))
+        assert await nothing_or_value_error(saver.scan(text, None))
+        assert await nothing_or_value_error(saver.scan(None, None, filter={text: text}))
+        await self._is_refused_everywhere(saver, text)
+        assert await stored(saver) == before
+        await saver.commit(claim, commit(row(12, 7), head=7))
+
+    async def test_types_are_exact(self, saver: BaseCheckpointSaver) -> None:
+        """P11: ids and kinds are str, frames are bytes, numbers are int, and a pin is a bool: no subclass, no view."""
+        claim = await fill(saver)
+        chain = await saver.read("t", "", cid(4))
+        rows, records = await saver.segment("t", "", cid(3))
+        assert chain is not None
+        row_of = {"ns": str, "checkpoint_id": str, "base_id": str, "step": int, "metadata": dict, "pinned": bool}
+        for one in (*chain.rows, *rows):
+            self._is_exact(one, **row_of, frame=bytes)
+        for kept in (*chain.records, *records):
+            self._is_exact(kept, ns=str, checkpoint_id=str, task_id=str, index=int, kind=str, frame=bytes)
+        for header in await saver.scan("t", None):
+            self._is_exact(header, **row_of, thread_id=str, size=int)
+        for shown in await saver.events("t"):
+            self._is_exact(shown, checkpoint_id=str, epoch=int, position=int, kind=str, frame=bytes)
+        self._is_exact(claim, thread_id=str, epoch=int)
+        self._is_exact(await saver.claim("t", claim.owner, now=NOW, expires_at=LATER), newest=str, epoch=int)
+        for listed in [chain, rows, records, await saver.scan("t", None), await saver.events("t")]:
+            assert isinstance(listed, tuple) or type(listed) is type(chain)
+        if offers(saver, "threads"):
+            (thread,) = await saver.threads()
+            self._is_exact(thread, thread_id=str, epoch=int, owner=Owner, expires_at=float, newest=str, head=str)
+        if offers(saver, "dump"):
+            dump = await saver.dump("t")
+            assert dump is not None
+            for one in dump.rows:
+                self._is_exact(one, **row_of, frame=bytes)
+            assert all(type(ns) is str and type(head) is str for ns, head in dump.heads.items())
+
+    def _is_exact(self, found: object, **types: type) -> None:
+        for name, wanted in types.items():
+            assert type(getattr(found, name)) is wanted, (name, found)
+
+    @pytest.mark.parametrize("moment", [0.1 + 0.2, 1e9 + 1e-6, NOW + 0.123456, 2.0**40 + 2.0**-12, 1.0])
+    async def test_times_are_exact(self, saver: BaseCheckpointSaver, moment: float) -> None:
+        """P6, P11: a claim lapses at the very moment that was said: to the last bit."""
+        owner = replace(here("run-1"), host="somewhere else")
+        await saver.claim("t", owner, now=0.0, expires_at=moment)
+        if offers(saver, "threads"):
+            (header,) = await saver.threads()
+            assert header.expires_at == moment
+        before = math.nextafter(moment, 0.0)
+        with pytest.raises(CheckpointError) as caught:
+            await saver.claim("t", here("run-2"), now=before, expires_at=LATER)
+        assert getattr(caught.value, "expires_at", None) == moment
+        await saver.claim("t", here("run-2"), now=moment, expires_at=LATER)
+
+    @pytest.mark.parametrize("text", ["", "'\"\\{}%s", "日本\u202e", "\U0001f9f5" * 100, "null", "a|b@c:d"], ids=ascii)
+    async def test_an_owner_of_any_text(self, saver: BaseCheckpointSaver, text: str) -> None:
+        """P6, P11: hosts, boots and runs have any name, and an owner is told as he was, numbers too."""
+        owner = Owner(host=f"not here {text}", boot=text, pid=2**22, started=text, run_id=text)
+        claim = await saver.claim("t", owner, now=NOW, expires_at=LATER)
+        assert claim.owner == owner
+        if offers(saver, "threads"):
+            (header,) = await saver.threads()
+            assert header.owner == owner
+        with pytest.raises(CheckpointError) as caught:
+            await take(saver, run="another")
+        assert str(owner) in str(caught.value)
+        await saver.commit(claim, commit(row(1)))
+        again = await saver.claim("t", owner, now=NOW, expires_at=LATER)
+        assert again.epoch == 2, "it is the same run"
+        for different in ("host", "boot", "started"):
+            other = replace(owner, **{different: f"{text}x not here"})
+            with pytest.raises(CheckpointError):
+                await saver.claim("t", other, now=NOW, expires_at=LATER)
+
+
+async def nothing_or_value_error(reading: Any) -> bool:
+    """Whether there was nothing to read, or what was asked for was no text."""
+    try:
+        return not await reading
+    except ValueError:
+        return True

@@ -1,0 +1,1 @@
+"""What savers promise of upkeep, as tests: listing, copying, pruning and erasing threads."""

@@ -1,0 +1,60 @@
+"""Deleting a thread (P6: it takes the same claim as a run)."""
+
+from __future__ import annotations
+
+import pytest
+
+from ....abc import BaseCheckpointSaver
+from ....errors import ThreadBusyError
+from ....records import Owner
+from ..suite import LATER, NOW, Suite, commit, elsewhere, everything, here, record, row, take, written
+
+
+class Deleting(Suite):
+    async def test_all_of_a_thread_goes(self, saver: BaseCheckpointSaver) -> None:
+        """P6: in all namespaces, records included; other threads stay; and it can be made anew."""
+        await written(saver, row(1), row(2, ns="child"), thread="other")
+        others = await everything(saver)
+        claim = await take(saver)
+        await saver.commit(claim, commit(row(1), records=[record(1, "a")]))
+        await saver.commit(claim, commit(row(2, ns="child"), records=[record(2, "a", ns="child")], releases=True))
+        await saver.adelete_thread("t")
+        assert await everything(saver) == others
+        claim = await take(saver)
+        assert claim.newest is None
+        await saver.commit(claim, commit(row(1)))
+        chain = await saver.read("t")
+        assert chain is not None and chain.records == ()
+
+    async def test_nothing_to_delete(self, saver: BaseCheckpointSaver) -> None:
+        """P6: an unknown thread is no error, twice neither."""
+        await saver.adelete_thread("t")
+        await written(saver, row(1))
+        await saver.adelete_thread("t")
+        await saver.adelete_thread("t")
+        assert await saver.scan(None, None) == ()
+
+    async def test_a_run_owns_the_thread(self, saver: BaseCheckpointSaver) -> None:
+        """P6: under a live claim nothing is deleted, and the run goes on."""
+        for owner in (here("run-1"), elsewhere("run-2")):
+            claim = await saver.claim("t", owner, now=NOW, expires_at=LATER)
+            await saver.commit(claim, commit(row(1), records=[record(1, "a")]))
+            before = await everything(saver)
+            with pytest.raises(ThreadBusyError) as caught:
+                await saver.adelete_thread("t")
+            assert caught.value.holder is not None and owner.run_id in caught.value.holder
+            assert await everything(saver) == before
+            await saver.commit(claim, commit(row(2, 1), head=1, releases=True))
+            await saver.adelete_thread("t")
+
+    async def test_a_claim_that_has_lapsed_is_not_in_the_way(self, saver: BaseCheckpointSaver, gone: Owner) -> None:
+        """P6: by the saver's clock, or because its process is gone. Its owner finds the thread lost."""
+        for owner, expires_at in ((here("run-1"), 1.0), (gone, LATER)):
+            claim = await saver.claim("t", owner, now=0.0, expires_at=expires_at)
+            await saver.commit(claim, commit(row(1), expires_at=expires_at))
+            await saver.adelete_thread("t")
+            assert await saver.scan(None, None) == ()
+            with pytest.raises(ThreadBusyError) as caught:
+                await saver.commit(claim, commit(row(2, 1), head=1))
+            assert caught.value.lost
+            assert await saver.scan(None, None) == ()

@@ -1,0 +1,309 @@
+"""A thread is taken out of one saver and put into another, byte for byte: `dump` and `load`."""
+
+from __future__ import annotations
+
+import threading
+from typing import ClassVar
+
+import pytest
+from msgspec.structs import replace
+
+from ....abc import BaseCheckpointSaver
+from ....errors import StorageError, ThreadBusyError
+from ....memory import InMemorySaver
+from ....records import CheckpointId, Rewrite, ThreadDump
+from ..scenarios import NEXT, WHOLE, fill, fill_by_commits
+from ..stored_bytes import noise
+from ..suite import (
+    LATER,
+    MANY,
+    NOW,
+    OpenSaver,
+    Suite,
+    cid,
+    commit,
+    elsewhere,
+    event,
+    everything,
+    here,
+    in_threads,
+    needs,
+    record,
+    row,
+    stored,
+    take,
+    written,
+)
+
+PINS = (("", cid(3)), ("child", cid(7)))
+
+PINNED = replace(WHOLE, rows=tuple(replace(one, pinned=(one.ns, one.checkpoint_id) in PINS) for one in WHOLE.rows))
+"""`WHOLE`, with two pins."""
+
+EMPTY = ThreadDump(heads={}, rows=(), records=(), events=())
+
+
+async def seen(saver: BaseCheckpointSaver, thread: str) -> object:
+    """All that readers are given of a thread, but for its name."""
+    headers = await saver.scan(thread, None, limit=MANY)
+    return (
+        [replace(one, thread_id="") for one in headers],
+        [await saver.read(thread, one.ns, one.checkpoint_id) for one in headers],
+        [await saver.segment(thread, *key) for key in sorted({(one.ns, one.base_id) for one in headers})],
+        await saver.events(thread, limit=MANY),
+    )
+
+
+class Dumping(Suite):
+    needed: ClassVar[tuple[str, ...]] = ("dump",)
+
+    # ---- dump ----------------------------------------------------------------------------------------------------
+
+    async def test_a_dump_is_all_that_is_stored(self, saver: BaseCheckpointSaver) -> None:
+        """P11: heads, rows, records and events of all namespaces and branches, byte for byte, each in its order; and
+        nothing of other threads."""
+        claim = await fill_by_commits(saver)
+        await written(saver, row(1), row(2, 1, base=1), row(3, ns="child"), thread="other")
+        assert await saver.dump("t") == WHOLE
+        await saver.release(claim)
+        assert await saver.dump("t") == WHOLE
+        other = await saver.dump("other")
+        assert other is not None and (len(other.rows), other.records, other.events) == (3, (), ())
+        await saver.adelete_thread("t")
+        assert await saver.dump("t") is None
+        assert await saver.dump("other") == other
+
+    @needs("rewrite")
+    async def test_a_dump_tells_pins(self, saver: BaseCheckpointSaver) -> None:
+        """P11: which rows are pinned is part of what is stored."""
+        claim = await fill(saver)
+        await saver.rewrite(claim, Rewrite(pins=dict.fromkeys(PINS, True)))
+        assert await saver.dump("t") == PINNED
+
+    async def test_a_dump_of_nothing(self, saver: BaseCheckpointSaver) -> None:
+        """P11: a thread that is unknown, or holds no checkpoint, has none, and asking leaves no trace."""
+        assert await saver.dump("t") is None
+        claim = await take(saver)
+        assert claim.epoch == 1
+        assert await saver.dump("t") is None
+        await saver.record(claim, [record(1, "a")], expires_at=LATER)
+        await saver.commit(claim, commit(events=[event(1)]))
+        assert await saver.dump("t") is None
+
+    async def test_a_dump_is_of_one_moment(self, saver: BaseCheckpointSaver, open_saver: OpenSaver) -> None:
+        """P3: while supersteps are committed, a dump has each of them whole: row, head, record and events."""
+        steps, ended = 40, threading.Event()
+        claim = await take(saver)
+        await saver.commit(claim, commit(row(1), records=[record(1, "task")], events=[event(1)]))
+
+        async def write() -> None:
+            try:
+                for number in range(2, steps):
+                    await saver.commit(
+                        claim,
+                        commit(
+                            row(number, number - 1, base=1),
+                            head=number - 1,
+                            records=[record(number, "task")],
+                            clears=[record(number - 1, "task")],
+                            events=[event(number - 1, 2, "tail"), event(number)],
+                        ),
+                    )
+            finally:
+                ended.set()
+
+        async def look(other: BaseCheckpointSaver) -> None:
+            while True:
+                last = ended.is_set()
+                dump = await other.dump("t")
+                assert dump is not None
+                number = len(dump.rows)
+                assert dump.heads == {"": cid(number)}
+                assert [one.checkpoint_id for one in dump.rows] == [cid(n) for n in range(1, number + 1)]
+                assert dump.records == (record(number, "task"),)
+                assert len(dump.events) == 2 * number - 1 and dump.events[-1] == event(number)
+                if last:
+                    assert number == steps - 1
+                    return
+
+        async def look_there() -> None:
+            async with open_saver() as other:
+                await look(other)
+
+        await in_threads(write, lambda: look(saver), look_there)
+
+    # ---- load ----------------------------------------------------------------------------------------------------
+
+    @needs("load")
+    async def test_a_dump_is_loaded_byte_for_byte(self, saver: BaseCheckpointSaver) -> None:
+        """P11: what was loaded is dumped, read, listed and shown as what was dumped; and a run goes on from it."""
+        await fill_by_commits(saver)
+        claim = await take(saver, "copy")
+        await saver.load(claim, WHOLE)
+        assert await saver.dump("copy") == WHOLE
+        assert await seen(saver, "copy") == await seen(saver, "t")
+        await saver.commit(claim, NEXT)
+        await saver.release(claim)
+        assert (await take(saver, "copy", "run-2")).newest == cid(13)
+        assert await saver.dump("t") == WHOLE, "a copy is another thread"
+
+    @needs("load")
+    async def test_between_two_savers(self, saver: BaseCheckpointSaver) -> None:
+        """P11: there and back, through a saver of another kind, pins too: not a byte is another."""
+        memory = InMemorySaver()
+        await saver.load(await take(saver), PINNED)
+        dump = await saver.dump("t")
+        assert dump is not None and dump == PINNED
+        await memory.load(await take(memory), dump)
+        assert await memory.dump("t") == PINNED
+        assert await seen(memory, "t") == await seen(saver, "t")
+        back = await memory.dump("t")
+        assert back is not None
+        await saver.load(await take(saver, "back"), back)
+        assert await saver.dump("back") == PINNED
+
+    @needs("load")
+    async def test_much_is_loaded_at_once(self, saver: BaseCheckpointSaver) -> None:
+        """P11: a thread of some thousand rows, and frames of every size."""
+        sizes = (0, 1, 255, 4096, 65_536, 3_000_000)
+        rows = tuple(
+            row(number, number - 1 or None, base=1, frame=noise(sizes[number - 1] if number <= len(sizes) else 40))
+            for number in range(1, 2001)
+        )
+        records = tuple(record(number, "a", frame=noise(number % 50)) for number in range(1, 2001))
+        events = tuple(event(number, frame=noise(number % 70)) for number in range(1, 2001))
+        dump = ThreadDump(heads={"": cid(2000)}, rows=rows, records=records, events=events)
+        await saver.load(await take(saver), dump)
+        assert await saver.dump("t") == dump
+
+    @needs("load")
+    async def test_newest_is_of_what_was_loaded(self, saver: BaseCheckpointSaver) -> None:
+        """P6: the next id must be greater than all that are stored, of whichever namespace and branch."""
+        for thread, newest in (("root", row(13, 11)), ("inside", row(13, 9, ns="child"))):
+            claim = await take(saver, thread)
+            await saver.load(claim, replace(WHOLE, rows=(*WHOLE.rows, newest)))
+            await saver.release(claim)
+            assert (await take(saver, thread, "run-2")).newest == cid(13)
+
+    @needs("load")
+    async def test_a_thread_that_holds_something(self, saver: BaseCheckpointSaver) -> None:
+        """P3: is not loaded into, whatever it holds; and what it holds stays."""
+        for thread, held in (
+            ("rows", commit(row(20))),
+            ("inside", commit(row(20, ns="other"))),
+            ("whole", None),
+        ):
+            claim = await take(saver, thread)
+            if held is None:
+                await saver.load(claim, WHOLE)
+            else:
+                await saver.commit(claim, held)
+            before = await stored(saver)
+            for dump in (WHOLE, replace(EMPTY, rows=(row(90),), heads={"": cid(90)})):
+                with pytest.raises(StorageError):
+                    await saver.load(claim, dump)
+                assert await stored(saver) == before
+
+    @needs("load")
+    @pytest.mark.parametrize(
+        "dump",
+        [
+            replace(WHOLE, rows=(*WHOLE.rows, row(9, ns="child", frame=b"again"))),
+            replace(WHOLE, events=(*WHOLE.events, event(7, frame=b"again"))),
+            replace(WHOLE, records=(*WHOLE.records, record(9, "d", 5, ns="child"))),
+            replace(WHOLE, heads={**WHOLE.heads, "": cid(99)}),
+            replace(WHOLE, heads={**WHOLE.heads, "child": cid(6)}),
+            replace(WHOLE, heads={**WHOLE.heads, "missing": cid(1)}),
+        ],
+        ids=["a row twice", "events twice", "a record twice", "a head", "another namespace's head", "a new namespace"],
+    )
+    async def test_what_cannot_be_loaded(self, saver: BaseCheckpointSaver, dump: ThreadDump) -> None:
+        """P3: two rows with one key, or a head that is not among the rows: all is refused, and nothing was stored."""
+        await written(saver, row(1), thread="other")
+        claim = await take(saver)
+        before = await stored(saver)
+        with pytest.raises(StorageError):
+            await saver.load(claim, dump)
+        assert await stored(saver) == before
+        assert await saver.dump("t") is None
+        await saver.load(claim, WHOLE)  # the claim is held still, and nothing is in the way
+        assert await saver.dump("t") == WHOLE
+
+    @needs("load")
+    async def test_a_value_that_cannot_be_loaded(self, saver: BaseCheckpointSaver) -> None:
+        """P3: an error of the caller's own in the midst of a load stores nothing."""
+        claim = await take(saver)
+        before = await stored(saver)
+        bad = row(10, 4, metadata={"note": "\ud800"})
+        rows = tuple(bad if one.checkpoint_id == bad.checkpoint_id else one for one in WHOLE.rows)
+        with pytest.raises(ValueError):
+            await saver.load(claim, replace(WHOLE, rows=rows))
+        assert await stored(saver) == before
+        await saver.load(claim, WHOLE)
+
+    @needs("load")
+    async def test_only_the_holder_loads(self, saver: BaseCheckpointSaver) -> None:
+        """P6: an owner that was taken over, or has given up, stores nothing; a load leaves the claim as it is."""
+        lost = await saver.claim("t", here("run-1"), now=NOW, expires_at=LATER)
+        winner = await saver.claim("t", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
+        before = await stored(saver)
+        with pytest.raises(ThreadBusyError) as caught:
+            await saver.load(lost, WHOLE)
+        assert caught.value.lost and caught.value.holder is not None and "run-2" in caught.value.holder
+        assert await stored(saver) == before
+        await saver.load(winner, WHOLE)
+        with pytest.raises(ThreadBusyError) as busy:
+            await saver.claim("t", here("run-3"), now=LATER, expires_at=LATER + 60)
+        assert busy.value.expires_at == LATER + 30
+        await saver.commit(winner, replace(NEXT, releases=True))
+
+    @needs("load")
+    async def test_one_of_many_loads_wins(self, saver: BaseCheckpointSaver) -> None:
+        """P3: of loads into one thread at the same moment, one stores all of it, and the others nothing."""
+        claim = await take(saver)
+        dumps = [replace(WHOLE, rows=tuple(replace(one, frame=b"%d" % n) for one in WHOLE.rows)) for n in range(4)]
+        refused: list[StorageError] = []
+
+        async def load(dump: ThreadDump) -> None:
+            try:
+                await saver.load(claim, dump)
+            except StorageError as error:
+                refused.append(error)
+
+        await in_threads(*(lambda dump=dump: load(dump) for dump in dumps))
+        assert len(refused) == 3
+        assert await saver.dump("t") in dumps
+
+    @needs("load")
+    async def test_another_saver_sees_what_was_loaded(self, open_saver: OpenSaver) -> None:
+        """P4: when `load` returns, it is durable: read by a second saver at once, and after both were closed."""
+        async with open_saver() as first, open_saver() as second:
+            claim = await take(first)
+            await first.load(claim, PINNED)
+            assert await second.dump("t") == PINNED
+            await first.release(claim)
+            before = await everything(first)
+        async with open_saver() as saver:
+            assert await saver.dump("t") == PINNED
+            assert await everything(saver) == before
+
+    @needs("load")
+    async def test_an_id_of_any_text(self, saver: BaseCheckpointSaver) -> None:
+        """P11: namespaces, checkpoints and tasks that sort in ways of their own are dumped in the order of code
+        points."""
+        ids = sorted(["a", "B", "\ue000", "\U0001f9f5", "\uffff", "z", "a\u0301", "%", "'"])
+        rows = tuple(
+            replace(row(1, ns=ns), checkpoint_id=CheckpointId(one), base_id=CheckpointId(one))
+            for one in ids
+            for ns in ids
+        )
+        records = tuple(
+            replace(record(1, "x", index), ns=one.ns, checkpoint_id=one.checkpoint_id, task_id=task)
+            for one in rows[:20]
+            for index in (0, 1)
+            for task in (f"{index}\ue000", f"{index}\U0001f9f5")
+        )
+        events = tuple(replace(event(1), checkpoint_id=CheckpointId(one)) for one in ids)
+        dump = ThreadDump(heads={ns: CheckpointId(ids[3]) for ns in ids}, rows=rows, records=records, events=events)
+        await saver.load(await take(saver), dump)
+        assert await saver.dump("t") == dump

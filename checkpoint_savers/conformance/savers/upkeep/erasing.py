@@ -1,0 +1,168 @@
+"""Erasing a thread: nothing of it is left, in no listing and in no byte of what the saver writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from msgspec.structs import replace
+
+from ....abc import BaseCheckpointSaver
+from ....errors import ThreadBusyError
+from ..scenarios import HEAD, WHOLE, fill
+from ..suite import (
+    LATER,
+    MANY,
+    OpenSaver,
+    Suite,
+    cid,
+    commit,
+    elsewhere,
+    event,
+    here,
+    needs,
+    record,
+    refused,
+    row,
+    stored,
+    take,
+    written,
+)
+
+SECRET = "5ecre7-"
+"""What the check searches for. It stands in everything that a thread can hold."""
+
+
+class Erasing(Suite):
+    needed: ClassVar[tuple[str, ...]] = ("erase",)
+
+    @pytest.fixture
+    def files(self) -> Callable[[], Iterable[Path]] | None:
+        """Gives the files and folders in which the saver keeps what it stores; None where it has none of its own."""
+        return None
+
+    async def test_nothing_is_left(self, saver: BaseCheckpointSaver) -> None:
+        """P6: of all namespaces, branches, records, events and claims, in no listing; and others' are as they were."""
+        await saver.release(await fill(saver, "other"))
+        before = await stored(saver)
+        claim = await fill(saver)
+        await saver.erase(claim)
+        assert await stored(saver) == before
+        assert await saver.read("t") is None and await saver.read("t", "child") is None
+        assert await saver.scan("t", None) == () and await saver.events("t", limit=MANY) == ()
+        for base in (1, 3, 6, 7, 10):
+            for ns in ("", "child"):
+                assert await saver.segment("t", ns, cid(base)) == ((), ())
+
+    @needs("dump", "threads")
+    async def test_it_is_not_listed(self, saver: BaseCheckpointSaver) -> None:
+        """P6: an erased thread has no dump, and is none among threads."""
+        claim = await fill(saver)
+        await saver.erase(claim)
+        assert await saver.dump("t") is None
+        assert await saver.threads() == ()
+
+    async def test_it_can_begin_anew(self, saver: BaseCheckpointSaver) -> None:
+        """P6: as a thread that never was: no id is too small, no record waits, no key of events is taken."""
+        await saver.erase(await fill(saver))
+        claim = await take(saver, run="run-2")
+        assert (claim.epoch, claim.newest) == (1, None)
+        await saver.commit(claim, commit(row(1), events=[event(1)]))
+        chain = await saver.read("t")
+        assert chain is not None and (chain.rows, chain.records) == ((row(1),), ())
+        assert await saver.events("t") == (event(1),)
+
+    async def test_its_claim_is_gone(self, saver: BaseCheckpointSaver) -> None:
+        """P6: whoever erased a thread has no hold on it any more, not even on one that is made anew with the same
+        number."""
+        claim = await fill(saver)
+        await saver.erase(claim)
+        with pytest.raises(ThreadBusyError) as caught:
+            await saver.erase(claim)
+        assert caught.value.lost
+        new = await take(saver, run="run-2")
+        assert new.epoch == claim.epoch
+        await refused(saver.commit(claim, commit(row(1))))
+        await refused(saver.record(claim, [record(1, "a")], expires_at=LATER))
+        await refused(saver.renew(claim, expires_at=LATER))
+        await refused(saver.erase(claim))
+        await saver.release(claim)
+        await saver.commit(new, commit(row(1)))
+
+    async def test_only_the_holder_erases(self, saver: BaseCheckpointSaver) -> None:
+        """P6: an owner that was taken over, or has given up, deletes nothing; and the run that has it goes on."""
+        lost = await fill(saver)
+        winner = await saver.claim("t", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
+        before = await stored(saver)
+        with pytest.raises(ThreadBusyError) as caught:
+            await saver.erase(lost)
+        assert caught.value.lost and caught.value.holder is not None and "run-2" in caught.value.holder
+        assert await stored(saver) == before
+        await saver.commit(winner, commit(row(20, HEAD), head=HEAD, releases=True))
+        before = await stored(saver)
+        with pytest.raises(ThreadBusyError) as caught:
+            await saver.erase(winner)
+        assert caught.value.lost
+        assert await stored(saver) == before
+
+    async def test_a_thread_that_holds_nothing(self, saver: BaseCheckpointSaver) -> None:
+        """P6: it is erased as any other: with its claim."""
+        await written(saver, row(1), thread="other")
+        before = await stored(saver)
+        claim = await take(saver)
+        await saver.record(claim, [record(1, "a")], expires_at=LATER)
+        await saver.erase(claim)
+        assert await stored(saver) == before
+        claim = await saver.claim("t", elsewhere("run-2"), now=0.0, expires_at=LATER)
+        await saver.commit(claim, commit(row(1)))
+        chain = await saver.read("t")
+        assert chain is not None and chain.records == ()
+
+    async def test_another_saver_does_not_see_it(self, open_saver: OpenSaver) -> None:
+        """P4: when `erase` returns, it is done, for a second saver too, and after both were closed."""
+        async with open_saver() as first, open_saver() as second:
+            claim = await fill(first)
+            chain = await second.read("t")
+            assert chain is not None and chain.rows[-1] == WHOLE.rows[HEAD - 1]
+            await first.erase(claim)
+            assert await second.read("t") is None and await second.scan(None, None) == ()
+        async with open_saver() as saver:
+            assert await saver.scan(None, None) == ()
+            assert (await take(saver)).epoch == 1
+
+    async def test_no_byte_is_left(
+        self, saver: BaseCheckpointSaver, files: Callable[[], Iterable[Path]] | None
+    ) -> None:
+        """P11: in no file of the saver's, while it is open: no row, no free page, no log: neither the ids, nor what was
+        stored, nor what was replaced or deleted before, of this thread; others' stay."""
+        if files is None:
+            pytest.skip("this saver names no files of its own (fixture `files`)")
+        await written(saver, *(row(n, n - 1 or None, base=1, frame=b"stays " * 100) for n in range(1, 20)), thread="u")
+        claim = await saver.claim(f"{SECRET}thread", here(f"{SECRET}run"), now=0.0, expires_at=LATER)
+        for number in range(1, 60):
+            text = SECRET * (1 + number % 7 * 90)
+            await saver.commit(
+                claim,
+                commit(
+                    row(number, number - 1 or None, base=1, metadata={text: text}, frame=text.encode()),
+                    head=number - 1 or None,
+                    records=[record(number, f"{SECRET}task", frame=text.encode())],
+                    clears=[record(number - 1, f"{SECRET}task")] if number % 2 else [],
+                    events=[replace(event(number, frame=text.encode()), checkpoint_id=f"{SECRET}{number}")],
+                ),
+            )
+        await saver.commit(claim, commit(row(100, ns=f"{SECRET}ns")))
+        assert any(SECRET.encode() in data for data in contents(files())), "it has not been where we look"
+        await saver.erase(claim)
+        assert not any(SECRET.encode() in data for data in contents(files()))
+        chain = await saver.read("u")
+        assert chain is not None and len(chain.rows) == 19
+
+
+def contents(paths: Iterable[Path]) -> Iterable[bytes]:
+    """What is in files, and in all files of folders."""
+    for path in paths:
+        found = sorted(path.rglob("*")) if path.is_dir() else [path]
+        yield from (one.read_bytes() for one in found if one.is_file())

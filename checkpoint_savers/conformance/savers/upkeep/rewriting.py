@@ -1,0 +1,373 @@
+"""Upkeep of a thread, in one transaction: what is taken out, and what is left put in order."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, ClassVar
+
+import pytest
+from msgspec.structs import replace
+
+from ....abc import BaseCheckpointSaver
+from ....errors import StorageError, ThreadBusyError
+from ....records import CheckpointId, Rewrite, ThreadDump
+from ..reading import numbers
+from ..scenarios import CHANGE, HEAD, WHOLE, fill
+from ..suite import (
+    LATER,
+    NOW,
+    OpenSaver,
+    Suite,
+    cid,
+    commit,
+    elsewhere,
+    event,
+    everything,
+    here,
+    in_threads,
+    record,
+    row,
+    stored,
+    take,
+    written,
+)
+
+
+def at(*ids: int, ns: str = "") -> tuple[tuple[str, CheckpointId], ...]:
+    """Keys of checkpoints."""
+    return tuple((ns, cid(number)) for number in ids)
+
+
+async def dumped(saver: BaseCheckpointSaver, thread: str = "t") -> ThreadDump:
+    dump = await saver.dump(thread)
+    assert dump is not None
+    return dump
+
+
+class Rewriting(Suite):
+    needed: ClassVar[tuple[str, ...]] = ("rewrite", "dump")
+
+    async def test_checkpoints_go(self, saver: BaseCheckpointSaver) -> None:
+        """P10: with what is recorded on them, and nothing else: no other's row or record, no events, no pin, no other
+        thread's; those that are unknown are passed over."""
+        await written(saver, *WHOLE.rows[:4], thread="other")
+        other = await saver.dump("other")
+        claim = await fill(saver)
+        unknown = (*at(99), *at(4, ns="child"), *at(4, ns="unknown"), ("", CheckpointId("")))
+        gone = (*at(4, 10, 11), *at(7, ns="child"))
+        await saver.rewrite(claim, Rewrite(gone=(*gone, *unknown, *gone)))
+        assert await dumped(saver) == replace(
+            WHOLE,
+            rows=tuple(one for one in WHOLE.rows if (one.ns, one.checkpoint_id) not in gone),
+            records=tuple(one for one in WHOLE.records if (one.ns, one.checkpoint_id) not in gone),
+        )
+        for number in (4, 10, 11):
+            assert await saver.read("t", "", cid(number)) is None
+        assert [one.step + 1 for one in await saver.scan("t", "")] == [7, 6, 5, 3, 2, 1]
+        assert await saver.segment("t", "", cid(3)) == await saver.segment("t", "", cid(10)) == ((), ())
+        assert await saver.dump("other") == other
+
+    async def test_rows_stand_in_the_place_of_others(self, saver: BaseCheckpointSaver) -> None:
+        """P10: with all that they say, a pin too; what is recorded on them stays; they are read with the base that
+        they have now, byte for byte."""
+        claim = await fill(saver)
+        rows = (
+            replace(row(7, 5, frame=b"\x00 full now", metadata={"kind": "full"}), pinned=True),
+            row(4, 2, base=1, frame=b""),
+            replace(row(9, base=7, ns="child"), step=5),
+        )
+        await saver.rewrite(claim, Rewrite(rows=rows))
+        new = {(one.ns, one.checkpoint_id): one for one in rows}
+        expected = tuple(new.get((one.ns, one.checkpoint_id), one) for one in WHOLE.rows)
+        assert await dumped(saver) == replace(WHOLE, rows=expected)
+        chain = await saver.read("t")
+        assert chain is not None and chain.rows == rows[:1]
+        assert chain.records == tuple(one for one in WHOLE.records if (one.ns, one.checkpoint_id) == ("", cid(7)))
+        chain = await saver.read("t", "", cid(4))
+        assert chain is not None and numbers(chain.rows) == [1, 2, 3, 4]
+        assert [one.step + 1 for one in (await saver.segment("t", "", cid(6)))[0]] == []
+        headers = {(one.ns, one.checkpoint_id): one for one in await saver.scan("t", None)}
+        for key, one in new.items():
+            header = headers[key]
+            for field in ("parent_id", "base_id", "step", "metadata", "pinned"):
+                assert getattr(header, field) == getattr(one, field)
+            assert header.size == len(one.frame)
+
+    async def test_heads_move(self, saver: BaseCheckpointSaver) -> None:
+        """P10: to stored checkpoints of their namespaces; one of a namespace that is no more is none."""
+        claim = await fill(saver)
+        await saver.rewrite(claim, Rewrite(heads={"": cid(4), "child": cid(7)}))
+        assert await dumped(saver) == replace(WHOLE, heads={"": cid(4), "child": cid(7)})
+        await saver.rewrite(claim, Rewrite(gone=at(7, 9, ns="child"), heads={"child": None}))
+        dump = await dumped(saver)
+        assert dump.heads == {"": cid(4)} and {one.ns for one in dump.rows} == {""}
+        assert [one.ns for one in dump.records] == [""] * 4
+        assert await saver.read("t", "child") is None
+        assert await saver.scan(None, "child") == ()
+        await saver.commit(claim, commit(row(20, ns="child")))  # it can begin anew
+        await saver.commit(claim, commit(row(21, 4, base=3), head=4))
+        assert (await dumped(saver)).heads == {"": cid(21), "child": cid(20)}
+
+    async def test_a_namespace_that_is_not_there_goes_without_a_word(self, saver: BaseCheckpointSaver) -> None:
+        """P10: whoever says that a namespace is no more is right where there is none."""
+        claim = await fill(saver)
+        await saver.rewrite(claim, Rewrite(heads={"unknown": None}))
+        assert await dumped(saver) == WHOLE
+
+    async def test_events_go(self, saver: BaseCheckpointSaver) -> None:
+        """P10: all rows of a checkpoint's, of every epoch, and no others; they stay when their checkpoint goes."""
+        claim = await fill(saver)
+        await saver.rewrite(claim, Rewrite(gone=at(4)))
+        assert await saver.events("t") == WHOLE.events
+        await saver.rewrite(claim, Rewrite(events=(cid(7), cid(99), cid(4), cid(7))))
+        assert await saver.events("t") == (await dumped(saver)).events == (event(1), event(1, 2, "tail"))
+        assert len((await dumped(saver)).rows) == len(WHOLE.rows) - 1
+        await saver.commit(claim, commit(events=[event(7, frame=b"new")]))  # the key is free again
+        assert (await saver.events("t"))[-1] == event(7, frame=b"new")
+
+    async def test_pins(self, saver: BaseCheckpointSaver) -> None:
+        """P10: they are set and taken away, told by every verb that reads, and kept by other changes; a commit stores
+        rows without one."""
+        claim = await take(saver)
+        await saver.commit(claim, commit(replace(row(1), pinned=True), replace(row(2, 1, base=1), pinned=True)))
+        await saver.commit(claim, commit(replace(row(3, ns="child"), pinned=True)))
+
+        async def pinned() -> list[list[int]]:
+            chain = await saver.read("t")
+            rows, _ = await saver.segment("t", "", cid(1))
+            assert chain is not None
+            found: list[list[int]] = []
+            sources: tuple[tuple[Any, ...], ...] = (
+                chain.rows,
+                rows,
+                await saver.scan("t", ""),
+                (await dumped(saver)).rows,
+            )
+            for source in sources:
+                assert all(type(one.pinned) is bool for one in source)
+                found.append(sorted(one.step + 1 for one in source if one.pinned and not one.ns))
+            return found
+
+        assert await pinned() == [[], [], [], []]
+        await saver.rewrite(claim, Rewrite(pins=dict.fromkeys((*at(1, 2), *at(3, ns="child")), True)))
+        assert await pinned() == [[1, 2]] * 4
+        assert [one.pinned for one in await saver.scan("t", "child")] == [True]
+        await saver.rewrite(claim, Rewrite(pins={("", cid(1)): False, ("", cid(2)): True}))
+        assert await pinned() == [[2]] * 4
+        await saver.rewrite(claim, Rewrite(rows=(row(1, frame=b"other"),)))
+        await saver.commit(claim, commit(row(4, 2, base=1), head=2))
+        assert await pinned() == [[2]] * 4
+        await saver.rewrite(claim, Rewrite(rows=(replace(row(4, 2, base=1), pinned=True), row(2, 1, base=1))))
+        assert await pinned() == [[4]] * 4
+        assert [one.pinned for one in await saver.scan("t", "child")] == [True]
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            Rewrite(gone=at(10), rows=(row(99),)),
+            Rewrite(gone=at(10), rows=(row(6, ns="child"),)),
+            Rewrite(gone=at(4, 10), rows=(row(3, 2, base=1, frame=b"new"), row(4, 3))),
+            Rewrite(gone=at(10), heads={"": cid(99)}),
+            Rewrite(gone=at(10), heads={"": cid(9)}),
+            Rewrite(gone=at(10, 4), heads={"": cid(4)}),
+            Rewrite(gone=at(10), heads={"new": cid(1)}),
+            Rewrite(gone=at(10, HEAD)),
+            Rewrite(gone=at(10), heads={"child": None}),
+            Rewrite(gone=(*at(10), *at(9, ns="child")), heads={"child": None}),
+            Rewrite(gone=at(10), pins={("", cid(1)): True, ("", cid(99)): True}),
+            Rewrite(gone=at(10), pins={("", cid(1)): True, ("", cid(9)): True}),
+            Rewrite(gone=at(10), pins={("", cid(10)): False}),
+        ],
+        ids=[
+            "a row that is not there",
+            "a row of another namespace",
+            "a row that goes",
+            "a head that is not there",
+            "another namespace's head",
+            "a head that goes",
+            "a head of a new namespace",
+            "the head goes, and no other comes",
+            "a namespace that holds something goes",
+            "a namespace that holds a little goes",
+            "a pin of what is not there",
+            "a pin of another namespace",
+            "a pin of what goes",
+        ],
+    )
+    async def test_what_is_refused(self, saver: BaseCheckpointSaver, change: Rewrite) -> None:
+        """P3: a row, head or pin of what is not stored, or checkpoints that would have no head: nothing was changed."""
+        await written(saver, row(1), row(99, 1), thread="other")
+        claim = await fill(saver)
+        before = await stored(saver)
+        with pytest.raises(StorageError):
+            await saver.rewrite(claim, replace(change, events=(cid(1),)))
+        assert await stored(saver) == before
+        await saver.rewrite(claim, CHANGE)  # the claim is held still, and nothing is in the way
+
+    async def test_a_value_that_cannot_be_put_in_place(self, saver: BaseCheckpointSaver) -> None:
+        """P3: an error of the caller's own in the midst of a rewrite changes nothing."""
+        claim = await fill(saver)
+        before = await stored(saver)
+        with pytest.raises(ValueError):
+            await saver.rewrite(claim, replace(CHANGE, rows=(*CHANGE.rows, row(7, 6, metadata={"note": "\ud800"}))))
+        assert await stored(saver) == before
+
+    async def test_all_of_it_in_one_transaction(self, saver: BaseCheckpointSaver, open_saver: OpenSaver) -> None:
+        """P3, P4: what a change says is there when it returns, for a second saver too."""
+        claim = await fill(saver)
+        await saver.rewrite(claim, CHANGE)
+        new = {(one.ns, one.checkpoint_id): one for one in CHANGE.rows}
+        rows = [
+            replace(new.get((one.ns, one.checkpoint_id), one), pinned=(one.ns, one.checkpoint_id) in CHANGE.pins)
+            for one in WHOLE.rows
+            if (one.ns, one.checkpoint_id) not in CHANGE.gone
+        ]
+        expected = ThreadDump(
+            heads={"": cid(3)},
+            rows=tuple(rows),
+            records=tuple(one for one in WHOLE.records if (one.ns, one.checkpoint_id) == ("", cid(7))),
+            events=tuple(one for one in WHOLE.events if one.checkpoint_id == cid(7)),
+            metadata=WHOLE.metadata,
+        )
+        assert await saver.dump("t") == expected
+        async with open_saver() as other:
+            assert await other.dump("t") == expected
+            assert await everything(other) == await everything(saver)
+
+    async def test_nothing_to_change(self, saver: BaseCheckpointSaver) -> None:
+        """P10: an empty change changes nothing."""
+        claim = await fill(saver)
+        before = await stored(saver)
+        await saver.rewrite(claim, Rewrite())
+        assert await stored(saver) == before
+
+    async def test_what_is_deleted_was_the_newest(self, saver: BaseCheckpointSaver) -> None:
+        """P6: whatever is deleted, all of it too: an id is never given twice; and the thread goes on."""
+        claim = await fill(saver)
+        await saver.rewrite(claim, Rewrite(gone=at(10, 11)))
+        await saver.release(claim)
+        claim = await take(saver, run="run-2")
+        assert claim.newest == cid(11)
+        keys = tuple((one.ns, one.checkpoint_id) for one in WHOLE.rows)
+        await saver.rewrite(claim, Rewrite(gone=keys, heads={"": None, "child": None}, events=(cid(1), cid(4), cid(7))))
+        assert await saver.dump("t") is None
+        assert await saver.scan(None, None) == () and await saver.events("t") == ()
+        again = await take(saver, run="run-2")
+        assert again.newest == cid(11) and again.epoch == claim.epoch + 1
+        await saver.commit(again, commit(row(12)))
+        assert await saver.dump("t") == ThreadDump(
+            heads={"": cid(12)}, rows=(row(12),), records=(), events=(), metadata=WHOLE.metadata
+        )
+
+    async def test_only_the_holder_rewrites(self, saver: BaseCheckpointSaver) -> None:
+        """P6: an owner that was taken over, or has given up, changes nothing; a change leaves the claim as it is."""
+        lost = await fill(saver)
+        winner = await saver.claim("t", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
+        before = await stored(saver)
+        for change in (CHANGE, Rewrite(), Rewrite(gone=at(99))):
+            with pytest.raises(ThreadBusyError) as caught:
+                await saver.rewrite(lost, change)
+            assert caught.value.lost and caught.value.holder is not None and "run-2" in caught.value.holder
+        assert await stored(saver) == before
+        await saver.rewrite(winner, CHANGE)
+        with pytest.raises(ThreadBusyError) as busy:
+            await saver.claim("t", here("run-3"), now=LATER, expires_at=LATER + 60)
+        assert busy.value.expires_at == LATER + 30
+        await saver.release(winner)
+        with pytest.raises(ThreadBusyError) as caught:
+            await saver.rewrite(winner, Rewrite())
+        assert caught.value.lost
+
+    async def test_readers_of_a_rewrite(self, saver: BaseCheckpointSaver, open_saver: OpenSaver) -> None:
+        """P3: while a thread is rewritten again and again, every reader sees it before or after, never between."""
+        first = [row(number, number - 1 or None, base=1, frame=b"0") for number in (1, 2, 3)]
+        await written(saver, *first, row(4, 3, base=1))
+        claim = await take(saver)
+        ended = threading.Event()
+
+        async def write() -> None:
+            try:
+                for turn in range(1, 40):
+                    full, mark = turn % 2 == 1, b"%d" % turn
+                    base = 2 if full else 1
+                    change = Rewrite(
+                        rows=(
+                            row(1, frame=mark),
+                            row(2, 1, base=base, frame=mark),
+                            row(3, 2, base=base, frame=mark),
+                        ),
+                        pins=dict.fromkeys(at(2, 3), full),
+                        heads={"": cid(3 if full else 2)},
+                    )
+                    await saver.rewrite(claim, change)
+            finally:
+                ended.set()
+
+        async def look(other: BaseCheckpointSaver) -> None:
+            while True:
+                last = ended.is_set()
+                dump = await dumped(other)
+                assert len({one.frame for one in dump.rows[:3]}) == 1, "rows of two moments"
+                turn = int(dump.rows[0].frame)
+                full = turn % 2 == 1
+                assert [one.pinned for one in dump.rows] == [False, full, full, False]
+                assert dump.heads == {"": cid(4 if not turn else 3 if full else 2)}
+                chain = await other.read("t", "", cid(3))
+                assert chain is not None and len({one.frame for one in chain.rows}) == 1
+                assert numbers(chain.rows) == ([2, 3] if int(chain.rows[0].frame) % 2 else [1, 2, 3])
+                chain = await other.read("t")
+                assert chain is not None and chain.head == chain.rows[-1].checkpoint_id
+                assert numbers(chain.rows) in ([1, 2, 3, 4], [2, 3], [1, 2])
+                if last:
+                    return
+
+        async def look_there() -> None:
+            async with open_saver() as other:
+                await look(other)
+
+        await in_threads(write, lambda: look(saver), look_there)
+
+    async def test_much_goes_at_once(self, saver: BaseCheckpointSaver) -> None:
+        """P10: of thousands of checkpoints a few are kept, in one transaction, and of those hundreds are changed."""
+        count, kept = 5000, 500
+        rows = [
+            row(1, frame=b"base"),
+            *(row(number, number - 1, base=1, frame=b"step %d" % number) for number in range(2, count + 1)),
+        ]
+        claim = await take(saver)
+        await saver.commit(
+            claim,
+            commit(
+                *rows,
+                records=[record(number, "a") for number in range(1, count + 1)],
+                events=[event(number) for number in range(1, count + 1)],
+            ),
+        )
+        first = count - kept + 1
+        await saver.rewrite(
+            claim,
+            Rewrite(
+                gone=at(*range(1, first)),
+                rows=(
+                    row(first, first - 1, frame=b"full"),
+                    *(row(n, n - 1, base=first) for n in range(first + 1, count + 1)),
+                ),
+                events=tuple(cid(number) for number in range(1, first)),
+                pins={("", cid(number)): True for number in range(first, count + 1, 2)},
+            ),
+        )
+        dump = await dumped(saver)
+        assert [one.checkpoint_id for one in dump.rows] == [cid(number) for number in range(first, count + 1)]
+        assert len(dump.records) == len(dump.events) == kept
+        assert [one.pinned for one in dump.rows] == [True, False] * (kept // 2)
+        chain = await saver.read("t")
+        assert chain is not None and chain.rows == dump.rows
+
+    async def test_other_threads_stay(self, saver: BaseCheckpointSaver) -> None:
+        """P6: a change is one thread's, whatever ids others have."""
+        await saver.release(await fill(saver, "other"))
+        claim = await fill(saver)
+        before = await saver.dump("other")
+        await saver.rewrite(claim, CHANGE)
+        assert await saver.dump("other") == before == WHOLE
+        assert (await saver.claim("other", here("run"), now=NOW, expires_at=LATER)).epoch == 2
