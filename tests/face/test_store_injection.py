@@ -9,9 +9,9 @@ from unittest.mock import MagicMock
 
 import anyio
 import pytest
-from checkpoint_savers.conformance.stores.suite import Watched
 
 from checkpoint_savers import BaseCheckpointSaver, BaseStore, InMemoryStore, StorageLockedError, SyncCallError
+from checkpoint_savers.conformance.stores.suite import Watched
 from checkpoint_savers.errors import UnstorableItemError
 from checkpoint_savers.stores import Item, PutOp, SearchItem
 from pregel_async import (

@@ -12,8 +12,7 @@ from breaking import caught_by
 from msgspec.structs import replace
 
 from checkpoint_savers import InMemorySaver
-from checkpoint_savers.conformance import Cell
-from checkpoint_savers.conformance import OpenSaver
+from checkpoint_savers.conformance import Cell, OpenSaver
 from checkpoint_savers.errors import CorruptCheckpointError
 from checkpoint_savers.records import Claim, Commit, Header, Owner, Rewrite, TaskRecord, ThreadDump
 

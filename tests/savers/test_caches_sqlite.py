@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint_savers.conformance.caches.conformance import Clock, keeps, kept, key
 from dropping import warned
 from sqlite_tools import ENV, locked, saver_threads
 
@@ -26,6 +25,7 @@ from checkpoint_savers import (
 from checkpoint_savers.caches import SqliteCache
 from checkpoint_savers.caches import sqlite as module
 from checkpoint_savers.codec import frame as frames
+from checkpoint_savers.conformance.caches.conformance import Clock, keeps, kept, key
 from checkpoint_savers.conformance.savers.suite import NOW
 
 pytestmark = pytest.mark.anyio

@@ -14,8 +14,7 @@ import sqlite_cells
 from postgres_tools import conninfo, execute, made_schema
 
 from checkpoint_savers import InMemorySaver, PostgresSaver, SqliteSaver
-from checkpoint_savers.conformance import Cell, SaverConformance
-from checkpoint_savers.conformance import OpenSaver
+from checkpoint_savers.conformance import Cell, OpenSaver, SaverConformance
 from pregel_async._runtime.observing.observed import ObservedUpdate, Observers, measured
 from pregel_async._runtime.platform.environment import SystemWorld
 from pregel_async.observing import UpdateStarted

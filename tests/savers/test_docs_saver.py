@@ -12,8 +12,7 @@ from types import ModuleType
 import pytest
 from test_examples import ROOT, blocks
 
-from checkpoint_savers.conformance import SaverConformance
-from checkpoint_savers.conformance import OpenSaver
+from checkpoint_savers.conformance import OpenSaver, SaverConformance
 
 NAME = "folder_saver"
 

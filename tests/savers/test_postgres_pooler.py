@@ -18,7 +18,7 @@ from postgres_tools import Pooler, conninfo, execute, made_schema, new_schema, p
 from checkpoint_savers import PostgresSaver
 from checkpoint_savers.conformance import SaverConformance
 from checkpoint_savers.conformance.savers.atomic_commits import Atomic
-from checkpoint_savers.conformance.savers.event_loops import BothLoops
+from checkpoint_savers.conformance.savers.loops.event_loops import BothLoops
 from checkpoint_savers.conformance.savers.one_writer import OneWriter
 from checkpoint_savers.conformance.savers.reading import Reading
 from checkpoint_savers.conformance.savers.suite import OpenSaver, cid, commit, head_of, in_threads, row, take, written

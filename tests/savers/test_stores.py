@@ -14,8 +14,6 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
-from checkpoint_savers.conformance.caches.conformance import Clock
-from checkpoint_savers.conformance.stores.suite import SPACE, Watched, keys, put, there, value
 from sqlite_tools import ENV
 
 import checkpoint_savers
@@ -30,7 +28,9 @@ from checkpoint_savers import (
 )
 from checkpoint_savers.codec import frame as frames
 from checkpoint_savers.codec import seal
+from checkpoint_savers.conformance.caches.conformance import Clock
 from checkpoint_savers.conformance.savers.suite import NOW
+from checkpoint_savers.conformance.stores.suite import SPACE, Watched, keys, put, there, value
 from checkpoint_savers.errors import VectorSearchError
 from checkpoint_savers.stores import Batch, Done, GetOp, Item, Outcome, PutOp, SearchItem, SearchOp, Spaces
 from checkpoint_savers.stores.abc import APART

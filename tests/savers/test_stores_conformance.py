@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint_savers.conformance import OpenStore
 from postgres_tools import conninfo, execute, new_schema
 
 from checkpoint_savers import PostgresStore
-from checkpoint_savers.conformance import StoreConformance
+from checkpoint_savers.conformance import OpenStore, StoreConformance
 from checkpoint_savers.stores import InMemoryStore, SqliteStore
 
 

@@ -15,8 +15,6 @@ import anyio.to_thread
 import psycopg
 import psycopg_pool
 import pytest
-from checkpoint_savers.conformance.caches.conformance import Clock
-from checkpoint_savers.conformance.stores.suite import SPACE, OpenStore, facts, keys, put, there, value
 from dropping import warned
 from postgres_tools import Pooler, Proxy, conninfo, execute, new_schema, pooler
 
@@ -33,7 +31,9 @@ from checkpoint_savers import (
     stores,
 )
 from checkpoint_savers.conformance import StoreConformance
+from checkpoint_savers.conformance.caches.conformance import Clock
 from checkpoint_savers.conformance.savers.suite import NOW, head_of, row, written
+from checkpoint_savers.conformance.stores.suite import SPACE, OpenStore, facts, keys, put, there, value
 from checkpoint_savers.stores import GetOp, PutOp, SearchOp, postgres_rows
 from pregel_async._api.sync_verbs import open_sync
 

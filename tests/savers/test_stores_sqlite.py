@@ -18,8 +18,6 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
-from checkpoint_savers.conformance.caches.conformance import Clock
-from checkpoint_savers.conformance.stores.suite import SPACE, keys, put, there, value
 from dropping import warned
 from sqlite_tools import ENV, held, locked, saver_threads, turns
 
@@ -35,7 +33,9 @@ from checkpoint_savers import (
     UnsupportedFormatError,
 )
 from checkpoint_savers.caches import SqliteCache
+from checkpoint_savers.conformance.caches.conformance import Clock
 from checkpoint_savers.conformance.savers.suite import NOW, cid, head_of, row, written
+from checkpoint_savers.conformance.stores.suite import SPACE, keys, put, there, value
 from checkpoint_savers.sqlite import schema
 from checkpoint_savers.sqlite.worker import Job
 from checkpoint_savers.stores import GetOp, PutOp, SearchOp, sqlite_rows

@@ -12,7 +12,7 @@ import anyio.lowlevel
 import pytest
 
 from ...caches.abc import BaseCache, FullKey, Namespace
-from ..savers.cancellation import TURNS
+from ..savers.loops.cancellation import TURNS
 from ..savers.stored_bytes import HOSTILE, noise
 from ..savers.suite import NOW, in_threads, repeated
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from .aliasing import Aliasing
 from .atomic_commits import Atomic
-from .cancellation import Cancellation
-from .cancellation_at_every_await import EveryAwait
 from .chains import Chains
-from .concurrency import Together
 from .crash_points import CrashPoints
 from .damage import Damage
 from .durability import Durable
-from .event_loops import BothLoops
 from .events import Events
+from .loops.cancellation import Cancellation
+from .loops.cancellation_at_every_await import EveryAwait
+from .loops.concurrency import Together
+from .loops.event_loops import BothLoops
 from .moved_heads import Moving
 from .one_writer import OneWriter
 from .ownership import Ownership

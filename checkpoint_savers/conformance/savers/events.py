@@ -12,7 +12,7 @@ from ...abc import BaseCheckpointSaver
 from ...errors import StorageError, ThreadBusyError
 from ...records import CheckpointId, Claim, EventKey, EventRow
 from ...saver_port import PAGE
-from .cancellation import TURNS
+from .loops.cancellation import TURNS
 from .stored_bytes import HOSTILE, noise
 from .suite import (
     LATER,

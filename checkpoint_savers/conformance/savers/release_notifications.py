@@ -9,7 +9,7 @@ import anyio.lowlevel
 
 from ...abc import BaseCheckpointSaver
 from ...errors import ThreadBusyError
-from .cancellation import TURNS
+from .loops.cancellation import TURNS
 from .stored_bytes import HOSTILE
 from .suite import (
     LATER,

@@ -15,7 +15,7 @@ from ...stores.abc import BaseStore
 from ...stores.ops import GetOp, Item, ListNamespacesOp, Op, PutOp, SearchOp
 from ...stores.port import Batch, Done, Scan
 from ..caches.conformance import Clock
-from ..savers.cancellation import TURNS
+from ..savers.loops.cancellation import TURNS
 from ..savers.suite import in_threads, repeated
 from .suite import SPACE, OpenStore, StoreSuite, Watched, keys, put, there, turns, value
 

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import anyio
 import pytest
 
-from ...abc import BaseCheckpointSaver
-from ...memory import InMemorySaver
-from ...records import Claim
-from .scenarios import CHANGE, DEEDS, WHOLE, Deed, fill
-from .suite import LATER, NOW, Suite, commit, elsewhere, event, here, needs, refused, row, stored, take, written
+from ....abc import BaseCheckpointSaver
+from ....memory import InMemorySaver
+from ....records import Claim
+from ..scenarios import CHANGE, DEEDS, WHOLE, Deed, fill
+from ..suite import LATER, NOW, Suite, commit, elsewhere, event, here, needs, refused, row, stored, take, written
 
 T = TypeVar("T")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import anyio
 
-from ...abc import BaseCheckpointSaver
-from ...errors import CheckpointError, StorageError, ThreadBusyError
-from ...records import Claim
-from .scenarios import CHANGE, HEAD, WHOLE, fill, filling
-from .suite import (
+from ....abc import BaseCheckpointSaver
+from ....errors import CheckpointError, StorageError, ThreadBusyError
+from ....records import Claim
+from ..scenarios import CHANGE, HEAD, WHOLE, fill, filling
+from ..suite import (
     LATER,
     MANY,
     OpenSaver,

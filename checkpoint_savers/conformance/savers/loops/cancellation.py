@@ -8,8 +8,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from ...abc import BaseCheckpointSaver
-from .suite import LATER, NOW, Suite, cid, commit, elsewhere, everything, head_of, here, record, row, take, written
+from ....abc import BaseCheckpointSaver
+from ..suite import LATER, NOW, Suite, cid, commit, elsewhere, everything, head_of, here, record, row, take, written
 
 TURNS = 6
 """Each check cancels at each of the first turns of the event loop: before the commit is handed over, within, after."""

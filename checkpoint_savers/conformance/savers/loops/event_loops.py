@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from ...abc import BaseCheckpointSaver
-from ...errors import ThreadBusyError
-from .suite import LATER, OpenSaver, Suite, cid, commit, head_of, here, in_threads, record, repeated, row, take
+from ....abc import BaseCheckpointSaver
+from ....errors import ThreadBusyError
+from ..suite import LATER, OpenSaver, Suite, cid, commit, head_of, here, in_threads, record, repeated, row, take
 
 THREADS = 20
 STEPS = 10

@@ -1,0 +1,79 @@
+"""Folders and imports: no circle, no crowded folder, and every module where its name says that it is."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("pregel_async", "checkpoint_savers")
+MODULES = {
+    ".".join(parts[:-1] if parts[-1] == "__init__" else parts): path
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
+    for parts in [path.relative_to(ROOT).with_suffix("").parts]
+}
+PUBLIC = {
+    "errors",
+    "langchain",
+    "managed",
+    "messages",
+    "node",
+    "observing",
+    "otel",
+    "parts",
+    "policies",
+    "pregel",
+    "pytest_plugin",
+    "runtime",
+    "types",
+}
+"""The modules right inside of `pregel_async` that users may import. What is internal is in a folder with an underscore,
+or has one itself."""
+
+
+def imported(name: str) -> set[str]:
+    """The modules that a module imports: at the top, in functions, and for type checkers."""
+    path = MODULES[name]
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            found.update(f"{base}.{alias.name}" for alias in node.names)
+            if not all(f"{base}.{alias.name}" in MODULES for alias in node.names):
+                found.add(base)
+    return (found & MODULES.keys()) - {name}
+
+
+def circles(imports: dict[str, set[str]]) -> set[str]:
+    """The modules that are in a circle of imports, or import one that is."""
+    left = dict(imports)
+    while ends := [name for name, others in left.items() if not others & left.keys()]:
+        for name in ends:
+            del left[name]
+    return set(left)
+
+
+def test_no_circle_of_imports() -> None:
+    """Imports in functions and under TYPE_CHECKING count: they only hide a circle."""
+    assert not circles({name: imported(name) for name in MODULES})
+
+
+def test_a_circle_is_found() -> None:
+    assert circles({"a": {"b"}, "b": {"a"}, "c": set()}) == {"a", "b"}
+
+
+def test_no_folder_is_crowded() -> None:
+    """At most 25 modules, so that a folder can be read at a glance."""
+    sizes = Counter(path.parent for path in MODULES.values() if path.name != "__init__.py")
+    assert {str(folder.relative_to(ROOT)): size for folder, size in sizes.items() if size > 25} == {}
+
+
+def test_public_modules_are_told_from_internal_ones_by_their_place() -> None:
+    top = {path.stem for path in (ROOT / "pregel_async").glob("*.py")}
+    assert {name for name in top if not name.startswith("_")} == PUBLIC
