@@ -6,6 +6,7 @@ first used: a program that draws nothing loads no renderer.
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import Literal, TypeAlias
@@ -22,6 +23,7 @@ def register(role: Role, module: str) -> None:
     _registered[role] = module
 
 
+@cache
 def plugin(role: Role, part: str = "") -> ModuleType:
     """Return the module that is registered for a role.
 

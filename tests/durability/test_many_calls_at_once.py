@@ -12,7 +12,7 @@ import pytest
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.records import CheckpointId, CheckpointRow, Commit, Owner
 from pregel_async import entrypoint, get_stream_writer, task
-from pregel_async._runtime import kept
+from pregel_async._runtime.streaming import event_recorder
 
 pytestmark = pytest.mark.anyio
 
@@ -32,7 +32,7 @@ class Lines:
 
 
 async def lines_of(calls: int) -> int:
-    """The lines of `kept.py` that run for so many called tasks, all of which have begun when the first one ends."""
+    """The lines of `event_recorder.py` that run for so many called tasks, all of which have begun when the first one ends."""
     begun, count = anyio.Event(), 0
 
     @task
@@ -49,7 +49,7 @@ async def lines_of(calls: int) -> int:
     async def flow(calls: int) -> int:
         return sum([await future for future in [works(number) for number in range(calls)]])
 
-    lines, before = Lines(kept), sys.gettrace()
+    lines, before = Lines(event_recorder), sys.gettrace()
     sys.settrace(lines)
     try:
         async for _ in flow.astream(calls, "thread", stream_mode="custom", keep_events=True):
@@ -62,8 +62,8 @@ async def lines_of(calls: int) -> int:
 async def test_keeping_events_is_linear_in_open_tasks() -> None:
     """Closing the unit of one called task looks at the events that are held, of which there are few, and at no other
     open unit."""
-    calls = 4 * kept.MANY
-    assert await lines_of(calls) < calls * 4 * kept.MANY
+    calls = 4 * event_recorder.MANY
+    assert await lines_of(calls) < calls * 4 * event_recorder.MANY
 
 
 class CountedId(str):

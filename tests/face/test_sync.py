@@ -974,7 +974,7 @@ import asyncio, atexit, logging, os, sys, threading, time
 from typing import Any, TypedDict
 import anyio
 from pregel_async import START, StateGraph
-from pregel_async._runtime import portal
+from pregel_async._runtime.sync import background_portal as portal
 from pregel_async._api.sync_verbs import open_sync
 from checkpoint_savers import SqliteSaver
 
