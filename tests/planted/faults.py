@@ -38,7 +38,7 @@ NAMING = "pregel_async/_core/naming.py"
 MESSAGE_IDS = "pregel_async/_message_ids.py"
 MEMORY = "checkpoint_savers/memory.py"
 BRIDGE = "checkpoint_savers/bridge.py"
-SAVERS_ABC = "checkpoint_savers/abc.py"
+SAVER_PORT = "checkpoint_savers/saver_port.py"
 FRAME = "checkpoint_savers/codec/frame.py"
 ENCODER = "pregel_async/_runtime/persistence/encoder.py"
 GROWTH = "checkpoint_savers/growth.py"
@@ -1441,8 +1441,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "shield-of-subclasses",
         "P3, P7: a saver made of the one in memory waits in its commit, and a cancellation cuts that off",
-        SAVERS_ABC,
-        "BaseCheckpointSaver.__init_subclass__",
+        SAVER_PORT,
+        "SaverPort.__init_subclass__",
         "cls.commit_is_shielded = False",
         "pass",
         ("tests/durability/test_commits_of_subclasses.py::test_a_commit_that_waits_is_not_cut_off",),

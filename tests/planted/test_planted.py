@@ -56,5 +56,5 @@ def names_in(file: str) -> frozenset[str]:
 @cache
 def shared_tests() -> frozenset[str]:
     """Those that classes of tests inherit from the suites that the packages publish."""
-    files = [*ROOT.glob("checkpoint_savers/conformance/*.py"), ROOT / "pregel_async/channels/laws.py"]
+    files = [*ROOT.glob("checkpoint_savers/conformance/**/*.py"), ROOT / "pregel_async/channels/laws.py"]
     return frozenset[str]().union(*(names_in(str(file.relative_to(ROOT))) for file in files))
