@@ -1264,7 +1264,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "routers-close-their-task",
         "P12: what a task with async routers has shown is shown again after a resume",
-        "pregel_async/_runtime/log.py",
+        "pregel_async/_runtime/streaming/publisher.py",
         "Log._with_units",
         "(part.unit.id, routers_of(part.unit.id))",
         "(part.unit.id,)",
@@ -1273,7 +1273,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "restart-with-the-record",
         "P12: work is recorded whose attempt has not stored that it runs again, and a reader of another process keeps it twice",
-        "pregel_async/_runtime/kept.py",
+        "pregel_async/_runtime/streaming/event_recorder.py",
         "Keeper.close_units",
         "*self._take_restart(), ",
         "",
