@@ -35,6 +35,9 @@ FORMAT = 5
 CALLER = "__task__"
 """The metadata key that says which task ran a graph whose namespace does not: one that keeps its state."""
 
+GIVEN = "__given__"
+"""The metadata key that says what a node ran: the graph's name, and a digest of its input in hex."""
+
 MADE_IN = "__thread__"
 """The metadata key of a checkpoint that was copied from another thread, whose id is there: the ids of the tasks under
 which something is recorded on it are made of that id."""

@@ -439,7 +439,8 @@ class InterruptSwallowedError(PregelError):
 
 
 class CallsChangedError(PregelError):
-    """A node that runs again calls a task with other arguments, or another task, than is recorded of the same call.
+    """A node that runs again calls a task with other arguments, or another task, than is recorded of the same call; or
+    runs a graph with another input, or another graph, than it did in the same place.
 
     Nothing was called. The recorded results are those of other work: a payment of one invoice is not that of the next.
 
@@ -447,24 +448,41 @@ class CallsChangedError(PregelError):
         node: the node that calls, or the task that calls another.
         superstep: its number.
         number: which of the node's calls it is, from 1; of a named call, its key.
-        recorded: the name of the task whose result is recorded.
-        asked: the name of the task that is called now. If it is the same, the arguments differ.
+        recorded: the name of the task whose result is recorded, or of the graph whose state is stored.
+        asked: the name of the task that is called now, or of the graph. If it is the same, the arguments differ.
+        kind: "task" or "graph".
     """
 
-    def __init__(self, node: str, superstep: int, number: int | str, recorded: str, asked: str) -> None:
+    def __init__(
+        self,
+        node: str,
+        superstep: int,
+        number: int | str,
+        recorded: str,
+        asked: str,
+        kind: Literal["task", "graph"] = "task",
+    ) -> None:
         self.node = node
         self.superstep = superstep
         self.number = number
         self.recorded = recorded
         self.asked = asked
+        self.kind = kind
         which = f"call {number}" if isinstance(number, int) else f"the call named {number!r}"
-        what = f"calls task {asked!r} instead" if asked != recorded else "has other arguments"
+        if kind == "graph":
+            which = f"graph {number} that it runs"
+        done, verb, noun = ("call", "calls", "arguments") if kind == "task" else ("run", "runs", "input")
+        what = f"{verb} {kind} {asked!r} instead" if asked != recorded else f"has other {noun}"
+        others = (
+            f"use @task(on_change='run'), or identify calls by a name: {asked}.named(key)(...)"
+            if kind == "task"
+            else "run each graph in a @task, whose calls are identified by a name: work.named(key)(...)"
+        )
         super().__init__(
-            f"node {node!r}, superstep {superstep}: {which} was recorded as a call of task {recorded!r}, and now "
+            f"node {node!r}, superstep {superstep}: {which} was recorded as a {done} of {kind} {recorded!r}, and now "
             f"{what}. Nothing was called. A node that runs again must make the same calls in the same order: get what "
-            "they depend on in a task or in an earlier node. If the node may choose others, use "
-            f"@task(on_change='run'), or identify calls by a name: {asked}.named(key)(...). A new input or "
-            "aupdate_state() discards what is recorded."
+            "they depend on in a task or in an earlier node. If the node may choose others, "
+            f"{others}. A new input or aupdate_state() discards what is recorded."
         )
 
 

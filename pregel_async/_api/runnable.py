@@ -57,7 +57,7 @@ from .._runtime.streaming.parts import Cursor, Part, shape_of
 from .._runtime.streaming.publisher import Shown
 from .._runtime.streaming.stream import GraphStream
 from .._runtime.streaming.subscription import Feed
-from .._runtime.tasks.context import CURRENT, Running
+from .._runtime.tasks.context import BESIDE, CURRENT, Running
 from .._runtime.tasks.control import RunControl
 from ..errors import (
     ConfigError,
@@ -479,9 +479,8 @@ class Runs(GraphAttributes, SyncFace[InputT, OutputT]):
         audience = Audience(shown=self._as_shown, feed=feed, codec=codec, overhears=_overhears(), begun=begun)
         if outer is not None:
             keeps = None if self._checkpointer is False else self._checkpointer is True
-            return run_nested(
-                self._program, given, settings, outer, call.number, self._codec_inside, audience, keeps=keeps
-            )
+            inside, number, digest = self._codec_inside, call.number, call.digest
+            return run_nested(self._program, given, settings, outer, number, digest, inside, audience, keeps=keeps)
         if feed is not None and feed.keeps:
             return self._run_joinable(given, settings, feed, audience)
         return run(self._program, given, settings, self._world, self._saver, self._codec, audience)
@@ -649,7 +648,7 @@ class Runs(GraphAttributes, SyncFace[InputT, OutputT]):
             changed_questions=self._changed_questions,
             observers=_each_once(*inherited_observers, *self._observers, *check_observer(observer)),
         )
-        number = 0
+        number, digest = 0, b""
         if outer is not None:
             if outer.fence is not None:
                 outer.fence.check(f"graph {self.name!r}")
@@ -666,7 +665,10 @@ class Runs(GraphAttributes, SyncFace[InputT, OutputT]):
                 return digests.fingerprint((name, nodes, given))
 
             number = outer.number("run", fingerprint, name=name, who=self._program, ordered=kept)
-        return _Call(settings, outer, number)
+            digest = b""
+            if number < BESIDE and self._checkpointer is not False:  # else its number says it, or nothing is stored
+                digest = outer.digest_of_input(given)
+        return _Call(settings, outer, number, digest)
 
     def _stops(self, before: All | Sequence[str] | None, after: All | Sequence[str] | None) -> Breakpoints:
         bound = self._breakpoints
@@ -701,11 +703,13 @@ class _Call(msgspec.Struct, frozen=True):
         settings: checked.
         outer: the node that makes it, when the graph runs as part of its run.
         number: which of the graphs that the node runs this is.
+        digest: of the input, if it is compared with that of an earlier attempt at the same run; else empty.
     """
 
     settings: Settings
     outer: Running | None
     number: int
+    digest: bytes = b""
 
 
 def _each_once(*observers: Observer) -> tuple[Observer, ...]:

@@ -24,6 +24,7 @@ from .._api.compiled import Graph
 from .._checks.node_policies import NodePolicies, abandons, flavour_of, seconds_of
 from .._core.program import BRANCH, JOIN, PARENT, SENDS, Flavour, Node, Router, Write, build_program
 from .._runtime.observing.observer import Observer
+from .._runtime.persistence.digests import RUNS_GRAPH
 from .._runtime.platform.environment import World
 from .._runtime.tasks.context import current
 from .._runtime.tasks.injection import hints_of
@@ -284,6 +285,7 @@ def _as_node(graph: Graph[Any, Any], keys: frozenset[str]) -> Callable[[Any], Aw
             return {key: value for key, value in result.items() if key in keys}
         return result
 
+    setattr(run_graph, RUNS_GRAPH, True)
     run_graph.__qualname__ = f"graph {graph.name}"  # what kept results are known by
     return run_graph
 

@@ -1013,6 +1013,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/face/test_recognised_calls.py::test_the_order_of_keys_is_no_part_of_a_concurrent_calls_identity",),
     ),
     Fault(
+        "inputs-of-graphs-inside",
+        "P2: the state of a graph inside is continued for another input",
+        THREAD,
+        "Thread._continue",
+        "if given is not None and self._given is not None:",
+        "if False:",
+        ("tests/face/test_changed_inputs.py::test_a_state_is_not_given_to_another_input",),
+    ),
+    Fault(
         "states-in-digests",
         "P5: a resume with other RemainingSteps is refused as another call",
         DIGESTS,

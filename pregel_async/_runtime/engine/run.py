@@ -20,7 +20,7 @@ from checkpoint_savers.errors import StorageError
 from ..._core.board import Board
 from ..._core.isolation import NO_CLASSES
 from ..._core.program import Program
-from ...errors import CheckpointNotFoundError, GraphInterrupt, InvalidUpdateError
+from ...errors import CallsChangedError, CheckpointNotFoundError, GraphInterrupt, InvalidUpdateError
 from ..observing.observed import Observed, Observers, measured
 from ..observing.observer import RunStarted
 from ..persistence.lease import Hold
@@ -30,7 +30,7 @@ from ..persistence.spending import Spending
 from ..platform.environment import World
 from ..streaming.event_recorder import Keeper
 from ..streaming.publisher import log_of
-from ..tasks.context import CURRENT, Running, Session
+from ..tasks.context import CURRENT, ROUTED, Running, Session
 from .call_input import Given, read_given
 from .graph_run import Ended, port_for
 from .settings import Audience, Settings
@@ -165,6 +165,7 @@ async def run_nested(
     settings: Settings,
     outer: Running,
     number: int,
+    digest: bytes,
     codec: Callable[[Codec], Codec],
     audience: Audience,
     *,
@@ -175,11 +176,13 @@ async def run_nested(
     Args:
         outer: the node.
         number: which of the graphs that the node runs this is; see `Running.number`.
+        digest: of the input; see `Running.digest_of_input`.
         codec: what to make of the outer graph's codec: it knows this graph's types besides.
         keeps: the graph's state is kept from call to call; False for one call; None stores nothing of it.
 
     Raises:
         GraphInterrupt: it has paused. So does the node.
+        CallsChangedError: an earlier attempt of the node has run another graph in this place, or with another input.
         ParentCommand: it has ended with commands for a graph around it.
     """
     call = read_given(program, given)
@@ -213,11 +216,17 @@ async def run_nested(
                     ns=ns,
                     task=outer.task.id,
                     caller=outer.task.id if keeps else None,
+                    given=(program.name, digest.hex()) if digest else None,
                     at=session.travels.pop(ns, None),
                 )
             except StorageError as error:
                 around.thread.hold.fail(error)  # it is the run's, and not the node's
                 raise
+            if thread.ran_instead is not None:
+                where, which = outer.task, number % ROUTED + 1
+                raise outer.refuse(
+                    CallsChangedError(where.node.name, where.step, which, thread.ran_instead, program.name, "graph")
+                )
             if thread.continues:
                 call = Given(None, None, [], False)
                 before = thread.counter.go_on()

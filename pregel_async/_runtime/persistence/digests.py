@@ -33,6 +33,9 @@ the canonical form of the codec: else an open superstep that an earlier release 
 NAMES_THE_RUN: Final = "_names_the_run"
 """The attribute of classes whose objects name the run: as arguments they count by their class alone."""
 
+RUNS_GRAPH: Final = "__runs_graph__"
+"""The attribute of functions that run a graph on their node's input, which is the same for each attempt."""
+
 UNSTORED: Final = Codec()
 """The codec of runs that store nothing."""
 

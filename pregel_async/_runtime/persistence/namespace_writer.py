@@ -27,6 +27,7 @@ from checkpoint_savers.growth import WORTH, decode, in_parts
 from checkpoint_savers.ledger import Ledger, Reader
 from checkpoint_savers.records import (
     CALLER,
+    GIVEN,
     MADE_IN,
     Chain,
     CheckpointId,
@@ -85,6 +86,7 @@ class Thread:
         board: what was loaded; None when it held nothing.
         caller: the task that runs the graph, when its state is kept from call to call; else None.
         continues: an earlier attempt at the same call has got this far: its input is on the board already.
+        ran_instead: the name of the graph that this earlier attempt ran, if that or its input differs.
         counter: of what its tasks spend.
     """
 
@@ -109,6 +111,8 @@ class Thread:
         self.parents = parents
         self.board: Board | None = None
         self.continues = False
+        self.ran_instead: str | None = None
+        self._given: tuple[str, str] | None = None  # the graph's name, and the digest of what it is called with
         self._outer = outer
         self.caller = caller
         self._loaded: CheckpointId | None = None
@@ -223,6 +227,7 @@ class Thread:
         task: TaskId,
         caller: TaskId | None,
         at: CheckpointId | None = None,
+        given: tuple[str, str] | None = None,
     ) -> Thread:
         """Load the namespace of a graph that a node of another graph runs.
 
@@ -230,6 +235,7 @@ class Thread:
             task: that runs it.
             caller: the task that runs the graph, when its state is kept from call to call; else None.
             at: travel in time: go on from this checkpoint; on a branch of its own, when the graph around is on one.
+            given: the graph's name and the digest of its input; None if they are not compared.
 
         Raises: as `open`.
         """
@@ -239,6 +245,7 @@ class Thread:
         thread = cls(
             hold, codec, program, ns=ns, metadata=outer.metadata, parents=parents, outer=outer, task=task, caller=caller
         )
+        thread._given = given
         if isinstance(thread._out, Late):
             before = thread._inside.get(ns)
             thread._inside[ns] = thread
@@ -261,7 +268,7 @@ class Thread:
         found = await thread._made_here(chain)
         if found is not None:
             await thread._load(found)
-            thread.continues = True
+            thread._continue(_given_of(found.rows[-1]))
         elif caller is not None:
             tip = chain.head if parents_of(chain.rows[-1]).get("") == parents[""] else hold.tips.get(ns)
             if tip is not None:
@@ -280,7 +287,17 @@ class Thread:
             amend_again(self.program, self.board, amended, self.codec, self._amended_in)
         made = [put.metadata for put in self._ledger.put if put.checkpoint_id == tip]
         mine = any(each["parents"] == self.parents and each.get(CALLER) == self.caller for each in made)
-        self.continues = mine or (before.continues and (before.parents, before.caller) == (self.parents, self.caller))
+        if mine or (before.continues and (before.parents, before.caller) == (self.parents, self.caller)):
+            self._continue(before._given)
+
+    def _continue(self, given: tuple[str, str] | None) -> None:
+        """Note that an earlier attempt at the same call has got this far, and what that was called with."""
+        self.continues = True
+        if given is not None and self._given is not None:
+            (name, then), (_, now) = given, self._given
+            if name != self._given[0] or is_changed(bytes.fromhex(then), bytes.fromhex(now)):
+                self.ran_instead = name
+        self._given = self._given or given
 
     async def _made_here(self, chain: Chain) -> Chain | None:
         """The newest state that was made by an earlier attempt at this very call, if there is one."""
@@ -305,6 +322,7 @@ class Thread:
         if self._outer is None:
             self.parents = parents_of(row)
             self.caller = row.metadata.get(CALLER)
+            self._given = _given_of(row)
         self.board = restore(self.program, reader.state(at), row.step, self.codec, thread_id=self.thread_id)
         self._encoder.loaded(self.board, reader.state(at))
         self._out.ledger, self._out.stored, self._out.standing = Ledger.resume(reader, at), at, row.step
@@ -648,6 +666,8 @@ class Thread:
         metadata = {**self.metadata, "source": source, "step": step, "parents": self.parents}
         if self.caller is not None:
             metadata[CALLER] = self.caller
+        if self._given is not None:
+            metadata[GIVEN] = list(self._given)
         if source != "fork":  # else its tasks are those that were planned on what it is a copy of
             self._made_in = None
         elif self._made_in is not None:
@@ -958,6 +978,12 @@ class Thread:
             else "interrupt",
             frame=write_record(entry),
         )
+
+
+def _given_of(row: CheckpointRow) -> tuple[str, str] | None:
+    """Return the name of the graph that a node ran, and the digest of its input; None if they were not stored."""
+    found = row.metadata.get(GIVEN)
+    return None if found is None else (found[0], found[1])
 
 
 def _by(outcome: Outcome) -> Task | None:

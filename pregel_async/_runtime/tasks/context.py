@@ -42,9 +42,9 @@ from ...errors import (
     UnknownBudgetError,
 )
 from ...policies import Budget
-from ...types import ChangedQuestions, Interrupt, RunnableConfig, StreamWriter
+from ...types import ChangedQuestions, Command, Interrupt, RunnableConfig, StreamWriter
 from ..observing.observed import Attempt, Observed
-from ..persistence.digests import UNSTORED, AnsweredQuestions, Digests, fleeting_keys, is_changed
+from ..persistence.digests import RUNS_GRAPH, UNSTORED, AnsweredQuestions, Digests, fleeting_keys, is_changed
 from ..persistence.lease import Hold
 from ..persistence.namespace_writer import Thread
 from ..persistence.spending import Amount, Amounts, Spending
@@ -711,6 +711,14 @@ class Running:
         again += 1
         self._beside[key] = who, again
         return BESIDE + int.from_bytes(blake2b(key + b" %d" % again, digest_size=6).digest())
+
+    def digest_of_input(self, given: Any) -> bytes:
+        """Return the digest of the input of a graph that the node's code runs; empty where it is not compared: None and
+        commands are none, and the state that a graph gets as a node is the same for each attempt."""
+        thread = self.around.thread
+        if thread is None or self._handles or given is None or isinstance(given, Command):
+            return b""
+        return b"" if getattr(self.task.node.call, RUNS_GRAPH, False) else thread.digests.of_input(given)
 
     def message_id(self, message: Any) -> str:
         """The id of a message without one that the node's own code adds to a list.

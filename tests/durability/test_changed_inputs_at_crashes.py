@@ -1,0 +1,82 @@
+"""P2, P8: wherever a process ends, no state of a graph inside goes to another input: crash points at each call of each
+saver."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from durable_world import TestWorld
+from each_saver import SAVERS, Open, opener
+from streaming_graphs import Crashing, died
+
+from checkpoint_savers import BaseCheckpointSaver
+from pregel_async import START, StateGraph
+from pregel_async.errors import CallsChangedError
+from pregel_async.types import Durability
+
+pytestmark = pytest.mark.anyio
+
+DURABILITIES: tuple[Durability, ...] = ("sync", "async", "exit")
+
+
+@pytest.fixture(params=SAVERS)
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+    with opener(request.param, tmp_path) as opens:
+        yield opens
+
+
+class State(TypedDict, total=False):
+    name: str
+    log: Annotated[list[str], operator.add]
+
+
+def graph_of(saver: BaseCheckpointSaver, names: list[str], world: TestWorld) -> Any:
+    """A node that runs a graph of two supersteps for each name."""
+    builder = StateGraph(State).add_node("read", lambda state: {"log": [f"read {state['name']}"]})
+    builder.add_node("pay", lambda state: {"log": [f"paid {state['name']}"]})
+    inside = builder.add_edge(START, "read").add_edge("read", "pay").compile()
+
+    async def office(state: State) -> State:
+        return {"log": [line for name in names for line in (await inside.ainvoke({"name": name, "log": []}))["log"]]}
+
+    made: Any = StateGraph(State).add_node("office", office).add_edge(START, "office").compile(saver)
+    made._world = world
+    return made
+
+
+def lines(*names: str) -> list[str]:
+    return [line for name in names for line in (f"read {name}", f"paid {name}")]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("durability", DURABILITIES)
+async def test_wherever_it_ends(durability: Durability, after: bool, opened: Open) -> None:
+    """The process ends at a call of storage, and another file comes first then. The resumed node refuses that, or has
+    stored nothing of the graphs inside and runs them for each file. No file gets the state of another."""
+    world, refused = TestWorld(), 0
+    async with opened() as saver:
+        for at in range(1, 100):
+            thread: Any = f"{at}"
+            try:
+                graph = graph_of(Crashing(saver, at, after=after), ["b", "c"], world)
+                await graph.ainvoke({"log": []}, thread, durability=durability)
+            except BaseException as error:
+                assert died(error), error
+            else:
+                break
+            world.time += 100
+            changed = graph_of(saver, ["a", "b", "c"], world)
+            if (await changed.aget_state({"configurable": {"thread_id": thread}})).next:
+                try:
+                    assert (await changed.ainvoke(None, thread))["log"] == lines("a", "b", "c")
+                except CallsChangedError as error:
+                    assert (error.kind, error.number) == ("graph", 1)
+                    refused += 1
+                    assert (await graph_of(saver, ["b", "c"], world).ainvoke(None, thread))["log"] == lines("b", "c")
+        else:
+            raise AssertionError("it never got through")
+    assert (refused > 2) == (durability != "exit")
