@@ -84,7 +84,7 @@ def langchain(session: nox.Session) -> None:
     """Working with langchain-core's messages, where it is installed: the suite without it skips these."""
     install(session, "test")
     session.install("-q", "langchain-core")
-    tests = ("tests/face/test_langchain.py", "tests/face/test_messages.py", "tests/test_doc_names.py")
+    tests = ("tests/messages/test_langchain.py", "tests/messages/test_messages.py", "tests/test_doc_names.py")
     pytest(session, "-q", "-p", "no:langsmith_plugin", *tests)
 
 
@@ -93,7 +93,7 @@ def adapters(session: nox.Session) -> None:
     """Tokens and errors of real SDKs: the suite skips those that are not installed."""
     install(session, "test")
     session.install("-q", "langchain-core", "openai", "anthropic", "requests")
-    tests = ("tests/adapters", "tests/test_chat_service.py", "tests/face/test_policies.py")
+    tests = ("tests/adapters", "tests/test_chat_service.py", "tests/failures/test_policies.py")
     pytest(session, "-q", "-p", "no:langsmith_plugin", *tests)
 
 
@@ -119,7 +119,7 @@ def kills(session: nox.Session) -> None:
     kills = "tests/durability/test_kills.py"
     try:
         pytest(session, "-n", "auto", "-q", kills, PREGEL_KILLS=count, PREGEL_LOSSES=losses)
-        session.run("python", kills, losses, env={"PYTHONPATH": f".{os.pathsep}tests"})
+        session.run("python", kills, losses, env={"PYTHONPATH": "."})
         pytest(session, "-n", "auto", "-q", "tests/durability/test_killed_readers.py", PREGEL_KILLS=count)
         pytest(session, "-n", "auto", "-q", "tests/savers/test_sqlite_rivals.py", PREGEL_KILLS=str(int(count) // 4))
     finally:
@@ -147,7 +147,9 @@ def coverage(session: nox.Session) -> None:
     """Branch coverage: all of the algorithm, the channels and the codec; the rest is told."""
     install(session, "test", "types", "coverage")
     session.run("coverage", "erase")
-    session.run("coverage", "run", "-m", "pytest", "-q", "tests/core", "tests/channels", "tests/savers", "tests/face")
+    covered = [f"tests/{name}" for name in ("core", "channels", "savers", "graphs", "values", "threads", "questions")]
+    covered += [f"tests/{name}" for name in ("tasks", "nodes", "failures", "streams", "messages", "sync")]
+    session.run("coverage", "run", "-m", "pytest", "-q", *covered)
     session.run("coverage", "combine", "--quiet")
     held = "pregel_async/_core/*,pregel_async/channels/*,checkpoint_savers/codec/*"
     session.run("coverage", "report", "--include", held, "--fail-under", "100")
@@ -183,7 +185,7 @@ def bench(session: nox.Session) -> None:
     session.install("-q", "-e", ".[trio,postgres]", "psycopg[binary]", "uvloop")
     session.install("-q", "langgraph", "langgraph-checkpoint-sqlite", "langgraph-checkpoint-postgres")
     session.install("-q", "pydantic-graph", "agent-framework-core")
-    session.run("python", "-m", "bench", *session.posargs, env={"PYTHONPATH": "tests"})
+    session.run("python", "-m", "tests.bench", *session.posargs)
 
 
 @nox.session

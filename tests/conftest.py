@@ -9,10 +9,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, SqliteSaver
 
 settings.register_profile("few", max_examples=25)
 settings.register_profile("many", max_examples=3000, deadline=None)  # --hypothesis-profile=many, for a long look
@@ -68,3 +72,13 @@ def pytest_collection_finish() -> None:
 def anyio_backend(request: pytest.FixtureRequest) -> Any:
     """The event loop's name and options."""
     return request.param
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BaseCheckpointSaver]:
+    """Each saver."""
+    if request.param == "memory":
+        yield InMemorySaver()
+        return
+    async with SqliteSaver.from_conn_string(tmp_path / "threads.db", synchronous="NORMAL") as opened:
+        yield opened

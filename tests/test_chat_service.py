@@ -11,9 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chatting import HANGS, ChatService, breaking_off, chat_service, provider, shown, status, tokens, until_token
 
 from examples.chat_service.model import SCRIPT
+from tests.helpers.chat_service import (
+    HANGS,
+    ChatService,
+    breaking_off,
+    chat_service,
+    provider,
+    shown,
+    status,
+    tokens,
+    until_token,
+)
 
 RELOAD = "What happens on a reload?"
 WHOLE = [("user", RELOAD), ("assistant", SCRIPT["reload"])]

@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_examples import ROOT, blocks, run_block
+
+from tests.test_examples import ROOT, blocks, run_block
 
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 

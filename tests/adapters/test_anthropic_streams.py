@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from adapter_world import EnoughError, Written, events, joined, server, wire
+
+from tests.adapters.adapter_world import EnoughError, Written, events, joined, server, wire
 
 anthropic = pytest.importorskip("anthropic", reason="Anthropic's SDK is not installed here")
 http = pytest.importorskip("httpx2", reason="this Anthropic SDK is older than the one that these tests are for")

@@ -12,8 +12,9 @@ from typing import Any
 
 import anyio
 import pytest
-from adapter_world import EnoughError, Written
 from anyio import to_thread
+
+from tests.adapters.adapter_world import EnoughError, Written
 
 pytest.importorskip("langchain_core", reason="langchain-core is not installed here: nox -s langchain installs it")
 

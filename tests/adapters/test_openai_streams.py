@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from adapter_world import EnoughError, Written, events, joined, server, wire
+
+from tests.adapters.adapter_world import EnoughError, Written, events, joined, server, wire
 
 openai = pytest.importorskip("openai", reason="the OpenAI SDK is not installed here")
 http = pytest.importorskip("httpx2", reason="this OpenAI SDK is older than the one that these tests are for")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from picture import PICTURE, imports, lines, picture, rows
+
+from tests.architecture.picture import PICTURE, imports, lines, picture, rows
 
 
 def test_the_picture_is_of_this_code() -> None:

@@ -1,4 +1,4 @@
-"""`python -m bench`, where tests/ is on the path."""
+"""`python -m tests.bench`, from the checkout."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One cell of the table: one workload on one engine, in this process. Prints one line of JSON.
 
-    python -m bench.cell asyncio chain '{"n": 100}' --budget 0.5
+    python -m tests.bench.cell asyncio chain '{"n": 100}' --budget 0.5
 
 The line has figures: `us` per unit, `ms` per operation, `per_s` units, `peak_mb` of the process, `grown_mb` beyond what it had
 before it ran, and what the workload adds. Or it has `cannot`, with the reason.
@@ -36,7 +36,7 @@ import time
 begun = time.perf_counter()
 {imports}
 print((time.perf_counter() - begun) * 1e3)
-from bench.memory import resident
+from tests.bench.memory import resident
 print(resident())
 """
 
@@ -44,10 +44,10 @@ print(resident())
 def environment() -> dict[str, str]:
     """For a process that is to find this package, the checkout around it, compiled, and no service that its run is sent
     to."""
-    tests = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     unwanted = ("LANGSMITH_", "LANGCHAIN_", "PYTHONDONTWRITEBYTECODE")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
-    paths = (str(tests), str(tests.parent), kept.get("PYTHONPATH"))
+    paths = (str(root), kept.get("PYTHONPATH"))
     return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 

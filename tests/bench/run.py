@@ -37,7 +37,7 @@ TIMEOUT = 300  # seconds, for a cell
 def measure(engine: str, cell: Cell, budget: float) -> dict[str, Any]:
     """One cell, in a process of its own. A failure is told on the terminal and in the cell."""
     params = json.dumps(dict(cell.params))
-    command = [sys.executable, "-m", "bench.cell", engine, cell.workload, params, "--budget", str(budget)]
+    command = [sys.executable, "-m", "tests.bench.cell", engine, cell.workload, params, "--budget", str(budget)]
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, env=environment())
     except subprocess.TimeoutExpired:

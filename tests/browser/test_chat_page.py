@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chatting import HANGS, ChatService, breaking_off, chat_service, provider
 
 from examples.chat_service.model import SCRIPT
+from tests.helpers.chat_service import HANGS, ChatService, breaking_off, chat_service, provider
 
 HOW = "needs selenium, chromium and chromedriver: nox -s browser"
 CHROMIUM, DRIVER = (shutil.which(name) or "" for name in ("chromium", "chromedriver"))

@@ -9,7 +9,8 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from cli_shell import PROJECT, Ended, Shell, Terminal
+
+from tests.cli.cli_shell import PROJECT, Ended, Shell, Terminal
 
 
 @pytest.fixture

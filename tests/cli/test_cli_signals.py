@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from cli_shell import DEADLINE, Terminal, wait_for
+
+from tests.cli.cli_shell import DEADLINE, Terminal, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither POSIX signals nor terminals")
 

@@ -9,7 +9,6 @@ from hashlib import sha256
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 from hypothesis import strategies as st
-from scripted import Channel, node, program
 
 from pregel_async import END, START, Send, StateGraph
 from pregel_async._core.program import SENDS, Program
@@ -23,6 +22,7 @@ from pregel_async.channels import (
     NamedBarrierValueAfterFinish,
     Topic,
 )
+from tests.core.scripted import Channel, node, program
 
 NODES = ("a", "b", "c", "d", "e")
 CHANNELS = ("p", "q", "r", "s", "t", "u")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from scripted import Script, begin, drive, node, plan, program
-
 from pregel_async._core import superstep
 from pregel_async._core.task import Finished
 from pregel_async.channels import DeltaChannel, LastValue
+from tests.core.scripted import Script, begin, drive, node, plan, program
 
 
 def mark_all(current: list[Any], updates: list[Any]) -> list[Any]:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scripted import SCOPE, Script, begin, drive, node, plan, program, run, stored, write
 
 from pregel_async._core import superstep
 from pregel_async._core.board import Board
@@ -26,6 +25,7 @@ from pregel_async.channels import (
 )
 from pregel_async.errors import EmptyChannelError
 from pregel_async.types import Send
+from tests.core.scripted import SCOPE, Script, begin, drive, node, plan, program, run, stored, write
 
 # ---- sparse ------------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,10 @@ import msgspec
 import pydantic
 import pytest
 from hypothesis import given, settings
-from mutations import (
+
+from pregel_async._core.isolation import isolate, own, own_fold
+from pregel_async.errors import InvalidUpdateError
+from tests.core.mutations import (
     Frozen,
     FrozenRecord,
     Model,
@@ -35,9 +38,6 @@ from mutations import (
     plain_values,
     shape,
 )
-
-from pregel_async._core.isolation import isolate, own, own_fold
-from pregel_async.errors import InvalidUpdateError
 
 # ---- what leaves a container by each way out is isolated ---------------------------------------------------------
 

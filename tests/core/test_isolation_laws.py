@@ -7,7 +7,9 @@ from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from mutations import (
+
+from pregel_async._core.isolation import IsolatedDict, IsolatedList, isolate, own
+from tests.core.mutations import (
     Instruction,
     Twins,
     changeable,
@@ -19,8 +21,6 @@ from mutations import (
     states,
     values,
 )
-
-from pregel_async._core.isolation import IsolatedDict, IsolatedList, isolate, own
 
 MANY = settings(max_examples=settings().max_examples // 2, deadline=None)
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from scripted import SCOPE, Script, begin, drive, node, plan, program, stored
 
 from pregel_async._core import superstep
 from pregel_async._core.amending import amend
@@ -18,6 +17,7 @@ from pregel_async._core.task import Cancelled, Failed, Finished, Outcome, Paused
 from pregel_async.channels import BinaryOperatorAggregate, EphemeralValue, LastValue
 from pregel_async.errors import GraphRecursionError, InvalidUpdateError, ParentCommand
 from pregel_async.types import Command, Interrupt, Send
+from tests.core.scripted import SCOPE, Script, begin, drive, node, plan, program, stored
 
 ASKED = Paused((Interrupt("?", "0" * 32),))
 DONE = Finished([])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from scripted import SCOPE, begin, node, plan, program, run, write
 
 from pregel_async._core import superstep
 from pregel_async._core.board import Board
@@ -20,6 +19,7 @@ from pregel_async.channels import (
     UntrackedValue,
 )
 from pregel_async.types import Send
+from tests.core.scripted import SCOPE, begin, node, plan, program, run, write
 
 
 def names(tasks: list[Any]) -> list[str]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from scripted import begin, node, plan, program, stored
 
 from pregel_async._core import superstep
 from pregel_async._core.board import Board
@@ -22,6 +21,7 @@ from pregel_async.channels import (
     Topic,
 )
 from pregel_async.types import Send
+from tests.core.scripted import begin, node, plan, program, stored
 
 
 def log() -> BinaryOperatorAggregate[Any]:

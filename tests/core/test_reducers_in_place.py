@@ -8,7 +8,6 @@ from copy import deepcopy
 from typing import Any, NamedTuple, Self
 
 import pytest
-from scripted import SCOPE, Script, begin, drive, node, plan, program, write
 
 from pregel_async._core import superstep
 from pregel_async._core.isolation import own
@@ -16,6 +15,7 @@ from pregel_async._core.program import Program
 from pregel_async._core.task import Finished
 from pregel_async.channels import MISSING, BaseChannel, BinaryOperatorAggregate, LastValue, Missing
 from pregel_async.errors import EmptyChannelError
+from tests.core.scripted import SCOPE, Script, begin, drive, node, plan, program, write
 
 
 def extend(current: list[Any], update: list[Any]) -> list[Any]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from scripted import SCOPE, Script, begin, drive, node, program, run
 
 from pregel_async._core import superstep
 from pregel_async._core.board import Board
@@ -14,6 +13,7 @@ from pregel_async._core.program import Program
 from pregel_async._core.task import Cancelled, Failed, Finished, Outcome, Task
 from pregel_async.channels import BinaryOperatorAggregate, EphemeralValue, LastValue
 from pregel_async.errors import ErrorCode, GraphRecursionError
+from tests.core.scripted import SCOPE, Script, begin, drive, node, program, run
 
 
 def chain(length: int, *, hidden_first: bool = False) -> Program:

@@ -6,8 +6,6 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from programs import RandomGraph, RandomProgram, random_graphs, random_programs
-from scripted import SCOPE, Script, Step, begin, drive, outcome_of, run, stored
 
 from pregel_async._core import superstep
 from pregel_async._core.board import Board
@@ -15,6 +13,8 @@ from pregel_async._core.program import Program
 from pregel_async._core.task import Failed
 from pregel_async.channels import MISSING
 from pregel_async.errors import GraphRecursionError, InvalidUpdateError
+from tests.core.programs import RandomGraph, RandomProgram, random_graphs, random_programs
+from tests.core.scripted import SCOPE, Script, Step, begin, drive, outcome_of, run, stored
 
 MANY = settings(
     max_examples=settings().max_examples * 6 // 10,

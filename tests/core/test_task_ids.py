@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import SCOPE, Script, begin, drive, node, plan, program, run, write
 
 from pregel_async._core import superstep
 from pregel_async._core.board import Board
@@ -20,6 +19,7 @@ from pregel_async._core.program import SENDS
 from pregel_async._core.task import Task
 from pregel_async.channels import LastValue
 from pregel_async.types import Send
+from tests.core.scripted import SCOPE, Script, begin, drive, node, plan, program, run, write
 
 names = st.text(max_size=8)
 paths = st.one_of(st.tuples(st.just(PULL), names), st.tuples(st.just(PUSH), st.integers(0, 10**6), st.just(False)))

@@ -8,7 +8,6 @@ from itertools import permutations
 from typing import Any, Self
 
 import pytest
-from scripted import Script, begin, drive, node, plan, program, run, write
 
 from pregel_async._core import superstep
 from pregel_async._core.board import Board
@@ -27,6 +26,7 @@ from pregel_async.channels import (
 )
 from pregel_async.errors import EmptyChannelError, InvalidUpdateError
 from pregel_async.types import Send
+from tests.core.scripted import Script, begin, drive, node, plan, program, run, write
 
 
 def appended(current: list[Any], update: Any) -> list[Any]:

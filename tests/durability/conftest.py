@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from durable_world import TestWorld
 
 from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
+from tests.durability.durable_world import TestWorld
 
 
 @pytest.fixture

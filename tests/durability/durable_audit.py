@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import msgspec
-from durable_graphs import Probe
-from durable_world import Stored
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from examples.code_audit import graph as example
 from pregel_async import Send, StateGraph
+from tests.durability.durable_graphs import Probe
+from tests.durability.durable_world import Stored
 
 STAGES = ("list_files", "audit_file", "rank_files", "write_report")
 """The nodes, in the order of their supersteps. Keys of tasks end in the stage's number, from 0."""

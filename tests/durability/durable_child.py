@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 
 import anyio
 import msgspec
-from durable_graphs import Probe, random_graph
-from durable_world import Stored
-from passing import Through
 
 from checkpoint_savers import SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import StateGraph
 from pregel_async.types import Durability
+from tests.durability.durable_graphs import Probe, random_graph
+from tests.durability.durable_world import Stored
+from tests.helpers.passing_saver import Through
 
 T = TypeVar("T")
 
@@ -92,7 +92,7 @@ async def one(inner: BaseCheckpointSaver, saver: BaseCheckpointSaver, log: int, 
         builder: StateGraph[Any, Any, Any] = random_graph(probe, what)
         given: Any = {"log": ["in"]}
     else:
-        from durable_audit import audit_graph, stored_audit  # its example takes a while to import
+        from tests.durability.durable_audit import audit_graph, stored_audit  # its example takes a while to import
 
         stored = await stored_audit(inner, thread)
         probe.say("stored", [stored.length, sorted(stored.keys)])

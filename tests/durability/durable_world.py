@@ -10,8 +10,6 @@ from itertools import count, pairwise
 from typing import Any, Literal, TypeVar
 
 import pytest
-from durable_graphs import Op, Probe, Scenario, length_of
-from passing import WRITES, Through
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import StorageError
@@ -21,6 +19,8 @@ from checkpoint_savers.records import (
 from pregel_async import CompiledStateGraph, Send, StateSnapshot
 from pregel_async._runtime.platform.environment import SystemWorld
 from pregel_async.types import Durability
+from tests.durability.durable_graphs import Op, Probe, Scenario, length_of
+from tests.helpers.passing_saver import WRITES, Through
 
 T = TypeVar("T")
 

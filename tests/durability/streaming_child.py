@@ -15,12 +15,12 @@ from typing import Any
 
 import anyio
 import msgspec
-from durable_child import Ticking
-from streaming_graphs import graph_of
 
 from checkpoint_savers import BaseCheckpointSaver, PostgresSaver, SqliteSaver
 from pregel_async.errors import EmptyInputError
 from pregel_async.types import Durability
+from tests.durability.durable_child import Ticking
+from tests.durability.streaming_graphs import graph_of
 
 ASK: Any = {
     "stream_mode": ["messages", "custom", "updates", "values", "tasks", "checkpoints"],

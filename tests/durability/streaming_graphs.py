@@ -13,12 +13,12 @@ from functools import cache
 from typing import Annotated, Any, TypedDict
 
 import anyio
-from durable_world import Died
-from passing import WRITES, Through
-from reading import kept_by_reader
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import END, START, NodeError, StateGraph, add_messages, get_stream_writer, task
+from tests.durability.durable_world import Died
+from tests.helpers.passing_saver import WRITES, Through
+from tests.helpers.stream_reader import kept_by_reader
 
 
 class State(TypedDict, total=False):

@@ -24,10 +24,6 @@ import anyio.from_thread
 import anyio.lowlevel
 import pytest
 import sniffio
-from durable_graphs import SCENARIOS, Planned, Probe, State, fan_out, node, sync_node
-from durable_world import Died, Failing, Graph, How, TestWorld, Watch, trace_of
-from passing import Through
-from steps import Steps, tasks_now
 
 from checkpoint_savers import Codec, InMemorySaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
@@ -42,6 +38,10 @@ from pregel_async.errors import (
     ThreadBusyError,
     UnknownStoredKeyWarning,
 )
+from tests.durability.durable_graphs import SCENARIOS, Planned, Probe, State, fan_out, node, sync_node
+from tests.durability.durable_world import Died, Failing, Graph, How, TestWorld, Watch, trace_of
+from tests.helpers.passing_saver import Through
+from tests.helpers.steps import Steps, tasks_now
 
 pytestmark = pytest.mark.anyio
 
@@ -490,7 +490,7 @@ def test_control_c(kind: str, count: int, call: str, anyio_backend: Any, tmp_pat
     """P7, P9: everything is cleaned up, `KeyboardInterrupt` arrives as itself, the thread can be resumed at once."""
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join((str(HERE.parent.parent), str(HERE.parent))),
+        "PYTHONPATH": str(HERE.parents[1]),
         "PYTHONWARNINGS": "error",
     }
     command = [sys.executable, "-c", SIGINT, kind, str(count), call, anyio_backend[0], str(tmp_path / "db")]

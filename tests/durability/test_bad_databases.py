@@ -17,8 +17,6 @@ from zlib import crc32
 import anyio
 import anyio.lowlevel
 import pytest
-from durable_graphs import Probe, State, node
-from durable_world import EXPIRY, Graph, TestWorld, Watch
 
 from checkpoint_savers import SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
@@ -36,6 +34,8 @@ from checkpoint_savers.errors import (
 from checkpoint_savers.sqlite.ids import read_id
 from checkpoint_savers.sqlite.worker import Job
 from pregel_async import START, CompiledStateGraph, Send, StateGraph, StateSnapshot
+from tests.durability.durable_graphs import Probe, State, node
+from tests.durability.durable_world import EXPIRY, Graph, TestWorld, Watch
 
 pytestmark = pytest.mark.anyio
 

@@ -9,11 +9,11 @@ from typing import Annotated, Any, TypedDict, TypeVar
 import anyio
 import anyio.lowlevel
 import pytest
-from durable_world import TestWorld
-from passing import Through
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import START, Command, StateGraph, interrupt
+from tests.durability.durable_world import TestWorld
+from tests.helpers.passing_saver import Through
 
 pytestmark = pytest.mark.anyio
 

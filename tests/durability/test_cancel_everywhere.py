@@ -12,13 +12,22 @@ from typing import Any
 import anyio
 import pytest
 import sniffio
-from durable_graphs import SCENARIOS, WHERE, Probe, Scenario
-from durable_world import Graph, TestWorld, Watch, config_of, is_one_chain, left_to_do, places, trace_of
-from steps import Steps, tasks_now
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async._runtime.streaming.stream import GraphStream
 from pregel_async.types import Durability
+from tests.durability.durable_graphs import SCENARIOS, WHERE, Probe, Scenario
+from tests.durability.durable_world import (
+    Graph,
+    TestWorld,
+    Watch,
+    config_of,
+    is_one_chain,
+    left_to_do,
+    places,
+    trace_of,
+)
+from tests.helpers.steps import Steps, tasks_now
 
 pytestmark = pytest.mark.anyio
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from durable_world import TestWorld
-from each_saver import SAVERS, Open, opener
-from streaming_graphs import Crashing, died
 
 from checkpoint_savers import BaseCheckpointSaver
 from pregel_async import START, StateGraph
 from pregel_async.errors import CallsChangedError
 from pregel_async.types import Durability
+from tests.durability.durable_world import TestWorld
+from tests.durability.streaming_graphs import Crashing, died
+from tests.helpers.each_saver import SAVERS, Open, opener
 
 pytestmark = pytest.mark.anyio
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from durable_graphs import SCENARIOS, Op, Probe, Scenario, length_of
-from durable_world import (
+
+from checkpoint_savers.abc import BaseCheckpointSaver
+from pregel_async.types import Durability
+from tests.durability.durable_graphs import SCENARIOS, Op, Probe, Scenario, length_of
+from tests.durability.durable_world import (
     EXPIRY,
     MODES,
     Died,
@@ -25,9 +28,6 @@ from durable_world import (
     places,
     trace_of,
 )
-
-from checkpoint_savers.abc import BaseCheckpointSaver
-from pregel_async.types import Durability
 
 pytestmark = pytest.mark.anyio
 

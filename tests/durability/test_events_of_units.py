@@ -9,12 +9,12 @@ from typing import Any
 
 import anyio
 import pytest
-from durable_world import TestWorld, places
-from passing import WRITES, Through
-from streaming_graphs import Crashing, check, died, graph_of, read
 
 from checkpoint_savers import InMemorySaver
 from pregel_async.types import Durability
+from tests.durability.durable_world import TestWorld, places
+from tests.durability.streaming_graphs import Crashing, check, died, graph_of, read
+from tests.helpers.passing_saver import WRITES, Through
 
 pytestmark = pytest.mark.anyio
 

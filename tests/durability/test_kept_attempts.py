@@ -8,13 +8,13 @@ from typing import Annotated, Any, TypedDict
 
 import anyio
 import pytest
-from passing import WRITES, Through
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import START, StateGraph, get_stream_writer, interrupt
 from pregel_async._runtime.streaming.buffer import CAPACITY
 from pregel_async._runtime.streaming.event_recorder import MANY
 from pregel_async.errors import StreamFullError
+from tests.helpers.passing_saver import WRITES, Through
 
 pytestmark = pytest.mark.anyio
 

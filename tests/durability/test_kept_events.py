@@ -10,9 +10,6 @@ from typing import Annotated, Any, TypedDict
 
 import anyio
 import pytest
-from durable_world import Died, TestWorld
-from passing import WRITES, Through
-from reading import kept_by_reader
 
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.abc import BaseCheckpointSaver
@@ -21,6 +18,9 @@ from checkpoint_savers.sqlite import SqliteSaver
 from pregel_async import START, Command, GraphDrained, RunControl, Send, StateGraph, get_stream_writer, interrupt
 from pregel_async.channels import UntrackedValue
 from pregel_async.errors import ConfigError, InvalidCursorError, RecordedFailureError, RunCancelledError
+from tests.durability.durable_world import Died, TestWorld
+from tests.helpers.passing_saver import WRITES, Through
+from tests.helpers.stream_reader import kept_by_reader
 
 pytestmark = pytest.mark.anyio
 

@@ -11,13 +11,13 @@ from typing import Any, get_args
 
 import anyio
 import pytest
-from durable_world import TestWorld, places
-from each_saver import SAVERS, Open, opener
-from streaming_graphs import Crashing, check, died, graph_of, read
 
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async.types import StreamMode
+from tests.durability.durable_world import TestWorld, places
+from tests.durability.streaming_graphs import Crashing, check, died, graph_of, read
+from tests.helpers.each_saver import SAVERS, Open, opener
 
 pytestmark = pytest.mark.anyio
 

@@ -20,12 +20,12 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
-from durable_world import TestWorld
-from postgres_tools import ENV, conninfo, made_schema
-from streaming_child import ASK, Job, lines_of
-from streaming_graphs import check, graph_of
 
 from checkpoint_savers import InMemorySaver
+from tests.durability.durable_world import TestWorld
+from tests.durability.streaming_child import ASK, Job, lines_of
+from tests.durability.streaming_graphs import check, graph_of
+from tests.helpers.postgres_tools import ENV, conninfo, made_schema
 
 HERE = Path(__file__).parent
 KILLS = int(os.environ.get("PREGEL_KILLS", "20"))

@@ -22,7 +22,7 @@ class Killed:
         self._command = [sys.executable, str(HERE / "asking_child.py"), str(database), backend]
 
     def call(self, given: Any) -> Any:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(HERE.parent.parent), str(HERE.parent)))}
+        environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
         command = [*self._command, json.dumps(given)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True)
         assert process.stdout is not None

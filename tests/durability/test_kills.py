@@ -20,14 +20,14 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
-from durable_audit import STAGES, audit_graph, write_sources
-from durable_child import Job
-from durable_graphs import Probe, random_graph
-from durable_world import MODES, Graph, Stored, check_what_ran, is_one_chain, trace_of
 
 from checkpoint_savers import InMemorySaver, SqliteSaver
 from pregel_async import StateGraph
 from pregel_async.types import Durability
+from tests.durability.durable_audit import STAGES, audit_graph, write_sources
+from tests.durability.durable_child import Job
+from tests.durability.durable_graphs import Probe, random_graph
+from tests.durability.durable_world import MODES, Graph, Stored, check_what_ran, is_one_chain, trace_of
 
 HERE = Path(__file__).parent
 KILLS = int(os.environ.get("PREGEL_KILLS", "20"))
@@ -91,7 +91,7 @@ def run_with_kills(job: Job, place: Path, rng: random.Random, most: int) -> int:
     """
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join((str(HERE.parent.parent), str(HERE.parent))),
+        "PYTHONPATH": str(HERE.parents[1]),
         "PYTHONWARNINGS": "error",
     }
     command = [sys.executable, str(HERE / "durable_child.py"), str(place / "db"), str(place / "log")]

@@ -11,14 +11,14 @@ from typing import Annotated, TypedDict, TypeVar
 
 import anyio
 import pytest
-from durable_world import EXPIRY, Died, TestWorld
-from passing import Through
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import StorageError
 from checkpoint_savers.records import CheckpointId, Claim, Commit
 from pregel_async import START, NodeError, RetryPolicy, StateGraph, task
 from pregel_async.errors import RecordedFailureError
+from tests.durability.durable_world import EXPIRY, Died, TestWorld
+from tests.helpers.passing_saver import Through
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,6 @@ from typing import Annotated, Any, TypedDict
 
 import anyio
 import pytest
-from durable_world import MODES
-from passing import Through
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from checkpoint_savers.records import Claim, Rewrite
@@ -21,6 +19,8 @@ from pregel_async.channels import LastValue, Topic
 from pregel_async.errors import GraphValidationError, InvalidCursorError, RetentionWarning
 from pregel_async.testing import Crash, Fault, FaultySaver
 from pregel_async.types import Durability
+from tests.durability.durable_world import MODES
+from tests.helpers.passing_saver import Through
 
 pytestmark = pytest.mark.anyio
 

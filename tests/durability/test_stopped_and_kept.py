@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from durable_world import Died, TestWorld
-from passing import Through
 
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import START, StateGraph
+from tests.durability.durable_world import Died, TestWorld
+from tests.helpers.passing_saver import Through
 
 pytestmark = pytest.mark.anyio
 

@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from durable_world import TestWorld
-from passing import Through
 
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.errors import StorageError
 from pregel_async import START, Collect, NodeError, RetryPolicy, StateGraph, task
 from pregel_async.types import Durability
+from tests.durability.durable_world import TestWorld
+from tests.helpers.passing_saver import Through
 
 pytestmark = pytest.mark.anyio
 

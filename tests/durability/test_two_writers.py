@@ -17,10 +17,6 @@ import anyio
 import anyio.lowlevel
 import msgspec
 import pytest
-from durable_graphs import Planned, Probe, State, node, sends, update_of
-from durable_world import EXPIRY, MODES, TestWorld, is_one_chain, trace_of
-from durable_writer import Counted, Told, counter
-from passing import Through
 
 import pregel_async._runtime.persistence.lease as hold_module
 from checkpoint_savers import InMemorySaver, SqliteSaver
@@ -38,6 +34,10 @@ from pregel_async.errors import (
     ThreadBusyError,
 )
 from pregel_async.types import Durability
+from tests.durability.durable_graphs import Planned, Probe, State, node, sends, update_of
+from tests.durability.durable_world import EXPIRY, MODES, TestWorld, is_one_chain, trace_of
+from tests.durability.durable_writer import Counted, Told, counter
+from tests.helpers.passing_saver import Through
 
 pytestmark = pytest.mark.anyio
 
@@ -194,7 +194,7 @@ def writer(database: Path, action: str, times: int = 1) -> Iterator[subprocess.P
     """Another process, up to where it is ready."""
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join((str(HERE.parent.parent), str(HERE.parent))),
+        "PYTHONPATH": str(HERE.parents[1]),
         "PYTHONWARNINGS": "error",
     }
     command = [sys.executable, str(HERE / "durable_writer.py"), str(database), action, str(times)]

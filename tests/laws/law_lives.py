@@ -7,14 +7,14 @@ from typing import Any
 
 import anyio
 from hypothesis import note
-from law_programs import Build, Flow, Program, Tell, answer_to, inputs_of
-from law_world import THREAD, World, questions_in
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from checkpoint_savers.holding import Held
 from checkpoint_savers.records import CLOSED, FOLLOWED
 from pregel_async import Command, StateSnapshot
 from pregel_async.errors import GraphRecursionError, PregelError
+from tests.helpers.law_programs import Build, Flow, Program, Tell, answer_to, inputs_of
+from tests.laws.law_world import THREAD, World, questions_in
 
 
 class Planned(Exception):

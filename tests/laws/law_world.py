@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import anyio
 import anyio.lowlevel
 from hypothesis import HealthCheck, note, reject, settings
-from law_programs import Build, Program, Tell, answer_to, inputs_of, story
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.entries import read_record
@@ -21,6 +20,7 @@ from checkpoint_savers.records import (
 from pregel_async import Command, Interrupt, StateSnapshot
 from pregel_async._runtime.platform.environment import SystemWorld
 from pregel_async.errors import GraphRecursionError
+from tests.helpers.law_programs import Build, Program, Tell, answer_to, inputs_of, story
 
 T = TypeVar("T")
 

@@ -10,8 +10,15 @@ import anyio
 import pytest
 from hypothesis import event, given, note
 from hypothesis import strategies as st
-from law_programs import Build, Program, Tell, inputs_of, programs
-from law_world import (
+
+from checkpoint_savers import InMemorySaver
+from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.errors import StorageError
+from pregel_async import Command
+from pregel_async.types import Durability
+from tests.helpers.law_programs import Build, Program, Tell, inputs_of, programs
+from tests.helpers.passing_saver import Through
+from tests.laws.law_world import (
     THREAD,
     Scheduled,
     Talk,
@@ -24,13 +31,6 @@ from law_world import (
     trace_of,
     undisturbed,
 )
-from passing import Through
-
-from checkpoint_savers import InMemorySaver
-from checkpoint_savers.abc import BaseCheckpointSaver
-from checkpoint_savers.errors import StorageError
-from pregel_async import Command
-from pregel_async.types import Durability
 
 T = TypeVar("T")
 

@@ -9,12 +9,12 @@ import anyio
 import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
-from law_lives import copied, finish, is_cut, live, shown
-from law_programs import Build, Program, Tell, programs
-from law_world import THREAD, World, law, same, show
 
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.upkeep.retention import Retention
+from tests.helpers.law_programs import Build, Program, Tell, programs
+from tests.laws.law_lives import copied, finish, is_cut, live, shown
+from tests.laws.law_world import THREAD, World, law, same, show
 
 LOOPS = ("asyncio", "trio")
 

@@ -11,8 +11,13 @@ from typing import Any
 import anyio
 from hypothesis import given
 from hypothesis import strategies as st
-from law_programs import Build, Flow, Node, Program, Tell, answer_to, inputs_of, keeps, programs
-from law_world import (
+from msgspec import structs
+
+from checkpoint_savers import InMemorySaver, SqliteSaver
+from checkpoint_savers.abc import BaseCheckpointSaver
+from pregel_async import Command, Interrupt, StateSnapshot, StateUpdate
+from tests.helpers.law_programs import Build, Flow, Node, Program, Tell, answer_to, inputs_of, keeps, programs
+from tests.laws.law_world import (
     THREAD,
     World,
     converse,
@@ -23,11 +28,6 @@ from law_world import (
     trace_of,
     undisturbed,
 )
-from msgspec import structs
-
-from checkpoint_savers import InMemorySaver, SqliteSaver
-from checkpoint_savers.abc import BaseCheckpointSaver
-from pregel_async import Command, Interrupt, StateSnapshot, StateUpdate
 
 LOOPS = ("asyncio", "trio")
 

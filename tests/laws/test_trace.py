@@ -10,11 +10,11 @@ from typing import Any
 import anyio
 from hypothesis import given
 from hypothesis import strategies as st
-from law_programs import Build, Program, Tell, answer_to, inputs_of, programs
-from law_world import Scheduled, Talk, World, converse, law, same, show, trace_of
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import Command, Interrupt
+from tests.helpers.law_programs import Build, Program, Tell, answer_to, inputs_of, programs
+from tests.laws.law_world import Scheduled, Talk, World, converse, law, same, show, trace_of
 
 LOOPS = ("asyncio", "trio")
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any, TypedDict
 import anyio
 import anyio.lowlevel
 import pytest
-from watched import Clock, Slow, State, Told, beside, chain, node
 
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.errors import StorageError, ThreadBusyError
@@ -52,6 +51,7 @@ from pregel_async.observing import (
     UpdateEnded,
     UpdateStarted,
 )
+from tests.observing.watched import Clock, Slow, State, Told, beside, chain, node
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,6 @@ import anyio
 import anyio.lowlevel
 import msgspec
 import pytest
-from watched import Clock, Slow, State, Told, beside, chain, node
 
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.errors import StorageError
@@ -21,6 +20,7 @@ from pregel_async import START, Command, NodeError, RetryPolicy, StateGraph, int
 from pregel_async._runtime.observing import observed, observer
 from pregel_async.errors import ObserverWarning
 from pregel_async.observing import AttemptStarted, Event, Figures, Observer, RunEnded, RunStarted
+from tests.observing.watched import Clock, Slow, State, Told, beside, chain, node
 
 pytestmark = pytest.mark.anyio
 

@@ -20,13 +20,13 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
-from watched import Clock, Slow, State, beside, chain, node
 
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.errors import StorageError, ThreadBusyError
 from pregel_async import START, Command, NodeError, RetryPolicy, RunControl, StateGraph, StateUpdate, interrupt, task
 from pregel_async.errors import GraphDrained
 from pregel_async.otel import OpenTelemetryObserver
+from tests.observing.watched import Clock, Slow, State, beside, chain, node
 
 pytestmark = pytest.mark.anyio
 

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypedDict, TypeVar
 
 import anyio.lowlevel
-from passing import WRITES, Through
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import START, StateGraph
 from pregel_async._runtime.platform.environment import SystemWorld
 from pregel_async.observing import Event, Observer
+from tests.helpers.passing_saver import WRITES, Through
 
 T = TypeVar("T")
 E = TypeVar("E")

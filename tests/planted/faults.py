@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from planting import Fault
+from tests.planted.planting import Fault
 
 THREAD = "pregel_async/_runtime/persistence/namespace_writer.py"
 OUTBOX = "pregel_async/_runtime/persistence/commit_writers.py"
@@ -460,7 +460,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "import msgspec; await self.saver.commit(self.claim, msgspec.structs.replace(commit, records=()))\n"
         "                if commit.records:\n"
         "                    await self.saver.record(self.claim, commit.records, expires_at=self.expiry())",
-        ("tests/face/test_editing.py::test_bulk_is_one_transaction",),
+        ("tests/threads/test_editing.py::test_bulk_is_one_transaction",),
     ),
     Fault(
         "commit-after-the-next-step",
@@ -598,7 +598,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Thread.commit",
         "self._clear_failures(ran, outcomes)",
         "pass",
-        ("tests/face/test_resume.py::test_a_failure_is_recorded_shown_and_cleared",),
+        ("tests/threads/test_resume.py::test_a_failure_is_recorded_shown_and_cleared",),
     ),
     Fault(
         "storage-is-not-broken",
@@ -618,8 +618,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "if entry is None or not entry.finished:",
         "if True:",
         (
-            "tests/face/test_resume.py::test_finished_siblings_do_not_run_again",
-            "tests/face/test_tasks.py::test_a_new_process_goes_on_with_the_recorded_results",
+            "tests/threads/test_resume.py::test_finished_siblings_do_not_run_again",
+            "tests/tasks/test_tasks.py::test_a_new_process_goes_on_with_the_recorded_results",
         ),
     ),
     Fault(
@@ -630,8 +630,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "recorded = self.storage.result_of(task)",
         "recorded = None",
         (
-            "tests/face/test_resume.py::test_finished_siblings_do_not_run_again",
-            "tests/face/test_resume.py::test_finished_sends_do_not_run_again",
+            "tests/threads/test_resume.py::test_finished_siblings_do_not_run_again",
+            "tests/threads/test_resume.py::test_finished_sends_do_not_run_again",
         ),
     ),
     Fault(
@@ -642,8 +642,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "recorded = self.storage.result_of(task)",
         "recorded = None",
         (
-            "tests/face/test_tasks.py::test_finished_tasks_do_not_run_again_after_a_question",
-            "tests/face/test_tasks.py::test_a_new_process_goes_on_with_the_recorded_results",
+            "tests/tasks/test_tasks.py::test_finished_tasks_do_not_run_again_after_a_question",
+            "tests/tasks/test_tasks.py::test_a_new_process_goes_on_with_the_recorded_results",
         ),
     ),
     Fault(
@@ -663,8 +663,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "await self.storage.record(task, outcome.writes, routed=True, events=closing)",
         "pass",
         (
-            "tests/face/test_tasks.py::test_finished_tasks_do_not_run_again_after_a_question",
-            "tests/face/test_tasks.py::test_a_new_process_goes_on_with_the_recorded_results",
+            "tests/tasks/test_tasks.py::test_finished_tasks_do_not_run_again_after_a_question",
+            "tests/tasks/test_tasks.py::test_a_new_process_goes_on_with_the_recorded_results",
         ),
     ),
     Fault(
@@ -674,7 +674,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Thread.writes_of",
         "if entry is None or entry.routed:",
         "if True:",
-        ("tests/face/test_resume.py::test_a_failed_router",),
+        ("tests/threads/test_resume.py::test_a_failed_router",),
     ),
     Fault(
         "recording-of-routed-writes",
@@ -692,7 +692,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_run",
         "progress.writes = writes",
         "pass",
-        ("tests/face/test_resume.py::test_a_failed_router",),
+        ("tests/threads/test_resume.py::test_a_failed_router",),
     ),
     Fault(
         "replay-of-failures",
@@ -737,7 +737,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Thread._load",
         "if not fork or record.task_id == AMENDED",
         "",
-        ("tests/face/test_time_travel.py::test_recorded_results_are_run_again_by_a_replay",),
+        ("tests/threads/test_time_travel.py::test_recorded_results_are_run_again_by_a_replay",),
     ),
     # ---- the attempt's fence ---------------------------------------------------------------------------------------
     Fault(
@@ -811,8 +811,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "running.end()",
         "pass",
         (
-            "tests/face/test_interrupts.py::test_after_the_node_has_ended",
-            "tests/face/test_tasks.py::test_after_the_node_has_ended",
+            "tests/questions/test_interrupts.py::test_after_the_node_has_ended",
+            "tests/tasks/test_tasks.py::test_after_the_node_has_ended",
         ),
     ),
     Fault(
@@ -858,7 +858,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "attempt",
         "await running.calls.end()",
         "pass",
-        ("tests/face/test_tasks.py::test_a_failed_caller_leaves_nothing_running",),
+        ("tests/tasks/test_tasks.py::test_a_failed_caller_leaves_nothing_running",),
     ),
     # ---- retries, budgets ------------------------------------------------------------------------------------------
     Fault(
@@ -905,7 +905,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_run",
         "item if type(item) in ATOMS else own(item, name)",
         "item",
-        ("tests/face/test_isolation_of_runs.py::test_what_a_node_keeps_and_changes_later",),
+        ("tests/values/test_isolation.py::test_what_a_node_keeps_and_changes_later",),
     ),
     Fault(
         "isolate-inputs",
@@ -915,8 +915,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "isolate(self.values.copy())",
         "self.values.copy()",
         (
-            "tests/face/test_isolation_of_runs.py::test_a_node_reaches_no_sibling",
-            "tests/face/test_isolation_of_runs.py::test_a_node_reaches_no_channel",
+            "tests/values/test_isolation.py::test_a_node_reaches_no_sibling",
+            "tests/values/test_isolation.py::test_a_node_reaches_no_channel",
         ),
     ),
     Fault(
@@ -926,7 +926,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Board.view_of",
         "mapping = isolate(values)",
         "mapping = values",
-        ("tests/face/test_isolation_of_runs.py::test_a_router_reaches_nobody",),
+        ("tests/values/test_isolation.py::test_a_router_reaches_nobody",),
     ),
     Fault(
         "unchecked-updates",
@@ -935,7 +935,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Editor._writes",
         "self._program.check_update(node.writes(values))",
         "node.writes(values)",
-        ("tests/face/test_value_checks.py::test_bad_input_is_refused_at_every_entry",),
+        ("tests/values/test_value_checks.py::test_bad_input_is_refused_at_every_entry",),
     ),
     Fault(
         "changed-classes-are-damage",
@@ -963,8 +963,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "self.versions.get(program.input_mark, 0)",
         "0",
         (
-            "tests/face/test_output.py::test_a_pause_does_not_return_the_output_of_the_run_before",
-            "tests/face/test_output.py::test_an_entrypoint_that_pauses_returns_no_result",
+            "tests/values/test_output.py::test_a_pause_does_not_return_the_output_of_the_run_before",
+            "tests/values/test_output.py::test_an_entrypoint_that_pauses_returns_no_result",
         ),
     ),
     Fault(
@@ -983,7 +983,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_read_given",
         "[(name, own(value)) for name, value in program.read_input(given)]",
         "[(name, value) for name, value in program.read_input(given)]",
-        ("tests/face/test_isolation_of_runs.py::test_the_callers_input_stays_as_it_is",),
+        ("tests/values/test_isolation.py::test_the_callers_input_stays_as_it_is",),
     ),
     Fault(
         "isolate-arguments",
@@ -992,7 +992,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_run",
         "isolate(task.arg)",
         "task.arg",
-        ("tests/face/test_isolation_of_runs.py::test_an_argument_shared_by_several_sends",),
+        ("tests/values/test_isolation.py::test_an_argument_shared_by_several_sends",),
     ),
     Fault(
         "isolate-results-of-tasks",
@@ -1001,7 +1001,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "TaskFuture._take",
         "isolate(self._outcome.writes[0][1])",
         "self._outcome.writes[0][1]",
-        ("tests/face/test_tasks.py::test_a_future_is_awaited_as_often_as_one_likes",),
+        ("tests/tasks/test_tasks.py::test_a_future_is_awaited_as_often_as_one_likes",),
     ),
     Fault(
         "fingerprint-of-concurrent-calls",
@@ -1010,7 +1010,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Digests.fingerprint_of_call",
         "self._codec_of(node, hints).digestible(",
         "self._codec_of(node, hints).encode(",
-        ("tests/face/test_recognised_calls.py::test_the_order_of_keys_is_no_part_of_a_concurrent_calls_identity",),
+        ("tests/tasks/test_recognised_calls.py::test_the_order_of_keys_is_no_part_of_a_concurrent_calls_identity",),
     ),
     Fault(
         "inputs-of-graphs-inside",
@@ -1019,7 +1019,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Thread._continue",
         "if given is not None and self._given is not None:",
         "if False:",
-        ("tests/face/test_changed_inputs.py::test_a_state_is_not_given_to_another_input",),
+        ("tests/tasks/test_changed_inputs.py::test_a_state_is_not_given_to_another_input",),
     ),
     Fault(
         "states-in-digests",
@@ -1028,7 +1028,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "fleeting_keys",
         "program.untracked.union(managed)",
         "program.untracked",
-        ("tests/face/test_recognised_calls.py::test_a_state_counts_without_what_another_attempt_lacks",),
+        ("tests/tasks/test_recognised_calls.py::test_a_state_counts_without_what_another_attempt_lacks",),
     ),
     Fault(
         "sends-carry-the-state",
@@ -1046,7 +1046,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Thread.recorded_instead",
         "entry.name if is_changed(entry.call, task.digest) else None",
         "None",
-        ("tests/face/test_changed_calls.py::test_a_result_is_not_given_to_another_call",),
+        ("tests/tasks/test_changed_calls.py::test_a_result_is_not_given_to_another_call",),
     ),
     Fault(
         "calls-without-names",
@@ -1055,7 +1055,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Thread.recorded_instead",
         "task.id_as(name) in self._records",
         "False",
-        ("tests/face/test_changed_calls.py::test_another_task_in_the_place_of_a_call",),
+        ("tests/tasks/test_changed_calls.py::test_another_task_in_the_place_of_a_call",),
     ),
     Fault(
         "answers-by-id-alone",
@@ -1064,7 +1064,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Running.ask",
         "self._compare_question(key, value)",
         "pass",
-        ("tests/face/test_changed_calls.py::test_an_answer_is_not_given_to_another_question",),
+        ("tests/tasks/test_changed_calls.py::test_an_answer_is_not_given_to_another_question",),
     ),
     Fault(
         "replay-errors-swallowed",
@@ -1073,7 +1073,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_check_open",
         "running.refusal is not None",
         "False",
-        ("tests/face/test_changed_calls.py::test_code_that_catches_everything_does_not_hide_it",),
+        ("tests/tasks/test_changed_calls.py::test_code_that_catches_everything_does_not_hide_it",),
     ),
     Fault(
         "isolate-answers",
@@ -1128,7 +1128,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "derive_message_id",
         'f"{base} {channel!r}',
         'f"{channel!r}',
-        ("tests/face/test_message_ids.py::test_threads_do_not_share_ids[asyncio]",),
+        ("tests/messages/test_message_ids.py::test_threads_do_not_share_ids[asyncio]",),
     ),
     Fault(
         "message-ids-of-reducers",
@@ -1137,7 +1137,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "FoldNames.fold",
         "token = FOLD.set(self)",
         "token = FOLD.set(None)",
-        ("tests/face/test_message_ids.py::test_two_identical_runs_have_the_same_ids[asyncio-Trimmed]",),
+        ("tests/messages/test_message_ids.py::test_two_identical_runs_have_the_same_ids[asyncio-Trimmed]",),
     ),
     Fault(
         "task-ids",
@@ -1183,7 +1183,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "_Group._stop",
         "self._group.cancel_scope.cancel()",
         "pass",
-        ("tests/face/test_siblings.py::test_a_sibling_that_would_run_for_ever_is_cancelled",),
+        ("tests/failures/test_siblings.py::test_a_sibling_that_would_run_for_ever_is_cancelled",),
     ),
     Fault(
         "fold-beside-a-question",
@@ -1201,7 +1201,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Thread._asked_of",
         "answers = {} if before is None else before.answers",
         "answers = {}",
-        ("tests/face/test_interrupts.py::test_a_failure_after_an_answer",),
+        ("tests/questions/test_interrupts.py::test_a_failure_after_an_answer",),
     ),
     # ---- streams, limits, drains -----------------------------------------------------------------------------------
     Fault(
@@ -1232,7 +1232,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Feed._emit",
         "part.seq = self.number",
         "part.seq = 1",
-        ("tests/face/test_stream_parts_v2.py::test_numbers_have_no_gap",),
+        ("tests/streams/test_stream_parts_v2.py::test_numbers_have_no_gap",),
     ),
     Fault(
         "events-with-the-record",
@@ -1323,7 +1323,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "if await thread.commit(board, ran, outcomes, upcoming, source=source, made=made):",
         "if self._feed is not None:\n            self._feed.committed = board.step\n"
         "        if await thread.commit(board, ran, outcomes, upcoming, source=source, made=made):",
-        ("tests/face/test_stream_parts_v2.py::test_what_could_not_be_stored_is_not_shown",),
+        ("tests/streams/test_stream_parts_v2.py::test_what_could_not_be_stored_is_not_shown",),
     ),
     Fault(
         "stream-left-running",
@@ -1501,7 +1501,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "self._wait_out(job, blocked)",
         "pass",
         (
-            "tests/face/test_sync.py::test_ctrl_c",
+            "tests/sync/test_sync_verbs.py::test_ctrl_c",
             "tests/runtime/test_blocking.py::test_ctrl_c",
         ),
     ),
@@ -1542,6 +1542,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "Session.answered",
         "question not in askers or task in askers[question]",
         "question not in askers",
-        ("tests/face/test_kept_results.py::test_a_task_that_asked_gets_its_answer_and_no_kept_result",),
+        ("tests/tasks/test_kept_results.py::test_a_task_that_asked_gets_its_answer_and_no_kept_result",),
     ),
 )

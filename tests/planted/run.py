@@ -24,8 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from faults import FAULTS
-from planting import ROOT, Fault, FaultNotFound, planted
+from tests.planted.faults import FAULTS
+from tests.planted.planting import ROOT, Fault, FaultNotFound, planted
 
 TIMEOUT = 180.0
 """Seconds for the tests of one fault. A fault that makes a test hang is noticed by that."""

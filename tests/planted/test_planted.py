@@ -7,8 +7,9 @@ from collections import Counter
 from functools import cache
 
 import pytest
-from faults import FAULTS
-from planting import ROOT, Fault, FaultNotFound, planted
+
+from tests.planted.faults import FAULTS
+from tests.planted.planting import ROOT, Fault, FaultNotFound, planted
 
 by_name = pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
 

@@ -23,8 +23,6 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 import sniffio
-from living import after_turns, tasks
-from passing import Through
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.entries import read_record
@@ -35,6 +33,8 @@ from checkpoint_savers.records import (
 )
 from pregel_async import START, StateGraph, task
 from pregel_async._runtime.platform.event_loops import loop, wait_out
+from tests.helpers.passing_saver import Through
+from tests.runtime.living import after_turns, tasks
 
 T = TypeVar("T")
 

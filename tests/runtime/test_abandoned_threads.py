@@ -18,8 +18,6 @@ import anyio.from_thread
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
-from living import nothing_left, tasks, threads
-from steps import Steps
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import (
@@ -39,6 +37,8 @@ from pregel_async._runtime.tasks.worker_threads import _Abandonable
 from pregel_async.channels import LastValue
 from pregel_async.errors import GraphValidationError, OutsideRunError
 from pregel_async.node import PregelNode
+from tests.helpers.steps import Steps
+from tests.runtime.living import nothing_left, tasks, threads
 
 pytestmark = pytest.mark.anyio
 

@@ -15,10 +15,10 @@ import anyio.lowlevel
 import anyio.to_thread
 import msgspec
 import pytest
-from living import nothing_left
 
 from pregel_async import END, START, Send, StateGraph, StreamWriter, get_stream_writer, task
 from pregel_async.errors import StreamFullError
+from tests.runtime.living import nothing_left
 
 pytestmark = pytest.mark.anyio
 

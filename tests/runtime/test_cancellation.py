@@ -11,10 +11,10 @@ from typing import Annotated, Any, TypedDict
 import anyio
 import anyio.from_thread
 import pytest
-from living import after_turns, nothing_left
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import START, Send, StateGraph
+from tests.runtime.living import after_turns, nothing_left
 
 pytestmark = pytest.mark.anyio
 

@@ -16,11 +16,11 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from cancel_scene import Scene, Where
-from living import nothing_left
 
 from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
+from tests.runtime.cancel_scene import Scene, Where
+from tests.runtime.living import nothing_left
 
 pytestmark = pytest.mark.anyio
 

@@ -17,12 +17,12 @@ import anyio
 import anyio.lowlevel
 import pytest
 import sniffio
-from cancel_scene import FINAL, Scene
-from living import nothing_left
-from steps import Steps
 
 from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
+from tests.helpers.steps import Steps
+from tests.runtime.cancel_scene import FINAL, Scene
+from tests.runtime.living import nothing_left
 
 pytestmark = pytest.mark.anyio
 

@@ -9,11 +9,11 @@ from typing import Annotated, Any, TypedDict
 import anyio
 import anyio.lowlevel
 import pytest
-from living import nothing_left
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import START, StateGraph, task
 from pregel_async.errors import NodeCancelledError, TaskCancelledError
+from tests.runtime.living import nothing_left
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,6 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
-from living import nothing_left
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import (
@@ -29,6 +28,7 @@ from pregel_async import (
     task,
 )
 from pregel_async.errors import ConfigError
+from tests.runtime.living import nothing_left
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,6 @@ import anyio.to_process
 import anyio.to_thread
 import pytest
 import sniffio
-from living import nothing_left
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from pregel_async import (
@@ -29,6 +28,7 @@ from pregel_async import (
     task,
 )
 from pregel_async.errors import GraphInterrupt, InterruptSwallowedError
+from tests.runtime.living import nothing_left
 
 pytestmark = pytest.mark.anyio
 

@@ -9,13 +9,13 @@ from typing import Annotated, Any, TypedDict, TypeVar
 import anyio
 import anyio.lowlevel
 import pytest
-from passing import WRITES, Through
-from virtual import VirtualWorld
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import END, START, Command, Send, StateGraph, interrupt, task
 from pregel_async.errors import NodeError, NodeTimeoutError, RecordedFailureError
 from pregel_async.types import Collect, RetryPolicy
+from tests.helpers.passing_saver import WRITES, Through
+from tests.helpers.virtual_loops import VirtualWorld
 
 pytestmark = pytest.mark.anyio
 T = TypeVar("T")

@@ -9,14 +9,14 @@ from typing import Annotated, Any, TypedDict
 import anyio
 import anyio.lowlevel
 import pytest
-from living import nothing_left
-from virtual import VirtualWorld
 
 from checkpoint_savers import InMemorySaver, SqliteSaver
 from pregel_async import END, START, Command, NodeBuilder, Pregel, Send, StateGraph, interrupt, task
 from pregel_async.channels import LastValue, Topic
 from pregel_async.errors import InvalidUpdateError, NodeError, RecordedFailureError
 from pregel_async.types import Collect, RetryPolicy
+from tests.helpers.virtual_loops import VirtualWorld
+from tests.runtime.living import nothing_left
 
 pytestmark = pytest.mark.anyio
 

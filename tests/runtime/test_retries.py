@@ -13,9 +13,6 @@ import anyio
 import anyio.lowlevel
 import httpx
 import pytest
-from living import nothing_left
-from passing import Through
-from virtual import VirtualWorld
 
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.errors import StorageError
@@ -35,6 +32,9 @@ from pregel_async import (
 from pregel_async.channels import LastValue
 from pregel_async.errors import InvalidUpdateError, NodeCancelledError
 from pregel_async.types import RetryPolicy
+from tests.helpers.passing_saver import Through
+from tests.helpers.virtual_loops import VirtualWorld
+from tests.runtime.living import nothing_left
 
 pytestmark = pytest.mark.anyio
 

@@ -11,11 +11,11 @@ from typing import Annotated, Any, TypedDict
 import anyio
 import anyio.lowlevel
 import pytest
-from living import nothing_left
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import END, START, StateGraph
 from pregel_async.errors import NodeCancelledError
+from tests.runtime.living import nothing_left
 
 pytestmark = pytest.mark.anyio
 

@@ -14,11 +14,11 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
-from living import nothing_left
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import END, START, Send, StateGraph
 from pregel_async.errors import GraphRecursionError
+from tests.runtime.living import nothing_left
 
 pytestmark = pytest.mark.anyio
 

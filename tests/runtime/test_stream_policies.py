@@ -12,13 +12,13 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
-from living import nothing_left
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import END, START, Send, StateGraph, StreamWriter, get_stream_writer, task
 from pregel_async._runtime.streaming.buffer import Pipe
 from pregel_async._runtime.streaming.parts import Part
 from pregel_async._runtime.streaming.subscription import Feed
+from tests.runtime.living import nothing_left
 
 pytestmark = pytest.mark.anyio
 

@@ -12,10 +12,7 @@ from typing import Annotated, Any, TypedDict
 
 import anyio
 import anyio.lowlevel
-import processes
 import pytest
-from living import nothing_left
-from virtual import VirtualWorld
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import START, Command, Runtime, Send, StateGraph, StreamWriter, entrypoint, interrupt, task
@@ -28,6 +25,9 @@ from pregel_async.errors import (
     StepTimeoutError,
 )
 from pregel_async.types import RetryPolicy, TimeoutPolicy
+from tests.helpers.virtual_loops import VirtualWorld
+from tests.runtime import processes
+from tests.runtime.living import nothing_left
 
 pytestmark = pytest.mark.anyio
 

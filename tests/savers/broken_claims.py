@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio.lowlevel
-from breaking import caught_by
 from msgspec.structs import replace
 
 from checkpoint_savers import InMemorySaver
@@ -18,6 +17,7 @@ from checkpoint_savers.conformance import OpenSaver
 from checkpoint_savers.errors import StorageError, ThreadBusyError
 from checkpoint_savers.memory import _lost
 from checkpoint_savers.records import Claim, Commit, Owner, TaskRecord
+from tests.savers.breaking import caught_by
 
 
 @caught_by(

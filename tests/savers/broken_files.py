@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from breaking import caught_by
 from msgspec.structs import replace
 
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.conformance import Cell, OpenSaver
 from checkpoint_savers.errors import CorruptCheckpointError
 from checkpoint_savers.records import Claim, Commit, Header, Owner, Rewrite, TaskRecord, ThreadDump
+from tests.savers.breaking import caught_by
 
 
 class Filed(InMemorySaver):

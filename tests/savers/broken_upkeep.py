@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from breaking import caught_by
 from msgspec.structs import replace
 
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.errors import StorageError
 from checkpoint_savers.memory import _stored, _Thread
 from checkpoint_savers.records import Claim, Commit, Header, Rewrite, ThreadDump
+from tests.savers.breaking import caught_by
 
 
 @caught_by("test_all_of_a_thread_goes", "test_deleting")

@@ -10,12 +10,12 @@ from typing import Annotated, Any, TypedDict
 import anyio
 import anyio.lowlevel
 import pytest
-from postgres_tools import conninfo, made_schema
 
 from checkpoint_savers import InMemorySaver, PostgresSaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import START, Command, StateGraph, interrupt, open_sync
 from pregel_async._api.compiled import Graph
+from tests.helpers.postgres_tools import conninfo, made_schema
 
 pytestmark = [
     pytest.mark.anyio,

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import anyio
 import pytest
-from sqlite_tools import ENV
 
 from checkpoint_savers import caches
 from checkpoint_savers.caches import BaseCache, FullKey, InMemoryCache, SqliteCache
 from checkpoint_savers.conformance import CacheConformance
 from checkpoint_savers.conformance.caches.conformance import Clock, OpenCache, keeps, kept, key
 from checkpoint_savers.conformance.savers.suite import NOW, in_threads, repeated
+from tests.savers.sqlite_tools import ENV
 
 
 class TestInMemoryCache(CacheConformance):

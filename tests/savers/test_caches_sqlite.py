@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dropping import warned
-from sqlite_tools import ENV, locked, saver_threads
 
 from checkpoint_savers import (
     CorruptCheckpointError,
@@ -27,6 +25,8 @@ from checkpoint_savers.caches import sqlite as module
 from checkpoint_savers.codec import frame as frames
 from checkpoint_savers.conformance.caches.conformance import Clock, keeps, kept, key
 from checkpoint_savers.conformance.savers.suite import NOW
+from tests.savers.dropping import warned
+from tests.savers.sqlite_tools import ENV, locked, saver_threads
 
 pytestmark = pytest.mark.anyio
 

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlite_tools import ENV
-from test_codec import CODEC, Child, Color, Level, Model, Opaque, Perm, Plain, Point, Stack, Table, values
 
 from checkpoint_savers import Codec, UnstorableValueError
 from checkpoint_savers.codec.writing import MAX_DEPTH
 from pregel_async._core.isolation import isolate
+from tests.savers.sqlite_tools import ENV
+from tests.savers.test_codec import CODEC, Child, Color, Level, Model, Opaque, Perm, Plain, Point, Stack, Table, values
 
 
 def canonical(value: object, codec: Codec = CODEC) -> bytes:

@@ -11,7 +11,6 @@ from typing import Any, TypedDict
 import msgspec
 import pydantic
 import pytest
-from upkeep_graphs import opened
 
 from checkpoint_savers import BaseCheckpointSaver, Codec
 from checkpoint_savers.caches import InMemoryCache
@@ -20,6 +19,7 @@ from checkpoint_savers.errors import CorruptCheckpointError, StoredTypeChangedEr
 from checkpoint_savers.stores import SqliteStore
 from pregel_async import START, CachePolicy, StateGraph
 from pregel_async.errors import PregelError
+from tests.savers.upkeep_graphs import opened
 
 pytestmark = pytest.mark.anyio
 

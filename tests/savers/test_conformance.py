@@ -8,10 +8,7 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
-import postgres_cells
 import pytest
-import sqlite_cells
-from postgres_tools import conninfo, execute, made_schema
 
 from checkpoint_savers import InMemorySaver, PostgresSaver, SqliteSaver
 from checkpoint_savers.conformance import Cell, OpenSaver, SaverConformance
@@ -19,6 +16,8 @@ from pregel_async._runtime.observing.observed import ObservedUpdate, Observers, 
 from pregel_async._runtime.platform.environment import SystemWorld
 from pregel_async.observing import UpdateStarted
 from pregel_async.testing import FaultySaver
+from tests.helpers.postgres_tools import conninfo, execute, made_schema
+from tests.savers import postgres_cells, sqlite_cells
 
 CRASHES = int(os.environ.get("PREGEL_CRASHES", "4"))
 """Processes that are killed on each saver and event loop."""

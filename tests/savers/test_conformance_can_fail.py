@@ -11,17 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import broken_claims
-import broken_files
-import broken_reading
-import broken_upkeep
 import pytest
-from breaking import BROKEN
 
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.conformance import SaverConformance
 from checkpoint_savers.conformance.savers.suite import OpenSaver, Suite, _killed, clauses
 from checkpoint_savers.conformance.savers.upkeep.deleting import Deleting
+from tests.savers import broken_claims, broken_files, broken_reading, broken_upkeep
+from tests.savers.breaking import BROKEN
 
 pytestmark = pytest.mark.anyio
 

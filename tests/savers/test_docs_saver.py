@@ -10,9 +10,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from test_examples import ROOT, blocks
 
 from checkpoint_savers.conformance import OpenSaver, SaverConformance
+from tests.test_examples import ROOT, blocks
 
 NAME = "folder_saver"
 

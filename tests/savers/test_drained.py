@@ -9,10 +9,10 @@ from typing import Annotated, Any, TypedDict
 
 import anyio.lowlevel
 import pytest
-from upkeep_graphs import opened
 
 from checkpoint_savers import BaseCheckpointSaver
 from pregel_async import START, GraphDrained, RunControl, Send, StateGraph
+from tests.savers.upkeep_graphs import opened
 
 pytestmark = pytest.mark.anyio
 

@@ -20,13 +20,13 @@ from typing import Annotated, Any, TypedDict
 
 import anyio
 import pytest
-import sqlite_cells
 
 from checkpoint_savers import CorruptCheckpointError, PregelError, SqliteSaver, UnsupportedFormatError
 from checkpoint_savers.conformance.savers.damage import damaged, ill_typed
 from checkpoint_savers.errors import ThreadNotFoundError
 from checkpoint_savers.upkeep.retention import Retention
 from pregel_async import START, Command, StateGraph, StateSnapshot, interrupt, task
+from tests.savers import sqlite_cells
 
 CASES = max(80, int(os.environ.get("PREGEL_FUZZ", "20000")) // 200)
 BATCHES = 4

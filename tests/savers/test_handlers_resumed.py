@@ -10,12 +10,12 @@ from typing import Annotated, Any, TypedDict
 
 import anyio
 import pytest
-from each_saver import SAVERS, Open, opener
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from pregel_async import START, Command, NodeError, RetryPolicy, StateGraph, interrupt
 from pregel_async.errors import RecordedFailureError, StepTimeoutError
 from pregel_async.types import Durability
+from tests.helpers.each_saver import SAVERS, Open, opener
 
 pytestmark = pytest.mark.anyio
 

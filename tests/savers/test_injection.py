@@ -11,7 +11,6 @@ from typing import Any
 import psycopg
 import pytest
 from msgspec.structs import replace
-from postgres_tools import conninfo, new_schema
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, PostgresSaver, SqliteSaver
 from checkpoint_savers.conformance.savers.random_threads import BEGAN, Growing
@@ -19,6 +18,7 @@ from checkpoint_savers.conformance.savers.suite import LATER, MANY, NOW, here
 from checkpoint_savers.errors import CheckpointError, ThreadExistsError
 from checkpoint_savers.records import CheckpointId
 from checkpoint_savers.upkeep.retention import Retention
+from tests.helpers.postgres_tools import conninfo, new_schema
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 

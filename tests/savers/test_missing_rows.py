@@ -8,15 +8,14 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import postgres_cells
 import pytest
-import sqlite_cells
-from postgres_tools import conninfo, made_schema
 
 from checkpoint_savers import BaseCheckpointSaver, PostgresSaver, Retention, SqliteSaver
 from checkpoint_savers.conformance import Cell
 from checkpoint_savers.conformance.savers.random_threads import Growing
 from checkpoint_savers.errors import CorruptCheckpointError
+from tests.helpers.postgres_tools import conninfo, made_schema
+from tests.savers import postgres_cells, sqlite_cells
 
 pytestmark = pytest.mark.anyio
 

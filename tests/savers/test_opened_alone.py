@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from postgres_tools import conninfo, made_schema
 
 from checkpoint_savers import (
     BaseCheckpointSaver,
@@ -29,6 +28,7 @@ from pregel_async._api.stored_types import with_runtime_types
 from pregel_async._core.untracked import NotStored
 from pregel_async.errors import RecordedFailureError
 from pregel_async.types import TaskId
+from tests.helpers.postgres_tools import conninfo, made_schema
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 

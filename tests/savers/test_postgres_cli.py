@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from postgres_tools import conninfo, made_schema
 
 from checkpoint_savers import PostgresSaver
 from pregel_async import START, StateGraph
+from tests.helpers.postgres_tools import conninfo, made_schema
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,6 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from postgres_tools import Proxy, conninfo, execute, locked, made_schema, stopped, turns
 
 from checkpoint_savers import PostgresSaver, StorageError, StorageLockedError, ThreadBusyError
 from checkpoint_savers.conformance.savers.suite import (
@@ -29,6 +28,7 @@ from checkpoint_savers.conformance.savers.suite import (
 )
 from checkpoint_savers.postgres.lane import MOST, MOST_BYTES
 from checkpoint_savers.records import Claim
+from tests.helpers.postgres_tools import Proxy, conninfo, execute, locked, made_schema, stopped, turns
 
 pytestmark = pytest.mark.anyio
 

@@ -17,8 +17,6 @@ import psycopg
 import psycopg.rows
 import psycopg_pool
 import pytest
-from dropping import warned
-from postgres_tools import ENV, Plan, Proxy, conninfo, execute, free_port, made_schema
 
 from checkpoint_savers import PostgresSaver, SaverClosedError, StorageError, ThreadBusyError
 from checkpoint_savers.conformance.savers.suite import (
@@ -38,6 +36,8 @@ from checkpoint_savers.conformance.savers.suite import (
     written,
 )
 from checkpoint_savers.records import Rewrite
+from tests.helpers.postgres_tools import ENV, Plan, Proxy, conninfo, execute, free_port, made_schema
+from tests.savers.dropping import warned
 
 pytestmark = pytest.mark.anyio
 

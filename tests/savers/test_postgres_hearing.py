@@ -10,13 +10,13 @@ from typing import Any, TypedDict
 import anyio
 import anyio.lowlevel
 import pytest
-from postgres_tools import Proxy, conninfo, execute, made_schema
 
 from checkpoint_savers import PostgresSaver, SaverClosedError
 from checkpoint_savers.conformance.savers.suite import LATER, commit, elsewhere, event, in_threads, record, row, take
 from checkpoint_savers.records import Claim
 from pregel_async import START, StateGraph
 from pregel_async._runtime.platform.environment import SystemWorld
+from tests.helpers.postgres_tools import Proxy, conninfo, execute, made_schema
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,6 @@ import anyio
 import anyio.to_thread
 import psycopg
 import pytest
-from postgres_tools import Pooler, conninfo, execute, made_schema, new_schema, pooler
 
 from checkpoint_savers import PostgresSaver
 from checkpoint_savers.conformance import SaverConformance
@@ -23,6 +22,7 @@ from checkpoint_savers.conformance.savers.one_writer import OneWriter
 from checkpoint_savers.conformance.savers.reading import Reading
 from checkpoint_savers.conformance.savers.suite import OpenSaver, cid, commit, head_of, in_threads, row, take, written
 from checkpoint_savers.conformance.savers.upkeep.rewriting import Rewriting
+from tests.helpers.postgres_tools import Pooler, conninfo, execute, made_schema, new_schema, pooler
 
 
 @pytest.fixture(scope="module")

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import anyio
 import pytest
-from postgres_tools import ENV, conninfo, made_schema
 
 from checkpoint_savers import PostgresSaver
 from checkpoint_savers.conformance.savers.suite import cid, commit, event, record, row, take
 from checkpoint_savers.records import Header
+from tests.helpers.postgres_tools import ENV, conninfo, made_schema
 
 BLOWS = int(os.environ.get("PREGEL_POSTGRES_BLOWS", "8"))
 SEED = int(os.environ.get("PREGEL_SEED", "0"))

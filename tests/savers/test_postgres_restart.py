@@ -14,12 +14,12 @@ import anyio
 import anyio.to_thread
 import psycopg_pool
 import pytest
-from postgres_tools import OwnServer, made_schema, own_server
 
 from checkpoint_savers import InMemorySaver, PostgresSaver, StorageError, ThreadBusyError
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.conformance.savers.suite import LATER, cid, commit, event, head_of, record, row, take, written
 from pregel_async import START, Send, StateGraph
+from tests.helpers.postgres_tools import OwnServer, made_schema, own_server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

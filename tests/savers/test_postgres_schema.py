@@ -13,7 +13,6 @@ import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from postgres_tools import ENV, conninfo, execute, new_schema
 
 from checkpoint_savers import CorruptCheckpointError, PostgresSaver, StorageError, UnsupportedFormatError
 from checkpoint_savers.conformance.savers.stored_bytes import HOSTILE
@@ -32,6 +31,7 @@ from checkpoint_savers.conformance.savers.suite import (
 from checkpoint_savers.postgres.schema import TABLES, VERSION
 from checkpoint_savers.postgres.texts import stored, told
 from checkpoint_savers.records import CheckpointId, CheckpointRow, TaskId, TaskRecord
+from tests.helpers.postgres_tools import ENV, conninfo, execute, new_schema
 
 pytestmark = pytest.mark.anyio
 

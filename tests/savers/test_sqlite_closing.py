@@ -13,8 +13,6 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from dropping import warned
-from sqlite_tools import held, saver_threads, turns
 
 from checkpoint_savers import (
     SaverClosedError,
@@ -35,6 +33,8 @@ from checkpoint_savers.conformance.savers.suite import (
     written,
 )
 from checkpoint_savers.sqlite.worker import Job
+from tests.savers.dropping import warned
+from tests.savers.sqlite_tools import held, saver_threads, turns
 
 pytestmark = pytest.mark.anyio
 

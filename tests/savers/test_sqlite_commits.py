@@ -11,7 +11,6 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from sqlite_tools import execute, held, locked, turns
 
 from checkpoint_savers import (
     SqliteSaver,
@@ -32,6 +31,7 @@ from checkpoint_savers.conformance.savers.suite import (
     row,
     take,
 )
+from tests.savers.sqlite_tools import execute, held, locked, turns
 
 pytestmark = pytest.mark.anyio
 

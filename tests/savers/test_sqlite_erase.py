@@ -12,8 +12,6 @@ from uuid import UUID
 
 import anyio
 import pytest
-from sqlite_earlier import write_earlier
-from sqlite_tools import execute, held, turns
 
 from checkpoint_savers import ErasureIncompleteError, SqliteSaver, StorageLockedError, ThreadBusyError
 from checkpoint_savers.conformance.savers.suite import LATER, commit, event, everything, here, row, take, written
@@ -29,6 +27,8 @@ from checkpoint_savers.records import (
 from checkpoint_savers.sqlite import files
 from checkpoint_savers.sqlite.worker import Job
 from checkpoint_savers.upkeep.threads import erase_threads
+from tests.savers.sqlite_earlier import write_earlier
+from tests.savers.sqlite_tools import execute, held, turns
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import anyio
 import pytest
-from sqlite_tools import execute, saver_threads
 
 from checkpoint_savers import (
     CorruptCheckpointError,
@@ -36,6 +35,7 @@ from checkpoint_savers.conformance.savers.suite import (
 )
 from checkpoint_savers.sqlite import schema
 from checkpoint_savers.sqlite.schema import APPLICATION_ID, VERSION
+from tests.savers.sqlite_tools import execute, saver_threads
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,6 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from sqlite_tools import execute, held, turns
 
 from checkpoint_savers import CorruptCheckpointError, SqliteSaver, StorageError, StorageFullError, ThreadBusyError
 from checkpoint_savers.bridge import Waiter
@@ -20,6 +19,7 @@ from checkpoint_savers.conformance.savers.suite import LATER, cid, commit, event
 from checkpoint_savers.records import Claim
 from checkpoint_savers.sqlite import worker
 from checkpoint_savers.sqlite.worker import MOST_BYTES, MOST_JOBS, Job
+from tests.savers.sqlite_tools import execute, held, turns
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
-from sqlite_tools import ENV
 
 from checkpoint_savers import (
     SqliteSaver,
@@ -26,6 +25,7 @@ from checkpoint_savers.conformance.savers.suite import (
     row,
     take,
 )
+from tests.savers.sqlite_tools import ENV
 
 pytestmark = pytest.mark.anyio
 

@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 import anyio
 import pytest
-from sqlite_rival import SHARED, SHORT, numbered
-from sqlite_tools import ENV
 
 from checkpoint_savers import SqliteSaver
 from checkpoint_savers.conformance.savers.suite import cid
 from checkpoint_savers.sqlite import worker
+from tests.savers.sqlite_rival import SHARED, SHORT, numbered
+from tests.savers.sqlite_tools import ENV
 
 KILLS = int(os.environ.get("PREGEL_KILLS", "20"))
 SEED = os.environ.get("PREGEL_SEED", "0")

@@ -13,8 +13,6 @@ from typing import Any
 import anyio
 import pytest
 from msgspec.structs import replace
-from sqlite_earlier import OPENINGS, TABLES, connected, write_earlier
-from sqlite_tools import ENV, locked, saver_threads, turns
 
 from checkpoint_savers import (
     CorruptCheckpointError,
@@ -41,6 +39,8 @@ from checkpoint_savers.records import CheckpointId, CheckpointRow, Commit, Rewri
 from checkpoint_savers.sqlite import schema, upgrade
 from checkpoint_savers.sqlite.schema import APPLICATION_ID, VERSION
 from checkpoint_savers.sqlite.upgrade import BARRIERS
+from tests.savers.sqlite_earlier import OPENINGS, TABLES, connected, write_earlier
+from tests.savers.sqlite_tools import ENV, locked, saver_threads, turns
 
 pytestmark = pytest.mark.anyio
 

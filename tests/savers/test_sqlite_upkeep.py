@@ -17,7 +17,6 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from sqlite_tools import ENV, held, locked, saver_threads, turns
 
 from checkpoint_savers import (
     CorruptCheckpointError,
@@ -44,6 +43,7 @@ from checkpoint_savers.records import Rewrite
 from checkpoint_savers.sqlite import files
 from checkpoint_savers.sqlite.files import DatabaseSize
 from checkpoint_savers.sqlite.schema import VERSION
+from tests.savers.sqlite_tools import ENV, held, locked, saver_threads, turns
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,6 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
-from sqlite_tools import ENV
 
 import checkpoint_savers
 from checkpoint_savers import (
@@ -39,6 +38,7 @@ from checkpoint_savers.stores.memory import _Kept
 from checkpoint_savers.stores.names import pack, pattern
 from checkpoint_savers.stores.port import page_of_spaces
 from pregel_async._core.isolation import isolate
+from tests.savers.sqlite_tools import ENV
 
 pytestmark = pytest.mark.anyio
 

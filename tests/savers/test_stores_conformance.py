@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from postgres_tools import conninfo, execute, new_schema
 
 from checkpoint_savers import PostgresStore
 from checkpoint_savers.conformance import OpenStore, StoreConformance
 from checkpoint_savers.stores import InMemoryStore, SqliteStore
+from tests.helpers.postgres_tools import conninfo, execute, new_schema
 
 
 class TestInMemoryStore(StoreConformance):

@@ -15,8 +15,6 @@ import anyio.to_thread
 import psycopg
 import psycopg_pool
 import pytest
-from dropping import warned
-from postgres_tools import Pooler, Proxy, conninfo, execute, new_schema, pooler
 
 import checkpoint_savers
 from checkpoint_savers import (
@@ -36,6 +34,8 @@ from checkpoint_savers.conformance.savers.suite import NOW, head_of, row, writte
 from checkpoint_savers.conformance.stores.suite import SPACE, OpenStore, facts, keys, put, there, value
 from checkpoint_savers.stores import GetOp, PutOp, SearchOp, postgres_rows
 from pregel_async._api.sync_verbs import open_sync
+from tests.helpers.postgres_tools import Pooler, Proxy, conninfo, execute, new_schema, pooler
+from tests.savers.dropping import warned
 
 pytestmark = pytest.mark.anyio
 

@@ -18,8 +18,6 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
-from dropping import warned
-from sqlite_tools import ENV, held, locked, saver_threads, turns
 
 from checkpoint_savers import (
     CorruptCheckpointError,
@@ -41,6 +39,8 @@ from checkpoint_savers.sqlite.worker import Job
 from checkpoint_savers.stores import GetOp, PutOp, SearchOp, sqlite_rows
 from checkpoint_savers.stores import sqlite as module
 from pregel_async._api.sync_verbs import open_sync
+from tests.savers.dropping import warned
+from tests.savers.sqlite_tools import ENV, held, locked, saver_threads, turns
 
 pytestmark = pytest.mark.anyio
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from each_saver import SAVERS, Open, opener
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import START, Command, StateGraph, interrupt
 from pregel_async.types import Durability
+from tests.helpers.each_saver import SAVERS, Open, opener
 
 pytestmark = pytest.mark.anyio
 

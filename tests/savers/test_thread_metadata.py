@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from upkeep_graphs import opened
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, ThreadBusyError, ThreadNotFoundError
 from checkpoint_savers.metadata import users_part
@@ -17,6 +16,7 @@ from checkpoint_savers.records import RUN, Claim, Commit
 from checkpoint_savers.upkeep.export import export_threads, import_threads
 from pregel_async import START, Command, StateGraph, interrupt
 from pregel_async.errors import EmptyInputError
+from tests.savers.upkeep_graphs import opened
 
 pytestmark = pytest.mark.anyio
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from upkeep_graphs import opened
 
 from checkpoint_savers import BaseCheckpointSaver, Codec, StoredObject
 from checkpoint_savers.upkeep import copy_thread
 from pregel_async import START, StateGraph, interrupt
 from pregel_async.errors import UnknownStoredKeyWarning
 from pregel_async.types import Command
+from tests.savers.upkeep_graphs import opened
 
 pytestmark = pytest.mark.anyio
 

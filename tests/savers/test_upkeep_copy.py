@@ -8,12 +8,12 @@ from typing import Any
 
 import anyio
 import pytest
-from upkeep_graphs import KINDS, Ran, State, asking, ids_of, nested, opened, steps
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from checkpoint_savers.errors import ThreadExistsError, ThreadNotFoundError
 from checkpoint_savers.records import MADE_IN
 from pregel_async import START, Command, StateGraph, get_runtime, interrupt
+from tests.savers.upkeep_graphs import KINDS, Ran, State, asking, ids_of, nested, opened, steps
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,6 @@ from zlib import crc32
 import anyio
 import pytest
 from msgspec.structs import replace
-from upkeep_graphs import KINDS, Ran, nested, opened, steps
 
 import checkpoint_savers.upkeep.export as module
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
@@ -37,6 +36,7 @@ from checkpoint_savers.records import ThreadDump
 from checkpoint_savers.upkeep.export import _BEGIN, _SUM, MAGIC, Writer, export_threads, import_threads, read_file
 from checkpoint_savers.upkeep.threads import load_thread
 from pregel_async import Command
+from tests.savers.upkeep_graphs import KINDS, Ran, nested, opened, steps
 
 pytestmark = pytest.mark.anyio
 

@@ -8,23 +8,20 @@ import sys
 from pathlib import Path
 
 import pytest
-from sqlite_tools import ENV
-from upkeep_graphs import ids_of, steps
 
 from checkpoint_savers import SqliteSaver
 from checkpoint_savers.errors import ThreadBusyError
 from checkpoint_savers.upkeep.retention import Retention
+from tests.savers.sqlite_tools import ENV
+from tests.savers.upkeep_graphs import ids_of, steps
 
 pytestmark = pytest.mark.anyio
 
-HERE = str(Path(__file__).parent)
-
 RUNNING = """if True:
     import sys
-    sys.path.insert(0, sys.argv[2])
     import anyio
     from checkpoint_savers import SqliteSaver
-    from upkeep_graphs import steps
+    from tests.savers.upkeep_graphs import steps
 
     def wait(state):
         print("running", flush=True)
@@ -41,11 +38,10 @@ RUNNING = """if True:
 
 PRUNING = """if True:
     import sys
-    sys.path.insert(0, sys.argv[2])
     import anyio
     from checkpoint_savers import SqliteSaver
     from checkpoint_savers.upkeep.retention import Retention
-    from upkeep_graphs import steps
+    from tests.savers.upkeep_graphs import steps
 
     async def main():
         async with SqliteSaver(sys.argv[1], synchronous="NORMAL") as saver:
@@ -65,7 +61,7 @@ PRUNING = """if True:
 
 def child(code: str, path: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", code, str(path), HERE],
+        [sys.executable, "-c", code, str(path)],
         env=ENV,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

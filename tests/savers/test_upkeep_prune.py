@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import anyio
 import pytest
 from msgspec.structs import replace
-from upkeep_graphs import KINDS, Ran, asking, at, ids_of, nested, opened, steps
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from checkpoint_savers.conformance.savers.random_threads import Growing, tuples
@@ -20,6 +19,7 @@ from checkpoint_savers.upkeep.threads import load_thread
 from pregel_async import Command
 from pregel_async.testing import Crash, Fault, FaultySaver
 from pregel_async.testing.saver import Verb
+from tests.savers.upkeep_graphs import KINDS, Ran, asking, at, ids_of, nested, opened, steps
 
 pytestmark = pytest.mark.anyio
 

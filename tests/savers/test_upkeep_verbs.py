@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from upkeep_graphs import KINDS, opened
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.conformance.savers.suite import (
@@ -31,6 +30,7 @@ from checkpoint_savers.memory import InMemorySaver
 from checkpoint_savers.records import Rewrite, ThreadDump
 from pregel_async.testing import FaultySaver
 from pregel_async.testing.saver import PassingSaver
+from tests.savers.upkeep_graphs import KINDS, opened
 
 pytestmark = pytest.mark.anyio
 

@@ -8,11 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from postgres_tools import conninfo, made_schema
-
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, PostgresSaver, SqliteSaver
 from pregel_async import START, StateGraph, interrupt, task
 from pregel_async.testing import FaultySaver
+from tests.helpers.postgres_tools import conninfo, made_schema
 
 KINDS = ("memory", "sqlite", "postgres", "passing")
 

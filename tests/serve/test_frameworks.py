@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
-from served import asking
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Route
@@ -16,6 +15,7 @@ from starlette.testclient import TestClient
 
 from checkpoint_savers import InMemorySaver
 from pregel_async.serve import graph_endpoint, graph_lifespan
+from tests.serve.served import asking
 
 
 def whose(request: Request) -> str | None:

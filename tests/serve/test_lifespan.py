@@ -8,9 +8,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from browser import browsing
 from fastapi import FastAPI
-from served import Gate, asking, chain, gated, logs
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,6 +24,8 @@ from pregel_async.serve import graph_endpoint, graph_lifespan, last_event_id, se
 from pregel_async.serve.known import Known
 from pregel_async.serve.service import Service
 from pregel_async.testing import VirtualClock
+from tests.serve.browser import browsing
+from tests.serve.served import Gate, asking, chain, gated, logs
 
 pytestmark = pytest.mark.anyio
 

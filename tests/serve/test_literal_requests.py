@@ -6,9 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from browser import Browser, browsing
 from pydantic import BaseModel
-from served import asking, chain, logs
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -20,6 +18,8 @@ from pregel_async import StateGraph, StreamWriter
 from pregel_async.errors import ConfigError
 from pregel_async.serve import Limits, graph_endpoint, graph_lifespan, last_event_id, sse_response
 from pregel_async.serve.service import Service
+from tests.serve.browser import Browser, browsing
+from tests.serve.served import asking, chain, logs
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 

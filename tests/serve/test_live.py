@@ -18,7 +18,8 @@ from typing import Any
 import httpx
 import pytest
 from httpx_sse import EventSource, ServerSentEvent
-from reading import is_void
+
+from tests.helpers.stream_reader import is_void
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -32,7 +33,7 @@ class Live:
         self.folder = folder
         if not (folder / "gate").exists():
             os.mkfifo(folder / "gate")
-        path = os.pathsep.join([str(ROOT), str(HERE), os.environ.get("PYTHONPATH", "")])
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         with (folder / "stderr").open("a") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, str(HERE / "live_service.py"), str(folder)],

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from httpx_sse import ServerSentEvent
-from reading import is_void
-from test_live import Live, events, living
+
+from tests.helpers.stream_reader import is_void
+from tests.serve.test_live import Live, events, living
 
 WORDS = [f"{word} " for word in range(16)]
 MODES = ["messages", "messages-tuple", "custom"]

@@ -6,13 +6,13 @@ from typing import Any
 
 import anyio
 import pytest
-from browser import browsing
-from served import Gate, Log, chain, gated, logs
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import StreamWriter
 from pregel_async.serve import Limits, graph_endpoint
 from pregel_async.serve.audience import Audience
+from tests.serve.browser import browsing
+from tests.serve.served import Gate, Log, chain, gated, logs
 
 pytestmark = pytest.mark.anyio
 

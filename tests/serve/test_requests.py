@@ -6,8 +6,6 @@ from typing import Annotated, Any, TypedDict
 from uuid import UUID
 
 import pytest
-from browser import Browser, browsing
-from served import Gate, asking, chain, gated, logs
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
@@ -15,6 +13,8 @@ from checkpoint_savers import InMemorySaver
 from pregel_async import START, MessagesState, Runtime, StateGraph, entrypoint, interrupt, task
 from pregel_async.errors import ConfigError, StorageError
 from pregel_async.serve import Limits, graph_endpoint
+from tests.serve.browser import Browser, browsing
+from tests.serve.served import Gate, asking, chain, gated, logs
 
 pytestmark = pytest.mark.anyio
 

@@ -13,8 +13,6 @@ from uuid import UUID
 import msgspec
 import pydantic
 import pytest
-from browser import Event, browsing, parsed
-from served import CHUNK, Log, asking, chain, logs
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -27,6 +25,8 @@ from pregel_async.serve import graph_endpoint, sse_response
 from pregel_async.serve.failures import log
 from pregel_async.serve.plain import Writer
 from pregel_async.serve.wire import Seen, Wire, seen
+from tests.serve.browser import Event, browsing, parsed
+from tests.serve.served import CHUNK, Log, asking, chain, logs
 
 pytestmark = pytest.mark.anyio
 

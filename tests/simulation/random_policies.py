@@ -12,13 +12,11 @@ from typing import Any, Literal
 
 import anyio
 import anyio.lowlevel
-from random_programs import program
 
 from pregel_async import get_runtime
 from pregel_async.policies import RetryPolicy, TimeoutPolicy
-
-# isort: split
-from law_programs import Build, Call, Graph, Inner, Node, Program, Run, Tell, digest
+from tests.helpers.law_programs import Build, Call, Graph, Inner, Node, Program, Run, Tell, digest
+from tests.simulation.random_programs import program
 
 Way = Literal["plain", "flaky", "late", "handled"]
 

@@ -1,4 +1,4 @@
-"""Programs of the laws' language (tests/laws/law_programs.py), drawn by a plain random generator.
+"""Programs of the laws' language (tests/helpers/law_programs.py), drawn by a plain random generator.
 
 Hypothesis draws them for the laws, and shrinks what fails. Here a program costs as little as possible, as many thousands
 of them are run: what fails is told by its seed.
@@ -7,15 +7,10 @@ of them are run: what fails is told by its seed.
 from __future__ import annotations
 
 import random
-import sys
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "laws"))
-
-from law_programs import NODES, Act, Ask, Call, Flow, Graph, Inner, Job, Node, Program, Run
-
 from pregel_async import START
+from tests.helpers.law_programs import NODES, Act, Ask, Call, Flow, Graph, Inner, Job, Node, Program, Run
 
 
 def program(luck: random.Random) -> Program:

@@ -12,15 +12,13 @@ import random
 from typing import Any
 
 import pytest
-from random_policies import Disturbing, Turning, handles, program
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import Interrupt
 from pregel_async.errors import GraphRecursionError
 from pregel_async.testing import Faults, Simulation, simulate
-
-# isort: split
-from law_programs import answer_to, inputs_of, story
+from tests.helpers.law_programs import answer_to, inputs_of, story
+from tests.simulation.random_policies import Disturbing, Turning, handles, program
 
 COUNT = int(os.environ.get("PREGEL_SIMULATIONS", "200"))
 ONE = os.environ.get("PREGEL_SIMULATION_SEED")

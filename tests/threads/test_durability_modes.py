@@ -9,7 +9,6 @@ from typing import Annotated, Any, TypedDict, TypeVar
 import anyio
 import anyio.lowlevel
 import pytest
-from passing import WRITES, Through
 
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.abc import BaseCheckpointSaver
@@ -17,6 +16,7 @@ from checkpoint_savers.errors import StorageError, UnstorableValueError
 from pregel_async import START, Command, StateGraph, entrypoint, interrupt, task
 from pregel_async.errors import ConfigError, GraphDrained, GraphRecursionError
 from pregel_async.types import Durability
+from tests.helpers.passing_saver import WRITES, Through
 
 pytestmark = pytest.mark.anyio
 

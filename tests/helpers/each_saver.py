@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 
-from postgres_tools import conninfo, made_schema
-
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, PostgresSaver, SqliteSaver
+from tests.helpers.postgres_tools import conninfo, made_schema
 
 Open = Callable[[], AbstractAsyncContextManager[BaseCheckpointSaver]]
 

@@ -11,12 +11,12 @@ from typing import Annotated, Any, TypedDict
 
 import anyio
 import pytest
-from kinds import KINDS, DictState, ModelState, get, put
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import END, START, NodeBuilder, Pregel, Send, StateGraph
 from pregel_async.channels import EphemeralValue, LastValue, Topic
 from pregel_async.errors import InPlaceChangeWarning, InvalidUpdateError
+from tests.graphs.schema_kinds import KINDS, DictState, ModelState, get, put
 
 pytestmark = pytest.mark.anyio
 

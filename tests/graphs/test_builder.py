@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict
 
 import pytest
-from kinds import KINDS, DataState, DictState, ModelState, StructState
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import END, START, Command, CompiledStateGraph, Send, StateGraph
@@ -24,6 +23,7 @@ from pregel_async.channels import (
     UntrackedValue,
 )
 from pregel_async.errors import GraphValidationError, PregelError
+from tests.graphs.schema_kinds import KINDS, DataState, DictState, ModelState, StructState
 
 pytestmark = pytest.mark.anyio
 

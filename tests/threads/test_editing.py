@@ -10,7 +10,6 @@ from typing import Annotated, Any, TypedDict, TypeVar
 
 import anyio
 import pytest
-from passing import Through
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, SqliteSaver
 from checkpoint_savers.errors import StorageError, ThreadBusyError, UnstorableValueError
@@ -44,6 +43,7 @@ from pregel_async.errors import (
 )
 from pregel_async.managed import IsLastStep, RemainingSteps
 from pregel_async.types import INPUT, RunnableConfig
+from tests.helpers.passing_saver import Through
 
 pytestmark = pytest.mark.anyio
 

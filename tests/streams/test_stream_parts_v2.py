@@ -7,7 +7,6 @@ from typing import Annotated, Any, TypedDict
 
 import anyio
 import pytest
-from kinds import KINDS, get
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from checkpoint_savers.errors import StorageError
@@ -23,6 +22,7 @@ from pregel_async import (
     interrupt,
 )
 from pregel_async.errors import GraphRecursionError, ThreadBusyError
+from tests.graphs.schema_kinds import KINDS, get
 
 pytestmark = pytest.mark.anyio
 

@@ -16,9 +16,10 @@ from typing import Any
 
 import httpx
 from httpx_sse import EventSource, ServerSentEvent
-from reading import is_void
 
-ROOT = Path(__file__).parents[1]
+from tests.helpers.stream_reader import is_void
+
+ROOT = Path(__file__).parents[2]
 
 HANGS = "3600"
 """A pause in which the script stops after its first word."""

@@ -1,0 +1,1 @@
+"""The tests, by subject. What several folders use is in `helpers`."""
