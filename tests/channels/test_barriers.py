@@ -28,7 +28,7 @@ def test_opens_when_all_names_were_seen() -> None:
 
 
 def test_the_same_name_twice_changes_nothing() -> None:
-    """Peer semantics S-14."""
+    """A name that the barrier does not wait for is refused."""
     channel = barrier()
     assert channel.update(["a", "a"])
     assert not channel.update(["a"])
@@ -37,7 +37,7 @@ def test_the_same_name_twice_changes_nothing() -> None:
 
 @pytest.mark.parametrize("unknown", ["d", ["a"], None])
 def test_an_unknown_name_is_refused(unknown: Any) -> None:
-    """Peer semantics S-14; the error names the channel, the name and those that it waits for, and nothing was taken."""
+    """The error names the channel, the name and those that it waits for, and nothing was taken."""
     channel = barrier()
     channel.key = "join:a+b+c:d"
     with pytest.raises(InvalidUpdateError, match=r"'join:a\+b\+c:d' was written .*'a', 'b', 'c'") as caught:
@@ -48,7 +48,7 @@ def test_an_unknown_name_is_refused(unknown: Any) -> None:
 
 
 def test_consume_starts_anew_only_when_complete() -> None:
-    """Peer semantics S-12: what it waits for comes again in a loop; half of it is not lost to another trigger's run."""
+    """What it waits for comes again in a loop; half of it is not lost to another trigger's run."""
     channel = barrier()
     channel.update(["a", "b"])
     assert not channel.consume()

@@ -184,7 +184,7 @@ class TestReducerWithoutStart(ChannelLaws):
 
 
 class TestOverwrittenLists(ChannelLaws):
-    """Peer semantics S-26, for a channel with a reducer; what refuses two overwrites neither folds nor commutes."""
+    """For a channel with a reducer; what refuses two overwrites neither folds nor commutes."""
 
     overwritten = True
 
@@ -213,7 +213,7 @@ class TestOverwrittenDicts(TestOverwrittenLists):
 
 
 class TestOverwrittenWithoutStart(ChannelLaws):
-    """Q-10: an overwrite that is the first write of a type without an empty value, too."""
+    """An overwrite that is the first write of a type without an empty value, too."""
 
     overwritten = True
 

@@ -23,7 +23,7 @@ class Calls:
 
 
 def test_one_call_per_superstep() -> None:
-    """1.21: it gets the value and a list of the writes in the order given; a superstep without a write calls nothing."""
+    """It gets the value and a list of the writes in the order given; a superstep without a write calls nothing."""
     reducer = Calls()
     channel = DeltaChannel(reducer, list)
     assert channel.update(("a", "b")) is True
@@ -49,7 +49,7 @@ def test_the_list_of_writes_is_the_reducers_own() -> None:
 
 
 def test_without_an_empty_value_the_first_write_becomes_the_value() -> None:
-    """S-28, as for other reducers: what else the superstep brings is merged into it; alone it is no call."""
+    """As for other reducers: what else the superstep brings is merged into it; alone it is no call."""
     reducer = Calls()
     channel: DeltaChannel[Any] = DeltaChannel(reducer)
     with pytest.raises(EmptyChannelError):
@@ -63,7 +63,7 @@ def test_without_an_empty_value_the_first_write_becomes_the_value() -> None:
 
 
 def test_an_overwrite_is_no_call() -> None:
-    """1.21: it understands `Overwrite`."""
+    """It understands `Overwrite`."""
     reducer = Calls()
     channel = DeltaChannel(reducer, list)
     channel.update(["a", Overwrite(["z"]), "b"])
@@ -88,7 +88,7 @@ def test_a_reducer_that_raises_leaves_the_value() -> None:
 
 @pytest.mark.parametrize("frequency", [0, -1, 1.5, "10", None], ids=repr)
 def test_the_frequency_is_checked(frequency: Any) -> None:
-    """1.21: a number from 1 on."""
+    """A number from 1 on."""
     with pytest.raises(GraphValidationError, match=f"snapshot_frequency.*{frequency!r}"):
         DeltaChannel(Calls(), snapshot_frequency=frequency)
     assert DeltaChannel(Calls(), snapshot_frequency=1).snapshot_frequency == 1

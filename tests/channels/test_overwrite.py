@@ -63,7 +63,7 @@ def spelled(request: pytest.FixtureRequest) -> Any:
 
 
 def test_bypasses_the_reducer(folding: Any, spelled: Any) -> None:
-    """S-26: the overwritten value wins wherever it stands, and the other writes of the superstep are dropped; the next
+    """The overwritten value wins wherever it stands, and the other writes of the superstep are dropped; the next
     superstep folds into it."""
     for place in range(3):
         channel = folding(list)
@@ -77,7 +77,7 @@ def test_bypasses_the_reducer(folding: Any, spelled: Any) -> None:
 
 
 def test_as_the_first_write(folding: Any, spelled: Any) -> None:
-    """Q-10: to a type with an empty value and to one without; the wrapper is never what is held."""
+    """To a type with an empty value and to one without; the wrapper is never what is held."""
     for typ in (int, int | None, Any):
         channel = folding(typ)
         channel.update([spelled(5)])
@@ -97,7 +97,7 @@ def test_with_a_value_that_is_false(folding: Any, spelled: Any, nothing: Any) ->
 
 
 def test_two_are_refused(folding: Any, spelled: Any) -> None:
-    """S-26: by name, with the code; in equal and in different spellings; the channel is as it was."""
+    """By name, with the code; in equal and in different spellings; the channel is as it was."""
     channel = folding(list)
     channel.key = "log"
     channel.update([[1]])
@@ -154,7 +154,7 @@ def test_a_dict_of_arrays_is_data() -> None:
 
 @pytest.mark.parametrize("kind", SINGLE, ids=lambda kind: kind.__name__)
 def test_a_key_without_a_reducer_takes_what_is_in_it(kind: Any) -> None:
-    """Q-10: the wrapper is never stored, and a falsy value is one."""
+    """The wrapper is never stored, and a falsy value is one."""
     channel = kind()
     for value in ([1], None, 0):
         assert channel.update([Overwrite(value)]) is True

@@ -112,7 +112,7 @@ def test_starts_with_an_empty_value(typ: object, start: object) -> None:
     ],
 )
 def test_the_first_write_becomes_the_value_where_a_type_has_no_empty_one(typ: object) -> None:
-    """Peer semantics S-28: the reducer is not called for it."""
+    """The reducer is not called for it."""
     channel = BinaryOperatorAggregate(typ, noted)
     assert not channel.is_available()
     with pytest.raises(EmptyChannelError):

@@ -28,7 +28,7 @@ def test_a_question_is_told_and_answered(shell: Any, call: Any) -> None:
 
 
 def test_what_cannot_be_answered(call: Any) -> None:
-    """Issue 3, bad input: an answer without a question, an ambiguous one, one beside an input."""
+    """Bad input: an answer without a question, an ambiguous one, one beside an input."""
     assert call("run", "flows:asking", "-t", "t", "--resume", "1").code == 2
     call("run", "flows:asking", "-t", "t")
     bare = call("run", "flows:asking", "-t", "t", "--resume", "red")

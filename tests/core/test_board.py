@@ -81,14 +81,14 @@ def everything() -> Program:
 
 
 def test_input_has_the_available_channels_only() -> None:
-    """S-15: never-written keys are absent; a reducer with a constructible type is always there."""
+    """Never-written keys are absent; a reducer with a constructible type is always there."""
     graph = everything()
     board = begin(graph, {"x": 1})
     assert board.input_of(node("n", "x", reads=tuple("xyrutb"))) == {"x": 1, "r": []}
 
 
 def test_input_after_writes() -> None:
-    """S-15: what was written is there; a complete barrier shows None."""
+    """What was written is there; a complete barrier shows None."""
     graph = everything()
     board = begin(graph, {"x": 1, "y": None, "r": [1], "u": "a", "t": [1, 2], "b": "a"})
     assert board.input_of(node("n", "x", reads=tuple("xyrutb"))) == {
@@ -102,14 +102,14 @@ def test_input_after_writes() -> None:
 
 
 def test_input_of_a_node_that_reads_some_keys() -> None:
-    """Seed 001, PregelNode: a node gets the channels that it reads, and no other."""
+    """PregelNode: a node gets the channels that it reads, and no other."""
     graph = everything()
     board = begin(graph, {"x": 1, "y": 2})
     assert board.input_of(node("n", "x", reads=("y", "r"))) == {"y": 2, "r": []}
 
 
 def test_input_of_a_node_that_reads_one_channel_bare() -> None:
-    """Seed 003: `subscribe_only` gives the bare value; None is a value."""
+    """`subscribe_only` gives the bare value; None is a value."""
     graph = everything()
     board = begin(graph, {"x": None})
     assert board.input_of(node("n", "x", reads="x")) is None
@@ -118,7 +118,7 @@ def test_input_of_a_node_that_reads_one_channel_bare() -> None:
 
 
 def test_keys_that_are_no_state_are_read_when_named() -> None:
-    """Seed 001: control channels hold no state, and a node that names one reads it all the same."""
+    """Control channels hold no state, and a node that names one reads it all the same."""
     graph = program(node("a", "x"), x=LastValue(), c=EphemeralValue(), keys="x")
     board = begin(graph, {"x": 1, "c": [2]})
     assert board.values == {"x": 1}
@@ -126,7 +126,7 @@ def test_keys_that_are_no_state_are_read_when_named() -> None:
 
 
 def test_show() -> None:
-    """Seed 001, termination: one output channel is shown bare (None when empty), several as a mapping of what there
+    """Termination: one output channel is shown bare (None when empty), several as a mapping of what there
     is."""
     graph = everything()
     board = begin(graph, {"x": 1})
@@ -165,7 +165,7 @@ def router(*reads: str, whole: bool = False) -> Router:
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_router_sees_its_own_nodes_writes(whole: bool) -> None:
-    """S-24: a router's view is the state plus its own node's writes, folded as they will be."""
+    """A router's view is the state plus its own node's writes, folded as they will be."""
     graph = program(
         node("a", "x"),
         x=LastValue(),
@@ -182,7 +182,7 @@ def test_a_router_sees_its_own_nodes_writes(whole: bool) -> None:
 
 
 def test_a_router_with_its_own_schema_sees_only_that() -> None:
-    """S-24, private schemas: a router that names its keys sees these, its node's writes to others not."""
+    """Private schemas: a router that names its keys sees these, its node's writes to others not."""
     graph = program(node("a", "x"), x=LastValue(), y=LastValue())
     board = begin(graph, {"x": 1})
     assert board.view_of(router("x"), graph, [("y", 5)]) == {"x": 1}
@@ -239,7 +239,7 @@ def big_program() -> Program:
 
 @pytest.mark.parametrize("stop", range(1, 7))
 def test_a_board_that_was_stored_goes_on_the_same(stop: int) -> None:
-    """Seed 001 invariant 3, P2: a run that goes on from a stored board makes the same supersteps as one that did not
+    """P2: a run that goes on from a stored board makes the same supersteps as one that did not
     stop."""
     graph = big_program()
     whole = run(graph, {"go": 1, "n": 0}).steps
@@ -272,7 +272,7 @@ def test_the_order_of_keys_is_the_same_after_a_restore() -> None:
 
 
 def test_an_untracked_value_is_not_there_any_more() -> None:
-    """Seed 001, channels: UntrackedValue is excluded from checkpoints: a restored board starts without it."""
+    """Channels: UntrackedValue is excluded from checkpoints: a restored board starts without it."""
     graph = program(node("a", "x"), x=LastValue(), u=UntrackedValue())
     board = begin(graph, {"x": 1, "u": object()})
     back = stored(graph, board)
@@ -280,7 +280,7 @@ def test_an_untracked_value_is_not_there_any_more() -> None:
 
 
 def test_a_reducer_that_was_never_written_is_not_stored() -> None:
-    """P10, S-15: an empty list that a reducer only shows is not held, and is shown again after a restore."""
+    """P10: an empty list that a reducer only shows is not held, and is shown again after a restore."""
     graph = program(node("a", "x"), x=LastValue(), r=BinaryOperatorAggregate(list, operator.add))
     board = begin(graph, {"x": 1})
     assert board.held("r") is MISSING
@@ -297,7 +297,7 @@ def test_initial_values_are_not_shared_between_boards() -> None:
 
 
 def test_a_program_shares_no_channel_with_who_built_it() -> None:
-    """Issue 2, building: compile never changes the builder: channels are copied."""
+    """Building: compile never changes the builder: channels are copied."""
     given = LastValue(int)
     graph = program(node("a", "x"), x=given)
     begin(graph, {"x": 1})

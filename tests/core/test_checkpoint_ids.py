@@ -47,7 +47,7 @@ def made(moments: list[tuple[float, int]]) -> list[CheckpointId]:
 
 @given(moments=moments)
 def test_an_id_is_greater_than_the_one_before(moments: list[tuple[float, int]]) -> None:
-    """Issue 2, S-40: ids sort by creation as strings; an id is greater than its parent's even when the clock goes
+    """Ids sort by creation as strings; an id is greater than its parent's even when the clock goes
     back."""
     ids = made(moments)
     assert ids == sorted(ids)
@@ -56,14 +56,14 @@ def test_an_id_is_greater_than_the_one_before(moments: list[tuple[float, int]]) 
 
 @given(moments=moments)
 def test_the_same_clock_still_rises(moments: list[tuple[float, int]]) -> None:
-    """Issue 2: many checkpoints in one tick of a coarse clock are still ordered, with any randomness."""
+    """Many checkpoints in one tick of a coarse clock are still ordered, with any randomness."""
     ids = made([(1.0, random) for _, random in moments])
     assert ids == sorted(set(ids))
 
 
 @given(times=st.lists(times, min_size=2, max_size=10))
 def test_ids_of_unrelated_threads_sort_by_time(times: list[float]) -> None:
-    """S-40: ids that know nothing of each other sort by their clocks' milliseconds."""
+    """Ids that know nothing of each other sort by their clocks' milliseconds."""
     ids = {time: checkpoint_id(Scripted(time, MOST), None) for time in times}
     for one in times:
         for other in times:
@@ -82,7 +82,7 @@ def test_an_id_is_a_uuid_of_version_7(time: float, random: int) -> None:
 
 
 def test_a_clock_that_went_back_a_year_counts_on() -> None:
-    """Issue 2: the clock may go back by any amount; ids count on from the last, and take up the clock when it is
+    """The clock may go back by any amount; ids count on from the last, and take up the clock when it is
     past."""
     now, year = 1_700_000_000.0, 31_536_000.0
     first = checkpoint_id(Scripted(now, MOST), None)

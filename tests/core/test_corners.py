@@ -78,7 +78,7 @@ def program(*routers: Router) -> Program:
 
 
 def test_a_router_sees_that_its_node_emptied_a_key() -> None:
-    """S-24: a router's view is the state with its own node's writes folded in."""
+    """A router's view is the state with its own node's writes folded in."""
     router = Router(name="r", call=lambda state: None, reads=("k",), shape=None, route=lambda answer: [])
     graph = program(router)
     board = Board(graph)
@@ -88,7 +88,7 @@ def test_a_router_sees_that_its_node_emptied_a_key() -> None:
 
 
 def test_a_channel_that_finishing_empties_triggers_nothing() -> None:
-    """S-13: finish() at the end may change a channel without making anything available."""
+    """finish() at the end may change a channel without making anything available."""
     graph = program()
     board = Board(graph)
     superstep.update(graph, board, [], [[("k", 1), ("go", None)]])
@@ -133,7 +133,7 @@ def test_a_value_nested_too_deeply_is_refused() -> None:
 
 
 def test_the_channel_of_sends_is_reserved() -> None:
-    """Section 1.3: another kind of channel under that name is refused."""
+    """Another kind of channel under that name is refused."""
     node = NodeBuilder().subscribe_only("a").do(len).write_to("a")
     with pytest.raises(GraphValidationError, match="reserved for pending sends"):
         Pregel(

@@ -183,13 +183,13 @@ UNFIT: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("hint", "value"), FITS, ids=range(len(FITS)))
 def test_fits(hint: Any, value: Any) -> None:
-    """Issue 2, bad input: a value that its annotation can mean is not refused."""
+    """Bad input: a value that its annotation can mean is not refused."""
     assert fits(hint, value)
 
 
 @pytest.mark.parametrize(("hint", "value"), UNFIT, ids=range(len(UNFIT)))
 def test_unfit(hint: Any, value: Any) -> None:
-    """Issue 2, bad input: a wrongly typed value is refused."""
+    """Bad input: a wrongly typed value is refused."""
     assert not fits(hint, value)
 
 

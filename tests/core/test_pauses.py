@@ -106,7 +106,7 @@ def test_a_command_for_outside() -> None:
     ],
 )
 def test_breakpoints(breakpoints: Breakpoints, resumed: bool, steps: int) -> None:
-    """S-101: a run stops before or after what is named, once the superstep is stored; one that goes on from a stop does
+    """A run stops before or after what is named, once the superstep is stored; one that goes on from a stop does
     not stop there again."""
     made = program(
         node("a", "in", sends=["go"]), node("b", "go"), **{"in": EphemeralValue(int), "go": EphemeralValue(int)}

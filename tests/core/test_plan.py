@@ -27,20 +27,20 @@ def names(tasks: list[Any]) -> list[str]:
 
 
 def test_nothing_is_planned_on_an_empty_board() -> None:
-    """Seed 002: a node fires when a trigger is newer than what it saw; on an empty board nothing is."""
+    """A node fires when a trigger is newer than what it saw; on an empty board nothing is."""
     graph = program(node("a", "x"), x=LastValue(), y=BinaryOperatorAggregate(list, lambda a, b: a + b))
     assert plan(graph, Board(graph)) == []
 
 
 def test_nodes_are_planned_by_name() -> None:
-    """S-1, P2: candidates are visited in alphabetical order, however the graph was written down."""
+    """P2: candidates are visited in alphabetical order, however the graph was written down."""
     for order in (("c", "a", "b"), ("b", "c", "a")):
         graph = program(*(node(name, "x") for name in order), x=LastValue())
         assert names(plan(graph, begin(graph, {"x": 1}))) == ["a", "b", "c"]
 
 
 def test_triggered_nodes_come_before_sends_in_the_plan() -> None:
-    """P2, S-3: plan order is pull tasks by node name, then sends by index."""
+    """P2: plan order is pull tasks by node name, then sends by index."""
     graph = program(node("z", "x"), node("b", "x"), x=LastValue())
     board = begin(graph, {"x": 1})
     write(graph, board, (SENDS, Send("z", 0)), (SENDS, Send("b", 1)), ("x", 2))
@@ -50,7 +50,7 @@ def test_triggered_nodes_come_before_sends_in_the_plan() -> None:
 
 
 def test_next_lists_sends_first() -> None:
-    """S-2, P2: what users see as `next` begins with the sends by index, then the triggered nodes by name."""
+    """P2: what users see as `next` begins with the sends by index, then the triggered nodes by name."""
     graph = program(node("z", "x"), node("b", "x"), x=LastValue())
     board = begin(graph, {"x": 1})
     write(graph, board, (SENDS, Send("z", 0)), (SENDS, Send("b", 1)), ("x", 2))
@@ -58,13 +58,13 @@ def test_next_lists_sends_first() -> None:
 
 
 def test_one_run_however_many_triggers_fired() -> None:
-    """S-7: a node runs at most once per superstep, however many of its triggers fired."""
+    """A node runs at most once per superstep, however many of its triggers fired."""
     graph = program(node("a", ["x", "y", "z"]), x=LastValue(), y=LastValue(), z=Topic())
     assert names(plan(graph, begin(graph, {"x": 1, "y": 2, "z": 3}))) == ["a"]
 
 
 def test_each_send_is_a_task() -> None:
-    """S-7: two equal sends are two tasks, with paths of their own."""
+    """Two equal sends are two tasks, with paths of their own."""
     graph = program(node("a", "x"), x=LastValue())
     board = write(graph, Board(graph), (SENDS, Send("a", "same")), (SENDS, Send("a", "same")))
     first, second = plan(graph, board)
@@ -73,21 +73,21 @@ def test_each_send_is_a_task() -> None:
 
 
 def test_paths() -> None:
-    """S-4: `("__pregel_pull", name)` of a triggered node, `("__pregel_push", index, False)` of a send."""
+    """`("__pregel_pull", name)` of a triggered node, `("__pregel_push", index, False)` of a send."""
     graph = program(node("a", "x"), x=LastValue())
     board = write(graph, Board(graph), ("x", 1), (SENDS, Send("a", None)))
     assert [task.path for task in plan(graph, board)] == [("__pregel_pull", "a"), ("__pregel_push", 0, False)]
 
 
 def test_a_node_runs_again_only_for_a_newer_version() -> None:
-    """Seed 001, plan: a node whose trigger nobody wrote since it ran does not run again."""
+    """Plan: a node whose trigger nobody wrote since it ran does not run again."""
     graph = program(node("a", "x", lambda seen: {"y": 1}), x=LastValue(), y=LastValue())
     script = run(graph, {"x": 1})
     assert [step.ran for step in script.steps] == [("a",)]
 
 
 def test_a_write_of_an_equal_value_triggers_too() -> None:
-    """Seed 002: versions are compared, never values."""
+    """Versions are compared, never values."""
     count = iter(range(10))
     graph = program(
         node("a", "x", lambda seen: {"x": seen["x"]} if next(count) < 3 else None),
@@ -97,7 +97,7 @@ def test_a_write_of_an_equal_value_triggers_too() -> None:
 
 
 def test_seen_is_noted_for_a_tasks_own_triggers_alone() -> None:
-    """S-8: `versions_seen` of a task is updated for the channels in its trigger list; reading a channel is not seeing
+    """`versions_seen` of a task is updated for the channels in its trigger list; reading a channel is not seeing
     it."""
     graph = program(
         node("a", "x", reads=("x", "y")), node("b", "y", reads=("x", "y")), x=LastValue(), y=LastValue(), z=LastValue()
@@ -108,7 +108,7 @@ def test_seen_is_noted_for_a_tasks_own_triggers_alone() -> None:
 
 
 def test_seen_is_the_version_before_the_steps_own_writes() -> None:
-    """S-8: what a superstep writes to a channel is newer than what its tasks saw of it, so that a loop goes on."""
+    """What a superstep writes to a channel is newer than what its tasks saw of it, so that a loop goes on."""
     graph = program(node("a", "x"), x=LastValue())
     board = begin(graph, {"x": 1})
     write(graph, board, ("x", 2), by=plan(graph, board))
@@ -117,7 +117,7 @@ def test_seen_is_the_version_before_the_steps_own_writes() -> None:
 
 
 def test_a_send_sees_nothing() -> None:
-    """S-8, S-17: a send is triggered by being sent; it uses up none of its node's triggers."""
+    """A send is triggered by being sent; it uses up none of its node's triggers."""
     graph = program(node("a", "x"), x=LastValue())
     board = write(graph, Board(graph), (SENDS, Send("a", 1)))
     (task,) = plan(graph, board)
@@ -127,7 +127,7 @@ def test_a_send_sees_nothing() -> None:
 
 
 def test_all_channels_of_a_superstep_get_one_version() -> None:
-    """S-9: all channels changed in one superstep get the same new version, above all others."""
+    """All channels changed in one superstep get the same new version, above all others."""
     graph = program(node("a", "x"), x=LastValue(), y=LastValue(), z=LastValue())
     board = begin(graph, {"z": 0})
     write(graph, board, ("x", 1), ("y", 1))
@@ -137,7 +137,7 @@ def test_all_channels_of_a_superstep_get_one_version() -> None:
 
 
 def test_versions_are_ordered_integers() -> None:
-    """Issue 2, decided where seeds and peer differ: versions are ordered integers."""
+    """Decided where seeds and peer differ: versions are ordered integers."""
     graph = program(node("a", "x", lambda seen: {"x": 1} if seen["x"] < 1 else {"y": 1}), x=LastValue(), y=LastValue())
     script = run(graph, {"x": 0})
     assert all(type(version) is int for step in script.steps for version in step.versions.values())
@@ -145,7 +145,7 @@ def test_versions_are_ordered_integers() -> None:
 
 
 def test_a_superstep_that_changes_nothing_makes_no_version() -> None:
-    """S-9: the clock counts changes; a superstep without any leaves it alone."""
+    """The clock counts changes; a superstep without any leaves it alone."""
     graph = program(node("a", "x"), x=LastValue())
     board = begin(graph, {"x": 1})
     write(graph, board, by=plan(graph, board))
@@ -153,7 +153,7 @@ def test_a_superstep_that_changes_nothing_makes_no_version() -> None:
 
 
 def test_an_emptied_channel_triggers_nobody() -> None:
-    """S-11: only an available channel counts as updated: one that was emptied can never trigger."""
+    """Only an available channel counts as updated: one that was emptied can never trigger."""
     graph = program(node("a", "e"), node("b", "t"), node("c", "any"), e=EphemeralValue(), t=Topic(), any=AnyValue())
     board = begin(graph, {"e": 1, "t": 1, "any": 1})
     tasks = plan(graph, board)
@@ -164,7 +164,7 @@ def test_an_emptied_channel_triggers_nobody() -> None:
 
 
 def test_a_barrier_that_still_waits_triggers_nobody() -> None:
-    """S-14, seed 001: a barrier fires only when every name has come."""
+    """A barrier fires only when every name has come."""
     graph = program(node("j", "b"), b=NamedBarrierValue(str, {"one", "two"}))
     board = write(graph, Board(graph), ("b", "one"))
     assert plan(graph, board) == []
@@ -204,13 +204,13 @@ def test_work_of_planning_does_not_grow_with_the_graph() -> None:
 
 @pytest.mark.parametrize("kind", [LastValue, UntrackedValue, EphemeralValue, AnyValue, Topic])
 def test_every_kind_triggers(kind: Any) -> None:
-    """Seed 001, plan: an update of any kind of channel runs the nodes that subscribe to it."""
+    """Plan: an update of any kind of channel runs the nodes that subscribe to it."""
     graph = program(node("a", "x"), x=kind())
     assert names(plan(graph, begin(graph, {"x": 1}))) == ["a"]
 
 
 def test_two_nodes_see_the_same_write_each_once() -> None:
-    """Seed 001, channels: several nodes may subscribe to one channel; each sees each write once."""
+    """Channels: several nodes may subscribe to one channel; each sees each write once."""
     graph = program(node("a", "x"), node("b", "x"), x=LastValue())
     board = begin(graph, {"x": 1})
     tasks = plan(graph, board)
@@ -220,7 +220,7 @@ def test_two_nodes_see_the_same_write_each_once() -> None:
 
 
 def test_a_node_that_ran_on_an_old_write_runs_on_a_new_one() -> None:
-    """Seed 002: seen versions are kept per node: a write after one node's run triggers that node again, and the
+    """Seen versions are kept per node: a write after one node's run triggers that node again, and the
     others."""
     graph = program(node("a", "x"), node("b", ["x", "y"]), x=LastValue(), y=LastValue())
     board = begin(graph, {"y": 1})
@@ -230,7 +230,7 @@ def test_a_node_that_ran_on_an_old_write_runs_on_a_new_one() -> None:
 
 
 def test_tasks_know_the_superstep_that_they_run_in() -> None:
-    """S-5 (by P2): a task belongs to the superstep about to run, one after the board's."""
+    """P2: a task belongs to the superstep about to run, one after the board's."""
     graph = program(node("a", "x"), x=LastValue())
     board = begin(graph, {"x": 1})
     assert (board.step, [task.step for task in superstep.plan(graph, board, SCOPE)]) == (-1, [0])

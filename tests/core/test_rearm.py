@@ -43,7 +43,7 @@ def fold(graph: Program, board: Board, ran: Sequence[Task], *writes: Any, left: 
 
 
 def test_an_ephemeral_trigger_is_kept() -> None:
-    """Issue 3: an update as any other node re-arms what was pending, with what it was to see."""
+    """An update as any other node re-arms what was pending, with what it was to see."""
     graph = program(node("a", "go"), node("x", "never"), go=EphemeralValue(int), never=LastValue(int), log=log())
     board = begin(graph, {"go": 7})
     pending = plan(graph, board)
@@ -65,7 +65,7 @@ def test_what_ran_is_not_triggered_again() -> None:
 
 
 def test_two_that_wait_for_one_guarded_channel() -> None:
-    """Issue 3: several tasks that one channel triggers stay pending, each once, on the value as it is."""
+    """Several tasks that one channel triggers stay pending, each once, on the value as it is."""
     graph = program(
         node("a", "go"), node("b", "go"), node("x", "never"), go=EphemeralValue(int), never=EphemeralValue(int)
     )
@@ -75,7 +75,7 @@ def test_two_that_wait_for_one_guarded_channel() -> None:
 
 
 def test_a_topic_is_not_doubled() -> None:
-    """Issue 3: what waits sees each value of its topic once, and what was added after them."""
+    """What waits sees each value of its topic once, and what was added after them."""
     graph = program(node("a", "t"), node("b", "t"), node("x", "never"), t=Topic(int), never=EphemeralValue(int))
     board = begin(graph, {"t": [1, 2]})
     assert fold(graph, board, [beside(graph, "x", board)], [], left=plan(graph, board)) == ["a", "b"]
@@ -85,7 +85,7 @@ def test_a_topic_is_not_doubled() -> None:
 
 
 def test_a_new_value_wins() -> None:
-    """S-119: what is written in the superstep takes the place of what was there, guarded or not."""
+    """What is written in the superstep takes the place of what was there, guarded or not."""
     for guard in (True, False):
         graph = program(node("a", "go"), node("x", "never"), go=EphemeralValue(int, guard), never=EphemeralValue(int))
         board = begin(graph, {"go": 7})
@@ -94,7 +94,7 @@ def test_a_new_value_wins() -> None:
 
 
 def test_sends_are_sent_again() -> None:
-    """Issue 3: pending sends stay pending, before those that the superstep adds; the one that ran is gone."""
+    """Pending sends stay pending, before those that the superstep adds; the one that ran is gone."""
     graph = program(node("w", "never"), never=EphemeralValue(int))
     board = Board(graph)
     superstep.update(graph, board, (), [[(SENDS, Send("w", number)) for number in range(3)]])
@@ -105,7 +105,7 @@ def test_sends_are_sent_again() -> None:
 
 @pytest.mark.parametrize("after", [0, 1])
 def test_a_barrier(after: int) -> None:
-    """S-119: a barrier that is half complete stays so; one that is complete triggers its node as before."""
+    """A barrier that is half complete stays so; one that is complete triggers its node as before."""
     names = ["a", "b"]
     graph = program(node("j", "both"), node("x", "never"), both=NamedBarrierValue(str, names), never=LastValue(int))
     board = begin(graph, {"both": names[after]})
@@ -125,7 +125,7 @@ def test_a_barrier_that_two_share() -> None:
 
 
 def test_what_was_put_off_stays_so() -> None:
-    """Issue 3: deferred nodes come at a tentative end, and while a task is pending there is none."""
+    """Deferred nodes come at a tentative end, and while a task is pending there is none."""
     for channel, go in ((NamedBarrierValue(str, ["a"]), "a"), (LastValue(str), "a"), (EphemeralValue(str), "a")):
         graph = program(
             node("d", "end"), node("j", "go"), node("x", "never"),
@@ -139,7 +139,7 @@ def test_what_was_put_off_stays_so() -> None:
 
 
 def test_what_is_put_off_again() -> None:
-    """Issue 3: a deferred node that was due, and is triggered again beside something else, is put off again."""
+    """A deferred node that was due, and is triggered again beside something else, is put off again."""
     graph = program(
         node("a", "go"), node("d", "end"), node("x", "never"),
         end=LastValueAfterFinish(int), go=EphemeralValue(int), never=LastValue(int),
@@ -152,7 +152,7 @@ def test_what_is_put_off_again() -> None:
 
 
 def test_nobody_runs() -> None:
-    """1.7: an update that changes nothing leaves all that is pending, of every kind."""
+    """An update that changes nothing leaves all that is pending, of every kind."""
     graph = program(
         node("a", "go"), node("j", "both"), node("t", "topic"), node("w", "never"),
         go=EphemeralValue(int), both=NamedBarrierValue(str, ["a"]), topic=Topic(int), never=LastValue(int),

@@ -105,7 +105,7 @@ def test_what_the_node_keeps_stays_its_own(case: Case) -> None:
 
 
 def test_the_fold_is_the_same_as_on_copies(case: Case) -> None:
-    """S-3: isolation changes no result: the fold gives what the reducer gives on copies of its own."""
+    """Isolation changes no result: the fold gives what the reducer gives on copies of its own."""
     graph = folding(case)
     board = begin(graph, {"x": 1, "v": case.first})
     write(graph, board, ("v", own(case.second)), ("v", own(case.second)), by=plan(graph, board))

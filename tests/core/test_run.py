@@ -34,7 +34,7 @@ def chain(length: int, *, hidden_first: bool = False) -> Program:
 
 
 def test_execute_update_checkpoint_in_turn() -> None:
-    """Seed 000, rule 6: the phases run in this order, and a superstep starts only when the last one is stored."""
+    """Rule 6: the phases run in this order, and a superstep starts only when the last one is stored."""
     assert run(chain(3), {"c0": 1}).calls == [
         "execute 0",
         "checkpoint 0",
@@ -80,7 +80,7 @@ def test_the_checkpoint_hears_of_what_is_next() -> None:
 
 
 def test_a_board_with_nothing_to_run_asks_nothing() -> None:
-    """Seed 001, termination: without triggered nodes the run is over, without a superstep or a checkpoint."""
+    """Termination: without triggered nodes the run is over, without a superstep or a checkpoint."""
     graph = program(node("a", "x"), x=LastValue(), y=LastValue())
     script = run(graph, {"y": 1})
     assert script.calls == []
@@ -95,14 +95,14 @@ def test_the_same_board_comes_back() -> None:
 
 
 def test_step_numbers() -> None:
-    """S-34, S-35: the input makes board -1; the supersteps count from 0."""
+    """The input makes board -1; the supersteps count from 0."""
     graph = chain(3)
     assert begin(graph, {"c0": 1}).step == -1
     assert [step.number for step in run(graph, {"c0": 1}).steps] == [0, 1, 2]
 
 
 def test_step_numbers_go_on_in_the_next_run() -> None:
-    """S-36: a second input has the step after the last, and the supersteps go on from there."""
+    """A second input has the step after the last, and the supersteps go on from there."""
     graph = chain(2)
     board = begin(graph, {"c0": 1})
     drive(superstep.run(graph, board, Script(graph), scope=SCOPE, limit=9))
@@ -131,7 +131,7 @@ def test_the_hidden_start_does_not_count() -> None:
 
 
 def test_the_error_comes_only_when_work_is_left() -> None:
-    """P14, Q-16: a run that is done at its limit is done."""
+    """P14: a run that is done at its limit is done."""
     assert [step.ran for step in run(chain(1), {"c0": 1}, limit=1).steps] == [("n0",)]
 
 
@@ -193,7 +193,7 @@ def test_one_failure_is_raised_as_it_is() -> None:
 
 
 def test_writes_of_a_failed_superstep_are_not_applied() -> None:
-    """Rule 4, seed 000, P3: when a node raises, nothing of the superstep is applied, its siblings' writes included."""
+    """P3: when a node raises, nothing of the superstep is applied, its siblings' writes included."""
     graph = failing("b")
     board = begin(graph, {"x": 1})
     before = (board.step, board.clock, dict(board.values), dict(board.versions), dict(board.seen))
@@ -278,7 +278,7 @@ def test_one_failure_beside_cancelled_siblings_is_one_failure() -> None:
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_what_ends_a_process_goes_before_everything_else(kind: type[BaseException]) -> None:
-    """Issue 2, running: KeyboardInterrupt and SystemExit end the run, beside other failures too."""
+    """Running: KeyboardInterrupt and SystemExit end the run, beside other failures too."""
     ending = kind()
     with pytest.raises(kind) as caught:
         superstep.collect(tasks(2), [Failed(Oops()), Failed(ending)])

@@ -50,7 +50,7 @@ def any_order(data: st.DataObject) -> Any:
 @MANY
 @given(made=random_programs(), data=st.data())
 def test_programs_do_not_depend_on_the_schedule(made: RandomProgram, data: st.DataObject) -> None:
-    """P2, rule 3, seed 001 invariant 1: every order of completion gives the same values, versions, task ids and
+    """P2: every order of completion gives the same values, versions, task ids and
     errors."""
     graph = made.build()
     expected = trace(graph, made.input())
@@ -105,7 +105,7 @@ class Restoring(Script):
 @MANY
 @given(made=random_programs(), stops=st.sets(st.integers(0, LIMIT), min_size=1))
 def test_programs_do_not_depend_on_where_they_were_stopped(made: RandomProgram, stops: set[int]) -> None:
-    """P2, seed 001 invariant 3: a board that was stored and restored between any supersteps goes on the same."""
+    """P2: a board that was stored and restored between any supersteps goes on the same."""
     graph = made.build()
     assert Restoring(graph).run_with_stops(made.input(), stops) == trace(graph, made.input())
 

@@ -67,7 +67,7 @@ def test_no_two_places_run_together(one: Any, other: Any) -> None:
 
 
 def test_an_id_is_text_fit_for_a_key() -> None:
-    """Issue 2: ids are fit as idempotency keys: 32 hex digits."""
+    """Ids are fit as idempotency keys: 32 hex digits."""
     made = task_id("thread", "", 0, "node", (PULL, "node"))
     assert len(made) == 32
     int(made, 16)

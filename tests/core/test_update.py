@@ -69,7 +69,7 @@ class Noisy(BaseChannel[Any, Any, Any]):
 
 
 def test_channels_are_folded_in_name_order() -> None:
-    """Rule 3, seed 000: reducers are applied alphabetically by channel, whatever the order of nodes and writes."""
+    """P2: reducers are applied alphabetically by channel, whatever the order of nodes and writes."""
     told: list[tuple[str, list[Any]]] = []
     graph = program(
         node("a", "x", lambda seen: [("q", 1), ("m", 2), ("z", 3)]),
@@ -99,7 +99,7 @@ def mixed_program() -> Program:
 
 @pytest.mark.parametrize("order", list(permutations(range(5)))[::7])
 def test_a_channels_writes_are_folded_in_plan_order(order: tuple[int, ...]) -> None:
-    """Rule 3, S-3, P2: triggered nodes by name, then sends by index, and never in completion order."""
+    """P2: triggered nodes by name, then sends by index, and never in completion order."""
     graph = mixed_program()
     board = begin(graph, {"x": 1})
     write(graph, board, ("x", 2), (SENDS, Send("b", "sent")), (SENDS, Send("a", "sent")))
@@ -118,7 +118,7 @@ def drive_once(graph: Program, board: Board, script: Script) -> Board:
 
 
 def test_the_writes_of_one_task_keep_their_order() -> None:
-    """Rule 3, S-22: every write of a task is applied, in the order in which the task wrote them."""
+    """P2: every write of a task is applied, in the order in which the task wrote them."""
     graph = program(node("a", "x", lambda seen: [("log", 1), ("log", 2), ("log", 3)]), x=LastValue(), log=log())
     assert run(graph, {"x": 1}).steps[-1].values["log"] == [1, 2, 3]
 
@@ -134,7 +134,7 @@ def test_any_value_keeps_the_last_in_plan_order(order: tuple[int, int]) -> None:
 
 
 def test_twelve_sends_fold_by_number_and_not_by_text() -> None:
-    """S-3, P2: sends are ordered by index as a number: the tenth comes after the second."""
+    """P2: sends are ordered by index as a number: the tenth comes after the second."""
     graph = program(node("a", "x", lambda value: {"log": value}), x=LastValue(), log=log())
     board = write(graph, Board(graph), *((SENDS, Send("a", number)) for number in range(12)))
     board = drive_once(graph, board, Script(graph, lambda count: reversed(range(count))))
@@ -146,7 +146,7 @@ def test_twelve_sends_fold_by_number_and_not_by_text() -> None:
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_writes_are_invisible_within_their_superstep(order: tuple[int, int]) -> None:
-    """Rule 1, seed 001 invariant 2: a task sees nothing that a sibling wrote, whichever ran first."""
+    """P1: a task sees nothing that a sibling wrote, whichever ran first."""
     read: dict[str, Any] = {}
 
     def reader(name: str) -> Any:
@@ -179,7 +179,7 @@ def test_the_board_does_not_change_while_tasks_run() -> None:
 
 
 def test_writes_from_outside_do_not_pass_a_superstep() -> None:
-    """S-10: an update without tasks empties no ephemeral channel and finishes none."""
+    """An update without tasks empties no ephemeral channel and finishes none."""
     graph = program(
         node("a", "x"),
         node("late", "d"),
@@ -197,7 +197,7 @@ def test_writes_from_outside_do_not_pass_a_superstep() -> None:
 
 
 def test_an_input_that_discards_tasks_does_pass_a_superstep() -> None:
-    """S-10, S-83: with discarded tasks the step counts: their triggers are used up and ephemeral channels emptied."""
+    """With discarded tasks the step counts: their triggers are used up and ephemeral channels emptied."""
     graph = program(node("a", "e"), e=EphemeralValue(), x=LastValue())
     board = begin(graph, {"e": 1})
     assert [task.node.name for task in plan(graph, board)] == ["a"]
@@ -206,7 +206,7 @@ def test_an_input_that_discards_tasks_does_pass_a_superstep() -> None:
 
 
 def test_an_input_discards_pending_sends() -> None:
-    """S-83: new input discards what was pending, sends included."""
+    """New input discards what was pending, sends included."""
     graph = program(node("a", "x"), x=LastValue(), y=LastValue())
     board = write(graph, Board(graph), (SENDS, Send("a", 1)))
     begin(graph, {"y": 1}, board)
@@ -229,7 +229,7 @@ def test_an_input_discards_pending_sends() -> None:
     ids=lambda value: repr(value) if isinstance(value, dict) else type(value).__name__,
 )
 def test_a_superstep_without_a_write(channel: BaseChannel[Any, Any, Any], after: dict[str, Any]) -> None:
-    """S-11: every available channel that got no write receives `update([])` in a superstep that ran tasks."""
+    """Every available channel that got no write receives `update([])` in a superstep that ran tasks."""
     graph = program(node("a", "x", lambda seen: {"y": 1}), x=LastValue(), y=LastValue(), c=channel)
     board = begin(graph, {"x": 1, "c": 1})
     write(graph, board, ("y", 1), by=plan(graph, board))
@@ -238,7 +238,7 @@ def test_a_superstep_without_a_write(channel: BaseChannel[Any, Any, Any], after:
 
 
 def test_ephemeral_lives_for_one_superstep() -> None:
-    """Issue 2, decided: an EphemeralValue lives one superstep, whether or not it was read."""
+    """Decided: an EphemeralValue lives one superstep, whether or not it was read."""
     seen: list[Any] = []
     graph = program(
         node("a", "x", lambda value: {"e": 1, "y": 1}),
@@ -253,7 +253,7 @@ def test_ephemeral_lives_for_one_superstep() -> None:
 
 
 def test_any_value_is_cleared_by_a_superstep_without_a_write() -> None:
-    """Issue 2, decided: AnyValue is cleared by a step without a write."""
+    """Decided: AnyValue is cleared by a step without a write."""
     graph = program(
         node("a", "x", lambda value: {"v": 1, "y": 1}),
         node("b", "y", lambda value: {"v": 2, "z": 1}),
@@ -287,7 +287,7 @@ class Ticks(BaseChannel[int, int, int]):
 
 
 def test_a_channel_of_the_users_own_hears_of_every_superstep() -> None:
-    """S-11: *every available* channel that got no write receives `update([])`, one that was never written too."""
+    """*every available* channel that got no write receives `update([])`, one that was never written too."""
     graph = program(
         node("a", "x", lambda seen: {"x": seen["x"] + 1} if seen["x"] < 3 else None), x=LastValue(), ticks=Ticks()
     )
@@ -295,7 +295,7 @@ def test_a_channel_of_the_users_own_hears_of_every_superstep() -> None:
 
 
 def test_a_users_channel_that_was_written_hears_of_every_superstep() -> None:
-    """S-11, issue 2: a user's own channel class works like a built-in one."""
+    """A user's own channel class works like a built-in one."""
     graph = program(
         node("a", "x", lambda seen: {"x": seen["x"] + 1} if seen["x"] < 3 else None), x=LastValue(), ticks=Ticks()
     )
@@ -325,7 +325,7 @@ def loop_with_barrier(rounds: int) -> tuple[Program, list[Any]]:
 
 
 def test_barriers_work_in_loops() -> None:
-    """S-12, S-14: a barrier starts anew when its node has run, and works again in the next round."""
+    """A barrier starts anew when its node has run, and works again in the next round."""
     graph, runs = loop_with_barrier(4)
     script = run(graph, {"go": 0})
     assert len(runs) == 4
@@ -333,7 +333,7 @@ def test_barriers_work_in_loops() -> None:
 
 
 def test_a_barrier_is_used_up_before_the_writes_of_its_superstep() -> None:
-    """S-12: names that come in the very superstep in which its node runs are kept for the next round."""
+    """Names that come in the very superstep in which its node runs are kept for the next round."""
     graph = program(
         node("a", "go", lambda seen: {"both": "a"}),
         node("j", "both"),
@@ -350,7 +350,7 @@ def test_a_barrier_is_used_up_before_the_writes_of_its_superstep() -> None:
 
 
 def test_a_barrier_completed_again_by_its_own_superstep_runs_again() -> None:
-    """S-12: both names again, while its node runs: the node runs again next."""
+    """Both names again, while its node runs: the node runs again next."""
     graph = program(node("j", "both"), both=NamedBarrierValue(str, {"a", "b"}))
     board = write(graph, Board(graph), ("both", "a"), ("both", "b"))
     write(graph, board, ("both", "b"), ("both", "a"), by=plan(graph, board))
@@ -358,7 +358,7 @@ def test_a_barrier_completed_again_by_its_own_superstep_runs_again() -> None:
 
 
 def test_a_name_twice_before_completion_changes_nothing() -> None:
-    """S-14: the same name twice is a no-op; a name that the barrier does not have is an error."""
+    """The same name twice is a no-op; a name that the barrier does not have is an error."""
     graph = program(node("j", "both"), both=NamedBarrierValue(str, {"a", "b"}))
     board = write(graph, Board(graph), ("both", "a"))
     write(graph, board, ("both", "a"))
@@ -368,7 +368,7 @@ def test_a_name_twice_before_completion_changes_nothing() -> None:
 
 
 def test_a_barrier_waits_over_many_supersteps() -> None:
-    """S-14: the names of a barrier may come in different supersteps; what has come is held and versioned."""
+    """The names of a barrier may come in different supersteps; what has come is held and versioned."""
     graph = program(
         node("a", "x", lambda seen: {"both": "a", "y": 1}),
         node("b", "y", lambda seen: {"z": 1}),
@@ -383,7 +383,7 @@ def test_a_barrier_waits_over_many_supersteps() -> None:
 
 
 def test_a_trigger_beside_a_half_full_barrier_leaves_the_barrier_alone() -> None:
-    """S-12: a node that runs for another trigger does not use up a barrier that still waits."""
+    """A node that runs for another trigger does not use up a barrier that still waits."""
     graph = program(node("j", ["both", "x"]), both=NamedBarrierValue(str, {"a", "b"}), x=LastValue())
     board = write(graph, Board(graph), ("both", "a"), ("x", 1))
     write(graph, board, by=plan(graph, board))
@@ -395,7 +395,7 @@ def test_a_trigger_beside_a_half_full_barrier_leaves_the_barrier_alone() -> None
 
 
 def test_a_deferred_node_waits_until_nothing_else_is_left() -> None:
-    """S-13: `finish` comes when no updated channel triggers a node, and the run goes on with what it makes available."""
+    """`finish` comes when no updated channel triggers a node, and the run goes on with what it makes available."""
     graph = program(
         node("a", "x", lambda seen: {"y": 1, "late": None}),
         node("b", "y", lambda seen: {"z": 1, "late": None}),
@@ -409,7 +409,7 @@ def test_a_deferred_node_waits_until_nothing_else_is_left() -> None:
 
 
 def test_deferred_nodes_run_at_every_tentative_end() -> None:
-    """S-13: a deferred node that starts another round runs again at the end of that round."""
+    """A deferred node that starts another round runs again at the end of that round."""
     rounds: list[int] = []
 
     def late(seen: Any) -> dict[str, Any]:
@@ -429,7 +429,7 @@ def test_deferred_nodes_run_at_every_tentative_end() -> None:
 
 
 def test_all_deferred_nodes_of_one_end_run_together() -> None:
-    """S-13: what was put off becomes due at once, in one superstep, by name."""
+    """What was put off becomes due at once, in one superstep, by name."""
     graph = program(
         node("a", "x", lambda seen: {"l2": None, "l1": None}),
         node("d2", "l2"),
@@ -442,7 +442,7 @@ def test_all_deferred_nodes_of_one_end_run_together() -> None:
 
 
 def test_sends_are_work_that_is_left() -> None:
-    """S-13: pending sends keep a deferred node waiting."""
+    """Pending sends keep a deferred node waiting."""
     graph = program(
         node("a", "x", lambda seen: [("late", None), (SENDS, Send("b", 1))]),
         node("b", "never"),
@@ -455,7 +455,7 @@ def test_sends_are_work_that_is_left() -> None:
 
 
 def test_a_deferred_barrier_needs_its_names_and_the_end() -> None:
-    """S-13: an edge of several starts into a deferred node fires when all have come *and* nothing else is left."""
+    """An edge of several starts into a deferred node fires when all have come *and* nothing else is left."""
     graph = program(
         node("a", "x", lambda seen: {"both": "a", "y": 1}),
         node("b", "x", lambda seen: {"both": "b"}),
@@ -471,7 +471,7 @@ def test_a_deferred_barrier_needs_its_names_and_the_end() -> None:
 
 
 def test_a_deferred_barrier_that_is_incomplete_ends_the_run() -> None:
-    """S-13, P14: at the end, a barrier that still waits stays as it is, and the run ends."""
+    """P14: at the end, a barrier that still waits stays as it is, and the run ends."""
     graph = program(
         node("a", "x", lambda seen: {"both": "a"}),
         node("d", "both"),
@@ -484,7 +484,7 @@ def test_a_deferred_barrier_that_is_incomplete_ends_the_run() -> None:
 
 
 def test_a_write_that_triggers_nobody_is_no_reason_to_wait() -> None:
-    """S-13: an updated channel that no node subscribes to does not put the end off."""
+    """An updated channel that no node subscribes to does not put the end off."""
     graph = program(
         node("a", "x", lambda seen: {"late": None, "y": 1}),
         node("d", "late"),
@@ -496,7 +496,7 @@ def test_a_write_that_triggers_nobody_is_no_reason_to_wait() -> None:
 
 
 def test_what_finish_brings_has_the_supersteps_version() -> None:
-    """S-9, S-13: a channel that becomes available at the end gets the version of the superstep that ended."""
+    """A channel that becomes available at the end gets the version of the superstep that ended."""
     graph = program(node("a", "x"), node("d", "late"), x=EphemeralValue(), late=LastValueAfterFinish())
     board = write(graph, Board(graph), ("x", 1), ("late", None))
     write(graph, board, by=plan(graph, board))
@@ -507,7 +507,7 @@ def test_what_finish_brings_has_the_supersteps_version() -> None:
 
 
 def test_two_writers_of_a_last_value() -> None:
-    """Issue 2, bad input: two writers of a LastValue in one superstep are an error that names the channel."""
+    """Bad input: two writers of a LastValue in one superstep are an error that names the channel."""
     graph = program(
         node("a", "x", lambda seen: {"y": 1}), node("b", "x", lambda seen: {"y": 1}), x=LastValue(), y=LastValue()
     )
@@ -518,7 +518,7 @@ def test_two_writers_of_a_last_value() -> None:
 
 
 def test_a_reducer_that_raises_is_named() -> None:
-    """S-29, P9: a reducer's own exception is raised as it is, with a note that names channel and superstep."""
+    """P9: a reducer's own exception is raised as it is, with a note that names channel and superstep."""
 
     class Odd(Exception):
         pass
@@ -535,7 +535,7 @@ def test_a_reducer_that_raises_is_named() -> None:
 
 
 def test_a_write_to_an_unknown_channel() -> None:
-    """Issue 2, bad input: a write to a channel that the graph does not have is an error that names both."""
+    """Bad input: a write to a channel that the graph does not have is an error that names both."""
     graph = program(node("a", "x", lambda seen: {"nowhere": 1}), x=LastValue())
     with pytest.raises(InvalidUpdateError, match="'nowhere'.*'scripted'") as caught:
         run(graph, {"x": 1})
@@ -543,7 +543,7 @@ def test_a_write_to_an_unknown_channel() -> None:
 
 
 def test_the_first_update_of_a_reducer_without_a_start() -> None:
-    """S-28: on a reducer channel that holds nothing and has no empty value, the first update is stored as it is."""
+    """On a reducer channel that holds nothing and has no empty value, the first update is stored as it is."""
     called: list[Any] = []
 
     def keep(current: Any, update: Any) -> Any:

@@ -183,7 +183,7 @@ async def test_readers_can_come_back(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_every_face_takes_one(saver: BaseCheckpointSaver) -> None:
-    """Issue 6: StateGraph, @entrypoint and Pregel; of a graph inside, that of the graph around counts."""
+    """StateGraph, @entrypoint and Pregel; of a graph inside, that of the graph around counts."""
 
     @entrypoint(checkpointer=saver, retention=Retention(keep=1))
     async def flow(given: int, *, previous: int | None) -> int:

@@ -21,7 +21,7 @@ from pregel_async import errors
     ],
 )
 def test_what_the_peer_raises_as_a_builtin_is_one(name: str, kind: type[Exception]) -> None:
-    """Issue 2, 'decided where seeds and peer differ'."""
+    """'decided where seeds and peer differ'."""
     error = getattr(errors, name)
     assert issubclass(error, kind)
     assert issubclass(error, errors.PregelError)

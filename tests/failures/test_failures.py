@@ -241,7 +241,7 @@ async def test_a_failure_while_being_cancelled_counts() -> None:
 
 
 async def test_nothing_is_applied_of_a_failed_superstep() -> None:
-    """P3, seed 000: writes of failed nodes are never applied, nor those of their siblings before the superstep is
+    """P3: writes of failed nodes are never applied, nor those of their siblings before the superstep is
     whole."""
     graph = failing("b", good="ac").compile(InMemorySaver())
     with pytest.raises(Oops):
@@ -273,7 +273,7 @@ async def test_no_more_tasks_start_after_a_failure() -> None:
 
 
 def test_one_root() -> None:
-    """Issue 2, decided: one error root; what the peer raises as ValueError, TypeError or RecursionError is that too."""
+    """Decided: one error root; what the peer raises as ValueError, TypeError or RecursionError is that too."""
     everything = [getattr(errors, name) for name in errors.__all__]
     exceptions = [
         kind

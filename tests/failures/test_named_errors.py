@@ -24,7 +24,7 @@ def write(_: Any) -> Any:
 
 
 async def test_several_writes_name_their_writers() -> None:
-    """Issue: "written 2 times in one superstep" names the writers, in plan order; P9: what to do, too."""
+    """ "written 2 times in one superstep" names the writers, in plan order; P9: what to do, too."""
     builder = StateGraph(State).add_node("b", write).add_node("a", write).add_node("c", lambda _: {"y": 1})
     for name in "abc":
         builder.add_edge(START, name)
@@ -64,7 +64,7 @@ async def test_the_input_and_edits_are_named() -> None:
 
 
 async def test_an_attribute_of_a_message_that_is_a_dict() -> None:
-    """Issue: `.content` of a dict message names the remedy. It is an AttributeError, as for any other object."""
+    """`.content` of a dict message names the remedy. It is an AttributeError, as for any other object."""
     seen: list[Any] = []
 
     def look(state: MessagesState) -> Any:

@@ -1,4 +1,4 @@
-"""Issue 5, bad input and the default predicate: policies are checked when they are made, and know whose mistakes pass."""
+"""Bad input and the default predicate: policies are checked when they are made, and know whose mistakes pass."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def plain(state: State) -> None: ...
     ],
 )
 def test_a_retry_policy_is_checked_when_it_is_made(field: str, value: Any, error: type[Exception]) -> None:
-    """Issue 5, bad input: a value out of range is a `ValueError`, of the wrong type a `TypeError`; both name the
+    """Bad input: a value out of range is a `ValueError`, of the wrong type a `TypeError`; both name the
     field."""
     with pytest.raises(error) as caught:
         RetryPolicy(**{field: value})
@@ -93,7 +93,7 @@ def test_a_retry_policy_is_checked_when_it_is_made(field: str, value: Any, error
     ],
 )
 def test_a_timeout_policy_is_checked_when_it_is_made(values: dict[str, Any], error: type[Exception]) -> None:
-    """Issue 5, bad input: times are positive and finite; at least one is given."""
+    """Bad input: times are positive and finite; at least one is given."""
     with pytest.raises(error) as caught:
         TimeoutPolicy(**values)
     assert type(caught.value) is error
@@ -107,14 +107,14 @@ def test_a_timeout_policy_is_checked_when_it_is_made(values: dict[str, Any], err
     ],
 )
 def test_a_cache_policy_is_checked_when_it_is_made(ttl: Any, error: type[Exception]) -> None:
-    """Issue 16: a ttl that no cache can use is refused before a node has run."""
+    """A ttl that no cache can use is refused before a node has run."""
     with pytest.raises(error, match=r"^ttl is") as caught:
         CachePolicy(ttl=ttl)
     assert type(caught.value) is error
 
 
 def test_policies_of_equal_times_are_equal() -> None:
-    """Issue 16: a timedelta is made seconds where the policy is made."""
+    """A timedelta is made seconds where the policy is made."""
     assert CachePolicy(ttl=timedelta(minutes=1)) == CachePolicy(ttl=60)
     assert CachePolicy(ttl=timedelta(minutes=1)).ttl_seconds == 60.0
     assert TimeoutPolicy(run_timeout=timedelta(minutes=1)) == TimeoutPolicy(run_timeout=60)
@@ -127,7 +127,7 @@ WRONG_TIMES = [10**400, math.nan, math.inf, True, -1, 0, "1"]
 @pytest.mark.anyio
 @pytest.mark.parametrize("wrong", WRONG_TIMES, ids=lambda wrong: repr(wrong)[:9])
 async def test_times_are_refused_before_anything_runs(wrong: Any) -> None:
-    """Issue 16: of nodes, sends, supersteps, graphs and calls; each names its argument."""
+    """Of nodes, sends, supersteps, graphs and calls; each names its argument."""
     runs: list[int] = []
 
     async def counted(state: State) -> None:
@@ -155,7 +155,7 @@ async def test_times_that_no_run_reaches() -> None:
 
 
 def test_defaults_are_the_peers() -> None:
-    """1.15: 0.5 s, twice as long each time, at most 128 s, three attempts, jitter."""
+    """0.5 s, twice as long each time, at most 128 s, three attempts, jitter."""
     policy = RetryPolicy()
     assert (policy.initial_interval, policy.backoff_factor, policy.max_interval) == (0.5, 2.0, 128.0)
     assert (policy.max_attempts, policy.jitter, policy.retry_on) == (3, True, default_retry_on)
@@ -207,7 +207,7 @@ declarations = pytest.mark.parametrize(
 def test_bad_policies_are_refused_where_they_are_declared(
     declare: Declare, names: str, options: dict[str, Any]
 ) -> None:
-    """Issue 5, bad input: a policy that is none is a `GraphValidationError` at its declaration, which says whose."""
+    """Bad input: a policy that is none is a `GraphValidationError` at its declaration, which says whose."""
     if options.keys() & {"on_timeout"} and declare is _pregel:
         options = {"timeout": "1"}  # a graph's own functions say on_timeout at the node
     with pytest.raises(GraphValidationError) as caught:
@@ -226,7 +226,7 @@ def test_bad_policies_are_refused_where_they_are_declared(
     ],
 )
 def test_bad_policies_of_the_low_level(declare: Callable[[NodeBuilder], Any]) -> None:
-    """Issue 5, bad input: and so does `NodeBuilder`."""
+    """Bad input: and so does `NodeBuilder`."""
     with pytest.raises(GraphValidationError):
         declare(NodeBuilder().subscribe_only("a").do(node))
 
@@ -240,7 +240,7 @@ def test_a_bad_policy_is_named_once() -> None:
 
 
 def test_a_timeout_on_what_cannot_have_one() -> None:
-    """Issue 5: a timeout on a plain function is an error that names the node, unless it says `on_timeout`, wherever the
+    """A timeout on a plain function is an error that names the node, unless it says `on_timeout`, wherever the
     timeout comes from."""
     with pytest.raises(GraphValidationError, match=r"node 'n' has a timeout and .* is killed\)$"):
         StateGraph(State).add_node("n", plain, timeout=1).add_edge(START, "n").compile()
@@ -263,7 +263,7 @@ def test_a_timeout_on_what_cannot_have_one() -> None:
 
 @pytest.mark.parametrize("on_timeout", ["abandon", "process"])
 def test_on_timeout_is_for_plain_functions(on_timeout: Any) -> None:
-    """Issue 5: what is async is cancelled where it awaits, and needs no `on_timeout`: it is refused."""
+    """What is async is cancelled where it awaits, and needs no `on_timeout`: it is refused."""
     with pytest.raises(GraphValidationError, match="node 'n' is async"):
         StateGraph(State).add_node("n", node, timeout=1, on_timeout=on_timeout)
     inner = StateGraph(State).add_node("n", node).add_edge(START, "n").compile(name="inner")
@@ -280,7 +280,7 @@ def test_on_timeout_is_for_plain_functions(on_timeout: Any) -> None:
 
 @pytest.mark.parametrize("handler", [3, "handler", lambda: None, lambda a, b, c: None])
 def test_a_handler_that_is_no_function_of_a_state(handler: Any) -> None:
-    """Issue 5, bad input: what cannot be called with the node's input is no error handler; the message names the
+    """Bad input: what cannot be called with the node's input is no error handler; the message names the
     node."""
     with pytest.raises(GraphValidationError, match="error handler of node 'n'"):
         StateGraph(State).add_node("n", node, error_handler=handler)
@@ -298,7 +298,7 @@ def test_a_handlers_parameter_that_is_called_otherwise() -> None:
 
 
 def test_a_handler_that_is_a_generator_or_a_graph() -> None:
-    """Issue 5, bad input: a generator and a graph are refused too, with what to do."""
+    """Bad input: a generator and a graph are refused too, with what to do."""
 
     def yields(state: State) -> Any:
         yield 1
@@ -327,7 +327,7 @@ def test_a_handler_that_is_a_generator_or_a_graph() -> None:
     ids="-".join,
 )
 def test_bad_options_of_compile(options: dict[str, Any]) -> None:
-    """Issue 5, bad input: a graph's own policies are refused by `compile`."""
+    """Bad input: a graph's own policies are refused by `compile`."""
     with pytest.raises(GraphValidationError):
         StateGraph(State).add_node("n", node).add_edge(START, "n").compile(**options)
 
@@ -335,7 +335,7 @@ def test_bad_options_of_compile(options: dict[str, Any]) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("on_failure", ["ignore", Collect("nowhere"), Collect("note"), 5])
 async def test_a_bad_failure_policy_of_a_call(on_failure: Any) -> None:
-    """Issue 5, bad input: and those of a call before anything runs."""
+    """Bad input: and those of a call before anything runs."""
     ran: list[str] = []
 
     async def first(state: State) -> None:
@@ -350,7 +350,7 @@ async def test_a_bad_failure_policy_of_a_call(on_failure: Any) -> None:
 
 
 def test_a_bad_timeout_of_a_send() -> None:
-    """Issue 5, bad input: a Send's timeout is checked when it is made."""
+    """Bad input: a Send's timeout is checked when it is made."""
     for timeout, error in ((0, ValueError), (-1, ValueError), ("1", TypeError)):
         with pytest.raises(error):
             Send("n", {}, timeout=timeout)
@@ -358,7 +358,7 @@ def test_a_bad_timeout_of_a_send() -> None:
 
 @pytest.mark.parametrize("channel", ["", 3, None])
 def test_collect_takes_a_name(channel: Any) -> None:
-    """Issue 5, bad input: Collect is checked when it is made."""
+    """Bad input: Collect is checked when it is made."""
     with pytest.raises(TypeError):
         Collect(channel)
 
@@ -407,7 +407,7 @@ class Own(Exception):
     ids=repr,
 )
 def test_the_default_predicate(error: Exception, passes: bool) -> None:
-    """1.15: mistakes in the program are not tried again, nor what the runtime raises; of a group, each must pass."""
+    """Mistakes in the program are not tried again, nor what the runtime raises; of a group, each must pass."""
     assert default_retry_on(error) is passes
 
 
@@ -471,7 +471,7 @@ def anthropic_error(status: int, headers: dict[str, str] | None = None) -> Excep
     ids=lambda f: f.__name__,
 )
 def test_answers_of_http_servers(made: Any) -> None:
-    """Q-12, issue 5: a server's own failure may pass; a 4xx does not, but for a 429 that says when to come again; with
+    """A server's own failure may pass; a 4xx does not, but for a 429 that says when to come again; with
     the real responses of clients, which are false when they are errors."""
     for status in (500, 502, 503, 599):
         assert default_retry_on(made(status)) is True, status
@@ -484,13 +484,13 @@ def test_answers_of_http_servers(made: Any) -> None:
 
 @pytest.mark.parametrize("kind", [httpx.ConnectError, httpx.ReadTimeout, httpx.RemoteProtocolError])
 def test_connections_that_fail_in_httpx(kind: Any) -> None:
-    """Issue 5: no answer may pass; also of an exception that knows no request, and raises when it is asked for it."""
+    """No answer may pass; also of an exception that knows no request, and raises when it is asked for it."""
     assert default_retry_on(kind("no")) is True
     assert default_retry_on(kind("no", request=httpx.Request("GET", "https://service.example/"))) is True
 
 
 def test_connections_that_fail_in_requests() -> None:
-    """1.15: requests' exceptions are `OSError`s; without an answer they may pass."""
+    """Requests' exceptions are `OSError`s; without an answer they may pass."""
     requests = pytest.importorskip("requests", reason="requests is not installed here: nox -s adapters")
     assert default_retry_on(requests.ConnectionError()) is True
     assert default_retry_on(requests.Timeout()) is True
@@ -539,7 +539,7 @@ def test_an_exception_with_traps() -> None:
     ],
 )
 def test_what_a_policy_is_for(retry_on: Any, error: Exception, applies: bool) -> None:
-    """Issue 5: `retry_on` is a class, several, or a predicate; of a group (a node's own task group), each counts."""
+    """`retry_on` is a class, several, or a predicate; of a group (a node's own task group), each counts."""
     assert RetryPolicy(retry_on=retry_on).applies_to(error) is applies
 
 

@@ -50,7 +50,7 @@ def graph(saver: Any = None, **nodes: Any) -> Any:
 
 
 async def test_a_checkpointer_that_is_set_stores(saver: BaseCheckpointSaver) -> None:
-    """Issue 16: `graph.checkpointer = saver` in a start-up hook: what runs later is stored, and can be read."""
+    """`graph.checkpointer = saver` in a start-up hook: what runs later is stored, and can be read."""
     made = graph()
     assert await made.ainvoke({"log": []}) == {"log": ["a", "b"]}
     made.checkpointer = saver
@@ -64,7 +64,7 @@ async def test_a_checkpointer_that_is_set_stores(saver: BaseCheckpointSaver) -> 
 
 
 async def test_a_run_keeps_what_it_has_begun_with(saver: BaseCheckpointSaver) -> None:
-    """Issue 16: what is set holds for runs that begin later: one that is under way is stored where it began."""
+    """What is set holds for runs that begin later: one that is under way is stored where it began."""
     other, made = InMemorySaver(), graph()
 
     async def sets(state: State) -> Any:
@@ -83,7 +83,7 @@ async def test_a_run_keeps_what_it_has_begun_with(saver: BaseCheckpointSaver) ->
 
 
 async def test_graphs_inside_and_kept_states(saver: BaseCheckpointSaver) -> None:
-    """Issue 16: `checkpointer=True` of a graph inside may be set too: its state is kept from then on."""
+    """`checkpointer=True` of a graph inside may be set too: its state is kept from then on."""
 
     class Inner(TypedDict, total=False):
         note: str
@@ -99,7 +99,7 @@ async def test_graphs_inside_and_kept_states(saver: BaseCheckpointSaver) -> None
 
 
 async def test_store_cache_and_policies() -> None:
-    """Issue 16: `store`, `cache`, `cache_policy` and `retry_policy` hold for nodes that were added without their own."""
+    """`store`, `cache`, `cache_policy` and `retry_policy` hold for nodes that were added without their own."""
     ran: list[str] = []
 
     def node(state: State) -> Any:
@@ -149,7 +149,7 @@ async def test_own_policies_win_over_those_that_are_set() -> None:
 
 
 async def test_breakpoints_streams_and_config(saver: BaseCheckpointSaver) -> None:
-    """Issue 16: `interrupt_before_nodes`, `interrupt_after_nodes`, `stream_mode`, `stream_channels` and `config`."""
+    """`interrupt_before_nodes`, `interrupt_after_nodes`, `stream_mode`, `stream_channels` and `config`."""
     made = graph(saver)
     made.interrupt_before_nodes = ["b"]
     await made.ainvoke({"log": []}, "t")
@@ -173,7 +173,7 @@ async def test_breakpoints_streams_and_config(saver: BaseCheckpointSaver) -> Non
 
 
 async def test_name_debug_and_step_timeout() -> None:
-    """Issue 16: `name`, `debug` and `step_timeout`."""
+    """`name`, `debug` and `step_timeout`."""
 
     async def node(state: State) -> None:
         state["log"].append("in place")
@@ -214,7 +214,7 @@ async def test_name_debug_and_step_timeout() -> None:
     ],
 )
 def test_what_is_set_is_checked(name: str, value: Any, kind: type[Exception]) -> None:
-    """Issue 16: as `compile` does; what was there stays."""
+    """As `compile` does; what was there stays."""
     made = graph()
     before = getattr(made, name)
     with pytest.raises(kind):
@@ -236,7 +236,7 @@ def test_what_is_set_is_checked(name: str, value: Any, kind: type[Exception]) ->
     ],
 )
 def test_another_attribute_is_refused(name: str, nearest: str) -> None:
-    """Issue 16: anything else is an AttributeError that names the nearest attribute."""
+    """Anything else is an AttributeError that names the nearest attribute."""
     made = graph()
     with pytest.raises(AttributeError) as raised:
         setattr(made, name, object())
@@ -249,7 +249,7 @@ def test_another_attribute_is_refused(name: str, nearest: str) -> None:
 
 
 async def test_methods_may_be_replaced() -> None:
-    """Issue 16: mocks replace the methods of a graph, and put them back."""
+    """Mocks replace the methods of a graph, and put them back."""
     made = graph()
     with patch.object(made, "ainvoke", AsyncMock(return_value={"log": ["mock"]})):
         assert await made.ainvoke({}) == {"log": ["mock"]}

@@ -69,7 +69,7 @@ class Declared(TypedDict):
 
 
 def test_keys_become_channels() -> None:
-    """1.1: plain keys are LastValue, reducers aggregate, channels stand for themselves; Required and the like do not
+    """Plain keys are LastValue, reducers aggregate, channels stand for themselves; Required and the like do not
     count."""
     channels = StateGraph(Declared).channels
     assert {name: type(channel) for name, channel in channels.items()} == {
@@ -88,7 +88,7 @@ def test_keys_become_channels() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_schema(kind: type[Any]) -> None:
-    """Issue 2: TypedDict, dataclass, msgspec.Struct and pydantic models are schemas."""
+    """TypedDict, dataclass, msgspec.Struct and pydantic models are schemas."""
     channels = StateGraph(kind).channels
     assert list(channels) == ["items", "table", "log", "note"]
     assert isinstance(channels["log"], BinaryOperatorAggregate)
@@ -103,7 +103,7 @@ class Child(Parent):
 
 
 def test_inherited_keys() -> None:
-    """1.4: keys that a schema inherits are keys."""
+    """Keys that a schema inherits are keys."""
     assert list(StateGraph(Child).channels) == ["a", "b"]
 
 
@@ -153,20 +153,20 @@ class Builtin(TypedDict):
 
 @pytest.mark.parametrize("schema", [OneArgument, ThreeArguments, NamedArguments])
 def test_reducers_of_the_wrong_arity(schema: Any) -> None:
-    """1.1, issue 2: a reducer takes two arguments; another arity is an error that names schema and key."""
+    """A reducer takes two arguments; another arity is an error that names schema and key."""
     with pytest.raises(GraphValidationError, match=f"{schema.__name__}.key"):
         StateGraph(schema)
 
 
 @pytest.mark.parametrize("schema", [AnyArguments, DefaultArgument, Builtin])
 def test_reducers_that_can_take_two(schema: Any) -> None:
-    """1.1: what can be called with two arguments is a reducer."""
+    """What can be called with two arguments is a reducer."""
     assert isinstance(StateGraph(schema).channels["key"], BinaryOperatorAggregate)
 
 
 @pytest.mark.parametrize("schema", ["State", None, 3, State({})])
 def test_what_is_no_schema(schema: Any) -> None:
-    """Issue 2, bad input: what is no type is no schema, and is refused by name; so is a plain type beside keys."""
+    """Bad input: what is no type is no schema, and is refused by name; so is a plain type beside keys."""
     with pytest.raises(GraphValidationError, match="state schema"):
         StateGraph(schema)
     with pytest.raises(GraphValidationError, match="input schema"):
@@ -176,7 +176,7 @@ def test_what_is_no_schema(schema: Any) -> None:
 
 
 def test_a_local_name_in_an_annotation() -> None:
-    """Issue 2: an annotation that cannot be resolved is an error that says what to do."""
+    """An annotation that cannot be resolved is an error that says what to do."""
 
     class Local:
         pass
@@ -206,7 +206,7 @@ class Alike(TypedDict):
 
 
 def test_one_key_declared_twice() -> None:
-    """1.4: a plain re-declaration never overrides a reducer; two different channels for one key are an error."""
+    """A plain re-declaration never overrides a reducer; two different channels for one key are an error."""
     for made in (StateGraph(State, input_schema=Plainly), StateGraph(Plainly, output_schema=State)):
         assert isinstance(made.channels["log"], BinaryOperatorAggregate)
     assert isinstance(StateGraph(State, input_schema=Alike).channels["log"], BinaryOperatorAggregate)
@@ -226,7 +226,7 @@ SENDS_KEY = TypedDict("SENDS_KEY", {"__pregel_tasks": int, "y": int})
 
 @pytest.mark.parametrize("schema", [START_KEY, END_KEY, BRANCH_KEY, JOIN_KEY, SENDS_KEY])
 def test_reserved_keys(schema: Any) -> None:
-    """Issue 2, bad input: a state key that is called like a control channel is refused, by name."""
+    """Bad input: a state key that is called like a control channel is refused, by name."""
     with pytest.raises(GraphValidationError, match="reserved"):
         StateGraph(schema).add_node("n", lambda state: None).add_edge(START, "n").compile()
 
@@ -265,7 +265,7 @@ def lazily(state: State) -> Any:
 
 @pytest.mark.parametrize("blocking", [True, False])
 async def test_what_a_node_can_be(blocking: bool) -> None:
-    """1.4: functions, coroutine functions, callables, methods, partials, and functions that return an awaitable."""
+    """Functions, coroutine functions, callables, methods, partials, and functions that return an awaitable."""
     made = StateGraph(State)
     made.add_node(a_function).add_node(a_coroutine).add_node("named", a_function)
     made.add_node(Callee()).add_node(Callee().method).add_node(AsyncCallee())
@@ -354,7 +354,7 @@ class Chain:
     ],
 )
 def test_what_the_builder_refuses(add: Callable[[Any], Any], says: str) -> None:
-    """Issue 2, bad input: what can never work is refused by the method that is given it."""
+    """Bad input: what can never work is refused by the method that is given it."""
     with pytest.raises(GraphValidationError, match=says) as caught:
         add(builder("a", "b"))
     assert isinstance(caught.value, (PregelError, ValueError))
@@ -397,7 +397,7 @@ def test_a_refusal_changes_nothing(add: Callable[[Any], Any]) -> None:
     ],
 )
 def test_what_compile_refuses(add: Callable[[Any], Any], says: str) -> None:
-    """Issue 2: compile validates everything that can be known before a run: no entry, unknown nodes."""
+    """Compile validates everything that can be known before a run: no entry, unknown nodes."""
     with pytest.raises(GraphValidationError, match=says):
         add(builder("a", "b")).compile()
 
@@ -407,7 +407,7 @@ def to_nowhere(state: State) -> Literal["a", "zz"]:
 
 
 def test_more_that_compile_refuses() -> None:
-    """Issue 2: a graph without nodes, a checkpointer that is none, and settings that are not known."""
+    """A graph without nodes, a checkpointer that is none, and settings that are not known."""
     with pytest.raises(GraphValidationError, match="no nodes"):
         StateGraph(State).add_edge(START, END).compile()
     for wrong in ("runs.db", 1, object(), InMemorySaver):
@@ -421,33 +421,33 @@ def test_more_that_compile_refuses() -> None:
 
 
 async def test_a_chain() -> None:
-    """1.4: an edge runs its end when its start has run."""
+    """An edge runs its end when its start has run."""
     made = builder("a", "b", "c").add_edge(START, "a").add_edge("a", "b").add_edge("b", "c").add_edge("c", END)
     assert await ran(made) == ["a", "b", "c"]
 
 
 async def test_entry_and_finish_points() -> None:
-    """1.4: `set_entry_point` and `set_finish_point` are edges from START and to END."""
+    """`set_entry_point` and `set_finish_point` are edges from START and to END."""
     made = builder("a", "b").set_entry_point("a").add_edge("a", "b").set_finish_point("b")
     assert made.edges == {(START, "a"), ("a", "b"), ("b", END)}
     assert await ran(made) == ["a", "b"]
 
 
 async def test_two_edges_into_one_node() -> None:
-    """S-7: two edges into one node from the same superstep are one run of it."""
+    """Two edges into one node from the same superstep are one run of it."""
     made = builder("a", "b", "j").add_edge(START, "a").add_edge(START, "b").add_edge("a", "j").add_edge("b", "j")
     assert await ran(made) == ["a", "b", "j"]
 
 
 async def test_edges_of_different_length_run_their_end_twice() -> None:
-    """1.4: single edges are an OR: a node runs whenever one of its starts has run."""
+    """Single edges are an OR: a node runs whenever one of its starts has run."""
     made = builder("a", "b", "c", "j")
     made.add_edge(START, "a").add_edge(START, "b").add_edge("b", "c").add_edge("a", "j").add_edge("c", "j")
     assert await ran(made) == ["a", "b", "c", "j", "j"]
 
 
 async def test_an_edge_of_several_starts_waits_for_all() -> None:
-    """1.4: a list of starts waits until all of them have run, in whichever superstep."""
+    """A list of starts waits until all of them have run, in whichever superstep."""
     made = builder("a", "b", "c", "j")
     made.add_edge(START, "a").add_edge(START, "b").add_edge("b", "c").add_edge(["a", "c"], "j")
     assert await ran(made) == ["a", "b", "c", "j"]
@@ -471,7 +471,7 @@ def test_what_joins_compile_to() -> None:
 
 
 async def test_names_with_a_plus() -> None:
-    """Issue 2: names that look like a join are names like any other: two joins never become one channel."""
+    """Names that look like a join are names like any other: two joins never become one channel."""
     made = builder("a", "c", "a+b", "b+c", "d", "e")
     for name in ("a", "c", "a+b", "b+c"):
         made.add_edge(START, name)
@@ -480,14 +480,14 @@ async def test_names_with_a_plus() -> None:
 
 
 async def test_a_join_in_a_loop() -> None:
-    """S-12: joins work again in every round."""
+    """Joins work again in every round."""
     made = builder("a", "b", "j").add_edge(START, "a").add_edge(START, "b").add_edge(["a", "b"], "j")
     made.add_conditional_edges("j", lambda state: ["a", "b"] if state["log"].count("j") < 3 else END)
     assert await ran(made) == ["a", "b", "j"] * 3
 
 
 async def test_add_sequence() -> None:
-    """1.4: `add_sequence` adds nodes and the edges between them; names come from the functions, or are given."""
+    """`add_sequence` adds nodes and the edges between them; names come from the functions, or are given."""
     made = (
         StateGraph(State).add_sequence([a_function, ("second", a_function), a_coroutine]).add_edge(START, "a_function")
     )
@@ -499,14 +499,14 @@ async def test_add_sequence() -> None:
 
 
 async def test_a_deferred_node_is_last() -> None:
-    """S-13: `defer=True` runs a node only when nothing else is left to run, once per such moment."""
+    """`defer=True` runs a node only when nothing else is left to run, once per such moment."""
     made = builder("a", "b", "c").add_node("d", says("d"), defer=True)
     made.add_edge(START, "a").add_edge("a", "b").add_edge("b", "c").add_edge("a", "d").add_edge("b", "d")
     assert await ran(made) == ["a", "b", "c", "d"]
 
 
 async def test_a_deferred_node_in_a_loop() -> None:
-    """S-13: deferred nodes run at every tentative end."""
+    """Deferred nodes run at every tentative end."""
     made = builder("a", "b").add_node("d", says("d"), defer=True)
     made.add_edge(START, "a").add_edge("a", "b").add_edge("a", "d")
     made.add_conditional_edges("d", lambda state: "a" if state["log"].count("d") < 3 else END)
@@ -514,7 +514,7 @@ async def test_a_deferred_node_in_a_loop() -> None:
 
 
 async def test_a_deferred_join() -> None:
-    """S-13: a join into a deferred node waits for all its starts and for the end."""
+    """A join into a deferred node waits for all its starts and for the end."""
     made = builder("a", "b", "c").add_node("d", says("d"), defer=True)
     made.add_edge(START, "a").add_edge(START, "b").add_edge("b", "c").add_edge(["a", "b"], "d")
     channels = made.compile().channels
@@ -524,13 +524,13 @@ async def test_a_deferred_join() -> None:
 
 
 async def test_what_a_deferred_node_starts_runs() -> None:
-    """S-13: the run goes on with what a deferred node leads to."""
+    """The run goes on with what a deferred node leads to."""
     made = builder("a", "z").add_node("d", says("d"), defer=True)
     assert await ran(made.add_edge(START, "a").add_edge("a", "d").add_edge("d", "z")) == ["a", "d", "z"]
 
 
 async def test_a_send_to_a_deferred_node_does_not_wait() -> None:
-    """S-13, S-17: a send is triggered by being sent; what is put off is the edge."""
+    """A send is triggered by being sent; what is put off is the edge."""
     made = builder("a", "b", "c").add_node("d", says("d"), defer=True).add_edge(START, "a").add_edge("a", "b")
     made.add_edge("b", "c").add_conditional_edges("a", lambda state: Send("d", {}))
     assert await ran(made) == ["a", "b", "d", "c"]
@@ -581,20 +581,20 @@ class LiteralCallee:
     ],
 )
 async def test_where_routers_lead(path: Any, path_map: Any, expected: list[str]) -> None:
-    """1.4: a router answers with a name, END, a Send, or a list of these; path_map or Literal annotations map
+    """A router answers with a name, END, a Send, or a list of these; path_map or Literal annotations map
     answers."""
     made = builder("s", "a", "b").add_edge(START, "s").add_conditional_edges("s", path, path_map)
     assert await ran(made) == expected
 
 
 def test_what_literals_say() -> None:
-    """1.4: a `Literal` return annotation says where a router may lead, as `path_map` does."""
+    """A `Literal` return annotation says where a router may lead, as `path_map` does."""
     made = builder("s", "a", "b").add_conditional_edges("s", literal).add_conditional_edges("s", literal_list)
     assert [branch.ends for branch in made.branches["s"].values()] == [{"a": "a", "b": "b"}, {"a": "a", "b": "b"}]
 
 
 async def test_a_router_sees_its_nodes_writes() -> None:
-    """S-24: a router sees the state with its own node's writes, and not those of siblings in the same superstep."""
+    """A router sees the state with its own node's writes, and not those of siblings in the same superstep."""
     seen: dict[str, Any] = {}
     made = builder("a", "b").add_edge(START, "a").add_edge(START, "b")
     made.add_conditional_edges("a", lambda state: seen.update(a=state["log"]) or END)
@@ -604,7 +604,7 @@ async def test_a_router_sees_its_nodes_writes() -> None:
 
 
 async def test_an_async_router() -> None:
-    """Issue 2, building: a router may be a coroutine function."""
+    """Building: a router may be a coroutine function."""
 
     async def later(state: Any) -> str:
         return "b"
@@ -613,7 +613,7 @@ async def test_an_async_router() -> None:
 
 
 async def test_several_routers_of_one_node() -> None:
-    """1.4: one branch per function name; all of them are asked, in the order of their names, beside static edges."""
+    """One branch per function name; all of them are asked, in the order of their names, beside static edges."""
     asked: list[str] = []
 
     def first(state: Any) -> str:
@@ -631,7 +631,7 @@ async def test_several_routers_of_one_node() -> None:
 
 
 async def test_a_conditional_entry() -> None:
-    """1.4: `set_conditional_entry_point` asks where to begin; it sees the input."""
+    """`set_conditional_entry_point` asks where to begin; it sees the input."""
     made = builder("a", "b").set_conditional_entry_point(lambda state: state["note"])
     assert await ran(made, {"note": "b"}) == ["b"]
     sent = builder("a").add_conditional_edges(START, lambda state: [Send("a", {}), Send("a", {})])
@@ -639,7 +639,7 @@ async def test_a_conditional_entry() -> None:
 
 
 async def test_sends_keep_their_order_and_their_own_input() -> None:
-    """S-17, S-7: each send is a task of its own, with its argument verbatim: no merge with the state, no schema."""
+    """Each send is a task of its own, with its argument verbatim: no merge with the state, no schema."""
     got: list[Any] = []
 
     def worker(arg: Any) -> dict[str, Any]:
@@ -653,7 +653,7 @@ async def test_sends_keep_their_order_and_their_own_input() -> None:
 
 
 async def test_a_node_may_return_a_send() -> None:
-    """1.4: a single bare Send that a node returns is routed."""
+    """A single bare Send that a node returns is routed."""
     made = StateGraph(State).add_node("s", lambda state: Send("a", {})).add_node("a", says("a")).add_edge(START, "s")
     assert await ran(made) == ["a"]
 
@@ -681,7 +681,7 @@ class Whole(TypedDict, total=False):
 
 
 async def test_private_schemas() -> None:
-    """1.4: keys of a node's private input schema become channels; nodes that name them see them, results and inputs
+    """Keys of a node's private input schema become channels; nodes that name them see them, results and inputs
     not."""
     seen: dict[str, Any] = {}
 
@@ -703,7 +703,7 @@ async def test_private_schemas() -> None:
 
 
 async def test_an_input_schema_that_is_given() -> None:
-    """1.4: `input_schema=` says what a node gets, whatever its annotation says."""
+    """`input_schema=` says what a node gets, whatever its annotation says."""
     seen: list[Any] = []
     made = (
         StateGraph(Whole).add_node("n", lambda state: seen.append(dict(state)), input_schema=Given).add_edge(START, "n")
@@ -713,7 +713,7 @@ async def test_an_input_schema_that_is_given() -> None:
 
 
 async def test_input_and_output_schemas() -> None:
-    """1.4: a run takes what the input schema says and returns what the output schema says; the state has the rest."""
+    """A run takes what the input schema says and returns what the output schema says; the state has the rest."""
     made = StateGraph(Whole, input_schema=Given, output_schema=Answered)
     made.add_node("n", lambda state: {"answer": state["question"] + "!", "scratch": ["thinking"]}).add_edge(START, "n")
     graph = made.compile(InMemorySaver(), blocking=False)
@@ -731,7 +731,7 @@ async def test_input_and_output_schemas() -> None:
     ("kind", "shown"), [(DataState, True), (StructState, True), (ModelState, True), (DictState, False)]
 )
 async def test_a_node_gets_its_schemas_class(kind: Any, shown: bool) -> None:
-    """S-15: TypedDict keys that were never written are absent; other classes take their defaults, and are made anew."""
+    """TypedDict keys that were never written are absent; other classes take their defaults, and are made anew."""
     seen: list[Any] = []
     made = StateGraph(kind).add_node("n", lambda state: seen.append(state)).add_edge(START, "n")
     await made.compile(blocking=False).ainvoke({"note": "x"})
@@ -747,7 +747,7 @@ async def test_a_node_gets_its_schemas_class(kind: Any, shown: bool) -> None:
 
 
 async def test_compile_never_changes_the_builder() -> None:
-    """Issue 2: `compile()` never changes the builder; the builder may go on and be compiled again."""
+    """`compile()` never changes the builder; the builder may go on and be compiled again."""
     made = builder("a", "b").add_edge(START, "a").add_edge("a", "b").add_edge(["a", "b"], END)
     made.add_conditional_edges("b", lambda state: END)
     made.add_node("d", says("d"), defer=True)
@@ -770,7 +770,7 @@ async def test_compile_never_changes_the_builder() -> None:
 
 
 def test_two_compilations_share_nothing() -> None:
-    """Issue 2, P13: two graphs of one builder are two graphs, of equal parts."""
+    """P13: two graphs of one builder are two graphs, of equal parts."""
     made = builder("a").add_edge(START, "a")
     one, other = made.compile(), made.compile(InMemorySaver(), name="other")
     assert (one.name, other.name, one.checkpointer) == ("StateGraph", "other", None)
@@ -780,7 +780,7 @@ def test_two_compilations_share_nothing() -> None:
 
 
 def test_methods_chain() -> None:
-    """1.4: every method returns the builder."""
+    """Every method returns the builder."""
     made = StateGraph(State)
     assert made.add_node("a", a_function) is made
     assert made.add_edge(START, "a") is made
@@ -792,7 +792,7 @@ def test_methods_chain() -> None:
 
 
 def test_the_builder_is_generic() -> None:
-    """Issue 2, names: `StateGraph[State]` can be said at run time."""
+    """Names: `StateGraph[State]` can be said at run time."""
     assert StateGraph[State](State).channels.keys() == {"log", "note"}
     assert CompiledStateGraph[State, State, State]
 

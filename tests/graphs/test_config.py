@@ -67,7 +67,7 @@ WRONG: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("config", "says"), WRONG, ids=[str(index) for index in range(len(WRONG))])
 async def test_configs_that_are_refused(config: Any, says: str) -> None:
-    """Issue 2, running: unknown top-level keys, known keys in the wrong place and bad types are errors, before anything
+    """Running: unknown top-level keys, known keys in the wrong place and bad types are errors, before anything
     is run or stored; a stream says so when it is made."""
     saver = InMemorySaver()
     made = graph(saver=saver)
@@ -103,20 +103,20 @@ async def test_configs_that_are_refused(config: Any, says: str) -> None:
     ids=[str(index) for index in range(9)],
 )
 async def test_configs_that_are_taken(config: Any) -> None:
-    """Issue 2: the peer's mapping, or simply the thread's id; other keys under `configurable` are the user's."""
+    """The peer's mapping, or simply the thread's id; other keys under `configurable` are the user's."""
     assert await graph().ainvoke({}, config) == {"log": ["n"]}
     assert [chunk async for chunk in graph().astream({}, config)] == [{"n": {"log": ["n"]}}]
 
 
 @pytest.mark.parametrize("config", [None, {}, {"configurable": {}}, {"configurable": {"user_key": 1}}], ids=repr)
 async def test_a_stored_run_needs_a_thread(config: Any) -> None:
-    """S-51: a checkpointer without a thread_id is an error that says what to pass."""
+    """A checkpointer without a thread_id is an error that says what to pass."""
     with pytest.raises(ConfigError, match="thread_id"):
         await graph(saver=InMemorySaver()).ainvoke({}, config)
 
 
 async def test_a_thread_id_may_be_a_string_or_a_number() -> None:
-    """S-51, issue 2: a thread's id as the whole config, under `configurable`, and as another type, is the same
+    """A thread's id as the whole config, under `configurable`, and as another type, is the same
     thread."""
     made = graph(saver=InMemorySaver())
     await made.ainvoke({}, "7")
@@ -137,7 +137,7 @@ async def test_a_config_is_left_as_it_is() -> None:
 
 
 def test_how_configs_merge() -> None:
-    """1.24: later ones win; `configurable` and `metadata` are merged by key, `tags` are joined."""
+    """Later ones win; `configurable` and `metadata` are merged by key, `tags` are joined."""
     merged = merge_configs(
         {"configurable": {"thread_id": "a", "x": 1}, "metadata": {"m": 1}, "tags": ["one"], "recursion_limit": 5},
         None,
@@ -160,7 +160,7 @@ def test_how_configs_merge() -> None:
 
 
 async def test_with_config() -> None:
-    """1.3: `with_config` binds settings; those of a call win over them; the graph itself is left as it is."""
+    """`with_config` binds settings; those of a call win over them; the graph itself is left as it is."""
     made = graph("a", "b", "c", saver=InMemorySaver())
     bound = made.with_config({"configurable": {"thread_id": "t"}}, recursion_limit=2)
     with pytest.raises(GraphRecursionError, match="limit of 2"):
@@ -182,7 +182,7 @@ async def test_with_config() -> None:
 
 
 async def test_metadata_is_stored() -> None:
-    """S-38: scalars of metadata and configurable are stored with each checkpoint, and nothing else of them."""
+    """Scalars of metadata and configurable are stored with each checkpoint, and nothing else of them."""
     made = graph(saver=InMemorySaver())
     config = {
         "configurable": {"thread_id": "t", "user": "u", "__private": "x", "object": object()},
@@ -206,7 +206,7 @@ async def test_metadata_is_stored() -> None:
 
 
 async def test_a_run_id_is_made_up() -> None:
-    """Issue 2: metadata has a run_id, the same in all checkpoints of a run, another in another run."""
+    """Metadata has a run_id, the same in all checkpoints of a run, another in another run."""
     made = graph(saver=InMemorySaver())
     await made.ainvoke({}, "t")
     await made.ainvoke({}, "t")
@@ -217,7 +217,7 @@ async def test_a_run_id_is_made_up() -> None:
 
 @pytest.mark.parametrize("modes", ["everything", ["values", "everything"], [], ["values", "values"], ()], ids=repr)
 async def test_stream_modes_that_are_refused(modes: Any) -> None:
-    """Issue 2: an unknown mode, none, or one twice, is an error before anything runs."""
+    """An unknown mode, none, or one twice, is an error before anything runs."""
     with pytest.raises(ConfigError, match="stream_mode"):
         graph().astream({}, stream_mode=modes)
     with pytest.raises(ConfigError, match="stream_mode"):
@@ -225,7 +225,7 @@ async def test_stream_modes_that_are_refused(modes: Any) -> None:
 
 
 async def test_other_arguments_that_are_refused() -> None:
-    """S-73, P6: unknown output keys, and another `on_conflict`, are errors before anything runs."""
+    """P6: unknown output keys, and another `on_conflict`, are errors before anything runs."""
     made = graph(saver=InMemorySaver())
     for keys in ("zz", ["log", "zz"]):
         with pytest.raises(ConfigError, match="'zz'"):
@@ -238,7 +238,7 @@ async def test_other_arguments_that_are_refused() -> None:
 
 
 async def test_reading_without_a_checkpointer() -> None:
-    """1.7: reading a thread needs a checkpointer and a thread id; the error says which is missing."""
+    """Reading a thread needs a checkpointer and a thread id; the error says which is missing."""
     with pytest.raises(ConfigError, match="checkpointer"):
         await graph().aget_state("t")
     with pytest.raises(ConfigError, match="checkpointer"):
@@ -251,7 +251,7 @@ async def test_reading_without_a_checkpointer() -> None:
 
 
 async def test_max_concurrency() -> None:
-    """S-135: with max_concurrency 10, at most 10 of 100 sends run at once; results are in index order all the same."""
+    """With max_concurrency 10, at most 10 of 100 sends run at once; results are in index order all the same."""
     running = most = 0
 
     async def worker(arg: Any) -> dict[str, Any]:

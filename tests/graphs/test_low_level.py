@@ -1,4 +1,4 @@
-"""`Pregel` and `NodeBuilder`: nodes that subscribe to channels and write to channels (seeds 001 and 003)."""
+"""`Pregel` and `NodeBuilder`: nodes that subscribe to channels and write to channels."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def double(value: Any) -> Any:
 
 
 def doubling() -> Pregel:
-    """Seed 003's example."""
+    """The documented example: nodes that subscribe to channels."""
     node1 = NodeBuilder().subscribe_only("a").do(lambda x: x + x).write_to("b")
     return Pregel(
         nodes={"node1": node1},
@@ -48,12 +48,12 @@ def doubling() -> Pregel:
 
 
 async def test_seed_003s_example() -> None:
-    """Seed 003, NodeBuilder: subscribe to "a", process, and write to "b"."""
+    """NodeBuilder: subscribe to "a", process, and write to "b"."""
     assert await doubling().ainvoke("foo") == "foofoo"
 
 
 def test_what_build_makes() -> None:
-    """Seed 003: the builder turns a fluent description into a concrete PregelNode with channels, triggers and
+    """The builder turns a fluent description into a concrete PregelNode with channels, triggers and
     writers."""
     node = NodeBuilder().subscribe_only("a").do(double).write_to("b").meta("tag", author="me").build()
     assert isinstance(node, PregelNode)
@@ -63,7 +63,7 @@ def test_what_build_makes() -> None:
 
 
 def test_triggers_and_reads() -> None:
-    """Seed 003: triggers say which arrivals schedule the node, channels what it loads."""
+    """Triggers say which arrivals schedule the node, channels what it loads."""
     node = NodeBuilder().subscribe_to("a", "b").subscribe_to("c", read=False).read_from("d").build()
     assert (node.trigger_channels, node.read_channels) == (["a", "b", "c"], ["a", "b", "d"])
     twice = NodeBuilder().subscribe_to("a", "a").subscribe_to("a").read_from("a").build()
@@ -71,7 +71,7 @@ def test_triggers_and_reads() -> None:
 
 
 def test_a_builder_can_be_built_twice_and_goes_on() -> None:
-    """Seed 003, issue 2: `build` leaves the builder as it is; what was built does not change with it."""
+    """`build` leaves the builder as it is; what was built does not change with it."""
     builder = NodeBuilder().subscribe_to("a").write_to("b").meta("x")
     one = builder.build()
     other = builder.subscribe_to("c").write_to("d").meta("y", z=1).build()
@@ -94,7 +94,7 @@ def test_a_builder_can_be_built_twice_and_goes_on() -> None:
     ],
 )
 def test_what_a_node_builder_refuses(wrong: Any) -> None:
-    """Seed 003: "Cannot subscribe to single channels when other channels are already subscribed to", and the like."""
+    """Refuse: "Cannot subscribe to single channels when other channels are already subscribed to", and the like."""
     with pytest.raises(GraphValidationError):
         wrong()
 
@@ -103,7 +103,7 @@ def test_what_a_node_builder_refuses(wrong: Any) -> None:
 
 
 async def test_a_mapping_or_a_bare_value() -> None:
-    """Seed 003: `subscribe_only` gives the bare value, `subscribe_to` and `read_from` a mapping of what is there."""
+    """`subscribe_only` gives the bare value, `subscribe_to` and `read_from` a mapping of what is there."""
     got: dict[str, Any] = {}
     graph = Pregel(
         nodes={
@@ -139,7 +139,7 @@ async def test_several_steps() -> None:
 
 
 async def test_a_node_without_an_action_passes_its_input_on() -> None:
-    """Seed 003: `do` is optional: what is read is what is written."""
+    """`do` is optional: what is read is what is written."""
     graph = Pregel(
         nodes={"n": NodeBuilder().subscribe_only("a").write_to("b")},
         channels={"a": LastValue(), "b": LastValue()},
@@ -150,7 +150,7 @@ async def test_a_node_without_an_action_passes_its_input_on() -> None:
 
 
 async def test_what_write_to_takes() -> None:
-    """1.3: names take the result; a keyword takes what its function makes of it, or a constant; entries say all of
+    """Names take the result; a keyword takes what its function makes of it, or a constant; entries say all of
     it."""
     node = (
         NodeBuilder()
@@ -183,7 +183,7 @@ async def test_what_write_to_takes() -> None:
 
 
 async def test_a_chain_of_channels() -> None:
-    """Seed 001, S-35: raw Pregel has no start node: a chain of n runs n supersteps, from 0 on, and needs a limit of
+    """Raw Pregel has no start node: a chain of n runs n supersteps, from 0 on, and needs a limit of
     n."""
     nodes = {f"n{i}": NodeBuilder().subscribe_only(f"c{i}").do(lambda x: x + 1).write_to(f"c{i + 1}") for i in range(4)}
     graph = Pregel(
@@ -204,7 +204,7 @@ async def test_a_chain_of_channels() -> None:
 
 
 async def test_a_loop_with_an_exit() -> None:
-    """Seed 001: a node may write the channel that triggers it, until it writes no more."""
+    """A node may write the channel that triggers it, until it writes no more."""
     graph = Pregel(
         nodes={
             "n": NodeBuilder()
@@ -222,13 +222,13 @@ async def test_a_loop_with_an_exit() -> None:
 
 
 async def test_the_default_mode_is_values() -> None:
-    """Issue 2, decided; S-58: raw Pregel streams `values` of all channels by default, and shows nothing before the first
+    """Raw Pregel streams `values` of all channels by default, and shows nothing before the first
     superstep."""
     assert [chunk async for chunk in doubling().astream("x")] == [{"b": "xx"}]
 
 
 async def test_every_kind_of_channel_together() -> None:
-    """Seed 001, channels: the kinds side by side: folds, topics, barriers, values that live for a step or are
+    """Channels: the kinds side by side: folds, topics, barriers, values that live for a step or are
     untracked."""
     graph = Pregel(
         nodes={
@@ -270,32 +270,32 @@ def two_inputs(**settings: Any) -> Pregel:
 
 
 async def test_a_mapping_as_input() -> None:
-    """S-30: several input channels take a mapping's entries; some of them is enough."""
+    """Several input channels take a mapping's entries; some of them is enough."""
     assert await two_inputs().ainvoke({"a": 1, "b": 2}) == {"a": 1, "b": 2}
     assert await two_inputs().ainvoke({"b": 2}) == {"b": 2}
 
 
 @pytest.mark.parametrize("given", [1, [("a", 1)], "a", {"a": 1, "c": 2}])
 async def test_inputs_that_are_refused(given: Any) -> None:
-    """S-30, issue 2: non-mapping input to several channels, or an unknown key, is a TypeError that is a PregelError."""
+    """Non-mapping input to several channels, or an unknown key, is a TypeError that is a PregelError."""
     with pytest.raises(InvalidInputError) as caught:
         await two_inputs().ainvoke(given)
     assert isinstance(caught.value, (TypeError, PregelError))
 
 
 async def test_unknown_input_keys_can_be_ignored() -> None:
-    """Issue 2: `unknown_keys="ignore"` restores the peer's silence."""
+    """`unknown_keys="ignore"` restores the peer's silence."""
     assert await two_inputs(unknown_keys="ignore").ainvoke({"a": 1, "c": 2}) == {"a": 1}
 
 
 async def test_none_is_no_input() -> None:
-    """S-31: `None` on a graph without a thread has nothing to go on with."""
+    """`None` on a graph without a thread has nothing to go on with."""
     with pytest.raises(EmptyInputError):
         await two_inputs().ainvoke(None)
 
 
 async def test_an_output_that_was_never_written() -> None:
-    """Seed 001: one output channel that holds nothing is None; of several, only those that hold something are there."""
+    """One output channel that holds nothing is None; of several, only those that hold something are there."""
     nodes = {"n": NodeBuilder().subscribe_only("a")}
     channels = {"a": EphemeralValue(int), "x": LastValue(int), "y": LastValue(int)}
     one = Pregel(nodes=nodes, channels=channels, input_channels="a", output_channels="x", blocking=False)
@@ -305,7 +305,7 @@ async def test_an_output_that_was_never_written() -> None:
 
 
 async def test_two_writers_of_one_channel() -> None:
-    """Issue 2, bad input: two writers of a LastValue in one superstep."""
+    """Bad input: two writers of a LastValue in one superstep."""
     graph = Pregel(
         nodes={name: NodeBuilder().subscribe_only("a").write_to("out") for name in "xy"},
         channels={"a": LastValue(int), "out": LastValue(int)},
@@ -357,14 +357,14 @@ def built(**changes: Any) -> Pregel:
     ids=lambda value: value if isinstance(value, str) else ",".join(value),
 )
 def test_what_is_known_before_a_run_is_said_before_a_run(changes: dict[str, Any], says: str) -> None:
-    """Issue 2, bad input: unknown node or channel, reserved names, an input that nothing reads: refused when built."""
+    """Bad input: unknown node or channel, reserved names, an input that nothing reads: refused when built."""
     with pytest.raises(PregelError, match=says) as caught:
         built(**changes)
     assert isinstance(caught.value, (GraphValidationError, ValueError))
 
 
 def test_what_is_taken_is_copied() -> None:
-    """Issue 2, building: a graph shares no channel or node table with who built it."""
+    """Building: a graph shares no channel or node table with who built it."""
     nodes = {"n": NodeBuilder().subscribe_only("a").write_to("b")}
     channels = {"a": LastValue(int), "b": LastValue(int)}
     graph = built(nodes=nodes, channels=channels)
@@ -374,6 +374,6 @@ def test_what_is_taken_is_copied() -> None:
 
 
 def test_a_pregel_satisfies_the_protocol() -> None:
-    """Seed 001: PregelProtocol is the contract for all implementations."""
+    """PregelProtocol is the contract for all implementations."""
     assert isinstance(built(), PregelProtocol)
     assert not isinstance(object(), PregelProtocol)

@@ -1,4 +1,4 @@
-"""Issue 16: nodes that nothing leads to are named when the graph is compiled, where that can be known."""
+"""Nodes that nothing leads to are named when the graph is compiled, where that can be known."""
 
 from __future__ import annotations
 

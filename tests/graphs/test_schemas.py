@@ -233,7 +233,7 @@ class Batched(TypedDict):
 
 
 def test_a_delta_channel_in_an_annotation() -> None:
-    """1.21: it folds from an empty value of the annotation's type, unless it has a type of its own."""
+    """It folds from an empty value of the annotation's type, unless it has a type of its own."""
     channels = read_schema(Batched, "state schema").channels
     assert {name: type(channel) for name, channel in channels.items()} == dict.fromkeys(channels, DeltaChannel)
     assert channels["log"].get() == channels["maybe"].get() == []
@@ -313,7 +313,7 @@ ROOTS: list[Any] = [
 
 @pytest.mark.parametrize("kind", ROOTS, ids=str)
 def test_a_root_is_one_bare_value(kind: Any) -> None:
-    """1.4: any other type is a state of one value, in one channel, and is shown bare."""
+    """Any other type is a state of one value, in one channel, and is shown bare."""
     schema = read_schema(kind, "state schema")
     assert schema.root
     assert schema.keys == (ROOT,)
@@ -341,7 +341,7 @@ def test_a_class_with_keys_is_no_root(kind: Any) -> None:
     ],
 )
 def test_a_root_folds_as_a_key_does(kind: Any, channel: Any) -> None:
-    """1.1: plain, with a reducer, or a channel."""
+    """Plain, with a reducer, or a channel."""
     assert type(read_schema(kind, "state schema").channels[ROOT]) is channel
 
 
@@ -349,7 +349,7 @@ def test_a_root_folds_as_a_key_does(kind: Any, channel: Any) -> None:
     "kind", ["State", None, 1, [int], {"x": int}, (int, str), Plain(n=1), print, FrozenLater()], ids=str
 )
 def test_what_is_no_type_at_all(kind: Any) -> None:
-    """Issue 2, bad input: refused by name, and with what it is for."""
+    """Bad input: refused by name, and with what it is for."""
     with pytest.raises(GraphValidationError, match="state schema.*is none of them"):
         read_schema(kind, "state schema")
 
@@ -438,7 +438,7 @@ async def forgotten() -> int:
 
 
 def test_what_an_update_of_a_root_is() -> None:
-    """S-33: what a node returns, a mapping too; what should have been awaited is none."""
+    """What a node returns, a mapping too; what should have been awaited is none."""
     schema: Schema = read_schema(dict, "state schema")
     for value in ({"a": 1}, 3, [1], Overwrite({})):
         assert as_mapping(schema, value) == {ROOT: value}

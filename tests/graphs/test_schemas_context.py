@@ -43,7 +43,7 @@ CLASSES: list[Any] = KINDS[1:]
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_a_dict_becomes_the_classes_object(kind: Any) -> None:
-    """1.19: with its defaults; any mapping will do."""
+    """With its defaults; any mapping will do."""
     read = context_reader(kind)
     assert read({"user": "u"}) == kind(user="u", limit=10)
     assert read(types.MappingProxyType({"user": "u", "limit": 3})) == kind(user="u", limit=3)
@@ -58,14 +58,14 @@ def test_an_instance_is_passed_as_it_is(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", [int, *KINDS])
 def test_none_needs_a_default(kind: Any) -> None:
-    """Issue 16: a call without context is refused if a field of the schema has no default."""
+    """A call without context is refused if a field of the schema has no default."""
     with pytest.raises(InvalidContextError, match="no context was given"):
         context_reader(kind)(None)
     assert context_reader(None)(None) is None
 
 
 def test_without_a_schema_anything_goes() -> None:
-    """1.19: it is passed as it is."""
+    """It is passed as it is."""
     given = object()
     assert context_reader(None)(given) is given
 

@@ -62,7 +62,7 @@ def test_what_they_say(remaining: int, last: bool) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_are_no_channels(kind: Any) -> None:
-    """1.2: they are neither keys nor channels of a schema that declares them."""
+    """They are neither keys nor channels of a schema that declares them."""
     schema = read_schema(kind, "state schema")
     assert schema.managed == {"last": IsLastStepManager, "left": RemainingStepsManager}
     assert list(schema.channels) == list(schema.keys) == ["n"]
@@ -115,7 +115,7 @@ def test_one_that_cannot_be_asked(mark: Any, said: str) -> None:
 
 @pytest.mark.parametrize("role", ["input schema", "output schema"])
 def test_are_refused_where_values_come_in_or_go_out(role: str) -> None:
-    """1.2: forbidden in input and output schemas, by name."""
+    """Forbidden in input and output schemas, by name."""
     for kind in KINDS:
         with pytest.raises(GraphValidationError, match=f"the {role} has a managed value, 'last'"):
             read_schema(kind, role, managed=False)

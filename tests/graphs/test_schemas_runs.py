@@ -32,7 +32,7 @@ def says_nothing(state: Any) -> None:
 
 
 async def test_a_root_is_bare_everywhere(saver: BaseCheckpointSaver) -> None:
-    """S-33: what a node gets and returns, what a run takes, returns, streams and stores; None writes nothing."""
+    """What a node gets and returns, what a run takes, returns, streams and stores; None writes nothing."""
     graph = chain(int, plus_one, says_nothing, saver=saver)
     assert await graph.ainvoke(1, "t") == 2
     assert (await graph.aget_state("t")).values == 2
@@ -110,7 +110,7 @@ class State(TypedDict):
 
 
 async def test_an_overwrite_from_a_node(saver: BaseCheckpointSaver) -> None:
-    """S-26, S-27: the stream shows it, the state has its value; recorded, stored and read back as any update."""
+    """The stream shows it, the state has its value; recorded, stored and read back as any update."""
 
     def a(state: State) -> Any:
         return {"log": ["a"], "batch": [{"a": 1}]}
@@ -149,7 +149,7 @@ async def test_an_overwrite_from_a_node(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_router_sees_an_overwrite() -> None:
-    """S-24, S-26: its own node's, folded in as the superstep will, in any spelling."""
+    """Its own node's, folded in as the superstep will, in any spelling."""
     seen: list[Any] = []
 
     def b(state: State) -> Any:

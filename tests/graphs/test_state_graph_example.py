@@ -1,4 +1,4 @@
-"""Seed 001: its StateGraph example, the listing that it compiles to, its walkthrough, and its six invariants."""
+"""Its StateGraph example, the listing that it compiles to, its walkthrough, and its six invariants."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def example(saver: BaseCheckpointSaver | None = None) -> CompiledStateGraph[Stat
 
 
 def test_the_channels_of_the_listing() -> None:
-    """Seed 001, "How is it compiled to Pregel?": one channel per key, one inbox per node, and the entrypoint."""
+    """One channel per key, one inbox per node, and the entrypoint."""
     channels = example().channels
     assert {name: type(channel) for name, channel in channels.items()} == {
         START: EphemeralValue,
@@ -60,7 +60,7 @@ def test_the_channels_of_the_listing() -> None:
 
 
 def test_the_nodes_of_the_listing() -> None:
-    """Seed 001: the nodes have the listing's names, triggers and reads, the start node included."""
+    """The nodes have the listing's names, triggers and reads, the start node included."""
     nodes = example().nodes
     assert {name: (node.name, node.trigger_channels, sorted(node.read_channels)) for name, node in nodes.items()} == {
         START: (START, [START], [START]),
@@ -72,14 +72,14 @@ def test_the_nodes_of_the_listing() -> None:
 
 
 def test_the_entry_and_the_outputs_of_the_listing() -> None:
-    """Seed 001: the input enters through `__start__`; the keys of the state are the output channels."""
+    """The input enters through `__start__`; the keys of the state are the output channels."""
     graph = example()
     assert graph.input_channels == START
     assert sorted(graph.output_channels) == ["decision", "input", "output"]
 
 
 def test_what_is_looked_at_can_be_changed() -> None:
-    """Issue 2, P13: the compiled graph hands out copies of its parts: nobody changes it through them."""
+    """P13: the compiled graph hands out copies of its parts: nobody changes it through them."""
     graph = example()
     graph.channels["input"].update(["mine"])
     graph.channels.clear()
@@ -90,7 +90,7 @@ def test_what_is_looked_at_can_be_changed() -> None:
 
 
 def test_it_is_a_pregel() -> None:
-    """Seed 001, PregelProtocol: every graph satisfies the protocol."""
+    """PregelProtocol: every graph satisfies the protocol."""
     assert isinstance(example(), PregelProtocol)
 
 
@@ -98,7 +98,7 @@ def test_it_is_a_pregel() -> None:
 
 
 async def test_the_walkthrough() -> None:
-    """Seed 001, "Execution Walkthrough": the start node writes the input, process_input its output, make_decision its
+    """The walkthrough: the start node writes the input, process_input its output, make_decision its
     decision, each in a superstep of its own; the result is the output channels' values."""
     graph = example(InMemorySaver())
     result = await graph.ainvoke({"input": "x"}, "t")
@@ -113,7 +113,7 @@ async def test_the_walkthrough() -> None:
 
 
 async def test_the_walkthrough_as_a_stream() -> None:
-    """Seed 001, stream modes: values after each superstep, updates after each node; the start node is not shown."""
+    """Stream modes: values after each superstep, updates after each node; the start node is not shown."""
     graph = example()
     chunks = [chunk async for chunk in graph.astream({"input": "x"}, stream_mode=["updates", "values"])]
     assert chunks == [
@@ -126,7 +126,7 @@ async def test_the_walkthrough_as_a_stream() -> None:
 
 
 async def test_the_default_mode_is_updates() -> None:
-    """Seed 001, PregelProtocol; issue 2, decided: the default stream mode is `updates`."""
+    """The default stream mode is `updates`."""
     assert [chunk async for chunk in example().astream({"input": "x"})] == [
         {"process_input": {"output": "processed x"}},
         {"make_decision": {"decision": "decided on processed x"}},
@@ -163,7 +163,7 @@ def fanned(pause: Callable[[str], float], saver: BaseCheckpointSaver | None = No
 
 
 async def test_invariant_1_execution_determinism() -> None:
-    """Seed 001 invariant 1: given the same input and thread id, execution produces identical results; the order of
+    """Given the same input and thread id, execution produces identical results; the order of
     updates within a superstep (who finishes first) does not affect the final state."""
     results, histories = [], []
     for seed in range(6):
@@ -182,7 +182,7 @@ async def test_invariant_1_execution_determinism() -> None:
 
 
 async def test_invariant_2_state_isolation() -> None:
-    """Seed 001 invariant 2: updates from one node are not visible to other nodes of the superstep, and nobody sees a
+    """Updates from one node are not visible to other nodes of the superstep, and nobody sees a
     part of what an unfinished node did."""
     seen: dict[str, Any] = {}
     done = anyio.Event()
@@ -207,7 +207,7 @@ async def test_invariant_2_state_isolation() -> None:
 
 
 async def test_invariant_3_checkpoint_consistency() -> None:
-    """Seed 001 invariant 3: checkpoints hold the complete state at superstep boundaries; a restored one goes on with
+    """Checkpoints hold the complete state at superstep boundaries; a restored one goes on with
     the exact same state."""
     builder = StateGraph(Log)
     builder.add_sequence(
@@ -230,7 +230,7 @@ async def test_invariant_3_checkpoint_consistency() -> None:
 
 
 async def test_invariant_4_task_management() -> None:
-    """Seed 001 invariant 4: tasks execute in an order determined by the graph: a node runs after those that lead to it,
+    """Tasks execute in an order determined by the graph: a node runs after those that lead to it,
     and the tasks of one superstep run at the same time."""
     running, most = 0, 0
     order: list[str] = []
@@ -272,7 +272,7 @@ class Breaking(InMemorySaver):
 
 
 async def test_invariant_5_error_handling() -> None:
-    """Seed 001 invariant 5: unrecoverable errors propagate without corrupting the state, and failures while storing do
+    """Unrecoverable errors propagate without corrupting the state, and failures while storing do
     not corrupt what was stored before."""
     broken = True
 
@@ -300,7 +300,7 @@ async def test_invariant_5_error_handling() -> None:
 
 
 async def test_invariant_6_termination_guarantees() -> None:
-    """Seed 001 invariant 6: acyclic graphs end; cyclic ones need an exit, and step limits stop those without one."""
+    """Acyclic graphs end; cyclic ones need an exit, and step limits stop those without one."""
 
     def spin(state: Any) -> dict[str, Any]:
         return {"total": 1}

@@ -87,7 +87,7 @@ async def test_a_new_input_discards_what_a_kept_state_did_in_the_open_superstep(
 
 
 async def test_a_kept_graph_is_run_by_each_call_of_a_task() -> None:
-    """P8, S-112: tasks that run one kept graph in turn each run it, on what the one before left."""
+    """P8: tasks that run one kept graph in turn each run it, on what the one before left."""
     kept = counter()
 
     @task

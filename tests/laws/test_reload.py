@@ -166,7 +166,7 @@ async def branch(graph: Any, tip: Any) -> list[Any]:
 @law()
 @given(made=programs(), seed=st.integers(0, 999), loop=st.sampled_from(LOOPS), share=st.sampled_from((0.3, 0.6, 1.0)))
 def test_an_edit_as_a_pending_node_is_that_node(made: Program, seed: int, loop: str, share: float) -> None:
-    """P2, issue 3: an update as a pending node with what the node would have returned leaves the trace of running it,
+    """P2: an update as a pending node with what the node would have returned leaves the trace of running it,
     be it some of a superstep's nodes or all."""
     if isinstance(made, Flow):
         return

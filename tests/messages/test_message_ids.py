@@ -79,7 +79,7 @@ STATES: list[Any] = [MessagesState, Trimmed, Batched]
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("keeps", [None, True])
 async def test_subgraphs_that_say_the_same(saver: BaseCheckpointSaver, keeps: Any, state: Any) -> None:
-    """Issue: three parallel subgraphs that each answer "done" left 2 of 4 messages."""
+    """Three parallel subgraphs that each answer "done" left 2 of 4 messages."""
     builder = StateGraph(state)
     for name in "abc":
         builder.add_node(name, says(DONE, checkpointer=keeps)).add_edge(START, name)
@@ -93,7 +93,7 @@ async def test_subgraphs_that_say_the_same(saver: BaseCheckpointSaver, keeps: An
 
 @pytest.mark.parametrize("keeps", [None, False])
 async def test_an_agent_on_a_fresh_list(saver: BaseCheckpointSaver, keeps: Any) -> None:
-    """Issue: a node that calls a sub-agent and returns its last message overwrote the answer of the turn before."""
+    """A node that calls a sub-agent and returns its last message overwrote the answer of the turn before."""
     agent = says(DONE, checkpointer=keeps)
 
     async def ask(state: Any) -> Any:
@@ -107,7 +107,7 @@ async def test_an_agent_on_a_fresh_list(saver: BaseCheckpointSaver, keeps: Any) 
 
 @pytest.mark.parametrize("inside", [False, True])
 async def test_calls_in_a_gather(saver: BaseCheckpointSaver, inside: bool) -> None:
-    """Issue: two calls in a gather left 2 of 3."""
+    """Two calls in a gather left 2 of 3."""
     agent = says(DONE)
 
     @task
@@ -387,7 +387,7 @@ async def test_an_entrypoint_that_adds_messages_itself() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("langchain_core") is None, reason="langchain-core is not installed here")
 @pytest.mark.parametrize("converts", [False, True])
 async def test_messages_of_langchain_core(converts: bool) -> None:
-    """Issue: the same with langchain-core's messages without ids; streams show the ids that the state has."""
+    """The same with langchain-core's messages without ids; streams show the ids that the state has."""
     from langchain_core.messages import AIMessage, AnyMessage
 
     from pregel_async import langchain

@@ -126,7 +126,7 @@ CLASSES: list[Any] = [Plain, Frozen, Struct, FrozenStruct, Model, FrozenModel, O
 
 
 def test_new_messages_are_appended_and_known_ones_replaced_in_place() -> None:
-    """Peer 1.28: same id replaces in place; new ones are appended."""
+    """Same id replaces in place; new ones are appended."""
     left = [user("a", "1"), user("b", "2")]
     right = [user("c", "3"), user("B", "2"), user("C", "3")]
     assert add_messages(left, right) == [user("a", "1"), user("B", "2"), user("C", "3")]
@@ -134,7 +134,7 @@ def test_new_messages_are_appended_and_known_ones_replaced_in_place() -> None:
 
 
 def test_a_message_is_removed_by_its_id() -> None:
-    """Peer 1.28: `RemoveMessage(id)` deletes."""
+    """`RemoveMessage(id)` deletes."""
     left = [user("a", "1"), user("b", "2"), user("c", "3")]
     assert add_messages(left, [RemoveMessage("1"), RemoveMessage(id="3")]) == [user("b", "2")]
     assert add_messages(left, RemoveMessage("2")) == [user("a", "1"), user("c", "3")]
@@ -144,7 +144,7 @@ def test_a_message_is_removed_by_its_id() -> None:
 
 
 def test_what_is_removed_and_comes_again_is_where_it_was() -> None:
-    """Peer 1.28: in one update; in a later one it is new."""
+    """In one update; in a later one it is new."""
     left = [user("a", "1"), user("b", "2")]
     assert add_messages(left, [RemoveMessage("1"), user("A", "1")]) == [user("A", "1"), user("b", "2")]
     assert add_messages(left, [RemoveMessage("1"), user("A", "1"), RemoveMessage("1")]) == [user("b", "2")]
@@ -153,7 +153,7 @@ def test_what_is_removed_and_comes_again_is_where_it_was() -> None:
 
 
 def test_all_messages_are_removed_up_to_the_mark() -> None:
-    """Peer 1.28: everything up to and including it; what comes behind is folded as ever."""
+    """Everything up to and including it; what comes behind is folded as ever."""
     left = [user("a", "1"), user("b", "2")]
     everything = RemoveMessage(REMOVE_ALL_MESSAGES)
     assert REMOVE_ALL_MESSAGES == "__remove_all__"
@@ -182,7 +182,7 @@ def test_what_is_not_there_cannot_be_removed() -> None:
 
 @pytest.mark.parametrize("given", [(None, []), ([], None), ([None], []), ([], [None])])
 def test_none_is_no_list_and_no_message(given: Any) -> None:
-    """Peer 1.28: one-sided None is a ValueError."""
+    """One-sided None is a ValueError."""
     with pytest.raises(ValueError) as caught:
         add_messages(*given)
     assert isinstance(caught.value, InvalidMessageError)

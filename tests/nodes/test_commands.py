@@ -59,7 +59,7 @@ async def stored(graph: Any, thread: str = "t") -> int:
 
 
 async def test_update_and_goto() -> None:
-    """S-21: the update is applied in this superstep, and goto's node runs in the next, on it."""
+    """The update is applied in this superstep, and goto's node runs in the next, on it."""
 
     async def b(state: State) -> Any:
         return {"log": [state["note"]]}
@@ -82,14 +82,14 @@ async def test_update_and_goto() -> None:
     ],
 )
 async def test_where_a_command_goes(goto: Any, ran: list[str]) -> None:
-    """S-21, P2: a name, a Send, or a list of them; END adds nothing; a node named twice runs once, a sent one as often
+    """P2: a name, a Send, or a list of them; END adds nothing; a node named twice runs once, a sent one as often
     as it is sent; triggered nodes by name, then sends by index."""
     graph = graph_of(a=say("a", Command(goto=goto)), b=say("b"), c=say("c"))
     assert (await graph.ainvoke({}))["log"] == ran
 
 
 async def test_a_goto_adds_to_edges() -> None:
-    """S-21: goto's nodes run besides those that static and conditional edges lead to, END or not; one that both name
+    """Goto's nodes run besides those that static and conditional edges lead to, END or not; one that both name
     runs once."""
 
     def route(state: State) -> Any:
@@ -104,7 +104,7 @@ async def test_a_goto_adds_to_edges() -> None:
 
 
 async def test_a_list_of_commands_and_updates() -> None:
-    """S-22: each element's update is applied in order, each goto followed; None counts as nothing."""
+    """Each element's update is applied in order, each goto followed; None counts as nothing."""
     several = [Command(update={"log": ["one"]}, goto="b"), None, {"log": ["two"]}, Command(update={"log": ["three"]})]
     graph = graph_of(a=say("a", several), b=say("b"))
     assert (await graph.ainvoke({}))["log"] == ["one", "two", "three", "b"]
@@ -113,7 +113,7 @@ async def test_a_list_of_commands_and_updates() -> None:
 
 
 async def test_an_update_of_pairs() -> None:
-    """S-23: in a list of pairs a key may come twice: its reducer is applied twice."""
+    """In a list of pairs a key may come twice: its reducer is applied twice."""
     graph = graph_of(a=say("a", Command(update=[("log", ["x"]), ("total", 1), ("log", ["y"]), ("total", 2)])))
     assert await graph.ainvoke({"total": 4}) == {"log": ["x", "y"], "total": 7}
 
@@ -121,8 +121,8 @@ async def test_an_update_of_pairs() -> None:
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("goto", ["nowhere", START, ["b", "nowhere"], Send("nowhere", {}), Send(END, {}), 7, None])
 async def test_nowhere_to_go(saver: BaseCheckpointSaver, goto: Any, several: bool) -> None:
-    """Issue, "Control flow": a goto or Send to a node that does not exist is an error, before anything is stored: the
-    state is as it was, the task open, nobody is sent to. (Peer: S-20, ignored.)"""
+    """A goto or Send to a node that does not exist is an error, before anything is stored: the
+    state is as it was, the task open, nobody is sent to. (LangGraph ignores it.)"""
     command = Command(update={"note": "x"}, goto=goto)
     graph = graph_of(saver, a=say("a", [{"log": ["a"]}, command] if several else command), b=say("b"))
     with pytest.raises(InvalidUpdateError, match="'a'.*goto=") as caught:
@@ -134,7 +134,7 @@ async def test_nowhere_to_go(saver: BaseCheckpointSaver, goto: Any, several: boo
 
 
 async def test_a_command_that_answers_is_only_for_calls() -> None:
-    """Issue, "Control flow": resume= is what a call is given; of a node it is an error."""
+    """Resume= is what a call is given; of a node it is an error."""
     with pytest.raises(InvalidUpdateError, match="resume="):
         await graph_of(a=say("a", Command(resume=1))).ainvoke({})
     with pytest.raises(InvalidUpdateError, match="resume="):
@@ -142,7 +142,7 @@ async def test_a_command_that_answers_is_only_for_calls() -> None:
 
 
 async def test_parent_at_the_root(saver: BaseCheckpointSaver) -> None:
-    """Issue, "Bad input": Command.PARENT at the root is a typed error of that node; its update is not applied."""
+    """Command.PARENT at the root is a typed error of that node; its update is not applied."""
     graph = graph_of(saver, a=say("a", Command(graph=Command.PARENT, update={"note": "x"})))
     with pytest.raises(InvalidUpdateError) as caught:
         await graph.ainvoke({}, "t")
@@ -153,7 +153,7 @@ async def test_parent_at_the_root(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_routers_see_the_nodes_command() -> None:
-    """Issue, "Control flow", S-24: a conditional edge sees its node's own writes, a command's update among them, and
+    """A conditional edge sees its node's own writes, a command's update among them, and
     not its siblings'."""
     seen: list[Any] = []
 
@@ -169,7 +169,7 @@ async def test_routers_see_the_nodes_command() -> None:
 
 
 async def test_a_failed_router_keeps_the_nodes_command(saver: BaseCheckpointSaver) -> None:
-    """P3, Q-1: a node's own writes, its goto among them, are recorded before its routers run; resume runs only the
+    """P3: a node's own writes, its goto among them, are recorded before its routers run; resume runs only the
     routers."""
     ran = Counter[str]()
     broken = [True]
@@ -193,7 +193,7 @@ async def test_a_failed_router_keeps_the_nodes_command(saver: BaseCheckpointSave
 
 
 async def test_a_command_and_a_barrier() -> None:
-    """S-21: a barrier waits for its nodes, whatever goto says; goto to its target runs it besides, early and alone."""
+    """A barrier waits for its nodes, whatever goto says; goto to its target runs it besides, early and alone."""
 
     async def b(state: State) -> Any:
         return Command(update={"log": ["b"]}, goto=["j"])
@@ -204,7 +204,7 @@ async def test_a_command_and_a_barrier() -> None:
 
 
 async def test_a_barrier_in_a_loop_of_commands() -> None:
-    """Issue, "Control flow": a barrier is complete anew in each round of a loop that a command closes."""
+    """A barrier is complete anew in each round of a loop that a command closes."""
 
     async def j(state: State) -> Any:
         again = state["log"].count("j") < 2
@@ -216,7 +216,7 @@ async def test_a_barrier_in_a_loop_of_commands() -> None:
 
 
 async def test_a_deferred_node_and_commands() -> None:
-    """Issue, "Control flow": a deferred node that a goto names runs when nothing else is left, once per tentative end;
+    """A deferred node that a goto names runs when nothing else is left, once per tentative end;
     a goto of its own begins another round."""
 
     async def last(state: State) -> Any:
@@ -230,7 +230,7 @@ async def test_a_deferred_node_and_commands() -> None:
 
 
 async def test_a_loop_by_goto() -> None:
-    """S-21: a node may go to itself."""
+    """A node may go to itself."""
 
     async def a(state: State) -> Any:
         return Command(update={"total": 1}, goto=END if state["total"] == 4 else "a")
@@ -259,7 +259,7 @@ async def test_a_send_of_a_command_is_isolated() -> None:
 
 
 async def test_overwrite(saver: BaseCheckpointSaver) -> None:
-    """S-26, Q-10: an overwrite takes the value's place and drops the superstep's other writes, in whatever order; in an
+    """An overwrite takes the value's place and drops the superstep's other writes, in whatever order; in an
     input, a node's update, a command; also as the first write, and to a key without a reducer."""
     made = (
         StateGraph(State).add_node("a", say("a")).add_node("b", say("b", Command(update={"log": Overwrite(["new"])})))
@@ -277,7 +277,7 @@ async def test_overwrite(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_two_overwrites(saver: BaseCheckpointSaver) -> None:
-    """S-26, P3: two overwrites of one key in one superstep are an error, and nothing of it is applied."""
+    """P3: two overwrites of one key in one superstep are an error, and nothing of it is applied."""
     made = StateGraph(State).add_node("a", say("a", {"log": Overwrite([1])})).add_edge(START, "a")
     graph = made.add_node("b", say("b", {"log": Overwrite([2])})).add_edge(START, "b").compile(saver)
     with pytest.raises(InvalidUpdateError, match="log"):
@@ -290,7 +290,7 @@ async def test_two_overwrites(saver: BaseCheckpointSaver) -> None:
 
 @pytest.mark.parametrize("with_saver", [False, True])
 async def test_a_command_as_the_first_input(with_saver: bool) -> None:
-    """Q-5: its update is applied once, and only goto's nodes run: the entry does not."""
+    """Its update is applied once, and only goto's nodes run: the entry does not."""
     graph = graph_of(InMemorySaver() if with_saver else None, ("b", "c"), a=say("a"), b=say("b"), c=say("c"))
     command = Command(update={"log": ["in"], "note": "x", "total": 1}, goto="b")
     result = await graph.ainvoke(command, "t" if with_saver else None)
@@ -300,7 +300,7 @@ async def test_a_command_as_the_first_input(with_saver: bool) -> None:
 
 
 async def test_sends_as_the_first_input(saver: BaseCheckpointSaver) -> None:
-    """Q-5, S-31: a first command may send; each Send is a task."""
+    """A first command may send; each Send is a task."""
     graph = graph_of(saver, a=say("a"), b=say("b"))
     assert (await graph.ainvoke(Command(goto=[Send("b", {}), Send("b", {}), "a"]), "t"))["log"] == ["a", "b", "b"]
 
@@ -328,7 +328,7 @@ async def test_sends_as_the_first_input(saver: BaseCheckpointSaver) -> None:
 )
 @pytest.mark.parametrize("where", ["fresh", "open", "finished"])
 async def test_bad_commands(saver: BaseCheckpointSaver, command: Command, error: type[Exception], where: str) -> None:
-    """Issue, "Bad input", Q-2, Q-5: a command that cannot be followed is a typed error; nothing runs, nothing is
+    """A command that cannot be followed is a typed error; nothing runs, nothing is
     stored, and the thread goes on as if it had not been given."""
     asks = [where == "open"]
     ran: list[str] = []
@@ -396,7 +396,7 @@ class Trio:
 
 
 async def test_an_open_superstep_keeps_what_it_has(saver: BaseCheckpointSaver) -> None:
-    """S-37, P2, P5: a command that updates and goes somewhere changes neither the ids nor the recorded results of the
+    """P2, P5: a command that updates and goes somewhere changes neither the ids nor the recorded results of the
     tasks of the open superstep; those that are left see the update; goto's nodes join them. No checkpoint is made."""
     made = Trio(saver)
     graph = made.graph
@@ -424,7 +424,7 @@ async def test_an_open_superstep_keeps_what_it_has(saver: BaseCheckpointSaver) -
 
 @pytest.mark.parametrize("ask_between", [False, True])
 async def test_commands_of_several_calls(saver: BaseCheckpointSaver, ask_between: bool) -> None:
-    """S-37: updates that several calls made to one open superstep are folded one after the other, live as when they are
+    """Updates that several calls made to one open superstep are folded one after the other, live as when they are
     loaded again: a key without a reducer takes each, and an overwrite stands for its own call."""
     made = Trio(saver)
     graph = made.graph
@@ -449,7 +449,7 @@ async def test_commands_of_several_calls(saver: BaseCheckpointSaver, ask_between
 
 
 async def test_an_answer_and_an_update(saver: BaseCheckpointSaver) -> None:
-    """S-97: with both, the node that is answered sees the update; with the update alone it sees it, and asks again."""
+    """With both, the node that is answered sees the update; with the update alone it sees it, and asks again."""
     made = Trio(saver)
     made.broken = False
     graph = made.graph
@@ -472,7 +472,7 @@ class Refusing(InMemorySaver):
 
 
 async def test_an_answer_and_its_update_are_one(saver: BaseCheckpointSaver) -> None:
-    """S-97, P3: an answer and the update that comes with it are stored together or not at all."""
+    """P3: an answer and the update that comes with it are stored together or not at all."""
     calls: list[int] = []
 
     class Counting(Refusing):
@@ -501,7 +501,7 @@ async def test_an_answer_and_its_update_are_one(saver: BaseCheckpointSaver) -> N
 
 @pytest.mark.parametrize("stop", ["break", "cancel"])
 async def test_a_command_survives_a_run_that_ends_early(saver: BaseCheckpointSaver, stop: str) -> None:
-    """S-37, P4: what a command brought is stored before anything runs: a run that ends before its superstep is whole
+    """P4: what a command brought is stored before anything runs: a run that ends before its superstep is whole
     leaves the update and the answer in the thread, and the next goes on with them."""
     began, blocked = anyio.Event(), anyio.Event()
     blocks = [False]
@@ -535,7 +535,7 @@ async def test_a_command_survives_a_run_that_ends_early(saver: BaseCheckpointSav
 
 
 async def test_a_finished_thread_goes_on(saver: BaseCheckpointSaver) -> None:
-    """S-37: on a finished thread, goto runs what it names on the state as it is, without an input checkpoint; an update
+    """On a finished thread, goto runs what it names on the state as it is, without an input checkpoint; an update
     alone changes the state and runs nothing."""
     graph = graph_of(saver, a=say("a"), b=say("b"))
     await graph.ainvoke({"total": 1}, "t")
@@ -549,7 +549,7 @@ async def test_a_finished_thread_goes_on(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_command_from_an_older_checkpoint(saver: BaseCheckpointSaver) -> None:
-    """P2, S-37: a command that is given to an older checkpoint begins a branch: what it brings stands there, and the
+    """P2: a command that is given to an older checkpoint begins a branch: what it brings stands there, and the
     other branch is as it was; an answer finds no question there, as what came after is asked again."""
     graph = graph_of(saver, ("a", "b"), a=say("a"), b=say("b"))
     await graph.ainvoke({}, "t")
@@ -565,7 +565,7 @@ async def test_a_command_from_an_older_checkpoint(saver: BaseCheckpointSaver) ->
 
 
 async def test_an_update_and_then_a_new_input(saver: BaseCheckpointSaver) -> None:
-    """S-37, S-83: a new input discards what was pending, and keeps what commands had made of the state."""
+    """A new input discards what was pending, and keeps what commands had made of the state."""
     made = Trio(saver)
     await made.graph.ainvoke({}, "t")
     await made.graph.ainvoke(Command(update={"note": "kept"}, goto="x"), "t")
@@ -582,7 +582,7 @@ class Hidden(TypedDict, total=False):
 
 
 async def test_an_update_that_is_not_stored(saver: BaseCheckpointSaver) -> None:
-    """S-37: what a command writes to an untracked key is there for the run, and not stored."""
+    """What a command writes to an untracked key is there for the run, and not stored."""
 
     async def a(state: Hidden) -> Any:
         return {"log": [interrupt("?"), "secret" in state]}
@@ -593,7 +593,7 @@ async def test_an_update_that_is_not_stored(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_the_stream_of_a_command(saver: BaseCheckpointSaver) -> None:
-    """S-58, S-66: a resumed run first shows the state, with the command's update; what is recorded comes as cached."""
+    """A resumed run first shows the state, with the command's update; what is recorded comes as cached."""
     made = Trio(saver)
     made.broken = False
     await made.graph.ainvoke({}, "t")

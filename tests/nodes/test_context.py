@@ -134,12 +134,12 @@ async def own_defaults(state: State, *, limit: int = 5) -> State:
     ids=lambda value: getattr(value, "__name__", type(value).__name__),
 )
 async def test_what_a_node_asks_for(node: Any, expected: list[Any]) -> None:
-    """1.4: by annotation or by name, whatever kind of callable it is; what a partial binds is the user's own."""
+    """By annotation or by name, whatever kind of callable it is; what a partial binds is the user's own."""
     assert await logged(node, context="ctx") == expected
 
 
 def test_annotations_that_only_a_type_checker_sees() -> None:
-    """1.4: names that do not exist at run time are read by their text, and spoil nothing else."""
+    """Names that do not exist at run time are read by their text, and spoil nothing else."""
     space: dict[str, Any] = {"__name__": "elsewhere"}
     exec(
         "from __future__ import annotations\n"
@@ -152,7 +152,7 @@ def test_annotations_that_only_a_type_checker_sees() -> None:
 
 
 async def test_routers_get_it_too() -> None:
-    """1.4: a router asks as a node does."""
+    """A router asks as a node does."""
 
     async def route(state: State, rt: Runtime[Context], config: RunnableConfig) -> str:
         return rt.context.user if config["configurable"]["k"] == 1 else END
@@ -170,7 +170,7 @@ async def test_routers_get_it_too() -> None:
 
 
 async def test_low_level_nodes_get_it_too() -> None:
-    """1.3, 1.4: nodes made by NodeBuilder."""
+    """Nodes made by NodeBuilder."""
 
     async def act(value: int, runtime: Runtime[Any]) -> Any:
         return [value, runtime.context]
@@ -196,7 +196,7 @@ async def test_what_cannot_be_filled_in() -> None:
 
 
 async def test_store_and_previous_are_none_elsewhere() -> None:
-    """S-133."""
+    """A graph without a store, and a node that is no entrypoint, get None."""
 
     async def node(state: State, runtime: Runtime[Any], store: Any, previous: Any) -> State:
         return {"log": [runtime.store, store, runtime.previous, previous, runtime.context]}
@@ -205,7 +205,7 @@ async def test_store_and_previous_are_none_elsewhere() -> None:
 
 
 async def test_the_runtime_is_frozen() -> None:
-    """1.19: nobody changes what others are called with."""
+    """Nobody changes what others are called with."""
 
     async def node(state: State, runtime: Runtime[Any]) -> None:
         with pytest.raises(AttributeError):
@@ -287,7 +287,7 @@ async def in_a_thread_of_its_own(name: str) -> list[Any]:
     "where", [in_place, in_a_task_group, in_a_thread, in_a_thread_and_back, in_a_thread_of_its_own]
 )
 async def test_code_deeper_down_reaches_its_own_node(where: Any) -> None:
-    """S-147: the accessors know the node they were called under, however deep and whatever runs beside it."""
+    """The accessors know the node they were called under, however deep and whatever runs beside it."""
 
     def node(name: str) -> Callable[[State], Any]:
         async def call(state: State) -> State:
@@ -303,12 +303,12 @@ async def test_code_deeper_down_reaches_its_own_node(where: Any) -> None:
 
 
 async def test_plain_nodes_reach_it_in_their_threads() -> None:
-    """S-134, S-147."""
+    """Plain functions in worker threads reach their run."""
     assert await logged(lambda state: {"log": [seen()]}, context="ctx") == [["ctx", "store", "n", "store"]]
 
 
 async def test_a_task_is_a_node_of_its_own() -> None:
-    """S-147: in a task the accessors name the task; in the caller afterwards, the caller."""
+    """In a task the accessors name the task; in the caller afterwards, the caller."""
 
     @task
     async def step() -> Any:
@@ -323,7 +323,7 @@ async def test_a_task_is_a_node_of_its_own() -> None:
 
 
 async def test_outside_of_a_run() -> None:
-    """S-129: each says that it was called outside of a run; after one, too."""
+    """Each says that it was called outside of a run; after one, too."""
     await graph_of(lambda state: {}).ainvoke({})
     for call in (get_runtime, get_config, get_store, get_stream_writer, lambda: interrupt("?")):
         with pytest.raises(OutsideRunError, match="outside of a run"):
@@ -353,7 +353,7 @@ KINDS: list[Any] = [Context, StructContext, ModelContext]
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_context_becomes_its_schemas_object(kind: Any) -> None:
-    """1.19: a dict is coerced, defaults are filled in, an object is passed as it is."""
+    """A dict is coerced, defaults are filled in, an object is passed as it is."""
 
     async def node(state: State, runtime: Runtime[Any]) -> State:
         seen.append(runtime.context)
@@ -386,7 +386,7 @@ class Asked:
     [(Limits, Limits()), (Asked, Asked()), (DictContext, {}), (dict[str, Any], {}), (int | None, None), (Any, None)],
 )
 async def test_a_call_without_context_gets_the_schemas_defaults(kind: Any, made: Any) -> None:
-    """Issue 16: `context=None` builds the schema's defaults, anew for each call, in a graph inside too if the graph
+    """`context=None` builds the schema's defaults, anew for each call, in a graph inside too if the graph
     around has none."""
     seen: list[Any] = []
 
@@ -403,7 +403,7 @@ async def test_a_call_without_context_gets_the_schemas_defaults(kind: Any, made:
 
 @pytest.mark.parametrize("kind", [str, list[int], int | str])
 async def test_a_schema_without_defaults_needs_a_context(kind: Any, saver: BaseCheckpointSaver) -> None:
-    """Issue 16: a schema that has no default is an InvalidContextError, before anything is stored."""
+    """A schema that has no default is an InvalidContextError, before anything is stored."""
     graph = StateGraph(State, kind).add_node("n", lambda state: None).add_edge(START, "n").compile(saver)
     with pytest.raises(InvalidContextError, match="no context was given"):
         await graph.ainvoke({}, "t")
@@ -413,7 +413,7 @@ async def test_a_schema_without_defaults_needs_a_context(kind: Any, saver: BaseC
 @pytest.mark.parametrize("kind", [*KINDS, DictContext])
 @pytest.mark.parametrize("wrong", [{"user": 1}, {"limit": "many", "user": "u"}, "text", 3])
 async def test_a_wrong_context_is_refused_before_anything(kind: Any, wrong: Any, saver: BaseCheckpointSaver) -> None:
-    """S-132: before anything runs or is stored, in every verb."""
+    """Before anything runs or is stored, in every verb."""
     ran: list[Any] = []
     graph = StateGraph(State, kind).add_node("n", ran.append).add_edge(START, "n").compile(saver)
     with pytest.raises(InvalidContextError):
@@ -428,7 +428,7 @@ async def test_a_wrong_context_is_refused_before_anything(kind: Any, wrong: Any,
 
 
 async def test_wrong_keys() -> None:
-    """S-132: an unknown key and a missing one are named."""
+    """An unknown key and a missing one are named."""
     graph = StateGraph(State, Context).add_node("n", lambda state: {}).add_edge(START, "n").compile()
     with pytest.raises(InvalidContextError, match="colour"):
         await graph.ainvoke({}, context={"user": "u", "colour": "red"})
@@ -437,7 +437,7 @@ async def test_wrong_keys() -> None:
 
 
 async def test_graphs_inside_inherit_the_context(saver: BaseCheckpointSaver) -> None:
-    """1.19: as nodes, called in nodes and in tasks, and with a saver of their own; one given to the call goes before.
+    """As nodes, called in nodes and in tasks, and with a saver of their own; one given to the call goes before.
     So does the store."""
 
     async def inner(state: State, runtime: Runtime[Any]) -> State:
@@ -473,7 +473,7 @@ class Box(Generic[T]):
 
 
 async def test_the_context_is_the_callers_object() -> None:
-    """1.19: without a schema it is passed as it is, connections and all."""
+    """Without a schema it is passed as it is, connections and all."""
     given = Box(threading.Lock())
     seen: list[Any] = []
     await graph_of(lambda state, runtime: seen.append(runtime.context)).ainvoke({}, context=given)
@@ -484,7 +484,7 @@ async def test_the_context_is_the_callers_object() -> None:
 
 
 async def test_execution_info(saver: BaseCheckpointSaver) -> None:
-    """1.19: task id and checkpoint are those that the state tells while the task is pending, on every attempt."""
+    """Task id and checkpoint are those that the state tells while the task is pending, on every attempt."""
     infos: list[Any] = []
     broken = True
 
@@ -548,7 +548,7 @@ async def chunks_of(graph: Any, **call: Any) -> list[Any]:
 
 
 async def test_what_nodes_write() -> None:
-    """S-146: from async and plain nodes, by parameter, runtime and accessor, in the order of each writer; isolated
+    """From async and plain nodes, by parameter, runtime and accessor, in the order of each writer; isolated
     (P1), None too."""
     shared = [1]
 
@@ -572,7 +572,7 @@ async def test_what_nodes_write() -> None:
 
 
 async def test_what_code_deeper_down_writes() -> None:
-    """S-146, S-147: tasks, task groups, worker threads, graphs inside: all of them write to the stream of the run."""
+    """Tasks, task groups, worker threads, graphs inside: all of them write to the stream of the run."""
 
     @task
     def step() -> None:
@@ -594,7 +594,7 @@ async def test_what_code_deeper_down_writes() -> None:
         StateGraph(State).add_node("sub", sub).add_node(node).add_edge(START, "sub").add_edge("sub", "node").compile()
     )
     assert await chunks_of(graph) == ["task", "group", "thread"]
-    # S-74: what graphs inside write is shown to those who ask for graphs inside.
+    # What graphs inside write is shown to those who ask for graphs inside.
     shown = [chunk async for _, chunk in graph.astream({}, stream_mode="custom", subgraphs=True)]
     assert shown == ["graph", "task", "graph", "entrypoint", "group", "thread", "graph"]
 

@@ -63,7 +63,7 @@ def up(goto: Any = (), graph: str = Command.PARENT, **update: Any) -> Command:
 
 @pytest.mark.parametrize("checkpointer", [None, True, False])
 async def test_one_level(saver: BaseCheckpointSaver, switches: Switches, checkpointer: Any) -> None:
-    """Issue, Subgraphs; S-108, S-110: the graph inside ends with the command; only the command's update reaches the
+    """The graph inside ends with the command; only the command's update reaches the
     graph around it, credited to the node; the node's own edges fire beside the goto."""
     command = up("there", log=["up"])
     sub = chain(("a", switches.node("a")), ("cmd", switches.node("cmd", command)), ("never", switches.node("never")))
@@ -78,7 +78,7 @@ async def test_one_level(saver: BaseCheckpointSaver, switches: Switches, checkpo
 
 
 async def test_only_an_update_and_only_a_goto(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """1.5: either part may be left out; a goto may be a Send, or a list."""
+    """Either part may be left out; a goto may be a Send, or a list."""
     there = switches.node("there")
 
     async def sent(state: Any) -> dict[str, Any]:
@@ -97,7 +97,7 @@ async def test_only_an_update_and_only_a_goto(saver: BaseCheckpointSaver, switch
 
 
 async def test_called_in_a_node(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """S-108: a graph that a node calls commands the node: what comes after the call is not run; `finally` is."""
+    """A graph that a node calls commands the node: what comes after the call is not run; `finally` is."""
     sub = chain(("cmd", switches.node("cmd", up("there", log=["up"])))).compile()
     seen: list[str] = []
 
@@ -117,7 +117,7 @@ async def test_called_in_a_node(saver: BaseCheckpointSaver, switches: Switches) 
 
 
 async def test_in_a_list_with_updates_of_its_own(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """1.5: a node may return a command for the graph around it beside others; those for its own graph end with it."""
+    """A node may return a command for the graph around it beside others; those for its own graph end with it."""
     both = [Command(update={"log": ["own"]}), up("there", log=["up"])]
     sub = chain(("cmd", switches.node("cmd", both))).compile(True)
     graph = chain(("sub", sub)).add_node("there", switches.node("there")).compile(saver)
@@ -125,7 +125,7 @@ async def test_in_a_list_with_updates_of_its_own(saver: BaseCheckpointSaver, swi
 
 
 async def test_in_the_nodes_own_task_group(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Issue, Interrupts: a command is found inside the groups that a node's own task group made."""
+    """A command is found inside the groups that a node's own task group made."""
     sub = chain(("cmd", switches.node("cmd", up("there", log=["up"])))).compile()
 
     async def call(state: Any) -> None:
@@ -161,7 +161,7 @@ async def test_a_group_with_a_failure_fails(saver: BaseCheckpointSaver, switches
 
 
 async def test_update_of_unknown_key_or_node(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Issue, Control flow: a command that does not fit the graph that it is for is an error there, and changes
+    """A command that does not fit the graph that it is for is an error there, and changes
     nothing."""
     for command in (up(nope=1), up("nope"), up(Send("nope", 1))):
         graph = chain(("sub", chain(("cmd", switches.node("cmd", command))).compile())).compile(saver)
@@ -174,7 +174,7 @@ async def test_update_of_unknown_key_or_node(saver: BaseCheckpointSaver, switche
 
 
 async def test_each_level_by_hand(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Issue, Subgraphs: a command goes up one level; the level above may send it on."""
+    """A command goes up one level; the level above may send it on."""
     low = chain(("cmd", switches.node("cmd", up("mid_there", log=["low"])))).compile()
     mid = chain(("low", low)).add_node("mid_there", switches.node("mid", up("there", log=["mid"]))).compile()
     graph = chain(("mid", mid)).add_node("there", switches.node("there")).compile(saver)
@@ -189,7 +189,7 @@ async def test_each_level_by_hand(saver: BaseCheckpointSaver, switches: Switches
 async def test_by_name_over_levels(
     saver: BaseCheckpointSaver, switches: Switches, name: str, where: str, checkpointer: Any
 ) -> None:
-    """Issue, Subgraphs; 1.5, S-109, S-110: a name says which graph is meant: that of a graph around, or of the node
+    """A name says which graph is meant: that of a graph around, or of the node
     that leads down from it."""
     inner = chain(("cmd", switches.node("cmd", up("there", name, log=["up"])))).compile(checkpointer)
     low = chain(("low", inner)).add_node("there", switches.node("two")).compile(checkpointer, name="low graph")
@@ -226,7 +226,7 @@ async def test_at_the_root(saver: BaseCheckpointSaver, switches: Switches) -> No
 
 
 async def test_a_run_of_its_own_has_no_parent(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """S-113, bad input: a graph that a node calls with its own thread_id has no graph around it."""
+    """Bad input: a graph that a node calls with its own thread_id has no graph around it."""
     sub = chain(("cmd", switches.node("cmd", up(log=["x"])))).compile()
 
     async def call(state: Any) -> Any:
@@ -240,7 +240,7 @@ async def test_a_run_of_its_own_has_no_parent(saver: BaseCheckpointSaver, switch
 
 
 async def test_from_a_task(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Issue, Subgraphs: a graph that a task runs commands the graph of the node that has called the task; what the task
+    """A graph that a task runs commands the graph of the node that has called the task; what the task
     did is not done again."""
     sub = chain(("cmd", switches.node("cmd", up("there", log=["up"])))).compile()
 
@@ -258,7 +258,7 @@ async def test_from_a_task(saver: BaseCheckpointSaver, switches: Switches) -> No
 
 
 async def test_from_a_task_that_nobody_awaits(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """S-128: a task that is not awaited commands its node all the same, once the node has ended."""
+    """A task that is not awaited commands its node all the same, once the node has ended."""
     sub = chain(("cmd", switches.node("cmd", up("there", log=["up"])))).compile()
 
     @task
@@ -320,7 +320,7 @@ async def test_for_a_workflow(saver: BaseCheckpointSaver, switches: Switches) ->
 
 
 async def test_for_a_graph_of_channels(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Issue, Subgraphs: a command for a graph of channels updates its channels; it has nowhere to go to."""
+    """A command for a graph of channels updates its channels; it has nowhere to go to."""
     for command, out in ((up(out="up"), "up"), (up("there"), None)):
         sub = chain(("cmd", switches.node("cmd", command))).compile()
 
@@ -342,7 +342,7 @@ async def test_for_a_graph_of_channels(saver: BaseCheckpointSaver, switches: Swi
 
 
 async def test_through_a_workflow(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Issue, Subgraphs: a command goes through a workflow to the graph around it, by name."""
+    """A command goes through a workflow to the graph around it, by name."""
     sub = chain(("cmd", switches.node("cmd", up("there", "flow", log=["up"])))).compile()
 
     @entrypoint(name="workflow")
@@ -357,7 +357,7 @@ async def test_through_a_workflow(saver: BaseCheckpointSaver, switches: Switches
 
 
 async def test_siblings_finish(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """S-108: the siblings of the commanding task inside finish; what they wrote ends with the graph."""
+    """The siblings of the commanding task inside finish; what they wrote ends with the graph."""
     done = anyio.Event()
 
     async def slow(state: Any) -> dict[str, Any]:
@@ -405,7 +405,7 @@ async def test_several_graphs_command_at_once(saver: BaseCheckpointSaver, switch
 
 
 async def test_to_different_levels_at_once(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Issue, Subgraphs: commands of one superstep for different graphs: the one for the graph further up ends the
+    """Commands of one superstep for different graphs: the one for the graph further up ends the
     graph between, and with it what was for that one."""
     sub = StateGraph(State)
     sub.add_node("near", switches.node("near", up("one", log=["near"]))).add_edge(START, "near")
@@ -472,7 +472,7 @@ async def _set_when(switches: Switches, done: anyio.Event) -> None:
 
 
 async def test_in_a_loop_with_a_kept_state(saver: BaseCheckpointSaver) -> None:
-    """S-111: a graph that keeps its state goes on, after a command, from the last superstep that it has finished."""
+    """A graph that keeps its state goes on, after a command, from the last superstep that it has finished."""
 
     class Count(TypedDict, total=False):
         count: Annotated[int, operator.add]

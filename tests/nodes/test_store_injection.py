@@ -1,4 +1,4 @@
-"""1.6, 1.19, 1.20: a store reaches every node, task, router, handler and graph inside, and what they do with it lasts."""
+"""A store reaches every node, task, router, handler and graph inside, and what they do with it lasts."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ NODES = [by_annotation, optional, either, by_name, under_its_own_class, by_runti
 
 @pytest.mark.parametrize("node", NODES, ids=lambda node: getattr(node, "__name__", "callable"))
 async def test_a_node_gets_the_store(node: Any, store: InMemoryStore) -> None:
-    """1.6: by annotation, whatever the parameter is called, or by name; by the runtime, and from deeper down. It is the
+    """By annotation, whatever the parameter is called, or by name; by the runtime, and from deeper down. It is the
     very object."""
     (got,) = (await graph_of(node, store=store).ainvoke({}))["log"]
     assert got is store
@@ -108,12 +108,12 @@ async def test_a_node_gets_the_store(node: Any, store: InMemoryStore) -> None:
 
 @pytest.mark.parametrize("node", NODES[:-2], ids=lambda node: node.__name__)
 async def test_without_a_store(node: Any) -> None:
-    """S-133: a node gets None."""
+    """A node gets None."""
     assert (await graph_of(node).ainvoke({}))["log"] == [None]
 
 
 async def test_what_is_bound_stays(store: InMemoryStore) -> None:
-    """1.6: what the user has bound is the user's."""
+    """What the user has bound is the user's."""
     mine = InMemoryStore()
     (got,) = (await graph_of(functools.partial(by_annotation, memory=mine), store=store).ainvoke({}))["log"]
     assert got is mine
@@ -124,7 +124,7 @@ def unresolved(state: State, memory: BaseStore, other: Unknown = None) -> State:
 
 
 async def test_an_annotation_that_does_not_resolve(store: InMemoryStore) -> None:
-    """1.6: one beside it does."""
+    """One beside it does."""
     assert (await graph_of(unresolved, store=store).ainvoke({}))["log"] == [store, None]
 
 
@@ -153,7 +153,7 @@ async def test_routers_and_handlers_get_it(store: InMemoryStore) -> None:
 
 
 async def test_tasks_get_it(saver: BaseCheckpointSaver, store: InMemoryStore) -> None:
-    """1.6: a workflow, and the tasks that it calls, sync and async, from however deep."""
+    """A workflow, and the tasks that it calls, sync and async, from however deep."""
 
     @task
     async def one(key: str, memory: BaseStore) -> bool:
@@ -175,7 +175,7 @@ async def test_tasks_get_it(saver: BaseCheckpointSaver, store: InMemoryStore) ->
 
 
 async def test_graphs_of_channels_get_it(store: InMemoryStore) -> None:
-    """1.3: `Pregel(store=)` too."""
+    """`Pregel(store=)` too."""
 
     async def call(value: int) -> int:
         memory = get_store()
@@ -196,7 +196,7 @@ async def test_graphs_of_channels_get_it(store: InMemoryStore) -> None:
 
 
 async def test_graphs_inside_inherit_it(saver: BaseCheckpointSaver, store: InMemoryStore) -> None:
-    """1.10: as nodes, called in nodes and in tasks, with a saver of their own; one that they were given goes before,
+    """As nodes, called in nodes and in tasks, with a saver of their own; one that they were given goes before,
     and what runs inside them has that."""
     own = InMemoryStore()
     names: dict[Any, str] = {store: "outer", own: "own"}
@@ -245,7 +245,7 @@ async def test_a_double_is_handed_on() -> None:
 
 
 async def test_memory_lasts_across_threads(saver: BaseCheckpointSaver, store: InMemoryStore) -> None:
-    """1.20: what was put in one thread is found in another; it is not part of either."""
+    """What was put in one thread is found in another; it is not part of either."""
 
     async def node(state: State, store: BaseStore) -> State:
         known = await store.aget(SPACE, "visits")
@@ -259,7 +259,7 @@ async def test_memory_lasts_across_threads(saver: BaseCheckpointSaver, store: In
 
 
 async def test_nodes_of_a_superstep_share_a_transaction(store: InMemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S-136: what the tasks of a superstep ask for at the same time is one batch."""
+    """What the tasks of a superstep ask for at the same time is one batch."""
 
     async def node(state: Any, store: BaseStore) -> State:
         await store.aput(SPACE, str(state["number"]), {})
@@ -275,7 +275,7 @@ async def test_nodes_of_a_superstep_share_a_transaction(store: InMemoryStore, mo
 
 
 async def test_plain_nodes_use_the_verbs_without_async(store: InMemoryStore) -> None:
-    """S-134: they run in worker threads, where waiting blocks nobody."""
+    """They run in worker threads, where waiting blocks nobody."""
 
     def node(state: State, store: BaseStore) -> State:
         store.put(SPACE, "a", {"n": 1})
@@ -323,7 +323,7 @@ async def test_what_a_node_is_given_can_be_put(store: InMemoryStore) -> None:
 
 
 async def test_items_in_the_state(saver: BaseCheckpointSaver, store: InMemoryStore) -> None:
-    """1.22: what a search has found may be kept in a thread, and comes back equal in value and type."""
+    """What a search has found may be kept in a thread, and comes back equal in value and type."""
     await store.aput(SPACE, "k", {"likes": ["pizza"]})
 
     async def node(state: State, store: BaseStore) -> State:
@@ -368,7 +368,7 @@ async def test_a_stores_failure_is_the_nodes_own(saver: BaseCheckpointSaver) -> 
 
 
 async def test_a_stores_failure_is_tried_again(saver: BaseCheckpointSaver) -> None:
-    """1.15: by a retry policy, like other failures of the node; a locked database by the default one, and a mistake is
+    """By a retry policy, like other failures of the node; a locked database by the default one, and a mistake is
     not."""
     policy = RetryPolicy(initial_interval=0.001, jitter=False)
     store = Failing(StorageLockedError("busy"), StorageLockedError("busy"))

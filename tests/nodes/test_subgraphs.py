@@ -140,7 +140,7 @@ def at(ns: str, thread: str = "t") -> dict[str, Any]:
 
 
 async def test_shared_keys_go_in_and_come_out(saver: BaseCheckpointSaver) -> None:
-    """Issue, Subgraphs; S-107: a graph as a node gets the keys that it knows, and its output is the node's update, so
+    """A graph as a node gets the keys that it knows, and its output is the node's update, so
     that a reducer of both is applied on top of what it was given."""
 
     class Inner(TypedDict, total=False):
@@ -210,7 +210,7 @@ KINDS = [State, DataState, StructState, ModelState]
 @pytest.mark.parametrize("inner", KINDS)
 @pytest.mark.parametrize("outer", KINDS)
 async def test_schemas_of_other_kinds(outer: Any, inner: Any) -> None:
-    """Issue, State: a graph's schema may be of another kind than that of the graph around it."""
+    """A graph's schema may be of another kind than that of the graph around it."""
 
     def look(state: Any) -> dict[str, Any]:
         n = state["n"] if isinstance(state, dict) else state.n
@@ -226,14 +226,14 @@ async def test_schemas_of_other_kinds(outer: Any, inner: Any) -> None:
 
 
 async def test_root_types() -> None:
-    """Issue, State: a graph whose state is one value is a node of a graph whose state is one value."""
+    """A graph whose state is one value is a node of a graph whose state is one value."""
     sub = chain(("double", lambda state: state * 2), schema=Annotated[int, operator.add]).compile(blocking=False)
     graph = chain(("sub", sub), schema=Annotated[int, operator.add]).compile(blocking=False)
     assert await graph.ainvoke(1) == 1 + (1 + 2)
 
 
 async def test_an_entrypoint_as_a_node(saver: BaseCheckpointSaver) -> None:
-    """Issue, Subgraphs: a workflow is a node as any graph is."""
+    """A workflow is a node as any graph is."""
 
     @entrypoint()
     async def flow(state: dict[str, Any]) -> dict[str, Any]:
@@ -244,7 +244,7 @@ async def test_an_entrypoint_as_a_node(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_graph_of_channels_as_a_node(saver: BaseCheckpointSaver) -> None:
-    """Issue, Subgraphs: so is a graph of the low level."""
+    """So is a graph of the low level."""
 
     def shout(private: str) -> str:
         return private.upper()
@@ -264,7 +264,7 @@ async def test_a_graph_of_channels_as_a_node(saver: BaseCheckpointSaver) -> None
 
 
 async def test_called_in_a_node(saver: BaseCheckpointSaver) -> None:
-    """Issue, Subgraphs: a graph that a node calls is part of the node's run, and stored in its namespace."""
+    """A graph that a node calls is part of the node's run, and stored in its namespace."""
     places = []
 
     async def look(state: Any) -> dict[str, Any]:
@@ -285,7 +285,7 @@ async def test_called_in_a_node(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_called_in_a_plain_function(saver: BaseCheckpointSaver) -> None:
-    """Issue, Subgraphs: a plain function runs in a worker thread, and a graph that it calls is part of the node's
+    """A plain function runs in a worker thread, and a graph that it calls is part of the node's
     run, questions included."""
     sub = chain(("ask", lambda state: {"log": [interrupt("?")]})).compile()
 
@@ -298,7 +298,7 @@ async def test_called_in_a_plain_function(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_called_in_a_task(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Issue, Subgraphs; P5: a graph that a task calls is part of the task; its question is the node's."""
+    """P5: a graph that a task calls is part of the task; its question is the node's."""
     sub = chain(("a", switches.node("a")), ("ask", switches.asks("ask"))).compile()
 
     @task
@@ -318,7 +318,7 @@ async def test_called_in_a_task(saver: BaseCheckpointSaver, switches: Switches) 
 
 
 async def test_called_in_an_entrypoint(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Issue, Subgraphs; P5: and one that a workflow calls is part of the workflow."""
+    """P5: and one that a workflow calls is part of the workflow."""
     sub = chain(("a", switches.node("a")), ("ask", switches.asks("ask"))).compile()
 
     @entrypoint(saver)
@@ -332,7 +332,7 @@ async def test_called_in_an_entrypoint(saver: BaseCheckpointSaver, switches: Swi
 
 
 async def test_streamed_in_a_node(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Issue, Subgraphs: a node may stream a graph; it is part of its run all the same."""
+    """A node may stream a graph; it is part of its run all the same."""
     sub = chain(("a", switches.node("a")), ("ask", switches.asks("ask"))).compile()
 
     async def call(state: Any) -> dict[str, Any]:
@@ -349,7 +349,7 @@ async def test_streamed_in_a_node(saver: BaseCheckpointSaver, switches: Switches
 
 
 async def test_several_in_one_node(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """1.10: the second and third graph that a task runs have namespaces of their own, `|1` and `|2`; P5: the finished
+    """The second and third graph that a task runs have namespaces of their own, `|1` and `|2`; P5: the finished
     ones do not run again after a later one's question."""
     quiet = chain(("a", switches.node("a"))).compile()
     loud = chain(("ask", switches.asks("ask"))).compile()
@@ -369,7 +369,7 @@ async def test_several_in_one_node(saver: BaseCheckpointSaver, switches: Switche
 
 
 async def test_at_once_in_the_nodes_own_task_group(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Issue, Interrupts, Subgraphs: a node may run graphs at once in a task group of its own; the question of one is
+    """A node may run graphs at once in a task group of its own; the question of one is
     found in the group that the task group raises."""
     graphs = {name: chain((name, switches.asks(name))).compile() for name in "ab"}
 
@@ -418,7 +418,7 @@ async def test_many_at_once_in_tasks(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_in_a_loop(saver: BaseCheckpointSaver) -> None:
-    """1.10: with `checkpointer=None` each run of a node has a state of its own."""
+    """With `checkpointer=None` each run of a node has a state of its own."""
     graph = (
         chain(("call", calls(counter())), ("more", lambda state: {}))
         .add_conditional_edges("more", lambda state: "call" if len(state["log"]) < 4 else END)
@@ -429,7 +429,7 @@ async def test_in_a_loop(saver: BaseCheckpointSaver) -> None:
 
 @pytest.mark.parametrize("checkpointer", [None, False])
 async def test_many_sends(saver: BaseCheckpointSaver, switches: Switches, checkpointer: Any) -> None:
-    """Issue, Subgraphs; S-135: a graph as a node runs many times at once, each with what was sent to it."""
+    """A graph as a node runs many times at once, each with what was sent to it."""
 
     async def ask(state: Any) -> dict[str, Any]:
         return {"log": [f"{state['n']} {interrupt(state['n'])}"]}
@@ -461,7 +461,7 @@ async def test_many_sends(saver: BaseCheckpointSaver, switches: Switches, checkp
 
 @pytest.mark.parametrize("how", ["none", "whole", "keys", "own key"])
 async def test_the_nodes_config_passed_on_or_not(saver: BaseCheckpointSaver, how: str) -> None:
-    """Issue, Subgraphs; 1.10: whether a node passes its config on or not, the graph that it calls is part of its run."""
+    """Whether a node passes its config on or not, the graph that it calls is part of its run."""
     seen = []
 
     async def look(state: Any) -> dict[str, Any]:
@@ -488,7 +488,7 @@ async def test_the_nodes_config_passed_on_or_not(saver: BaseCheckpointSaver, how
 
 
 async def test_the_nodes_config_passed_on_by_a_task(saver: BaseCheckpointSaver) -> None:
-    """1.10: the config of the node that has called a task is not another run's: a graph that gets it is part of the
+    """The config of the node that has called a task is not another run's: a graph that gets it is part of the
     task."""
     sub = chain(("ask", lambda state: {"log": [interrupt("?")]})).compile(blocking=False)
 
@@ -511,7 +511,7 @@ async def test_the_nodes_config_passed_on_by_a_task(saver: BaseCheckpointSaver) 
 
 
 async def test_a_thread_of_its_own(saver: BaseCheckpointSaver) -> None:
-    """S-113: a graph that a node calls with a thread_id is a run of its own, in its own saver."""
+    """A graph that a node calls with a thread_id is a run of its own, in its own saver."""
     own = InMemorySaver()
     sub = counter(own)
     graph = chain(("call", calls(sub, config={"configurable": {"thread_id": "other"}}))).compile(saver)
@@ -525,7 +525,7 @@ async def test_a_thread_of_its_own(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_thread_of_its_own_asks_for_itself(saver: BaseCheckpointSaver) -> None:
-    """S-113: its questions are in what it returns, and its answers come from the node."""
+    """Its questions are in what it returns, and its answers come from the node."""
     sub = chain(("ask", lambda state: {"log": [interrupt("?")]})).compile(InMemorySaver(), blocking=False)
 
     async def call(state: Any) -> Any:
@@ -537,7 +537,7 @@ async def test_a_thread_of_its_own_asks_for_itself(saver: BaseCheckpointSaver) -
 
 
 async def test_a_graphs_own_saver_counts_when_the_outer_has_none(switches: Switches) -> None:
-    """Q-20: a graph inside that has a saver is stored there when the graph around it stores nothing."""
+    """A graph inside that has a saver is stored there when the graph around it stores nothing."""
     own = InMemorySaver()
     sub = counter(own)
     graph = chain(("call", calls(sub))).compile()
@@ -549,7 +549,7 @@ async def test_a_graphs_own_saver_counts_when_the_outer_has_none(switches: Switc
 
 
 async def test_a_question_of_a_graph_with_its_own_saver() -> None:
-    """Q-20, P8: and its question is not lost: it stops the graph around it, and is answered where it is stored."""
+    """P8: and its question is not lost: it stops the graph around it, and is answered where it is stored."""
     sub = chain(("ask", lambda state: {"log": [interrupt("?")]})).compile(InMemorySaver(), blocking=False)
     graph = chain(("sub", sub), ("after", lambda state: {"log": ["after"]})).compile(blocking=False)
     result = await graph.ainvoke({}, "t")
@@ -559,7 +559,7 @@ async def test_a_question_of_a_graph_with_its_own_saver() -> None:
 
 
 async def test_a_graphs_own_saver_is_ignored_inside_a_stored_one(saver: BaseCheckpointSaver) -> None:
-    """1.10: inside a graph that stores its threads, all is stored with it: one writer, one transaction."""
+    """Inside a graph that stores its threads, all is stored with it: one writer, one transaction."""
     own = InMemorySaver()
     graph = chain(("call", calls(counter(own)))).compile(saver)
     for _ in range(2):
@@ -571,7 +571,7 @@ async def test_a_graphs_own_saver_is_ignored_inside_a_stored_one(saver: BaseChec
 
 
 async def test_what_is_inherited(saver: BaseCheckpointSaver) -> None:
-    """1.10: context, store, tags, metadata, settings of the user's own and max_concurrency reach all graphs inside."""
+    """Context, store, tags, metadata, settings of the user's own and max_concurrency reach all graphs inside."""
     seen: list[Any] = []
 
     async def look(state: Any) -> dict[str, Any]:
@@ -603,7 +603,7 @@ async def test_what_is_inherited(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_max_concurrency_of_one_does_not_deadlock(saver: BaseCheckpointSaver) -> None:
-    """Q-6: a node that runs a graph does not take the place that the graph's nodes need."""
+    """A node that runs a graph does not take the place that the graph's nodes need."""
     sub = chain(("x", lambda state: {"log": ["x"]})).compile()
     middle = chain(("sub", sub)).compile()
     graph = chain(("middle", middle)).compile(saver)
@@ -613,7 +613,7 @@ async def test_max_concurrency_of_one_does_not_deadlock(saver: BaseCheckpointSav
 
 
 async def test_the_recursion_limit_is_counted_per_graph(saver: BaseCheckpointSaver) -> None:
-    """P14, S-55: a graph inside counts its own supersteps, with the limit of the call; RemainingSteps is its own."""
+    """P14: a graph inside counts its own supersteps, with the limit of the call; RemainingSteps is its own."""
 
     class Left(TypedDict, total=False):
         log: Annotated[list[int], operator.add]
@@ -637,7 +637,7 @@ async def test_the_recursion_limit_is_counted_per_graph(saver: BaseCheckpointSav
 
 
 async def test_true_keeps_the_state_from_call_to_call(saver: BaseCheckpointSaver) -> None:
-    """1.10, S-111: with `checkpointer=True` the state accumulates: over loop iterations and over runs."""
+    """With `checkpointer=True` the state accumulates: over loop iterations and over runs."""
     graph = (
         chain(("call", calls(counter(True))), ("more", lambda state: {}))
         .add_conditional_edges("more", lambda state: "call" if len(state["log"]) % 3 else END)
@@ -650,7 +650,7 @@ async def test_true_keeps_the_state_from_call_to_call(saver: BaseCheckpointSaver
 
 
 async def test_true_as_a_node(saver: BaseCheckpointSaver) -> None:
-    """1.10: a graph as a node, too."""
+    """A graph as a node, too."""
 
     class Both(TypedDict, total=False):
         seen: Annotated[int, max]
@@ -672,7 +672,7 @@ async def test_true_as_a_node(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_none_and_false_keep_nothing(saver: BaseCheckpointSaver) -> None:
-    """1.10: with None and False every call begins anew."""
+    """With None and False every call begins anew."""
     for checkpointer in (None, False):
         graph = chain(("call", calls(counter(checkpointer)))).compile(saver)
         for _ in range(3):
@@ -680,7 +680,7 @@ async def test_none_and_false_keep_nothing(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_false_stores_nothing(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """1.10: with False nothing is stored of it, nor of what is inside; after a question it runs from its start, with
+    """With False nothing is stored of it, nor of what is inside; after a question it runs from its start, with
     the answers."""
     deep = chain(("b", switches.node("b"))).compile(True)
     sub = chain(("a", switches.node("a")), ("deep", deep), ("ask", switches.asks("ask"))).compile(False)
@@ -695,20 +695,20 @@ async def test_false_stores_nothing(saver: BaseCheckpointSaver, switches: Switch
 
 
 async def test_true_at_the_root() -> None:
-    """1.10: `checkpointer=True` is for a graph inside: by itself it is an error that says so."""
+    """`checkpointer=True` is for a graph inside: by itself it is an error that says so."""
     with pytest.raises(ConfigError, match="saver"):
         await counter(True).ainvoke({}, "t")
 
 
 async def test_true_without_a_saver_around() -> None:
-    """1.10: where nothing is stored there is nothing to keep."""
+    """Where nothing is stored there is nothing to keep."""
     graph = chain(("call", calls(counter(True)))).compile()
     for _ in range(2):
         assert (await graph.ainvoke({}))["log"] == ["1"]
 
 
 async def test_true_under_two_names_and_twice_in_one_node(saver: BaseCheckpointSaver) -> None:
-    """S-112: a graph that keeps its state keeps one for each place that it is called from."""
+    """A graph that keeps its state keeps one for each place that it is called from."""
     kept = counter(True)
 
     async def twice(state: Any) -> dict[str, Any]:
@@ -724,7 +724,7 @@ async def test_true_under_two_names_and_twice_in_one_node(saver: BaseCheckpointS
 
 
 async def test_true_after_a_question_and_in_the_next_call(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """S-111: it goes on from its last state, after a question too, its own or its node's."""
+    """It goes on from its last state, after a question too, its own or its node's."""
     kept = chain(("a", switches.node("a")), ("ask", switches.asks("ask"))).compile(True)
 
     async def call(state: Any) -> dict[str, Any]:
@@ -746,7 +746,7 @@ async def test_true_after_a_question_and_in_the_next_call(saver: BaseCheckpointS
 
 
 async def test_true_after_a_failure_of_its_node(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """S-111, P5: it stands where it stood when its node failed after it had finished, and does not count twice."""
+    """P5: it stands where it stood when its node failed after it had finished, and does not count twice."""
     kept = counter(True)
 
     async def call(state: Any) -> dict[str, Any]:
@@ -767,7 +767,7 @@ async def test_true_after_a_failure_of_its_node(saver: BaseCheckpointSaver, swit
 
 
 async def test_true_in_tasks_one_after_another(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """S-111, P5: tasks of one name that run it one after another share its state; each goes on with what it has made
+    """P5: tasks of one name that run it one after another share its state; each goes on with what it has made
     itself, and with nothing that another made."""
     kept = chain(("a", switches.node("a")), ("ask", switches.asks("ask"))).compile(True)
 
@@ -788,7 +788,7 @@ async def test_true_in_tasks_one_after_another(saver: BaseCheckpointSaver, switc
 
 
 async def test_true_in_many_sends(saver: BaseCheckpointSaver) -> None:
-    """S-112, P2: two tasks of a superstep do not share a kept state, on any schedule: that is refused, and says what to
+    """P2: two tasks of a superstep do not share a kept state, on any schedule: that is refused, and says what to
     do."""
     graph = (
         StateGraph(State)
@@ -805,7 +805,7 @@ async def test_true_in_many_sends(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_true_abandoned_by_its_node(saver: BaseCheckpointSaver) -> None:
-    """S-111: a node that gives a call up, before the graph has begun or in the middle of it, does not lose what was
+    """A node that gives a call up, before the graph has begun or in the middle of it, does not lose what was
     kept."""
     kept = counter(True)
 
@@ -823,7 +823,7 @@ async def test_true_abandoned_by_its_node(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_kept_inside_kept(saver: BaseCheckpointSaver) -> None:
-    """1.10: a graph that keeps its state inside one that does, and inside one that does not."""
+    """A graph that keeps its state inside one that does, and inside one that does not."""
     deep = counter(True)
     for checkpointer in (True, None):
         middle = chain(("call", calls(deep)), ("again", calls(deep))).compile(checkpointer)
@@ -839,7 +839,7 @@ async def test_kept_inside_kept(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_kept_and_gone_on_without_an_input(saver: BaseCheckpointSaver) -> None:
-    """1.10: a kept state can be gone on with without an input; one that is not kept cannot."""
+    """A kept state can be gone on with without an input; one that is not kept cannot."""
     kept = counter(True)
 
     async def call(state: Any) -> dict[str, Any]:
@@ -881,7 +881,7 @@ async def test_questions_at_three_levels(saver: BaseCheckpointSaver, switches: S
 
 
 async def test_answers_to_some_of_the_graphs_at_once(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P8, S-94: of several graphs that ask at once, inside of one another too, some may be answered: the others ask on,
+    """P8: of several graphs that ask at once, inside of one another too, some may be answered: the others ask on,
     with the same ids, and are not run."""
     pair = StateGraph(State)
     for name in "xy":
@@ -907,7 +907,7 @@ async def test_answers_to_some_of_the_graphs_at_once(saver: BaseCheckpointSaver,
 
 
 async def test_a_breakpoint_in_a_graph_inside(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Issue, Interrupts: a graph inside that stops at a breakpoint stops the run; with input None all goes on."""
+    """A graph inside that stops at a breakpoint stops the run; with input None all goes on."""
     sub = chain(("a", switches.node("a")), ("b", switches.node("b"))).compile(interrupt_before=["b"])
     graph = chain(("sub", sub), ("c", switches.node("c"))).compile(saver)
     await graph.ainvoke({}, "t")
@@ -944,7 +944,7 @@ async def test_a_failure_inside(saver: BaseCheckpointSaver, switches: Switches) 
 
 
 async def test_a_failure_of_the_node_after_the_graph_finished(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P5, S-114: a graph that finished does not run again when its node fails after it."""
+    """P5: a graph that finished does not run again when its node fails after it."""
     sub = chain(("a", switches.node("a"))).compile()
 
     async def call(state: Any) -> Any:
@@ -992,7 +992,7 @@ async def test_a_failure_beside(saver: BaseCheckpointSaver, switches: Switches) 
 
 
 async def test_a_new_input_begins_anew(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """S-83: a new input discards what was pending, inside too: the graph runs from its start."""
+    """A new input discards what was pending, inside too: the graph runs from its start."""
     sub = chain(("a", switches.node("a")), ("b", switches.node("b"))).compile()
     graph = chain(("sub", sub)).compile(saver)
     switches.broken = {"b"}
@@ -1038,7 +1038,7 @@ async def test_cancelled(saver: BaseCheckpointSaver, switches: Switches) -> None
 
 
 async def test_the_state_through_the_parent(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Issue, Subgraphs; 1.7: a task's `state` is the config of the graph that it runs, or its snapshot."""
+    """A task's `state` is the config of the graph that it runs, or its snapshot."""
     graph = three_levels(switches).compile(saver)
     await graph.ainvoke({}, "t")
     (found,) = (await graph.aget_state("t")).tasks
@@ -1066,7 +1066,7 @@ async def test_the_state_through_the_parent(saver: BaseCheckpointSaver, switches
 
 
 async def test_snapshots_hold_data_only(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Q-7: no live object leaks into a config."""
+    """No live object leaks into a config."""
     graph = three_levels(switches).compile(saver)
     await graph.ainvoke({}, "t")
     low = inside(await graph.aget_state("t", subgraphs=True), "mid", "low")
@@ -1075,7 +1075,7 @@ async def test_snapshots_hold_data_only(saver: BaseCheckpointSaver, switches: Sw
 
 
 async def test_a_finished_tasks_graph_in_history(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """1.7, S-106: of a task that has finished, `state` is the config of the graph's last state there; it can be read,
+    """Of a task that has finished, `state` is the config of the graph's last state there; it can be read,
     and gone back to."""
     sub = chain(("a", switches.node("a"))).compile(True)
     graph = chain(("sub", sub), ("b", switches.node("b"))).compile(saver)
@@ -1090,7 +1090,7 @@ async def test_a_finished_tasks_graph_in_history(saver: BaseCheckpointSaver, swi
 
 
 async def test_the_right_moment_of_a_kept_state(saver: BaseCheckpointSaver) -> None:
-    """1.8: a snapshot of the past shows a kept state as it was then."""
+    """A snapshot of the past shows a kept state as it was then."""
     graph = chain(("call", calls(counter(True)))).compile(saver)
     for _ in range(3):
         await graph.ainvoke({}, "t")
@@ -1103,7 +1103,7 @@ async def test_the_right_moment_of_a_kept_state(saver: BaseCheckpointSaver) -> N
 
 
 async def test_unknown_subgraphs(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """1.7: a namespace that no node's graph has is an error that says so."""
+    """A namespace that no node's graph has is an error that says so."""
     graph = three_levels(switches).compile(saver)
     await graph.ainvoke({}, "t")
     for ns in ("ta", "no", "mid|no", "mid:x|low:y|z"):
@@ -1114,7 +1114,7 @@ async def test_unknown_subgraphs(saver: BaseCheckpointSaver, switches: Switches)
 
 
 async def test_a_subgraph_with_nothing_stored(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """1.7: the state of a graph that has not run is empty; an unknown checkpoint of it is an error."""
+    """The state of a graph that has not run is empty; an unknown checkpoint of it is an error."""
     graph = three_levels(switches).compile(saver)
     empty = await graph.aget_state(at("mid"))
     assert (empty.values, empty.next, empty.metadata) == ({}, (), None)
@@ -1146,7 +1146,7 @@ def found_in(node: Any) -> list[str]:
 
 
 def test_discovery() -> None:
-    """Issue, Subgraphs; 1.10: graphs are found in closures, globals, defaults, attributes, methods, partials, tasks,
+    """Graphs are found in closures, globals, defaults, attributes, methods, partials, tasks,
     and in the functions that these name."""
     sub = chain(("x", lambda state: {})).compile(name="mine")
     holder = Holder(sub)
@@ -1201,7 +1201,7 @@ def test_discovery() -> None:
 
 
 def test_discovery_of_two_callable_objects() -> None:
-    """1.10: of several objects that are called, each is looked into."""
+    """Of several objects that are called, each is looked into."""
 
     class Nothing:
         def __call__(self, state: Any) -> None: ...
@@ -1217,7 +1217,7 @@ def test_discovery_of_two_callable_objects() -> None:
 
 
 def test_get_subgraphs(switches: Switches) -> None:
-    """1.10: one path for each node that runs a graph; with `recurse` those inside; a namespace picks some."""
+    """One path for each node that runs a graph; with `recurse` those inside; a namespace picks some."""
     graph = three_levels(switches).compile()
 
     def names(**how: Any) -> list[str]:
@@ -1231,7 +1231,7 @@ def test_get_subgraphs(switches: Switches) -> None:
 
 
 async def test_aget_subgraphs(switches: Switches) -> None:
-    """1.10: the same, asynchronously."""
+    """The same, asynchronously."""
     graph = three_levels(switches).compile()
     assert [path async for path, _ in graph.aget_subgraphs(recurse=True)] == ["mid", "mid|low"]
 

@@ -28,7 +28,7 @@ who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody
 
 
 async def test_a_plain_function_runs_in_a_thread() -> None:
-    """S-134: a sync node is never on the event loop's thread."""
+    """A sync node is never on the event loop's thread."""
     seen: list[int] = []
     graph = (
         StateGraph(State).add_node("n", lambda state: seen.append(threading.get_ident())).add_edge(START, "n").compile()
@@ -46,7 +46,7 @@ async def test_a_function_that_never_blocks_runs_in_place() -> None:
 
 
 async def test_plain_functions_run_at_the_same_time() -> None:
-    """Seed 000, parallelism: sync nodes of one superstep run concurrently: they can wait for each other."""
+    """Parallelism: sync nodes of one superstep run concurrently: they can wait for each other."""
     barrier = threading.Barrier(3, timeout=20)
     made = StateGraph(State)
     for name in "abc":
@@ -55,7 +55,7 @@ async def test_plain_functions_run_at_the_same_time() -> None:
 
 
 async def test_the_loop_goes_on_meanwhile() -> None:
-    """S-134: a blocking node does not block the event loop."""
+    """A blocking node does not block the event loop."""
     release = threading.Event()
 
     def blocks(state: Any) -> dict[str, Any]:
@@ -74,7 +74,7 @@ async def test_the_loop_goes_on_meanwhile() -> None:
 @pytest.mark.parametrize("beside", [True, False])
 @pytest.mark.parametrize("flavour", ["sync", "async"])
 async def test_context_variables(blocking: bool, beside: bool, flavour: str) -> None:
-    """Issue 2, runner rule 1: a node sees its caller's context variables, in a thread too; what it sets stays its
+    """Runner rule 1: a node sees its caller's context variables, in a thread too; what it sets stays its
     own."""
     seen: dict[str, str] = {}
 
@@ -104,7 +104,7 @@ async def test_context_variables(blocking: bool, beside: bool, flavour: str) -> 
 
 
 async def test_context_variables_of_a_stream() -> None:
-    """S-147: a stream's run sees the context of whoever started it."""
+    """A stream's run sees the context of whoever started it."""
     seen: list[str] = []
     made = StateGraph(State).add_node("n", lambda state: seen.append(who.get())).add_edge(START, "n")
     for blocking in (True, False):
@@ -116,7 +116,7 @@ async def test_context_variables_of_a_stream() -> None:
 
 
 async def test_context_variables_in_routers() -> None:
-    """S-147: so do routers; and what a node set is not seen by its router, nor the other way round."""
+    """So do routers; and what a node set is not seen by its router, nor the other way round."""
     seen: list[str] = []
 
     def node(state: Any) -> None:
@@ -133,7 +133,7 @@ async def test_context_variables_in_routers() -> None:
 
 
 async def test_a_thread_may_call_back() -> None:
-    """S-134: a worker thread belongs to the loop: `anyio.from_thread` works in it."""
+    """A worker thread belongs to the loop: `anyio.from_thread` works in it."""
 
     def node(state: Any) -> dict[str, Any]:
         return {"log": [anyio.from_thread.run(back, 1), anyio.from_thread.run_sync(threading.get_ident)]}
@@ -182,14 +182,14 @@ async def test_cancelling_waits_for_the_thread() -> None:
 
 
 async def test_many_threads() -> None:
-    """S-134, S-135: more plain functions than there are worker threads take their turns; results are in order."""
+    """More plain functions than there are worker threads take their turns; results are in order."""
     made = StateGraph(State).add_node("w", lambda number: {"log": [number]})
     made.add_conditional_edges(START, lambda state: [Send("w", number) for number in range(100)])
     assert (await made.compile().ainvoke({}))["log"] == list(range(100))
 
 
 async def test_the_low_level() -> None:
-    """Issue 2: the same for raw Pregel."""
+    """The same for raw Pregel."""
     seen: list[int] = []
     node = NodeBuilder().subscribe_only("a").do(lambda value: seen.append(threading.get_ident()))
     for blocking in (True, False):

@@ -60,7 +60,7 @@ async def everything(**options: Any) -> None:
 
 
 async def test_without_an_observer_nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue, measures: no event, and nothing that would tell one; in runs in which everything happens."""
+    """No event, and nothing that would tell one; in runs in which everything happens."""
     made: list[str] = []
     kinds = [getattr(observer, kind.__name__) for kind in Event.__args__]
     kinds += [observed.Observers, observed.Observed, observed.ObservedUpdate, observed.Attempt, observed._Measured]

@@ -370,7 +370,7 @@ async def test_a_stream_is_in_its_readers_trace(exported: Exported) -> None:
 
 
 async def test_the_metrics_of_a_run(exported: Exported) -> None:
-    """Seed 003's, by its names, and the others; by graph and node, and never by an id."""
+    """The metrics and their attributes; by graph and node, and never by an id."""
     clock = Clock()
     saver = Slow(clock, 0.04, 0.02)
     graph = chain(("a", node("a", clock=clock, takes=2, fails=1)), retry_policy=RETRY)

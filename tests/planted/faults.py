@@ -930,7 +930,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "unchecked-updates",
-        "Issue 16: an update by hand that does not fit its annotation is stored",
+        "P3: an update by hand that does not fit its annotation is stored",
         "pregel_async/_api/editing.py",
         "Editor._writes",
         "self._program.check_update(node.writes(values))",
@@ -957,7 +957,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "output-of-the-run-before",
-        "Issue 16: a graph of channels that pauses returns what an earlier run has written",
+        "P2: a graph of channels that pauses returns what an earlier run has written",
         BOARD,
         "Board.output",
         "self.versions.get(program.input_mark, 0)",

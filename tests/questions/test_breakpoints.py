@@ -73,7 +73,7 @@ STOPS: list[tuple[dict[str, Any], list[tuple[str, tuple[str, ...]]]]] = [
 async def test_where_a_run_stops(
     saver: BaseCheckpointSaver, settings: dict[str, Any], expected: list[Any], per_call: bool
 ) -> None:
-    """Issue, "Interrupts", S-101: before or after the nodes that compile or the call names, "*" for all but hidden
+    """Before or after the nodes that compile or the call names, "*" for all but hidden
     ones; the same breakpoint does not stop the run that goes on from it; nothing runs twice."""
     made = Chain(saver, **({} if per_call else settings))
     assert await steps(made.graph, **(settings if per_call else {})) == expected
@@ -81,7 +81,7 @@ async def test_where_a_run_stops(
 
 
 async def test_a_call_instead_of_the_compiled(saver: BaseCheckpointSaver) -> None:
-    """Issue, "Interrupts": what a call names takes the place of what compile named, each of before and after by itself."""
+    """What a call names takes the place of what compile named, each of before and after by itself."""
     made = Chain(saver, interrupt_before=["b"], interrupt_after=["b"])
     assert await steps(made.graph, interrupt_before=[]) == [("ab", ("c",)), ("abc", ())]
     assert await steps(made.graph, thread="u", interrupt_after=[]) == [("a", ("b",)), ("abc", ())]
@@ -90,7 +90,7 @@ async def test_a_call_instead_of_the_compiled(saver: BaseCheckpointSaver) -> Non
 
 
 async def test_other_breakpoints_on_the_way_on(saver: BaseCheckpointSaver) -> None:
-    """S-101: a run that goes on from one breakpoint stops at those of its own that come later."""
+    """A run that goes on from one breakpoint stops at those of its own that come later."""
     graph = Chain(saver).graph
     await graph.ainvoke({}, "t", interrupt_before=["a"])
     assert (await graph.ainvoke(None, "t", interrupt_after=["a"]))["log"] == ["a"]
@@ -99,7 +99,7 @@ async def test_other_breakpoints_on_the_way_on(saver: BaseCheckpointSaver) -> No
 
 
 async def test_a_stop_after_the_last_node(saver: BaseCheckpointSaver) -> None:
-    """S-102: a run that stops after the last node says so in its stream; nothing is left, and going on does nothing."""
+    """A run that stops after the last node says so in its stream; nothing is left, and going on does nothing."""
     made = Chain(saver, interrupt_after=["c"])
     chunks = [chunk async for chunk in made.graph.astream({}, "t")]
     assert chunks[-2:] == [{"c": {"log": ["c"]}}, {"__interrupt__": ()}]
@@ -112,7 +112,7 @@ async def test_a_stop_after_the_last_node(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_what_streams_show(saver: BaseCheckpointSaver) -> None:
-    """S-69, S-71: one `{"__interrupt__": ()}` among the updates, no chunk of values; the result holds only the state."""
+    """One `{"__interrupt__": ()}` among the updates, no chunk of values; the result holds only the state."""
     made = Chain(saver, interrupt_before=["b"])
     modes = ["updates", "values", "tasks"]
     chunks = [chunk async for chunk in made.graph.astream({}, "t", stream_mode=modes)]
@@ -126,7 +126,7 @@ async def test_what_streams_show(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_without_a_checkpointer() -> None:
-    """Issue, "Interrupts": a breakpoint stops a run of which nothing is stored too; there is no way on."""
+    """A breakpoint stops a run of which nothing is stored too; there is no way on."""
     made = Chain(None, interrupt_before=["b"])
     assert await made.graph.ainvoke({}) == {"log": ["a"]}
     with pytest.raises(EmptyInputError):
@@ -135,7 +135,7 @@ async def test_without_a_checkpointer() -> None:
 
 @pytest.mark.parametrize("what", ["interrupt_before", "interrupt_after"])
 async def test_bad_names(what: str) -> None:
-    """Issue, "Bad input": a breakpoint at a node that does not exist, or at a hidden one, is an error at once."""
+    """A breakpoint at a node that does not exist, or at a hidden one, is an error at once."""
     for names in (["nowhere"], [START], [END], "a", ["a", 7]):
         with pytest.raises(ConfigError, match=what):
             Chain(None, **{what: names})
@@ -148,7 +148,7 @@ async def test_bad_names(what: str) -> None:
 
 
 async def test_a_failure_after_a_breakpoint(saver: BaseCheckpointSaver) -> None:
-    """S-101: a node that fails after its breakpoint was passed is gone on with without stopping there again."""
+    """A node that fails after its breakpoint was passed is gone on with without stopping there again."""
     made = Chain(saver, interrupt_before=["b"])
     made.broken = {"b"}
     await made.graph.ainvoke({}, "t")
@@ -161,7 +161,7 @@ async def test_a_failure_after_a_breakpoint(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_new_input_at_a_breakpoint(saver: BaseCheckpointSaver) -> None:
-    """S-83, S-101: a new input discards what waits, begins at the entry, and stops at the breakpoint again."""
+    """A new input discards what waits, begins at the entry, and stops at the breakpoint again."""
     made = Chain(saver, interrupt_before=["a", "b"])
     assert await steps(made.graph, {}, {"log": ["-"]}, None, {"log": ["-"]}) == [
         ("", ("a",)),
@@ -174,7 +174,7 @@ async def test_a_new_input_at_a_breakpoint(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_an_answer_at_a_breakpoint(saver: BaseCheckpointSaver) -> None:
-    """Issue, "Bad input": a breakpoint is no question: an answer given there is an error, and nothing runs."""
+    """A breakpoint is no question: an answer given there is an error, and nothing runs."""
     made = Chain(saver, interrupt_before=["b"])
     await made.graph.ainvoke({}, "t")
     with pytest.raises(InvalidResumeError):
@@ -183,7 +183,7 @@ async def test_an_answer_at_a_breakpoint(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_an_update_at_a_breakpoint(saver: BaseCheckpointSaver) -> None:
-    """S-37: a command at a breakpoint goes on, with its update, to what waits and to where it says."""
+    """A command at a breakpoint goes on, with its update, to what waits and to where it says."""
     made = Chain(saver, interrupt_before=["b", "c"])
     await made.graph.ainvoke({}, "t")
     assert (await made.graph.ainvoke(Command(update={"log": ["edited"]}, goto="a"), "t"))["log"] == [
@@ -196,13 +196,13 @@ async def test_an_update_at_a_breakpoint(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_command_that_begins_at_a_breakpoint(saver: BaseCheckpointSaver) -> None:
-    """S-101: a thread that a command begins has not stopped anywhere yet: it stops before the node that goto names."""
+    """A thread that a command begins has not stopped anywhere yet: it stops before the node that goto names."""
     made = Chain(saver, interrupt_before=["b"])
     assert await steps(made.graph, Command(goto="b", update={"log": ["-"]})) == [("-", ("b",)), ("-bc", ())]
 
 
 async def test_a_loop(saver: BaseCheckpointSaver) -> None:
-    """S-101: progress is what counts, and not the name: a breakpoint in a loop stops every round."""
+    """Progress is what counts, and not the name: a breakpoint in a loop stops every round."""
 
     async def a(state: State) -> Any:
         return Command(update={"log": ["a"]}, goto=END if len(state["log"]) == 2 else "a")
@@ -212,7 +212,7 @@ async def test_a_loop(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_node_without_an_update(saver: BaseCheckpointSaver) -> None:
-    """S-101: progress does not need a change of the state."""
+    """Progress does not need a change of the state."""
 
     async def nothing(state: State) -> None:
         return None
@@ -223,7 +223,7 @@ async def test_a_node_without_an_update(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_several_in_one_superstep(saver: BaseCheckpointSaver) -> None:
-    """S-101: one of a superstep's nodes is enough to stop before or after all of it; sends too."""
+    """One of a superstep's nodes is enough to stop before or after all of it; sends too."""
     ran: list[str] = []
 
     async def node(state: Any) -> Any:
@@ -240,7 +240,7 @@ async def test_several_in_one_superstep(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_question_after_a_breakpoint(saver: BaseCheckpointSaver) -> None:
-    """S-101, P8: a question in a node past its breakpoint is answered without stopping there again, and the breakpoint
+    """P8: a question in a node past its breakpoint is answered without stopping there again, and the breakpoint
     after it stops once the superstep is whole."""
 
     async def asks(state: State) -> Any:
@@ -257,7 +257,7 @@ async def test_a_question_after_a_breakpoint(saver: BaseCheckpointSaver) -> None
 
 
 async def test_a_deferred_node(saver: BaseCheckpointSaver) -> None:
-    """S-101: a breakpoint before a deferred node stops when it is due, and not before."""
+    """A breakpoint before a deferred node stops when it is due, and not before."""
     made = StateGraph(State).add_node("last", Chain(None).node("z"), defer=True)
     for name in "ab":
         made.add_node(name, Chain(None).node(name))
@@ -312,7 +312,7 @@ def nested(saver: BaseCheckpointSaver | None, levels: int, **settings: Any) -> t
 async def test_a_breakpoint_inside(
     saver: BaseCheckpointSaver, levels: int, settings: dict[str, Any], logs: list[str]
 ) -> None:
-    """Issue, "Interrupts": a breakpoint of a graph that a node runs stops the whole run; going on goes on inside, and
+    """A breakpoint of a graph that a node runs stops the whole run; going on goes on inside, and
     nothing runs twice there."""
     inner, graph = nested(saver, levels, **settings)
     given: Any = {}
@@ -324,7 +324,7 @@ async def test_a_breakpoint_inside(
 
 
 async def test_what_a_stream_shows_of_a_breakpoint_inside(saver: BaseCheckpointSaver) -> None:
-    """S-69: one `{"__interrupt__": ()}`, and no chunk of values, as of a breakpoint of the graph's own."""
+    """One `{"__interrupt__": ()}`, and no chunk of values, as of a breakpoint of the graph's own."""
     _, graph = nested(saver, 1, interrupt_before=["b"])
     chunks = [chunk async for chunk in graph.astream({}, "t", stream_mode=["updates", "values"])]
     assert chunks == [("updates", {"__interrupt__": ()})]
@@ -349,7 +349,7 @@ async def test_a_breakpoint_inside_beside_a_question(saver: BaseCheckpointSaver)
 
 
 async def test_the_outer_graphs_breakpoints_are_its_own(saver: BaseCheckpointSaver) -> None:
-    """Issue, "Interrupts": breakpoints of a call are those of the graph that is called."""
+    """Breakpoints of a call are those of the graph that is called."""
     inner, graph = nested(saver, 1)
     assert await steps(graph, interrupt_before="*", interrupt_after="*") == [("", ("sub0",)), ("abc", ())]
     assert inner.ran == {"a": 1, "b": 1, "c": 1}

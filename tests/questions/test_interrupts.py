@@ -225,7 +225,7 @@ HEX = re.compile(r"[0-9a-f]{32}\Z")
 
 
 async def test_a_question_and_its_answer(saver: BaseCheckpointSaver) -> None:
-    """Issue, "Interrupts": the question is in the result and in the thread's state, with an id of 32 hex digits; the
+    """The question is in the result and in the thread's state, with an id of 32 hex digits; the
     answer is what `interrupt()` returns; then nothing is open."""
     graph = one_node(asker("how?"), saver)
     result = await graph.ainvoke({"note": "in"}, "t")
@@ -247,7 +247,7 @@ async def test_a_question_and_its_answer(saver: BaseCheckpointSaver) -> None:
     "answer", [0, False, "", [], {}, {"key": None}, 0.0, b"", ("x",), {"0" * 31: 1}, {"x" * 32: 1}]
 )
 async def test_falsy_answers(saver: BaseCheckpointSaver, answer: Any) -> None:
-    """Issue, "Interrupts", S-96: falsy answers count, an empty dict too; a dict is an answer unless all its keys are
+    """Falsy answers count, an empty dict too; a dict is an answer unless all its keys are
     ids."""
     graph = one_node(asker("?"), saver)
     await graph.ainvoke({}, "t")
@@ -258,14 +258,14 @@ async def test_falsy_answers(saver: BaseCheckpointSaver, answer: Any) -> None:
 
 @pytest.mark.parametrize("answer", [None, 0, {}, {"0" * 32: "inside"}])
 async def test_answers_in_a_map(saver: BaseCheckpointSaver, answer: Any) -> None:
-    """Issue, "Interrupts": `None` inside a map counts, and so does a dict that looks like a map itself."""
+    """`None` inside a map counts, and so does a dict that looks like a map itself."""
     graph = one_node(asker("?"), saver)
     (question,) = (await graph.ainvoke({}, "t"))["__interrupt__"]
     assert await graph.ainvoke(Command(resume={question.id: answer}), "t") == {"log": [answer]}
 
 
 async def test_a_dict_that_looks_like_a_map(saver: BaseCheckpointSaver) -> None:
-    """Issue, "Interrupts", "Bad input": a dict all of whose keys have the form of an id is a map: of an unknown question,
+    """A dict all of whose keys have the form of an id is a map: of an unknown question,
     an error that says which are open."""
     graph = one_node(asker("?"), saver)
     (question,) = (await graph.ainvoke({}, "t"))["__interrupt__"]
@@ -279,7 +279,7 @@ async def test_a_dict_that_looks_like_a_map(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_going_on_without_an_answer(saver: BaseCheckpointSaver) -> None:
-    """S-98: a thread that waits is told its question again, with the same id, as often as it is called without an
+    """A thread that waits is told its question again, with the same id, as often as it is called without an
     answer; no checkpoint is made."""
     graph = one_node(asker("?"), saver)
     first = await graph.ainvoke({}, "t")
@@ -292,7 +292,7 @@ async def test_going_on_without_an_answer(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_answering_what_is_not_asked(saver: BaseCheckpointSaver) -> None:
-    """Issue, "Bad input": an answer to a thread that never asked, or that has its answer, is a typed error, by id and
+    """An answer to a thread that never asked, or that has its answer, is a typed error, by id and
     without; nothing runs."""
     ran: list[str] = []
 
@@ -318,8 +318,8 @@ async def test_answering_what_is_not_asked(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_without_a_checkpointer() -> None:
-    """Issue 16, "Bad input": a run of which nothing is stored cannot ask, and an answer to it is an error that says what is
-    missing. (S-100: there, it stops, and its question cannot be answered.)"""
+    """A run of which nothing is stored cannot ask, and an answer to it is an error that says what is
+    missing. (In LangGraph it stops, and its question cannot be answered.)"""
     graph = one_node(asker("?"))
     for thread in (None, "t"):
         with pytest.raises(NoCheckpointerError, match="checkpointer"):
@@ -331,7 +331,7 @@ async def test_without_a_checkpointer() -> None:
 
 
 async def test_outside_of_a_run() -> None:
-    """Issue, "Bad input": interrupt() outside a run is a typed error; in a thread that does not know its node too."""
+    """Interrupt() outside a run is a typed error; in a thread that does not know its node too."""
     with pytest.raises(OutsideRunError, match="interrupt"):
         interrupt("?")
     graph = one_node(asker("?"), InMemorySaver())
@@ -393,8 +393,8 @@ async def test_questions_and_answers_are_values(saver: BaseCheckpointSaver) -> N
 
 
 async def test_several_in_one_node(saver: BaseCheckpointSaver) -> None:
-    """P8, S-90: each has an id of its own; one is open at a time; an answer given stays; the state shows the one that is
-    open and nothing else, and the node stays next. (Peer: S-91 one id for all; Q-3, Q-4.)"""
+    """P8: each has an id of its own; one is open at a time; an answer given stays; the state shows the one that is
+    open and nothing else, and the node stays next. (LangGraph has one id for all.)"""
     graph = one_node(asker("1", "2", "3"), saver)
     result = await graph.ainvoke({}, "t")
     ids: list[str] = []
@@ -414,7 +414,7 @@ async def test_several_in_one_node(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_in_a_loop_of_the_node(saver: BaseCheckpointSaver) -> None:
-    """Issue, "Interrupts": a node may ask until the answer is good; each round's question has its own id and answer."""
+    """A node may ask until the answer is good; each round's question has its own id and answer."""
 
     async def node(state: State) -> Any:
         question, rounds = "age?", 0
@@ -454,7 +454,7 @@ async def test_in_a_loop_of_the_graph(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_in_parallel_nodes(saver: BaseCheckpointSaver) -> None:
-    """P8, P2, S-94: all are told together, in plan order; answers are addressed by id and come in any order; those
+    """P8, P2: all are told together, in plan order; answers are addressed by id and come in any order; those
     without one wait, and their nodes do not run; what has finished does not run again."""
     ran = Counter[str]()
 
@@ -530,7 +530,7 @@ async def test_in_tasks(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_task_goes_on_with_its_answer(saver: BaseCheckpointSaver) -> None:
-    """P8, S-94: of two tasks of one node, the one that is answered goes on, and what it does is recorded, while the
+    """P8: of two tasks of one node, the one that is answered goes on, and what it does is recorded, while the
     other waits."""
     ran: list[Any] = []
 
@@ -663,7 +663,7 @@ async def test_a_task_and_its_node_ask(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_in_task_groups_of_the_node(saver: BaseCheckpointSaver) -> None:
-    """Issue, "Interrupts": what interrupt() raises is found inside the groups that the node's own task groups make of it,
+    """What interrupt() raises is found inside the groups that the node's own task groups make of it,
     at any depth; the other tasks of the group are cancelled, and have cleaned up."""
     cleaned: list[str] = []
 
@@ -754,7 +754,7 @@ async def test_a_failure_beside_a_question_in_one_group(saver: BaseCheckpointSav
 
 
 async def test_in_a_plain_function(saver: BaseCheckpointSaver) -> None:
-    """Issue, "Interrupts": in a node and a task that run in worker threads too."""
+    """In a node and a task that run in worker threads too."""
 
     @task
     def approve(what: str) -> Any:
@@ -774,7 +774,7 @@ async def test_in_a_plain_function(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_in_the_first_router(saver: BaseCheckpointSaver) -> None:
-    """Issue, "Interrupts": the router of the entry may ask; the input is kept and is not given again."""
+    """The router of the entry may ask; the input is kept and is not given again."""
     made = (
         StateGraph(State)
         .add_node("a", asker("a?"))
@@ -791,7 +791,7 @@ async def test_in_the_first_router(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_the_bases() -> None:
-    """Issue, "Interrupts": what interrupt() raises is a BaseException: `except Exception` lets it through."""
+    """What interrupt() raises is a BaseException: `except Exception` lets it through."""
     assert issubclass(GraphInterrupt, GraphBubbleUp)
     assert not issubclass(GraphBubbleUp, Exception)
 
@@ -806,7 +806,7 @@ async def test_the_bases() -> None:
 
 @pytest.mark.parametrize("where", ["node", "task", "router", "thread"])
 async def test_a_question_that_is_swallowed(saver: BaseCheckpointSaver, where: str) -> None:
-    """Issue, "Interrupts": a node that returns although it asked is an error, and its result does not count; so is one
+    """A node that returns although it asked is an error, and its result does not count; so is one
     that swallows what a task of it asked, and a router. Answered, the same code goes on."""
 
     def swallow() -> Any:
@@ -862,7 +862,7 @@ async def test_a_failure_after_a_swallowed_question(saver: BaseCheckpointSaver) 
 
 
 async def test_cleaning_up_while_asking(saver: BaseCheckpointSaver) -> None:
-    """Issue, "Interrupts": a node's `finally` and context managers run as its question passes."""
+    """A node's `finally` and context managers run as its question passes."""
     left: list[str] = []
 
     async def node(state: State) -> Any:
@@ -882,7 +882,7 @@ async def test_cleaning_up_while_asking(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_failure_after_an_answer(saver: BaseCheckpointSaver) -> None:
-    """P8, Q-22: a node that fails after its answers does not ask again; no answer is taken twice."""
+    """P8: a node that fails after its answers does not ask again; no answer is taken twice."""
     broken = [True]
 
     async def node(state: State) -> Any:
@@ -909,7 +909,7 @@ async def test_a_failure_after_an_answer(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_sibling_that_fails(saver: BaseCheckpointSaver) -> None:
-    """S-84, P9: a question does not stop siblings; one that fails is told, and the question stays recorded: it can be
+    """P9: a question does not stop siblings; one that fails is told, and the question stays recorded: it can be
     answered, and the answered node does not wait for the other to be mended."""
     ran = Counter[str]()
     broken, asked = [True], anyio.Event()
@@ -943,7 +943,7 @@ async def test_a_sibling_that_fails(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_sibling_that_goes_on(saver: BaseCheckpointSaver) -> None:
-    """S-84, P5: a sibling of a question runs to its end, and its result is recorded; its edges are followed only when
+    """P5: a sibling of a question runs to its end, and its result is recorded; its edges are followed only when
     the superstep is whole."""
     asked = anyio.Event()
 
@@ -1051,7 +1051,7 @@ async def test_a_run_cancelled_after_an_answer(saver: BaseCheckpointSaver) -> No
 
 
 async def test_a_new_input_instead_of_an_answer(saver: BaseCheckpointSaver) -> None:
-    """S-83: a new input discards the open question; its id is of no use any more."""
+    """A new input discards the open question; its id is of no use any more."""
     graph = one_node(asker("?"), saver)
     (old,) = (await graph.ainvoke({}, "t"))["__interrupt__"]
     (new,) = (await graph.ainvoke({}, "t"))["__interrupt__"]
@@ -1106,7 +1106,7 @@ async def test_ids_in_another_process(tmp_path: Path) -> None:
 
 
 async def test_streams(saver: BaseCheckpointSaver) -> None:
-    """S-63, S-69: each asking task has a chunk of updates, and an ended event with its questions as dicts; the state with
+    """Each asking task has a chunk of updates, and an ended event with its questions as dicts; the state with
     all of them is one chunk of values; all in plan order, after the siblings' own, and already stored."""
     graph = side_by_side(saver, a=asker("a?"), b=gate(writes={"log": ["b"]}), c=asker("c?"))
     shown: list[Any] = []
@@ -1139,7 +1139,7 @@ async def test_streams(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_state_that_is_no_mapping() -> None:
-    """S-71: of a bare state nothing can be shown beside the questions."""
+    """Of a bare state nothing can be shown beside the questions."""
     graph = StateGraph(int).add_node("n", lambda state: interrupt("?")).add_edge(START, "n").compile(InMemorySaver())
     result = await graph.ainvoke(1, "t")
     assert list(result) == ["__interrupt__"]
@@ -1155,7 +1155,7 @@ async def test_a_state_that_is_no_mapping() -> None:
     "name", ["__interrupt__", "__input__", "__copy__", "__parent__", "__previous__", "__return__", START, END]
 )
 async def test_reserved_names(name: str) -> None:
-    """Issue, "Bad input": no node and no key has a name that means something to the runtime: the `__interrupt__` of a
+    """No node and no key has a name that means something to the runtime: the `__interrupt__` of a
     result is nothing but questions."""
     with pytest.raises(GraphValidationError):
         StateGraph(State).add_node(name, gate())

@@ -1,4 +1,4 @@
-"""Issue 16: a question that nobody could ever answer, as nothing is stored, is refused where it is asked."""
+"""A question that nobody could ever answer, as nothing is stored, is refused where it is asked."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ async def test_a_graph_inside_asks_with_the_roots_checkpointer(checkpointer: boo
 
 
 async def test_a_graph_inside_asks_with_its_own_checkpointer() -> None:
-    """Q-20, P8: where the graph around stores nothing, the question is answered where it is stored."""
+    """P8: where the graph around stores nothing, the question is answered where it is stored."""
     saver: BaseCheckpointSaver = InMemorySaver()
     inside = around(ask, saver, "inside")
     (question,) = (await around(inside).ainvoke({}, "t"))["__interrupt__"]

@@ -453,7 +453,7 @@ async def test_a_held_node_and_its_lock(kind: str, anyio_backend_name: str) -> N
 
 
 async def test_a_timeout_of_the_node_while_it_is_held() -> None:
-    """P12, S-144: the node's own deadline counts while it is held, is raised in the node as its own, and the node goes on
+    """P12: the node's own deadline counts while it is held, is raised in the node as its own, and the node goes on
     after it; the reader then gets all that was written."""
     got: list[str] = []
 
@@ -485,7 +485,7 @@ async def test_a_timeout_of_the_node_while_it_is_held() -> None:
 
 
 async def test_asyncios_timeout_while_held(anyio_backend_name: str) -> None:
-    """S-143, S-144: asyncio's own timeouts too; the task is not left cancelled."""
+    """Asyncio's own timeouts too; the task is not left cancelled."""
     if anyio_backend_name != "asyncio":
         return
     got: list[Any] = []
@@ -591,7 +591,7 @@ async def test_cancelling_nodes_that_are_held(how: str, alone: bool, anyio_backe
 
 
 async def test_a_native_cancellation_of_a_nodes_task_while_it_is_held(anyio_backend_name: str) -> None:
-    """S-143: a node that cancels itself, by asyncio's own means, while it is held, is told so and fails as such."""
+    """A node that cancels itself, by asyncio's own means, while it is held, is told so and fails as such."""
     if anyio_backend_name != "asyncio":
         return
     from pregel_async.errors import NodeCancelledError

@@ -249,7 +249,7 @@ async def test_a_deadline(build: Any, stored: bool) -> None:
 
 @each_saver
 async def test_a_run_that_ends_normally_leaves_nothing(stored: bool) -> None:
-    """S-148: no background task outlives a run, however it ended."""
+    """No background task outlives a run, however it ended."""
     made = StateGraph(State).add_node("a", lambda state: {"log": ["a"]}).add_node("b", lambda state: None)
     graph = made.add_edge(START, "a").add_edge(START, "b").compile(InMemorySaver() if stored else None)
     async with nothing_left():
@@ -263,7 +263,7 @@ async def test_a_run_that_ends_normally_leaves_nothing(stored: bool) -> None:
 
 @each_saver
 async def test_a_run_that_fails_leaves_nothing(stored: bool) -> None:
-    """S-148: nor one that failed."""
+    """Nor one that failed."""
     made = StateGraph(State).add_node("a", lambda state: 1 / 0).add_node("b", lambda state: None)
     graph = made.add_edge(START, "a").add_edge(START, "b").compile(InMemorySaver() if stored else None)
     async with nothing_left():

@@ -72,7 +72,7 @@ async def drained(graph: Any, given: Any, config: Any = "t", **arguments: Any) -
 
 
 def test_a_control_keeps_its_first_reason() -> None:
-    """1.25: `request_drain(reason)`, `drain_requested`, `drain_reason`."""
+    """`request_drain(reason)`, `drain_requested`, `drain_reason`."""
     control = RunControl()
     assert (control.drain_requested, control.drain_reason) == (False, None)
     control.request_drain()
@@ -86,7 +86,7 @@ def test_a_control_keeps_its_first_reason() -> None:
 
 @pytest.mark.parametrize("at", ["a", "b"])
 async def test_a_run_stops_at_its_next_barrier_and_goes_on(at: str) -> None:
-    """1.25: the superstep under way is finished and stored; with work left the run raises GraphDrained; resumed with None
+    """The superstep under way is finished and stored; with work left the run raises GraphDrained; resumed with None
     it gives what it would have given, and nothing runs twice."""
     chain = Chain("a", "b", "c", at=at, checkpointer=InMemorySaver())
     control = RunControl()
@@ -101,7 +101,7 @@ async def test_a_run_stops_at_its_next_barrier_and_goes_on(at: str) -> None:
 
 
 async def test_the_last_node_may_ask_too_late() -> None:
-    """S-131: a drain that the last node asks for does not raise: nothing is left to do."""
+    """A drain that the last node asks for does not raise: nothing is left to do."""
     chain = Chain("a", "b", at="b", checkpointer=InMemorySaver())
     control = RunControl()
     assert await chain.graph.ainvoke({}, "t", control=control) == {"log": ["a", "b"]}
@@ -110,7 +110,7 @@ async def test_the_last_node_may_ask_too_late() -> None:
 
 
 async def test_a_drain_before_the_run() -> None:
-    """1.25: asked for before the run: the input is stored, and no node runs; a reason that is empty counts too."""
+    """Asked for before the run: the input is stored, and no node runs; a reason that is empty counts too."""
     chain = Chain("a", "b", checkpointer=InMemorySaver())
     control = RunControl()
     control.request_drain("")
@@ -124,7 +124,7 @@ async def test_a_drain_before_the_run() -> None:
 
 
 async def test_work_that_is_under_way_completes() -> None:
-    """1.25: all tasks of the superstep that have begun, and those that they schedule, are finished."""
+    """All tasks of the superstep that have begun, and those that they schedule, are finished."""
     control, ran, begun, everybody = RunControl(), [], [], anyio.Event()
 
     @task
@@ -154,7 +154,7 @@ async def test_work_that_is_under_way_completes() -> None:
 
 @pytest.mark.parametrize("way", ["thread", "worker"])
 async def test_any_thread_may_ask(way: str) -> None:
-    """1.25: a plain thread, and a node's own worker thread."""
+    """A plain thread, and a node's own worker thread."""
     control = RunControl()
 
     def ask(state: State) -> State:
@@ -174,7 +174,7 @@ async def test_any_thread_may_ask(way: str) -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_signal_handler_may_ask(backend: str) -> None:
-    """1.25: SIGTERM's handler, say: in the middle of whatever the main thread does."""
+    """SIGTERM's handler, say: in the middle of whatever the main thread does."""
     control = RunControl()
     before = signal.signal(signal.SIGTERM, lambda number, frame: control.request_drain("SIGTERM"))
     chain = Chain("a", "b", checkpointer=InMemorySaver())
@@ -204,7 +204,7 @@ def test_a_signal_handler_may_ask(backend: str) -> None:
 
 @pytest.mark.parametrize("checkpointer", [None, True, False])
 async def test_a_graph_inside_stops_at_its_own_barrier(checkpointer: bool | None) -> None:
-    """1.25: inherited by graphs that nodes run; the parent is resumable, and gives what it would have given. What was
+    """Inherited by graphs that nodes run; the parent is resumable, and gives what it would have given. What was
     recorded inside does not run again; of a graph that stores nothing nothing was recorded."""
     sub = Chain("x", "y", "z", at="y", checkpointer=checkpointer)
     outer = Chain("a", "sub", "b", inside={"sub": sub}, checkpointer=InMemorySaver())
@@ -224,7 +224,7 @@ async def test_a_graph_inside_stops_at_its_own_barrier(checkpointer: bool | None
 
 
 async def test_the_last_node_inside_asks() -> None:
-    """1.25, S-131: the graph inside is done; the one around it has work left, and stops."""
+    """The graph inside is done; the one around it has work left, and stops."""
     sub = Chain("x", at="x")
     outer = Chain("sub", "b", inside={"sub": sub}, checkpointer=InMemorySaver())
     assert await drained(outer.graph, {}, control=RunControl()) == "at x"
@@ -235,7 +235,7 @@ async def test_the_last_node_inside_asks() -> None:
 
 
 async def test_graphs_side_by_side_and_three_deep() -> None:
-    """1.25: each stops at its own barrier; what is done is not done again."""
+    """Each stops at its own barrier; what is done is not done again."""
 
     def made() -> tuple[Any, list[Chain]]:
         deep = Chain("p", "q", at="p")
@@ -274,7 +274,7 @@ async def test_a_control_of_a_graph_that_a_node_calls() -> None:
 
 
 async def test_nodes_see_the_control() -> None:
-    """1.25: `runtime.control`, in graphs inside, tasks and threads too."""
+    """`runtime.control`, in graphs inside, tasks and threads too."""
     control, seen = RunControl(), []
 
     @task
@@ -299,7 +299,7 @@ async def test_nodes_see_the_control() -> None:
 
 
 async def test_questions_go_before() -> None:
-    """1.25: a run that asks is not drained: whoever called it gets the questions. An answer that is given to a run that
+    """A run that asks is not drained: whoever called it gets the questions. An answer that is given to a run that
     is asked to stop is kept."""
     control = RunControl()
 
@@ -316,7 +316,7 @@ async def test_questions_go_before() -> None:
 
 
 async def test_questions_beside_a_graph_that_is_drained() -> None:
-    """1.25: the same where a graph inside stops in the superstep in which another node asks: it goes on with the answer."""
+    """The same where a graph inside stops in the superstep in which another node asks: it goes on with the answer."""
     sub = Chain("x", "y", at="x")
 
     async def asks(state: State) -> State:
@@ -347,7 +347,7 @@ async def test_a_failure_goes_before() -> None:
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("nested", [False, True])
 async def test_what_a_stream_shows_of_it(nested: bool, version: Any) -> None:
-    """1.25: what the supersteps did, and then GraphDrained: no question, as nobody is asked, and no end of a task that
+    """What the supersteps did, and then GraphDrained: no question, as nobody is asked, and no end of a task that
     will go on."""
     inner = Chain("x", "y", at="x")
     outer = Chain("sub", "b", inside={"sub": inner}, checkpointer=InMemorySaver())
@@ -372,14 +372,14 @@ async def test_what_a_stream_shows_of_it(nested: bool, version: Any) -> None:
 
 
 async def test_without_a_checkpointer() -> None:
-    """1.25: the run stops all the same; there is nothing to go on with."""
+    """The run stops all the same; there is nothing to go on with."""
     chain = Chain("a", "b", at="a")
     assert await drained(chain.graph, {}, None, control=RunControl()) == "at a"
     assert chain.ran == ["a"]
 
 
 async def test_one_control_stops_many_runs() -> None:
-    """1.25: a process that shuts down has one control for all its runs."""
+    """A process that shuts down has one control for all its runs."""
     control, running = RunControl(), 0
     everybody = anyio.Event()
 
@@ -407,7 +407,7 @@ async def drained_with(graph: Any, thread: str, control: RunControl) -> None:
 
 
 async def test_an_entrypoint_ends_what_it_has_begun() -> None:
-    """1.25: an entrypoint is one superstep: what it has begun is finished."""
+    """An entrypoint is one superstep: what it has begun is finished."""
     control = RunControl()
 
     @task

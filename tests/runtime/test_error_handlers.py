@@ -1,4 +1,4 @@
-"""Issue 5, error handlers: part of the superstep, durable across a crash, and nobody else's failure."""
+"""Error handlers: part of the superstep, durable across a crash, and nobody else's failure."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def handled(handler: Any = handles, *, node: Any = fails, sibling: bool = False,
 @pytest.mark.parametrize("sibling", [False, True])
 @pytest.mark.parametrize("stored", [False, True])
 async def test_a_handler_takes_the_nodes_place(sibling: bool, stored: bool) -> None:
-    """Issue 5, 1.17: the handler's update counts in the same superstep; the failed node's own edges are not followed,
+    """The handler's update counts in the same superstep; the failed node's own edges are not followed,
     and the run goes on."""
     graph = handled(sibling=sibling).compile(InMemorySaver() if stored else None)
     result = await graph.ainvoke({}, "t" if stored else None)
@@ -74,7 +74,7 @@ async def test_a_handler_takes_the_nodes_place(sibling: bool, stored: bool) -> N
 
 
 async def test_the_error_by_annotation_and_by_name() -> None:
-    """1.17: the failure comes by annotation, under any name, or by the name `error`; or not at all. It is the very
+    """The failure comes by annotation, under any name, or by the name `error`; or not at all. It is the very
     exception, with its node and task."""
     seen: list[Any] = []
 
@@ -103,7 +103,7 @@ async def test_the_error_by_annotation_and_by_name() -> None:
 
 
 async def test_the_input_is_the_nodes(world: VirtualWorld) -> None:
-    """1.17, P1: the handler has the input of the failed node, without what that changed in place; a Send's argument for
+    """P1: the handler has the input of the failed node, without what that changed in place; a Send's argument for
     a node that was sent to."""
     seen: list[Any] = []
 
@@ -126,7 +126,7 @@ async def test_the_input_is_the_nodes(world: VirtualWorld) -> None:
 
 
 async def test_a_handler_says_where_to_go() -> None:
-    """S-88: a handler's Command(goto=) is followed, and its Sends; the node's own edges are not."""
+    """A handler's Command(goto=) is followed, and its Sends; the node's own edges are not."""
 
     async def goes(state: Any) -> Any:
         return Command(update={"log": ["handled"]}, goto=["after", Send("after", {})])
@@ -135,8 +135,8 @@ async def test_a_handler_says_where_to_go() -> None:
 
 
 async def test_the_default_handler() -> None:
-    """1.17, 1.4: a default handler is for nodes without one of their own, added before or after it; of two that fail in
-    one superstep each has its own run of it, with a task id of its own. Compiling twice changes nothing (Q-23)."""
+    """A default handler is for nodes without one of their own, added before or after it; of two that fail in
+    one superstep each has its own run of it, with a task id of its own. Compiling twice changes nothing."""
     ids: list[str] = []
 
     async def default(state: Any, error: NodeError, runtime: Any) -> dict[str, Any]:
@@ -158,7 +158,7 @@ async def test_the_default_handler() -> None:
 
 
 async def test_handlers_have_the_defaults_of_retry_and_timeout(world: VirtualWorld) -> None:
-    """1.17: a default retry policy and timeout are the handler's too; it comes after the node's last attempt."""
+    """A default retry policy and timeout are the handler's too; it comes after the node's last attempt."""
     ran: list[str] = []
 
     async def bad(state: Any) -> None:
@@ -179,7 +179,7 @@ async def test_handlers_have_the_defaults_of_retry_and_timeout(world: VirtualWor
 
 
 async def test_a_timeout_is_handled(world: VirtualWorld) -> None:
-    """Issue 5: a node whose time is up has failed like any other."""
+    """A node whose time is up has failed like any other."""
 
     async def hangs(state: Any) -> None:
         await anyio.sleep_forever()
@@ -195,7 +195,7 @@ async def test_a_timeout_is_handled(world: VirtualWorld) -> None:
 
 
 async def test_router_failures_are_not_handled() -> None:
-    """Issue 5: what a router decides nobody else can: its failure is the run's."""
+    """What a router decides nobody else can: its failure is the run's."""
 
     def decide(state: Any) -> str:
         raise Oops("router")
@@ -207,7 +207,7 @@ async def test_router_failures_are_not_handled() -> None:
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
 async def test_what_ends_a_process_is_not_handled(kind: type[BaseException]) -> None:
-    """Issue 5: nor is what is no `Exception`."""
+    """Nor is what is no `Exception`."""
 
     class Quit(BaseException):
         pass
@@ -226,7 +226,7 @@ async def test_what_ends_a_process_is_not_handled(kind: type[BaseException]) -> 
 
 
 async def test_a_question_is_no_failure() -> None:
-    """1.13: a node that asks is not handled."""
+    """A node that asks is not handled."""
 
     async def asks(state: Any) -> dict[str, Any]:
         return {"log": [interrupt("?")]}
@@ -240,7 +240,7 @@ async def test_a_question_is_no_failure() -> None:
 
 
 async def test_siblings_go_on() -> None:
-    """1.17: a handled failure cancels nobody, and the handler starts while they run."""
+    """A handled failure cancels nobody, and the handler starts while they run."""
     handler_ran = anyio.Event()
 
     async def slow(state: Any) -> dict[str, Any]:
@@ -279,7 +279,7 @@ async def test_writes_are_in_plan_order() -> None:
 
 
 async def test_a_failing_handler_fails_the_run() -> None:
-    """1.17: a handler's own failure is the run's, and cancels the siblings; the node's failure is its context. On resume
+    """A handler's own failure is the run's, and cancels the siblings; the node's failure is its context. On resume
     (P5) the handler runs again, on the recorded failure, and the node does not."""
     ran: list[str] = []
     well: list[bool] = []
@@ -371,7 +371,7 @@ class Crashing(Through):
 @pytest.mark.parametrize("sibling", [False, True])
 @pytest.mark.parametrize("after_it", [False, True])
 async def test_a_crash_at_every_write(sibling: bool, after_it: bool) -> None:
-    """1.17, P5: whenever the process ends, the node does not run again once its failure is stored, nor the handler once
+    """P5: whenever the process ends, the node does not run again once its failure is stored, nor the handler once
     its result is; and the result is that of an undisturbed run."""
     world = VirtualWorld(patience=3)
     expected = ["bad: no", "after", "last"]
@@ -424,7 +424,7 @@ async def test_a_crash_at_every_write(sibling: bool, after_it: bool) -> None:
 
 
 async def test_a_handler_that_asks() -> None:
-    """P8, issue 5: a handler may ask; the question is the handler's task's, survives, and its answer leads back to the
+    """P8: a handler may ask; the question is the handler's task's, survives, and its answer leads back to the
     handler and not to the node. It may ask twice, and be answered by id."""
     ran: list[str] = []
 
@@ -495,7 +495,7 @@ async def test_a_handler_calls_tasks_and_runs_graphs() -> None:
 
 @pytest.mark.parametrize("depth", [1, 2])
 async def test_failures_inside_are_handled_once(depth: int) -> None:
-    """1.17: what fails in a graph inside is handled by the node that runs it, once, with the exception itself."""
+    """What fails in a graph inside is handled by the node that runs it, once, with the exception itself."""
     graph: Any = StateGraph(State).add_node("deep", fails).add_node("beside", other)
     graph = graph.add_edge(START, "deep").add_edge(START, "beside").compile(name="g1")
     for level in range(1, depth):
@@ -528,7 +528,7 @@ async def test_several_failures_inside() -> None:
 
 
 async def test_a_handler_inside_and_one_outside() -> None:
-    """1.17: a failure that is handled inside is none outside; defaults are not those of graphs inside."""
+    """A failure that is handled inside is none outside; defaults are not those of graphs inside."""
     inner = handled().compile(name="inner")
     made = StateGraph(State).set_node_defaults(error_handler=handles).add_node(inner).add_edge(START, "inner")
     assert (await made.compile(InMemorySaver()).ainvoke({}, "t"))["log"] == ["bad: no"]
@@ -541,7 +541,7 @@ async def test_a_handler_inside_and_one_outside() -> None:
 
 
 async def test_state_history_and_streams() -> None:
-    """S-88, P3: streams show the handler by its own name; in history the failed task has both its failure and its
+    """P3: streams show the handler by its own name; in history the failed task has both its failure and its
     handler's result."""
     graph = handled(sibling=True).compile(InMemorySaver())
     parts = [part async for part in graph.astream({}, "t", stream_mode=["updates", "tasks", "values"])]
@@ -561,7 +561,7 @@ async def test_state_history_and_streams() -> None:
 
 
 async def test_an_edit_of_a_superstep_with_a_handler_that_asks() -> None:
-    """Issue 5: `aupdate_state` as the failed node gives its result, and nothing of it, nor the handler, runs again."""
+    """`aupdate_state` as the failed node gives its result, and nothing of it, nor the handler, runs again."""
     ran: list[str] = []
 
     async def bad(state: Any) -> None:
@@ -581,7 +581,7 @@ async def test_an_edit_of_a_superstep_with_a_handler_that_asks() -> None:
 
 
 async def test_an_edit_after_a_handler() -> None:
-    """Issue 5: and `aupdate_state` as a sibling folds the handler's recorded result with it."""
+    """And `aupdate_state` as a sibling folds the handler's recorded result with it."""
 
     async def broken(state: Any) -> None:
         await anyio.lowlevel.checkpoint()
@@ -603,7 +603,7 @@ async def test_an_edit_after_a_handler() -> None:
 
 
 async def test_a_handler_keeps_the_failure_in_the_state() -> None:
-    """Issue 5, P11: a handler may return the failure that it got; it is stored as its type and message, and what is read
+    """P11: a handler may return the failure that it got; it is stored as its type and message, and what is read
     back says the same."""
 
     async def keeps(state: Any, error: NodeError) -> dict[str, Any]:
@@ -623,7 +623,7 @@ async def test_without_a_handler_nothing_changes() -> None:
 
 
 async def test_a_handler_and_collect() -> None:
-    """Issue 5: handled comes before collected: what a handler handles is in nobody's list; what it fails with is."""
+    """Handled comes before collected: what a handler handles is in nobody's list; what it fails with is."""
 
     async def broken(state: Any) -> None:
         raise ZeroDivisionError

@@ -1,4 +1,4 @@
-"""Issue 5, P9: what the others of a superstep do when a task has failed, per graph and per call, on every schedule."""
+"""P9: what the others of a superstep do when a task has failed, per graph and per call, on every schedule."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def test_one_failure_is_itself() -> None:
 
 
 async def test_a_call_says_otherwise() -> None:
-    """Issue 5: a call's policy goes before the graph's."""
+    """A call's policy goes before the graph's."""
     graph = wide("bd").compile(InMemorySaver(), on_failure="finish")
     assert (await graph.ainvoke({}, "1", on_failure=Collect("errors")))["log"] == [*"acef", "join"]
     with pytest.raises(ExceptionGroup):
@@ -145,7 +145,7 @@ async def test_a_call_says_otherwise() -> None:
 
 
 async def test_what_ends_a_process_ends_all() -> None:
-    """Issue 5: what is no `Exception` stops the others under every policy, and is not collected."""
+    """What is no `Exception` stops the others under every policy, and is not collected."""
 
     class Quit(BaseException):
         pass
@@ -209,7 +209,7 @@ async def test_a_single_task_is_collected() -> None:
 
 @pytest.mark.parametrize("asynchronous", [True, False])
 async def test_conditional_edges_see_what_was_collected(asynchronous: bool) -> None:
-    """Issue 5: a failed node's routers are asked, on the collected state; what a router fails with is not collected, and
+    """A failed node's routers are asked, on the collected state; what a router fails with is not collected, and
     it is asked again alone."""
     ran: list[str] = []
 
@@ -238,7 +238,7 @@ async def test_conditional_edges_see_what_was_collected(asynchronous: bool) -> N
 
 
 async def test_sends_are_collected() -> None:
-    """Issue 5: sends are collected each by itself, in plan order."""
+    """Sends are collected each by itself, in plan order."""
 
     async def worker(number: int) -> dict[str, Any]:
         if number % 2:
@@ -254,7 +254,7 @@ async def test_sends_are_collected() -> None:
 
 
 async def test_collect_in_a_topic() -> None:
-    """Issue 5: a `Topic` takes them too."""
+    """A `Topic` takes them too."""
 
     def first(value: int) -> int:
         raise Oops("x")
@@ -271,7 +271,7 @@ async def test_collect_in_a_topic() -> None:
 
 
 async def test_what_a_node_returned_wrongly_is_collected() -> None:
-    """Issue 5: an update that the graph refuses is its node's failure like another."""
+    """An update that the graph refuses is its node's failure like another."""
 
     async def wrong(state: Any) -> Any:
         return {"nowhere": 1}
@@ -286,7 +286,7 @@ async def test_what_a_node_returned_wrongly_is_collected() -> None:
 
 @pytest.mark.parametrize("policy", ["finish", Collect("errors")])
 async def test_a_question_beside_a_failure(policy: Any) -> None:
-    """S-84: under "finish" a failure is told before a question, which stays open; a collected one leaves only the
+    """Under "finish" a failure is told before a question, which stays open; a collected one leaves only the
     question, and is not run again when that is answered."""
     ran: list[str] = []
 
@@ -317,7 +317,7 @@ async def test_a_question_beside_a_failure(policy: Any) -> None:
 
 
 async def test_retries_come_first() -> None:
-    """Issue 5: what passes on a retry is in no list; what does not is collected after its last attempt."""
+    """What passes on a retry is in no list; what does not is collected after its last attempt."""
     world = VirtualWorld()
     ran: list[str] = []
 
@@ -339,7 +339,7 @@ async def test_retries_come_first() -> None:
 
 
 async def test_graphs_inside_have_policies_of_their_own() -> None:
-    """Issue 5: a policy is its graph's: one inside fails as it says itself, and its node is collected outside."""
+    """A policy is its graph's: one inside fails as it says itself, and its node is collected outside."""
     inner = wide("bd").compile(name="inner")
     made = StateGraph(State).add_node(inner).add_node("other", node("other", turns=60))
     graph = (
@@ -353,7 +353,7 @@ async def test_graphs_inside_have_policies_of_their_own() -> None:
 
 
 async def test_a_failed_tasks_tasks_are_not_collected() -> None:
-    """Issue 5: what a task fails with is its caller's to catch, whatever the policy."""
+    """What a task fails with is its caller's to catch, whatever the policy."""
 
     @task
     async def step() -> None:
@@ -396,7 +396,7 @@ async def test_a_cancelled_run_collects_nothing() -> None:
 
 
 async def test_streams_of_collected_failures() -> None:
-    """Issue 5: a collected failure shows as its node's update, and in no stream as the run's failure."""
+    """A collected failure shows as its node's update, and in no stream as the run's failure."""
     graph = wide("b").compile(InMemorySaver(), on_failure=Collect("errors"))
     parts = [part async for part in graph.astream({}, "t", stream_mode=["updates", "tasks"])]
     (update,) = [data["b"] for mode, data in parts if mode == "updates" and "b" in data]

@@ -1,4 +1,4 @@
-"""Issue 5, retries: how often, after how long, what of a failed attempt stays, and what ends the waiting."""
+"""Retries: how often, after how long, what of a failed attempt stays, and what ends the waiting."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ each_place = pytest.mark.parametrize("place", [alone, beside, inside])
 
 @each_place
 async def test_the_defaults(place: Any, world: VirtualWorld) -> None:
-    """1.15: three attempts; 0.5 s and 1 s between them, with a random part of a second on the injected clock."""
+    """Three attempts; 0.5 s and 1 s between them, with a random part of a second on the injected clock."""
     graph = place(failing(2), world, retry_policy=RetryPolicy())
     assert "run 3" in (await graph.ainvoke({}))["log"]
     assert world.slept == [0.75, 1.25]
@@ -109,14 +109,14 @@ async def test_the_defaults(place: Any, world: VirtualWorld) -> None:
 
 
 async def test_the_wait_grows_to_its_limit(world: VirtualWorld) -> None:
-    """1.15: twice as long each time, and at most 128 s; hours pass in no time on the port's clock."""
+    """Twice as long each time, and at most 128 s; hours pass in no time on the port's clock."""
     await alone(failing(11), world, retry_policy=MANY).ainvoke({})
     assert world.slept == [0.5, 1, 2, 4, 8, 16, 32, 64, 128, 128, 128]
     assert world.time == sum(world.slept)
 
 
 async def test_one_attempt(world: VirtualWorld) -> None:
-    """1.15: the first attempt counts: with max_attempts=1 nothing is tried again, and the exception has no note of it."""
+    """The first attempt counts: with max_attempts=1 nothing is tried again, and the exception has no note of it."""
     graph = alone(failing(1), world, retry_policy=RetryPolicy(max_attempts=1))
     with pytest.raises(Flaky) as caught:
         await graph.ainvoke({})
@@ -125,7 +125,7 @@ async def test_one_attempt(world: VirtualWorld) -> None:
 
 
 async def test_several_policies_share_the_count(world: VirtualWorld) -> None:
-    """1.15: the first policy that is for the failure counts; the attempts are counted for all together."""
+    """The first policy that is for the failure counts; the attempts are counted for all together."""
     errors: list[Any] = [KeyError(), Flaky(), KeyError(), Flaky(), KeyError()]
 
     async def node(state: Any) -> None:
@@ -141,7 +141,7 @@ async def test_several_policies_share_the_count(world: VirtualWorld) -> None:
 
 
 async def test_what_is_not_for_the_policy(world: VirtualWorld) -> None:
-    """1.15: a failure that no policy is for is raised at once."""
+    """A failure that no policy is for is raised at once."""
     graph = alone(failing(1, ZeroDivisionError), world, retry_policy=[RetryPolicy(), RetryPolicy(retry_on=KeyError)])
     with pytest.raises(ZeroDivisionError):
         await graph.ainvoke({})
@@ -163,7 +163,7 @@ async def test_a_predicate_that_raises(place: Any, world: VirtualWorld) -> None:
 
 
 async def test_a_group_of_the_nodes_own(world: VirtualWorld) -> None:
-    """Issue 5: a node's own task group raises a group: it is tried again when each in it may pass."""
+    """A node's own task group raises a group: it is tried again when each in it may pass."""
     attempts: list[int] = []
 
     async def child(kind: type[Exception]) -> None:
@@ -249,13 +249,13 @@ async def test_digits_that_are_not_of_ascii(after: str, world: VirtualWorld) -> 
 
 
 async def test_many_that_come_back(world: VirtualWorld) -> None:
-    """1.15: the jitter is added to what the server asks for, too: they are not to come back together."""
+    """The jitter is added to what the server asks for, too: they are not to come back together."""
     await alone(failing(1, lambda: answer(429, "7")), world, retry_policy=RetryPolicy()).ainvoke({})
     assert world.slept == [7.25]
 
 
 async def test_a_server_that_asks_for_too_long(world: VirtualWorld) -> None:
-    """Issue 5: longer than `max_interval` is not waited for: the failure is told, and why."""
+    """Longer than `max_interval` is not waited for: the failure is told, and why."""
     for after in ("200", "9" * 5000, formatdate(4_000_100_000, usegmt=True)):
         with pytest.raises(httpx.HTTPStatusError) as caught:
             await alone(failing(1, lambda: answer(429, after)), world, retry_policy=FEW).ainvoke({})  # noqa: B023  # awaited here
@@ -264,7 +264,7 @@ async def test_a_server_that_asks_for_too_long(world: VirtualWorld) -> None:
 
 
 async def test_the_longest_of_a_group_counts(world: VirtualWorld) -> None:
-    """Issue 5: of several answers in a group, the latest time."""
+    """Of several answers in a group, the latest time."""
     made = failing(1, lambda: ExceptionGroup("", [answer(503, "3"), answer(429, "9"), Flaky()]))
     await alone(made, world, retry_policy=FEW).ainvoke({})
     assert world.slept == [9]
@@ -374,7 +374,7 @@ async def test_a_failure_while_being_cancelled_is_not_tried_again(
 
 
 async def test_clean_up_errors_of_retried_siblings_are_told(world: VirtualWorld) -> None:
-    """P9, issue 5: a sibling with a retry policy that fails while it is cancelled is in the group, and is not tried
+    """P9: a sibling with a retry policy that fails while it is cancelled is in the group, and is not tried
     again."""
 
     async def cleans_up(state: Any) -> None:
@@ -401,7 +401,7 @@ async def test_clean_up_errors_of_retried_siblings_are_told(world: VirtualWorld)
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 async def test_what_ends_a_process_is_not_tried_again(kind: type[BaseException], world: VirtualWorld) -> None:
-    """Issue 5: what ends a process is nobody's to try again, in a group neither, and whatever the policy says."""
+    """What ends a process is nobody's to try again, in a group neither, and whatever the policy says."""
     if anyio.get_cancelled_exc_class() is asyncio.CancelledError:
         pytest.skip("asyncio's loop itself ends with these when a task of it raises them; see the group below")
     node = failing(1, kind)
@@ -416,7 +416,7 @@ class Quit(BaseException):
 
 
 async def test_a_base_exception_is_not_tried_again(world: VirtualWorld) -> None:
-    """Issue 5: nor is any other `BaseException`, in a group neither."""
+    """Nor is any other `BaseException`, in a group neither."""
     for made in (Quit, lambda: BaseExceptionGroup("", [Quit(), Flaky()])):
         node = failing(1, made)
         with pytest.raises((Quit, BaseExceptionGroup)):
@@ -425,7 +425,7 @@ async def test_a_base_exception_is_not_tried_again(world: VirtualWorld) -> None:
 
 
 async def test_a_cancellation_of_its_own_is_not_tried_again(world: VirtualWorld) -> None:
-    """S-85: a node that raises asyncio's cancellation by itself fails with `NodeCancelledError`, which is not tried
+    """A node that raises asyncio's cancellation by itself fails with `NodeCancelledError`, which is not tried
     again."""
     if anyio.get_cancelled_exc_class() is not asyncio.CancelledError:
         pytest.skip("nobody can make a Cancelled of trio's")
@@ -439,7 +439,7 @@ async def test_a_cancellation_of_its_own_is_not_tried_again(world: VirtualWorld)
 
 
 async def test_attempts_are_visible(world: VirtualWorld) -> None:
-    """Issue 5: `runtime.execution_info` tells which attempt it is, and when the first began; the task's id stays."""
+    """`runtime.execution_info` tells which attempt it is, and when the first began; the task's id stays."""
     seen: list[Any] = []
 
     async def node(state: Any, runtime: Runtime[Any]) -> None:
@@ -455,7 +455,7 @@ async def test_attempts_are_visible(world: VirtualWorld) -> None:
 
 
 async def test_attempts_are_counted_per_task(world: VirtualWorld) -> None:
-    """Issue 5: each Send and each superstep counts its own, and a task its own within a node."""
+    """Each Send and each superstep counts its own, and a task its own within a node."""
     seen: list[Any] = []
 
     @task(retry_policy=FEW)
@@ -485,7 +485,7 @@ async def test_attempts_are_counted_per_task(world: VirtualWorld) -> None:
 
 
 async def test_a_retry_does_not_ask_again(world: VirtualWorld) -> None:
-    """Q-22, P8: an attempt after an answered question gets the answer: nobody is asked twice; two questions keep their
+    """P8: an attempt after an answered question gets the answer: nobody is asked twice; two questions keep their
     order."""
     calls: list[Any] = []
 
@@ -522,7 +522,7 @@ async def test_a_question_after_a_failure(world: VirtualWorld) -> None:
 @pytest.mark.parametrize("stored", [True, False])
 @pytest.mark.parametrize("nested", [True, False])
 async def test_finished_tasks_are_not_run_again(stored: bool, nested: bool, world: VirtualWorld) -> None:
-    """Q-8, P5: a task that finished before its caller failed is not run again on the retry, with and without a
+    """P5: a task that finished before its caller failed is not run again on the retry, with and without a
     checkpointer; nor are tasks of tasks; and what it gave is not changed by what the failed attempt did with it."""
     ran: list[str] = []
 
@@ -559,7 +559,7 @@ async def test_finished_tasks_are_not_run_again(stored: bool, nested: bool, worl
 
 
 async def test_a_task_that_failed_is_run_again(world: VirtualWorld) -> None:
-    """Q-8: the failed task itself runs again with its caller's next attempt, and those beside it that had not
+    """The failed task itself runs again with its caller's next attempt, and those beside it that had not
     finished."""
     ran: list[str] = []
 
@@ -595,7 +595,7 @@ async def test_results_without_storage_do_not_outlive_the_task(world: VirtualWor
 
 
 async def test_a_subgraph_goes_on_where_it_was(world: VirtualWorld) -> None:
-    """S-114, P5: what a graph inside had finished before it failed is not run again on its node's retry."""
+    """P5: what a graph inside had finished before it failed is not run again on its node's retry."""
     ran: list[str] = []
 
     async def first(state: Any) -> dict[str, Any]:
@@ -730,7 +730,7 @@ async def test_a_sends_argument_is_as_it_was_sent(world: VirtualWorld) -> None:
 
 
 async def test_chunks_of_each_attempt(world: VirtualWorld) -> None:
-    """1.15: what a failed attempt returned or wrote to the state does not count; what it showed was shown."""
+    """What a failed attempt returned or wrote to the state does not count; what it showed was shown."""
     attempts = [0]
 
     async def node(state: Any, writer: StreamWriter) -> dict[str, Any]:
@@ -755,7 +755,7 @@ async def test_chunks_of_each_attempt(world: VirtualWorld) -> None:
 
 
 async def test_of_a_send_a_task_and_an_entrypoint(world: VirtualWorld) -> None:
-    """Issue 5: nodes that are sent to, tasks and entrypoints have retry policies; plain functions too."""
+    """Nodes that are sent to, tasks and entrypoints have retry policies; plain functions too."""
     sent, called, entered = failing(1), [0], [0]
 
     made = StateGraph(State).add_node("node", sent, retry_policy=FEW)
@@ -781,7 +781,7 @@ async def test_of_a_send_a_task_and_an_entrypoint(world: VirtualWorld) -> None:
 
 
 async def test_of_a_graph(world: VirtualWorld) -> None:
-    """Issue 5, 1.15: `set_node_defaults` and `Pregel(retry_policy=)` hold for every node, added before or after; a
+    """`set_node_defaults` and `Pregel(retry_policy=)` hold for every node, added before or after; a
     node's own replaces them; graphs inside have defaults of their own."""
     own, default, deep = failing(99), failing(99), failing(99)
     made = StateGraph(State).add_node("own", own, retry_policy=RetryPolicy(max_attempts=2, jitter=False))
@@ -845,7 +845,7 @@ class Down(Through):
 
 @pytest.mark.parametrize("where", ["task", "router"])
 async def test_storage_that_fails_is_not_tried_again(where: str, world: VirtualWorld) -> None:
-    """P4, issue 5: a failure of storage is no node's: it is not tried again, whatever the policy says."""
+    """P4: a failure of storage is no node's: it is not tried again, whatever the policy says."""
     ran: list[str] = []
 
     @task
@@ -874,7 +874,7 @@ async def test_storage_that_fails_is_not_tried_again(where: str, world: VirtualW
 
 
 async def test_what_cannot_be_used_is_not_tried_again(world: VirtualWorld) -> None:
-    """Issue 5: what the runtime itself refuses is a mistake of the program's."""
+    """What the runtime itself refuses is a mistake of the program's."""
     made: list[int] = []
 
     async def node(state: Any) -> Any:

@@ -426,7 +426,7 @@ async def test_alone_as_beside_another(name: str, streamed: bool, anyio_backend_
 async def test_a_cancellation_of_a_nodes_own(
     build: Callable[..., Any], node: Any, streamed: bool, anyio_backend_name: str
 ) -> None:
-    """S-85, S-143: a node that raises the loop's cancellation error itself has failed: a NodeCancelledError that names
+    """A node that raises the loop's cancellation error itself has failed: a NodeCancelledError that names
     it, not a cancelled run. (On trio nobody can make one up.)"""
     if anyio_backend_name != "asyncio":
         return
@@ -555,7 +555,7 @@ async def test_a_node_that_swallows_a_native_cancellation(build: Callable[..., A
 @both
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_swallowed_cancellation_stays_in_its_scope(build: Callable[..., Any], streamed: bool) -> None:
-    """P7, S-144: when a node swallows the cancellation of a scope around its run, nothing of it leaves that scope."""
+    """P7: when a node swallows the cancellation of a scope around its run, nothing of it leaves that scope."""
     reached = anyio.Event()
 
     async def stubborn(state: Any) -> None:

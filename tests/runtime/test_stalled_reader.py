@@ -36,7 +36,7 @@ def stalled(backend: str, writer: str, policy: str, count: int = MANY) -> dict[s
     "writer", ["plain", "awaits the writer", "awaits something else", "task", "graph inside", "message"]
 )
 def test_block_stops_the_run(writer: str, backend: str) -> None:
-    """Issue: a reader that stalls after 10 chunks of 100 KB: `block` stops the run there, whoever writes: a sync node in a
+    """A reader that stalls after 10 chunks of 100 KB: `block` stops the run there, whoever writes: a sync node in a
     thread, an async node that awaits the writer or something else, a task, a graph inside; within 32 MB."""
     found = stalled(backend, writer, "block")
     assert found["unread"] == CAPACITY
@@ -69,7 +69,7 @@ def test_a_loop_without_an_await_is_refused(backend: str) -> None:
     ],
 )
 def test_the_others_finish(backend: str, writer: str, policy: str) -> None:
-    """Issue: `drop_oldest` and `coalesce` finish all 100 000 chunks, within 32 MB above the start. (A tenth of them, 1 GB,
+    """`drop_oldest` and `coalesce` finish all 100 000 chunks, within 32 MB above the start. (A tenth of them, 1 GB,
     tells as much of most writers.)"""
     count = MANY if (backend, writer) == ("asyncio", "awaits something else") else MANY // 10
     found = stalled(backend, writer, policy, count)

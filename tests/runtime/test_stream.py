@@ -142,7 +142,7 @@ async def test_an_error_waits_for_its_chunks() -> None:
 
 
 async def test_a_run_that_never_begins() -> None:
-    """Issue 2: errors of the input come with the first read."""
+    """Errors of the input come with the first read."""
     stream = Source().graph.astream({"nonsense": 1})
     with anyio.fail_after(10):
         with pytest.raises(TypeError, match="nonsense"):
@@ -593,7 +593,7 @@ async def test_a_slow_reader_and_a_thread() -> None:
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("closing", [False, True])
 async def test_what_ends_a_process_reaches_the_reader(kind: type[BaseException], closing: bool) -> None:
-    """Issue 2: KeyboardInterrupt and SystemExit in a node reach whoever reads or closes the stream, as themselves."""
+    """KeyboardInterrupt and SystemExit in a node reach whoever reads or closes the stream, as themselves."""
 
     async def node(state: Any) -> None:
         raise kind

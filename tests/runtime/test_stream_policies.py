@@ -60,7 +60,7 @@ async def rest(stream: Any) -> list[Any]:
 
 @pytest.mark.parametrize("capacity", [1, 2, 7, 64])
 async def test_the_capacity_is_shared_by_all_modes(capacity: int) -> None:
-    """Issue: 64 chunks a run by default, shared by its modes; `capacity=` says otherwise."""
+    """64 chunks a run by default, shared by its modes; `capacity=` says otherwise."""
     arguments = {} if capacity == 64 else {"capacity": capacity}
     modes = ["values", "updates", "custom", "tasks"]
     async with nothing_left():
@@ -73,7 +73,7 @@ async def test_the_capacity_is_shared_by_all_modes(capacity: int) -> None:
 
 
 async def test_block_is_the_default() -> None:
-    """Issue: the run stops, and nothing is lost."""
+    """The run stops, and nothing is lost."""
     stream, got = await stalled(counter(200), taken=3, stream_mode=["updates", "values"], version="v2")
     assert len(stream._pipe.parts) == 64
     got += await rest(stream)
@@ -82,7 +82,7 @@ async def test_block_is_the_default() -> None:
 
 @pytest.mark.parametrize("named", [True, False])
 async def test_drop_oldest(named: bool) -> None:
-    """Issue, P12: the run goes on, and the oldest unread chunk of that mode is dropped; gaps of `seq` say so."""
+    """P12: the run goes on, and the oldest unread chunk of that mode is dropped; gaps of `seq` say so."""
     overflow: Any = {"custom": "drop_oldest"} if named else "drop_oldest"
     stream, _ = await stalled(counter(200), stream_mode="custom", overflow=overflow, capacity=5, version="v2")
     assert stream._pipe.ended
@@ -91,7 +91,7 @@ async def test_drop_oldest(named: bool) -> None:
 
 @pytest.mark.parametrize("mode", ["values", "custom", "updates"])
 async def test_coalesce(mode: Any) -> None:
-    """Issue: only the newest of that mode is kept, also before the pipe is full."""
+    """Only the newest of that mode is kept, also before the pipe is full."""
     stream, _ = await stalled(counter(200), stream_mode=mode, overflow="coalesce", version="v2")
     assert stream._pipe.ended
     (last,) = await rest(stream)
@@ -100,7 +100,7 @@ async def test_coalesce(mode: Any) -> None:
 
 
 async def test_a_policy_of_each_mode() -> None:
-    """Issue: a policy per mode: the modes that block stop the run, and lose nothing, beside those that do not."""
+    """The modes that block stop the run, and lose nothing, beside those that do not."""
     stream, _ = await stalled(
         counter(200),
         stream_mode=["values", "updates", "custom"],
@@ -118,7 +118,7 @@ async def test_a_policy_of_each_mode() -> None:
 
 
 async def test_coalesce_keeps_one_of_each_graph() -> None:
-    """Issue: the newest state of a graph inside does not take the place of the root's; but there is an end to that."""
+    """The newest state of a graph inside does not take the place of the root's; but there is an end to that."""
     inner = counter(5)
     made = StateGraph(State).add_node("sub", inner)
     made.add_conditional_edges(START, lambda state: [Send("sub", {}) for _ in range(30)])

@@ -66,7 +66,7 @@ async def test_all_tasks_of_a_superstep_are_told_before_one_ends() -> None:
 
 
 async def test_a_start_says_what_the_node_gets_and_why() -> None:
-    """S-60: the input is what the node gets, the triggers are a tuple; the hidden start is not told."""
+    """The input is what the node gets, the triggers are a tuple; the hidden start is not told."""
     graph = squares(square).compile()
     chunks = [chunk async for chunk in graph.astream({"count": 1}, stream_mode="tasks")]
     begin, sent = chunks[0], chunks[2]
@@ -92,7 +92,7 @@ async def test_an_end_says_what_the_task_wrote() -> None:
 
 
 async def test_an_end_follows_the_update_of_the_same_task() -> None:
-    """S-64, in whatever order the modes were named."""
+    """In whatever order the modes were named."""
     graph = squares(square).compile()
     orders: list[list[StreamMode]] = [["updates", "tasks"], ["tasks", "updates"]]
     for modes in orders:
@@ -102,7 +102,7 @@ async def test_an_end_follows_the_update_of_the_same_task() -> None:
 
 
 async def test_a_failure_is_told_with_the_live_exception_before_it_is_raised() -> None:
-    """S-62: `error` is the exception itself; siblings that were cancelled have no end; then the run raises it."""
+    """`error` is the exception itself; siblings that were cancelled have no end; then the run raises it."""
 
     async def fails(item: Item) -> None:
         raise ValueError(f"cannot square {item['number']}")
@@ -148,7 +148,7 @@ async def test_what_a_failed_router_left_is_shown() -> None:
 
 
 async def test_a_recorded_task_is_planned_and_does_not_end() -> None:
-    """S-66: what was recorded by an earlier run has a start and an `updates` chunk that says so, and no end."""
+    """What was recorded by an earlier run has a start and an `updates` chunk that says so, and no end."""
     broken = True
 
     async def one_fails(item: Item) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Issue 5, timeouts: an attempt whose time is up ends, and nothing of it counts; times of waiting are not its own."""
+"""Timeouts: an attempt whose time is up ends, and nothing of it counts; times of waiting are not its own."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def hangs(state: Any) -> None:
 @each_place
 @pytest.mark.parametrize("timeout", [5, 5.0, timedelta(seconds=5), TimeoutPolicy(run_timeout=5, idle_timeout=9)])
 async def test_a_node_that_takes_too_long(place: Any, timeout: Any, world: VirtualWorld) -> None:
-    """Issue 5: an attempt that takes longer than its run timeout is stopped: `NodeTimeoutError`, with all that is to be
+    """An attempt that takes longer than its run timeout is stopped: `NodeTimeoutError`, with all that is to be
     known; it is no builtin `TimeoutError`."""
     async with nothing_left():
         with anyio.fail_after(20), pytest.raises(NodeTimeoutError) as caught:
@@ -94,7 +94,7 @@ async def test_a_node_that_takes_too_long(place: Any, timeout: Any, world: Virtu
 
 @each_place
 async def test_a_node_that_ends_in_time(place: Any, world: VirtualWorld) -> None:
-    """Issue 5: one that takes less is none the wiser; nor is its caller, whose task is as it was."""
+    """One that takes less is none the wiser; nor is its caller, whose task is as it was."""
 
     async def node(state: Any) -> dict[str, Any]:
         await world.sleep(4)
@@ -109,7 +109,7 @@ async def test_a_node_that_ends_in_time(place: Any, world: VirtualWorld) -> None
 
 
 async def test_signs_of_life(world: VirtualWorld) -> None:
-    """1.16: the idle timeout counts from the last sign: a chunk, a message, a task, a graph, a heartbeat; also when
+    """The idle timeout counts from the last sign: a chunk, a message, a task, a graph, a heartbeat; also when
     nobody reads the stream. The run timeout is never put off."""
 
     @task
@@ -140,7 +140,7 @@ async def test_signs_of_life(world: VirtualWorld) -> None:
 
 
 async def test_no_sign_of_life(world: VirtualWorld) -> None:
-    """1.16: without one the attempt is stopped, counted from the last."""
+    """Without one the attempt is stopped, counted from the last."""
 
     async def node(state: Any, writer: StreamWriter) -> None:
         await world.sleep(4)
@@ -154,7 +154,7 @@ async def test_no_sign_of_life(world: VirtualWorld) -> None:
 
 
 async def test_only_heartbeats(world: VirtualWorld) -> None:
-    """1.16: with refresh_on="heartbeat" nothing else is a sign of life; any thread may give it."""
+    """With refresh_on="heartbeat" nothing else is a sign of life; any thread may give it."""
 
     async def writes(state: Any, writer: StreamWriter) -> None:
         while True:
@@ -176,7 +176,7 @@ async def test_only_heartbeats(world: VirtualWorld) -> None:
 
 
 async def test_what_runs_inside_is_a_sign_of_life(world: VirtualWorld) -> None:
-    """1.16: a chunk of a task that the node called, and of a node of a graph that it runs, is one of the node's own; and
+    """A chunk of a task that the node called, and of a node of a graph that it runs, is one of the node's own; and
     so is a heartbeat there. A heartbeat without a timeout does nothing."""
 
     @task
@@ -200,7 +200,7 @@ async def test_what_runs_inside_is_a_sign_of_life(world: VirtualWorld) -> None:
 
 
 async def test_the_steps_of_a_graph_inside_are_signs_of_life(world: VirtualWorld) -> None:
-    """1.16: a graph that goes on to its next node is alive, though it shows nothing."""
+    """A graph that goes on to its next node is alive, though it shows nothing."""
 
     async def takes(state: Any) -> None:
         await world.sleep(4)
@@ -216,7 +216,7 @@ async def test_the_steps_of_a_graph_inside_are_signs_of_life(world: VirtualWorld
 
 
 async def test_waiting_for_a_reader_is_not_the_nodes_time(world: VirtualWorld) -> None:
-    """1.16, P12: a slow reader slows the node, and does not end it."""
+    """P12: a slow reader slows the node, and does not end it."""
 
     async def node(state: Any, writer: StreamWriter) -> dict[str, Any]:
         for number in range(4):
@@ -235,7 +235,7 @@ async def test_waiting_for_a_reader_is_not_the_nodes_time(world: VirtualWorld) -
 
 
 async def test_a_graph_inside_that_waits_for_a_reader(world: VirtualWorld) -> None:
-    """1.16: and so of a timed node whose graph's steps are shown to a slow reader."""
+    """And so of a timed node whose graph's steps are shown to a slow reader."""
 
     async def node(state: Any) -> dict[str, Any]:
         return {"log": ["x"]}
@@ -252,7 +252,7 @@ async def test_a_graph_inside_that_waits_for_a_reader(world: VirtualWorld) -> No
 
 
 async def test_waiting_for_a_place_is_not_the_nodes_time(world: VirtualWorld) -> None:
-    """1.16: nor is the time in which it, or a task that it waits for, waits for its place under `max_concurrency`."""
+    """Nor is the time in which it, or a task that it waits for, waits for its place under `max_concurrency`."""
 
     @task
     async def step() -> None:
@@ -275,7 +275,7 @@ async def test_waiting_for_a_place_is_not_the_nodes_time(world: VirtualWorld) ->
 
 
 async def test_a_place_that_another_has_taken_meanwhile(world: VirtualWorld) -> None:
-    """1.16: a node that has lent its place while it waited for a task, and waits until it has it again, is not out of
+    """A node that has lent its place while it waited for a task, and waits until it has it again, is not out of
     time."""
     lent = anyio.Event()
 
@@ -307,7 +307,7 @@ async def test_a_place_that_another_has_taken_meanwhile(world: VirtualWorld) -> 
 
 @each_place
 async def test_a_node_that_swallows_its_cancellation(place: Any, world: VirtualWorld) -> None:
-    """1.16, S-87: what it returns, raises or asks after its time is dropped: the error is the timeout, and alone."""
+    """What it returns, raises or asks after its time is dropped: the error is the timeout, and alone."""
 
     def returns() -> Any:
         return {"log": ["late"]}
@@ -337,7 +337,7 @@ async def test_a_node_that_swallows_its_cancellation(place: Any, world: VirtualW
 
 @each_place
 async def test_clean_up_after_the_time_publishes_nothing(place: Any, world: VirtualWorld) -> None:
-    """S-87: clean-up code that writes to the stream, calls tasks or runs graphs when the time is up is refused."""
+    """Clean-up code that writes to the stream, calls tasks or runs graphs when the time is up is refused."""
     refused: list[str] = []
     ran: list[str] = []
 
@@ -382,7 +382,7 @@ async def test_clean_up_after_the_time_publishes_nothing(place: Any, world: Virt
 
 @pytest.mark.parametrize("where", ["graph", "task"])
 async def test_clean_up_inside_publishes_nothing(where: str, world: VirtualWorld) -> None:
-    """S-87: and so of what runs inside a node whose time is up: nodes of its graph, and its tasks. All of it has ended
+    """And so of what runs inside a node whose time is up: nodes of its graph, and its tasks. All of it has ended
     when the error is told."""
     ended: list[str] = []
 
@@ -425,7 +425,7 @@ async def test_clean_up_inside_publishes_nothing(where: str, world: VirtualWorld
 
 @each_place
 async def test_each_attempt_has_its_own_time(place: Any, world: VirtualWorld) -> None:
-    """1.16: the timeout is per attempt; a timeout is tried again by default, and the wait between is nobody's time."""
+    """The timeout is per attempt; a timeout is tried again by default, and the wait between is nobody's time."""
     attempts: list[int] = []
 
     async def node(state: Any) -> dict[str, Any]:
@@ -439,7 +439,7 @@ async def test_each_attempt_has_its_own_time(place: Any, world: VirtualWorld) ->
 
 
 async def test_of_a_send(world: VirtualWorld) -> None:
-    """Issue 5, 1.9: a Send's timeout takes the place of the node's; it is stored with the Send."""
+    """A Send's timeout takes the place of the node's; it is stored with the Send."""
     seen: list[float] = []
 
     async def worker(seconds: int) -> None:
@@ -461,7 +461,7 @@ async def test_of_a_send(world: VirtualWorld) -> None:
 
 
 async def test_a_send_that_an_edit_puts_off(world: VirtualWorld) -> None:
-    """Issue 5: a Send keeps its timeout when an edit of the state leaves it pending."""
+    """A Send keeps its timeout when an edit of the state leaves it pending."""
 
     async def worker(seconds: int) -> None:
         await world.sleep(seconds)
@@ -477,7 +477,7 @@ async def test_a_send_that_an_edit_puts_off(world: VirtualWorld) -> None:
 
 
 async def test_a_send_to_a_plain_function(world: VirtualWorld) -> None:
-    """Issue 5: a Send with a timeout to a plain function is refused, from a router, a node and a command, by name."""
+    """A Send with a timeout to a plain function is refused, from a router, a node and a command, by name."""
 
     def worker(state: Any) -> None: ...
 
@@ -495,7 +495,7 @@ async def test_a_send_to_a_plain_function(world: VirtualWorld) -> None:
 
 
 async def test_of_a_task_and_an_entrypoint(world: VirtualWorld) -> None:
-    """Issue 5: tasks and entrypoints have timeouts; a task's is the caller's to catch."""
+    """Tasks and entrypoints have timeouts; a task's is the caller's to catch."""
 
     @task(timeout=3)
     async def step() -> None:
@@ -518,7 +518,7 @@ async def test_of_a_task_and_an_entrypoint(world: VirtualWorld) -> None:
 
 
 async def test_defaults(world: VirtualWorld) -> None:
-    """Issue 5: `set_node_defaults(timeout=)` holds for nodes that have none of their own."""
+    """`set_node_defaults(timeout=)` holds for nodes that have none of their own."""
     made = StateGraph(State).set_node_defaults(timeout=3).add_node("hangs", hangs).add_edge(START, "hangs")
     with pytest.raises(NodeTimeoutError) as caught:
         await made.compile(world=world).ainvoke({})
@@ -530,7 +530,7 @@ async def test_defaults(world: VirtualWorld) -> None:
 
 @each_place
 async def test_a_timeout_of_the_nodes_own(place: Any, world: VirtualWorld) -> None:
-    """S-144: a `TimeoutError` of the user's, and `anyio.fail_after`, are what they were; the timeout's own scope does
+    """A `TimeoutError` of the user's, and `anyio.fail_after`, are what they were; the timeout's own scope does
     not swallow them."""
     error = TimeoutError("mine")
 
@@ -628,7 +628,7 @@ async def test_a_native_cancellation_that_a_timed_node_swallows(world: VirtualWo
 
 
 async def test_a_timed_node_that_raises_a_cancellation(world: VirtualWorld, anyio_backend_name: str) -> None:
-    """S-85: a timed node that raises asyncio's cancellation by itself fails with `NodeCancelledError`."""
+    """A timed node that raises asyncio's cancellation by itself fails with `NodeCancelledError`."""
     if anyio_backend_name == "trio":
         pytest.skip("nobody can make a Cancelled of trio's")
 
@@ -644,7 +644,7 @@ async def test_a_timed_node_that_raises_a_cancellation(world: VirtualWorld, anyi
 
 
 async def test_step_timeout(world: VirtualWorld) -> None:
-    """1.3, S-144: a superstep that takes too long is stopped: one error, a builtin `TimeoutError`, that names who had
+    """A superstep that takes too long is stopped: one error, a builtin `TimeoutError`, that names who had
     not finished, in plan order. What had finished is recorded, and does not run again."""
     ran: list[str] = []
 
@@ -677,7 +677,7 @@ async def test_step_timeout(world: VirtualWorld) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 async def test_a_late_node_of_a_superstep(count: int, world: VirtualWorld) -> None:
-    """Issue 5: a node that swallows the superstep's end publishes nothing: its result does not count, and what it raises
+    """A node that swallows the superstep's end publishes nothing: its result does not count, and what it raises
     is told with the timeout, which is still the error."""
 
     async def returns(state: Any) -> dict[str, Any]:
@@ -707,7 +707,7 @@ async def test_a_late_node_of_a_superstep(count: int, world: VirtualWorld) -> No
 
 
 async def test_the_clean_up_of_a_late_superstep_reaches_nothing(world: VirtualWorld) -> None:
-    """Issue 5: neither of its nodes nor of those of a graph inside, of which it is the node's superstep."""
+    """Neither of its nodes nor of those of a graph inside, of which it is the node's superstep."""
     refused: list[str] = []
 
     async def node(state: Any, writer: StreamWriter) -> None:
@@ -733,7 +733,7 @@ async def test_the_clean_up_of_a_late_superstep_reaches_nothing(world: VirtualWo
 
 
 async def test_step_timeout_of_retries_and_handlers(world: VirtualWorld) -> None:
-    """Issue 5: the superstep's time is for all attempts, the waits between them and the handler; none begins after."""
+    """The superstep's time is for all attempts, the waits between them and the handler; none begins after."""
     ran: list[str] = []
 
     async def flaky(state: Any) -> None:
@@ -751,7 +751,7 @@ async def test_step_timeout_of_retries_and_handlers(world: VirtualWorld) -> None
 
 
 async def test_each_superstep_has_its_own_time(world: VirtualWorld) -> None:
-    """1.3: the time is per superstep, and costs nothing when there is enough."""
+    """The time is per superstep, and costs nothing when there is enough."""
 
     async def takes(state: Any) -> dict[str, Any]:
         await world.sleep(4)
@@ -765,7 +765,7 @@ async def test_each_superstep_has_its_own_time(world: VirtualWorld) -> None:
 
 
 async def test_abandon(world: VirtualWorld) -> None:
-    """Issue 5, P7: on_timeout="abandon" leaves the thread behind, with a warning that names the node; the fence keeps it
+    """P7: on_timeout="abandon" leaves the thread behind, with a warning that names the node; the fence keeps it
     from publishing anything."""
     begun, leave, left = threading.Event(), threading.Event(), threading.Event()
     world.held = lambda: not begun.is_set()
@@ -796,7 +796,7 @@ async def test_abandon(world: VirtualWorld) -> None:
 
 
 async def test_a_process_is_killed(world: VirtualWorld, tmp_path: Path) -> None:
-    """Issue 5: on_timeout="process" runs the function in a process, which is dead when the error is told."""
+    """on_timeout="process" runs the function in a process, which is dead when the error is told."""
     path = tmp_path / "pid"
     world.held = lambda: not path.exists()
     graph = alone(processes.tells_its_pid, world, timeout=5, on_timeout="process")
@@ -833,7 +833,7 @@ def _is_alive(pid: int) -> bool:
 
 
 async def test_what_goes_to_a_process_and_back(world: VirtualWorld) -> None:
-    """Issue 5, P1: state with nested containers and dataclasses goes there and comes back; what the function changed in
+    """P1: state with nested containers and dataclasses goes there and comes back; what the function changed in
     place reaches nobody; a task's arguments too."""
     graph = alone(processes.adds, world, InMemorySaver(), on_timeout="process")
     given: Any = {"bag": {"numbers": [1, 2]}, "point": processes.Point(1, ["here"])}
@@ -854,7 +854,7 @@ async def test_what_goes_to_a_process_and_back(world: VirtualWorld) -> None:
 
 
 async def test_decorated_functions_in_a_process() -> None:
-    """Issue 5: `@task(on_timeout="process")` and `@entrypoint(on_timeout="process")` above a function do as they say,
+    """`@task(on_timeout="process")` and `@entrypoint(on_timeout="process")` above a function do as they say,
     though its name is no longer the bare function's."""
 
     @entrypoint()
@@ -898,7 +898,7 @@ class Bare(TypedDict, total=False):
 
 
 async def test_what_cannot_go_to_a_process(world: VirtualWorld) -> None:
-    """Issue 5: an input that cannot be pickled is a failure that names the node, and says why."""
+    """An input that cannot be pickled is a failure that names the node, and says why."""
     made = StateGraph(Bare).add_node("node", processes.fails, on_timeout="process").add_edge(START, "node")
     with pytest.raises(Exception, match="pickled") as caught:
         await made.compile(world=world).ainvoke({"thing": Opaque()})
@@ -906,7 +906,7 @@ async def test_what_cannot_go_to_a_process(world: VirtualWorld) -> None:
 
 
 def test_what_cannot_be_run_in_a_process() -> None:
-    """Issue 5: functions that a process cannot import, or that want more than their input, are refused by name."""
+    """Functions that a process cannot import, or that want more than their input, are refused by name."""
 
     def local(state: Any) -> None: ...
 

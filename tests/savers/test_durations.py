@@ -35,7 +35,7 @@ NONE: list[Any] = [
 
 @pytest.mark.parametrize(("value", "error"), NONE)
 def test_what_is_no_length_of_time(value: Any, error: type[Exception]) -> None:
-    """Issue 16: the error is a plain `TypeError` or `ValueError` that names the argument, and short."""
+    """The error is a plain `TypeError` or `ValueError` that names the argument, and short."""
     with pytest.raises(error, match=r"^busy_timeout is ") as caught:
         read_seconds("busy_timeout", value, zero=True, endless=True)
     assert type(caught.value) is error
@@ -66,7 +66,7 @@ def test_lengths_of_time_are_seconds() -> None:
     ],
 )
 def test_waits_for_locks(opened: Callable[[Any], Any]) -> None:
-    """Issue 16: refused when the saver is made. A wait that is longer than databases can count is the longest that they
+    """Refused when the saver is made. A wait that is longer than databases can count is the longest that they
     can, and not, as an overflow of theirs would have it, none."""
     for wrong in ("1", True, -1, math.nan, math.inf, 10**400):
         with pytest.raises((TypeError, ValueError), match="busy_timeout"):
@@ -85,7 +85,7 @@ async def test_the_longest_wait_for_a_lock_is_one(anyio_backend_name: str, tmp_p
 
 @pytest.mark.one_loop
 async def test_times_to_live(anyio_backend_name: str) -> None:
-    """Issue 16: of results in caches (seconds) and items in stores (minutes)."""
+    """Of results in caches (seconds) and items in stores (minutes)."""
     cache, store = InMemoryCache(), InMemoryStore()
     for wrong in ("1", True, -1, 0, math.nan, math.inf, 10**400):
         with pytest.raises((TypeError, ValueError), match="ttl"):

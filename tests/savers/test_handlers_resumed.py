@@ -1,4 +1,4 @@
-"""Issue 16: an error handler that fails is run again by a resume, and its node is not."""
+"""An error handler that fails is run again by a resume, and its node is not."""
 
 from __future__ import annotations
 

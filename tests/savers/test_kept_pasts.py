@@ -1,4 +1,4 @@
-"""Issue 16: the past of a state that a graph inside keeps is forked, whatever the thread's head does."""
+"""The past of a state that a graph inside keeps is forked, whatever the thread's head does."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def everything(graph: Any) -> list[Any]:
 async def test_the_past_is_edited_while_the_head_is_inside_a_superstep(
     opened: Open, around: tuple[bool | None, ...]
 ) -> None:
-    """1.8, P2: as after a replay of that checkpoint, which asks again. The edit starts a branch at the root checkpoint
+    """P2: as after a replay of that checkpoint, which asks again. The edit starts a branch at the root checkpoint
     that the config names, and the head, its question and its records are what they were."""
     async with opened() as saver:
         graph, ns = nested(saver, around)
@@ -121,7 +121,7 @@ async def test_the_past_is_edited_while_the_head_is_inside_a_superstep(
 
 @pytest.mark.parametrize("around", [(), (None,), (True, True)], ids=repr)
 async def test_the_branch_is_run_while_the_head_is_inside_a_superstep(around: tuple[bool | None, ...]) -> None:
-    """1.8: a run from the past, or from an edit of it, starts there too, and the head's superstep stays open."""
+    """A run from the past, or from an edit of it, starts there too, and the head's superstep stays open."""
     graph, ns = nested(InMemorySaver(), around)
     place: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ns}}
     await graph.ainvoke({}, "t")
@@ -140,7 +140,7 @@ async def test_the_branch_is_run_while_the_head_is_inside_a_superstep(around: tu
 
 
 async def test_the_past_is_edited_while_the_thread_rests() -> None:
-    """1.7: an edit of the past, as one of where the state stands, is what shows and what the next call goes on from."""
+    """An edit of the past, as one of where the state stands, is what shows and what the next call goes on from."""
     graph, ns = nested(InMemorySaver(), ())
     place: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ns}}
     await graph.ainvoke({}, "t")

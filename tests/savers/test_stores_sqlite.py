@@ -321,7 +321,7 @@ async def test_a_long_search_holds_up_no_writer(path: Path, monkeypatch: pytest.
 
 
 async def test_one_batch_is_one_job(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S-136: what is asked in one turn goes to the database's thread in one hop, and is committed once."""
+    """What is asked in one turn goes to the database's thread in one hop, and is committed once."""
     assert store._worker is not None
     submit, jobs = store._worker.submit, list[bool]()
 

@@ -1,4 +1,4 @@
-"""Issue 16: with `durability="exit"`, what streams show of checkpoints is what history says of them."""
+"""With `durability="exit"`, what streams show of checkpoints is what history says of them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Shown:
 
 
 async def test_parents_exist(opened: Open) -> None:
-    """P4, 1.13: of fresh and later runs, of questions and answers, and of forks: each part's parent is a checkpoint that
+    """P4: of fresh and later runs, of questions and answers, and of forks: each part's parent is a checkpoint that
     exists, and a part whose checkpoint is stored is equal to its snapshot."""
     async with opened() as saver:
         graph = chain("a", "b", "c", asks=True).compile(saver)

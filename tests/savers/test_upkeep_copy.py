@@ -310,7 +310,7 @@ async def test_what_cannot_be_copied(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_erased(saver: BaseCheckpointSaver) -> None:
-    """Issue 6: nothing is left of it, in no namespace; the others are as they were, and it may begin anew."""
+    """Nothing is left of it, in no namespace; the others are as they were, and it may begin anew."""
     graph = nested(saver, Ran())
     for name in ("t", "u"):
         async for _ in graph.astream({"log": ["in"]}, name, keep_events=True, version="v2"):

@@ -104,7 +104,7 @@ async def test_places_of_readers_count_where_a_thread_was_imported(saver: BaseCh
 
 
 async def test_many_threads_in_one_file(saver: BaseCheckpointSaver, tmp_path: Path) -> None:
-    """Issue 6: one after the other, each as it is; one of several cannot be named anew."""
+    """One after the other, each as it is; one of several cannot be named anew."""
     for name in ("a", "b", "ü"):
         await filled(saver, name)
     path = str(tmp_path / "all")

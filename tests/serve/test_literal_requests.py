@@ -381,7 +381,7 @@ async def test_limits_that_are_none(limits: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("grace", [-1, math.nan, 10**400, True, "30", None], ids=lambda grace: repr(grace)[:9])
 def test_a_grace_that_is_none(grace: Any) -> None:
-    """Issue 16: refused where the lifespan is made, and not by the shutdown that needs it."""
+    """Refused where the lifespan is made, and not by the shutdown that needs it."""
     with pytest.raises(ConfigError, match=r"^grace is "):
         graph_lifespan(grace=grace)
     with pytest.raises(ConfigError, match=r"^grace is "):

@@ -1,4 +1,4 @@
-"""The example of issue 17 over sockets: a node that is a graph of eight supersteps, each of which streams two words, behind
+"""A reload over sockets: a node that is a graph of eight supersteps, each of which streams two words, behind
 an endpoint with default settings. Whatever reloads there are, the reader has all words, each once."""
 
 from __future__ import annotations

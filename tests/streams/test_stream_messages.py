@@ -1,4 +1,4 @@
-"""The `messages` stream: what nodes and models say, each once, with where it comes from (1.11, S-78)."""
+"""The `messages` stream: what nodes and models say, each once, with where it comes from."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def contents(graph: Any, given: Any, config: Any = None, **arguments: Any)
 
 
 async def test_a_chunk_is_a_message_and_where_it_comes_from(saver: BaseCheckpointSaver) -> None:
-    """1.11: `(message or chunk, metadata)`, with all of the metadata's keys; exactly."""
+    """`(message or chunk, metadata)`, with all of the metadata's keys; exactly."""
 
     async def node(state: Any) -> Any:
         get_stream_writer().message(says("hel", "1"), {"model": "m", "tags": ["fast"]})
@@ -83,7 +83,7 @@ async def test_a_chunk_is_a_message_and_where_it_comes_from(saver: BaseCheckpoin
 
 
 async def test_where_sends_and_nodes_without_a_thread_are() -> None:
-    """1.11: the path and triggers of a send; no thread."""
+    """The path and triggers of a send; no thread."""
     made = StateGraph(MessagesState).add_node("w", lambda n: {"messages": [says(str(n))]})
     made.add_conditional_edges(START, lambda state: [Send("w", 0), Send("w", 1)])
     got = sorted(await shown(made.compile(blocking=False), {}), key=lambda each: each[0]["content"])
@@ -92,7 +92,7 @@ async def test_where_sends_and_nodes_without_a_thread_are() -> None:
 
 
 async def test_the_users_metadata_and_tags() -> None:
-    """1.11: the user's metadata of the node and of the chunk, the chunk's over the node's; the tags of both."""
+    """The user's metadata of the node and of the chunk, the chunk's over the node's; the tags of both."""
     node = (
         NodeBuilder()
         .subscribe_only("in")
@@ -111,7 +111,7 @@ async def test_the_users_metadata_and_tags() -> None:
 
 @pytest.mark.parametrize("wrap", [lambda **m: m, lambda **m: SimpleNamespace(type="ai", **m)], ids=["dict", "object"])
 async def test_messages_are_what_looks_like_one(wrap: Any) -> None:
-    """1.28: dicts and objects alike; single, in a list, in a mapping of lists; nothing else."""
+    """Dicts and objects alike; single, in a list, in a mapping of lists; nothing else."""
 
     class State(TypedDict, total=False):
         one: Any
@@ -133,7 +133,7 @@ async def test_messages_are_what_looks_like_one(wrap: Any) -> None:
 
 
 async def test_each_message_is_shown_once() -> None:
-    """S-78: what was emitted under an id, what the input or the state had, and what an earlier node returned, is not
+    """What was emitted under an id, what the input or the state had, and what an earlier node returned, is not
     shown again when a node returns it."""
 
     async def first(state: Any, writer: StreamWriter) -> Any:
@@ -149,7 +149,7 @@ async def test_each_message_is_shown_once() -> None:
 
 
 async def test_what_a_node_was_sent_is_not_shown() -> None:
-    """S-78: a send's argument is the node's input: the messages in it are not new."""
+    """A send's argument is the node's input: the messages in it are not new."""
 
     def work(given: Any) -> Any:
         return {"messages": [*given["messages"], says("new", "2")]}
@@ -160,7 +160,7 @@ async def test_what_a_node_was_sent_is_not_shown() -> None:
 
 
 async def test_messages_without_an_id_get_one() -> None:
-    """S-78: a node's message without an id is shown with the one that it has in the state afterwards."""
+    """A node's message without an id is shown with the one that it has in the state afterwards."""
     graph = graph_of(
         a=lambda state: {"messages": [says("x"), says("y")]}, b=lambda state: {"messages": state["messages"]}
     )
@@ -173,7 +173,7 @@ async def test_messages_without_an_id_get_one() -> None:
 
 
 async def test_the_same_words_without_an_id_are_another_message() -> None:
-    """S-78: each message is shown once, under the id that it has in the state. An answer without an id was not shown at all
+    """Each message is shown once, under the id that it has in the state. An answer without an id was not shown at all
     where the thread had one of the same words already: of this turn, or of any before.
     """
     yes = says("Yes.")
@@ -188,7 +188,7 @@ async def test_the_same_words_without_an_id_are_another_message() -> None:
 
 @pytest.mark.parametrize("keeps", [None, True])
 async def test_what_a_node_hands_on_without_an_id_is_not_shown_again(keeps: Any) -> None:
-    """S-78: from a graph inside that keeps no ids, and from a task; each of them is shown where it was said."""
+    """From a graph inside that keeps no ids, and from a task; each of them is shown where it was said."""
 
     class Plain(TypedDict):
         log: Annotated[list[Any], operator.add]
@@ -224,7 +224,7 @@ async def test_the_inputs_message_is_not_the_nodes(given: Any, keeps: bool) -> N
 
 
 async def test_a_message_of_an_earlier_run_is_not_shown(saver: BaseCheckpointSaver) -> None:
-    """S-78: a thread's history is in the node's input: what is returned of it is not new. A resumed run neither."""
+    """A thread's history is in the node's input: what is returned of it is not new. A resumed run neither."""
     graph = graph_of(a=lambda state: {"messages": [*state["messages"], says("n", str(len(state["messages"])))]})
     compiled = graph.compile(saver, blocking=False)
     assert await contents(compiled, {"messages": [says("hi", "u1", "user")]}, "t") == ["n"]
@@ -232,7 +232,7 @@ async def test_a_message_of_an_earlier_run_is_not_shown(saver: BaseCheckpointSav
 
 
 async def test_removals_and_what_was_recorded_are_not_shown() -> None:
-    """S-66: a task that does not run again says nothing again; a removal is no message."""
+    """A task that does not run again says nothing again; a removal is no message."""
 
     async def good(state: Any) -> Any:
         return {"messages": [says("good", "1")]}
@@ -263,7 +263,7 @@ async def test_removals_and_what_was_recorded_are_not_shown() -> None:
 
 @pytest.mark.parametrize("stored", [False, True])
 async def test_once_over_graphs_inside(stored: bool) -> None:
-    """Issue: messages returned by nodes are emitted once: with `subgraphs=True` as the node's that said it, and not again
+    """With `subgraphs=True` as the node's that said it, and not again
     as that of the node which runs its graph; nor again by a later node."""
     sub = graph_of(x=lambda state: {"messages": [says("x", "1")]}, y=_speaks).compile(blocking=False)
     made = graph_of(sub=sub, after=lambda state: {"messages": state["messages"]})
@@ -288,7 +288,7 @@ def _speaks(state: Any) -> Any:
 
 
 async def test_nostream() -> None:
-    """1.11: the tag "nostream" on the chunk or on the node keeps it off."""
+    """The tag "nostream" on the chunk or on the node keeps it off."""
 
     def tagged(state: Any) -> Any:
         get_stream_writer().message(says("secret", "1"), {"tags": ["nostream"]})
@@ -311,7 +311,7 @@ async def test_nostream() -> None:
 
 
 async def test_from_wherever_a_node_speaks() -> None:
-    """Issue: a node, or code below it, emits in one call: async nodes, threads, tasks, graphs inside, routers."""
+    """Async nodes, threads, tasks, graphs inside, routers."""
 
     def speak(what: str) -> None:
         get_stream_writer().message(says(what, what))
@@ -347,7 +347,7 @@ async def test_from_wherever_a_node_speaks() -> None:
 
 
 async def test_chunks_arrive_while_their_node_runs() -> None:
-    """Issue: chunks reach the reader while their superstep still runs."""
+    """Chunks reach the reader while their superstep still runs."""
     heard = anyio.Event()
 
     async def node(state: Any, writer: StreamWriter) -> Any:
@@ -395,7 +395,7 @@ async def test_beside_questions() -> None:
 
 
 async def test_nobody_listens() -> None:
-    """Issue: a mode that nobody asked for costs nothing: the call is answered at once, and nothing is copied."""
+    """The call is answered at once, and nothing is copied."""
 
     class Uncopyable:
         def __deepcopy__(self, memo: Any) -> Any:

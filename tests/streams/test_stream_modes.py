@@ -1,4 +1,4 @@
-"""Every mode's payloads, exactly, in both versions, alone and together (1.11, S-57 to S-73)."""
+"""Every mode's payloads, exactly, in both versions, alone and together."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def undated(mode: str, chunk: Any) -> Any:
 async def test_every_mode_alone_and_together(
     modes: Any, subgraphs: bool, version: Any, saver: BaseCheckpointSaver
 ) -> None:
-    """Issue; 1.11, 1.12; S-57 to S-60, S-64, S-67, S-68; Q-13: all payloads of all modes, one or several at once, lists and
+    """All payloads of all modes, one or several at once, lists and
     tuples, with and without `subgraphs=True`, in both versions; in one order, whatever the order they are named in."""
     graph = chain("a", "b").compile(saver)
     got = await chunks(graph, {"note": "x"}, stream_mode=modes, subgraphs=subgraphs, version=version)
@@ -151,7 +151,7 @@ async def test_every_mode_alone_and_together(
 
 
 async def test_what_is_refused() -> None:
-    """S-73: unknown modes, keys, versions, policies and capacities are errors at once, and nothing has run."""
+    """Unknown modes, keys, versions, policies and capacities are errors at once, and nothing has run."""
     graph = chain("a").compile()
     wrong: list[dict[str, Any]] = [
         {"stream_mode": "events"},
@@ -178,18 +178,18 @@ async def test_what_is_refused() -> None:
 
 
 async def test_without_a_saver() -> None:
-    """1.11: `checkpoints` only with a checkpointer; the others all the same."""
+    """`checkpoints` only with a checkpointer; the others all the same."""
     graph = chain("a").compile()
     got = await chunks(graph, {"note": "x"}, None, stream_mode=ALL)
     assert [mode for mode, _ in got] == ["values", "tasks", "debug", "custom", "updates", "tasks", "debug", "values"]
     assert await chunks(graph, {}, None, stream_mode="checkpoints") == []
 
 
-# ---- S-58 ------------------------------------------------------------------------------------------------------------
+# ---- values ----------------------------------------------------------------------------------------------------------
 
 
 async def test_values_of_functional_graphs() -> None:
-    """S-58: a resumed entrypoint shows the previous value first, or None; the first run none before its own."""
+    """A resumed entrypoint shows the previous value first, or None; the first run none before its own."""
 
     @task
     def double(number: int) -> int:
@@ -207,11 +207,11 @@ async def test_values_of_functional_graphs() -> None:
     assert await chunks(flow, Command(resume=0), stream_mode="values") == [2, 14]
 
 
-# ---- S-60, S-61, S-66 ------------------------------------------------------------------------------------------------
+# ---- updates ---------------------------------------------------------------------------------------------------------
 
 
 async def test_a_tasks_start_has_metadata_if_there_is_any() -> None:
-    """S-60: the key only where the user has said something: metadata, and tags as `tags`."""
+    """The key only where the user has said something: metadata, and tags as `tags`."""
     node = NodeBuilder().subscribe_only("in").do(lambda given: given).write_to("out")
     graph = Pregel(
         nodes={"bare": node, "told": NodeBuilder().subscribe_only("in").meta("t1", "t2", team="x").write_to("told")},
@@ -229,7 +229,7 @@ async def test_a_tasks_start_has_metadata_if_there_is_any() -> None:
 
 
 async def test_restored_calls_show_nothing() -> None:
-    """S-61, S-66: a call's start, update and end are shown when it runs, and nothing when its result is recorded; S-63:
+    """A call's start, update and end are shown when it runs, and nothing when its result is recorded;
     the entrypoint that asks ends with its question."""
 
     @task
@@ -264,7 +264,7 @@ async def test_restored_calls_show_nothing() -> None:
 
 
 async def test_order_when_a_task_asks() -> None:
-    """S-63, S-64, S-69: the question among the updates, the state with it, then the task's end; in v1 the values hold it
+    """The question among the updates, the state with it, then the task's end; in v1 the values hold it
     under its key."""
 
     def node(state: State) -> State:
@@ -282,7 +282,7 @@ async def test_order_when_a_task_asks() -> None:
 
 
 async def test_custom_chunks_of_failed_attempts_are_visible() -> None:
-    """S-65: what was written is written, whatever becomes of the node; one start and one end for each attempt of a
+    """What was written is written, whatever becomes of the node; one start and one end for each attempt of a
     run."""
     broken = [True]
 
@@ -305,7 +305,7 @@ async def test_custom_chunks_of_failed_attempts_are_visible() -> None:
     ]
 
 
-# ---- S-67 ------------------------------------------------------------------------------------------------------------
+# ---- tasks -----------------------------------------------------------------------------------------------------------
 
 
 def as_streamed(snapshot: Any, made: bool = True) -> dict[str, Any]:
@@ -328,7 +328,7 @@ def as_streamed(snapshot: Any, made: bool = True) -> dict[str, Any]:
 
 @pytest.mark.parametrize("keeps", [None, True])
 async def test_streamed_checkpoints_are_those_of_history(keeps: bool | None, saver: BaseCheckpointSaver) -> None:
-    """S-67: payloads equal the later `aget_state_history` entries except `result`: of chains, sends, graphs inside (kept
+    """Payloads equal the later `aget_state_history` entries except `result`: of chains, sends, graphs inside (kept
     from call to call too), over runs and resumes. (Of a graph that is kept, history knows what its task made of it.)"""
 
     async def asks(state: State) -> State:
@@ -431,7 +431,7 @@ async def test_what_a_reader_changes_reaches_nobody(version: Any, saver: BaseChe
 
 @pytest.mark.parametrize("mode", ["updates", "messages", "custom", "tasks", "debug"])
 async def test_chunks_arrive_while_their_superstep_runs(mode: str) -> None:
-    """Issue, S-139: whatever is shown of a task that runs or has finished reaches the reader while its sibling runs."""
+    """Whatever is shown of a task that runs or has finished reaches the reader while its sibling runs."""
     read = anyio.Event()
 
     async def early(state: State, writer: StreamWriter) -> State:
@@ -457,7 +457,7 @@ async def test_chunks_arrive_while_their_superstep_runs(mode: str) -> None:
 
 
 async def test_a_reader_is_served_between_completions() -> None:
-    """S-139: the reader of a wide superstep gets each chunk before the next task has finished, if it is quick enough."""
+    """The reader of a wide superstep gets each chunk before the next task has finished, if it is quick enough."""
     turns: list[Any] = []
     gates = [anyio.Event() for _ in range(4)]
 
@@ -478,7 +478,7 @@ async def test_a_reader_is_served_between_completions() -> None:
 
 
 async def test_a_called_tasks_update_is_read_before_its_caller_goes_on() -> None:
-    """S-77: with a reader that keeps up, and one that stalls: then the caller waits too."""
+    """With a reader that keeps up, and one that stalls: then the caller waits too."""
 
     @task
     async def step(number: int) -> int:
@@ -502,7 +502,7 @@ async def test_a_called_tasks_update_is_read_before_its_caller_goes_on() -> None
 
 @pytest.mark.parametrize("mode", [None, *ALL])
 def test_a_mode_that_nobody_asked_for_costs_nothing(mode: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue: the same functions are called, equally often, whether or not the other modes exist; and a run that nobody
+    """The same functions are called, equally often, whether or not the other modes exist; and a run that nobody
     reads makes no part at all."""
 
     async def node(state: State, writer: StreamWriter) -> State:
@@ -570,7 +570,7 @@ async def calls_within(run: Any) -> Counter[str]:
 
 
 async def test_no_part_is_made_that_nobody_gets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue: as many parts are made as are read, and none without a reader; and no mode is made that nobody named."""
+    """As many parts are made as are read, and none without a reader; and no mode is made that nobody named."""
     made_parts, made_modes = [], []
     make = Mode.part
 

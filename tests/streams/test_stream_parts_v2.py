@@ -72,7 +72,7 @@ async def fails(state: State) -> None:
 
 @pytest.mark.parametrize("modes", [*ALL, ALL])
 async def test_a_failure_is_the_last_part_whatever_the_modes(modes: Any, saver: BaseCheckpointSaver) -> None:
-    """Issue: failures arrive as the stream's last event, then as the exception."""
+    """Failures arrive as the stream's last event, then as the exception."""
     got, raised = await until_failure(chain("a", bad=fails).compile(saver), {}, "t", stream_mode=modes)
     assert isinstance(raised, ValueError)
     last = got[-1]
@@ -92,7 +92,7 @@ async def test_a_failure_is_the_last_part_whatever_the_modes(modes: Any, saver: 
 
 
 async def test_failures_that_are_no_nodes() -> None:
-    """Issue: the limit, a refused update, an input that fits nothing, a busy thread, a drained run: all are told."""
+    """All are told."""
     got, raised = await until_failure(chain("a", "b").compile(), {}, {"recursion_limit": 1}, stream_mode="custom")
     assert isinstance(raised, GraphRecursionError)
     assert [(part["type"], part["step"]) for part in got] == [("custom", 1), ("error", 2)]
@@ -151,7 +151,7 @@ async def test_several_failures_are_told_as_their_group() -> None:
 
 
 async def test_a_graph_that_a_node_reads_tells_its_failure() -> None:
-    """Issue: wherever it is read: in a node too; and its parts say what of it is on disk."""
+    """In a node too; and its parts say what of it is on disk."""
     sub = chain("a", bad=fails).compile()
     got: list[Any] = []
 
@@ -172,7 +172,7 @@ async def test_a_graph_that_a_node_reads_tells_its_failure() -> None:
 
 
 async def test_v1_has_no_part_of_its_own_for_a_failure() -> None:
-    """Issue: in v1, the end of the failed task among `tasks` and `debug` is the last event."""
+    """In v1, the end of the failed task among `tasks` and `debug` is the last event."""
     error = ValueError("broken")
 
     async def bad(state: State) -> None:
@@ -243,7 +243,7 @@ async def test_finished_siblings_of_a_failure_are_shown(saver: BaseCheckpointSav
 @pytest.mark.parametrize("modes", [["values"], ["custom", "checkpoints"], ALL])
 @pytest.mark.parametrize("subgraphs", [False, True])
 async def test_numbers_have_no_gap(modes: Any, subgraphs: bool, saver: BaseCheckpointSaver) -> None:
-    """Issue, P4: 1, 2, 3, ... over what the run was asked to show, graphs inside included; the superstep is that of the
+    """P4: 1, 2, 3, ... over what the run was asked to show, graphs inside included; the superstep is that of the
     part's own graph; a new call counts anew."""
     made = (
         StateGraph(State).add_node("a", says("a")).add_node("sub", chain("x", "y").compile()).add_node("b", says("b"))
@@ -348,7 +348,7 @@ async def test_what_could_not_be_stored_is_not_shown() -> None:
 
 
 async def test_graph_output(saver: BaseCheckpointSaver) -> None:
-    """1.12: `ainvoke(version="v2")` gives the value and the questions apart; for other modes the list of parts."""
+    """`ainvoke(version="v2")` gives the value and the questions apart; for other modes the list of parts."""
 
     async def asks(state: State) -> State:
         return {"log": [interrupt({"q": [1]})]}
@@ -375,7 +375,7 @@ async def test_graph_output(saver: BaseCheckpointSaver) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_states_are_of_their_own_class(kind: Any, saver: BaseCheckpointSaver) -> None:
-    """1.12: values, checkpoints and debug have the state as the schema's own object where it is a class, in v2; not the
+    """Values, checkpoints and debug have the state as the schema's own object where it is a class, in v2; not the
     checkpoint before the first superstep, which may be no whole state yet; mappings of some keys stay mappings."""
     made = StateGraph(kind).add_node("a", lambda state: {"note": "x", "log": [1]})
     graph = made.add_edge(START, "a").compile(saver, blocking=False)

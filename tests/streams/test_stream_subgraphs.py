@@ -1,4 +1,4 @@
-"""Streams of graphs inside graphs: whose a chunk is, when it comes, and who is shown it (S-70, S-74, S-75)."""
+"""Streams of graphs inside graphs: whose a chunk is, when it comes, and who is shown it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def path(ns: tuple[str, ...]) -> str:
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("stored", [False, True])
 async def test_whose_a_chunk_is(stored: bool, version: Any) -> None:
-    """S-74, S-75: the namespace is that of the graph that contains the node: `()` at the root, `("node:task", ...)`
+    """The namespace is that of the graph that contains the node: `()` at the root, `("node:task", ...)`
     inside, at any depth; what a graph inside does is invisible without `subgraphs=True`."""
     deep = chain(p=says("p")).compile()
     inner = chain(x=says("x"), deep=deep).compile()
@@ -71,7 +71,7 @@ async def test_whose_a_chunk_is(stored: bool, version: Any) -> None:
 
 @pytest.mark.parametrize("modes", [*ALL, ALL])
 async def test_every_mode_of_graphs_inside(modes: Any, saver: BaseCheckpointSaver) -> None:
-    """Issue: each mode with `subgraphs=True` shows of a graph inside what it would show of it by itself, and of the root
+    """Each mode with `subgraphs=True` shows of a graph inside what it would show of it by itself, and of the root
     what it shows without."""
     inner = chain(x=says("x"), y=says("y"))
     graph = chain(a=says("a"), sub=inner.compile(), b=says("b")).compile(saver)
@@ -93,7 +93,7 @@ def outline(chunk: Any) -> Any:
 
 
 async def test_graphs_that_one_node_runs_side_by_side() -> None:
-    """S-74: sends to one node and calls in one task are told apart, as in storage."""
+    """Sends to one node and calls in one task are told apart, as in storage."""
     inner = chain(x=says("x")).compile()
 
     async def calls(state: State) -> None:
@@ -109,7 +109,7 @@ async def test_graphs_that_one_node_runs_side_by_side() -> None:
 
 
 async def test_tasks_and_entrypoints_inside(saver: BaseCheckpointSaver) -> None:
-    """S-74: a task writes as its caller's graph; an entrypoint that a node runs is a graph; so is one that a task runs."""
+    """A task writes as its caller's graph; an entrypoint that a node runs is a graph; so is one that a task runs."""
     inner = chain(x=says("x")).compile()
 
     @task
@@ -145,7 +145,7 @@ async def test_a_graph_inside_with_a_thread_of_its_own() -> None:
 
 @pytest.mark.parametrize("alone", [True, False])
 async def test_chunks_of_graphs_inside_are_live(alone: bool) -> None:
-    """S-75: nothing is held back until the node that runs the graph ends, also when it is the only one that runs."""
+    """Nothing is held back until the node that runs the graph ends, also when it is the only one that runs."""
     read = anyio.Event()
 
     async def waits(state: State) -> None:
@@ -191,7 +191,7 @@ async def test_one_order_over_all_graphs(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_questions_inside(saver: BaseCheckpointSaver) -> None:
-    """S-70: with `subgraphs=True` a question inside is told at the namespace of its graph and again at the parent's;
+    """With `subgraphs=True` a question inside is told at the namespace of its graph and again at the parent's;
     without, only at the root."""
 
     async def asks(state: State) -> State:
@@ -215,7 +215,7 @@ async def test_questions_inside(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_commands_for_the_graph_around() -> None:
-    """S-108: no update is shown of the inner node that commands; the node that runs its graph is credited."""
+    """No update is shown of the inner node that commands; the node that runs its graph is credited."""
 
     def leaves(state: State) -> Any:
         return Command(graph=Command.PARENT, update={"log": ["up"]}, goto="after")
@@ -230,7 +230,7 @@ async def test_commands_for_the_graph_around() -> None:
 
 
 async def test_output_keys_are_those_of_the_graph_that_was_called() -> None:
-    """S-73: the graphs inside show themselves as they do."""
+    """The graphs inside show themselves as they do."""
     inner = chain(x=says("x")).compile()
     graph = chain(sub=inner).compile()
     got = await chunks(graph, {}, None, stream_mode=["values", "updates"], subgraphs=True, output_keys="log")
@@ -247,7 +247,7 @@ async def test_output_keys_are_those_of_the_graph_that_was_called() -> None:
 
 
 async def test_each_writer_keeps_its_order() -> None:
-    """Issue, S-146: from async nodes, sync nodes in threads, tasks and graphs inside, all at once: each in its own
+    """From async nodes, sync nodes in threads, tasks and graphs inside, all at once: each in its own
     order."""
 
     def write(name: str) -> None:
@@ -286,7 +286,7 @@ async def test_each_writer_keeps_its_order() -> None:
 
 
 async def test_what_is_ambient_is_each_nodes_own() -> None:
-    """S-147: code in nested tasks and threads writes as its own node, even while its siblings run."""
+    """Code in nested tasks and threads writes as its own node, even while its siblings run."""
     met = [anyio.Event(), anyio.Event()]
 
     def named(number: int) -> Any:

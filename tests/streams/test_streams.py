@@ -41,7 +41,7 @@ async def chunks(graph: Any, given: Any, config: Any = None, **arguments: Any) -
 
 
 async def test_values() -> None:
-    """S-57, S-58: the state after the start if the input wrote something, then after each superstep."""
+    """The state after the start if the input wrote something, then after each superstep."""
     graph = chain("a", "b").compile(blocking=False)
     assert await chunks(graph, {"note": "x"}, stream_mode="values") == [
         {"log": [], "note": "x"},
@@ -51,12 +51,12 @@ async def test_values() -> None:
 
 
 async def test_values_after_an_empty_input() -> None:
-    """S-58: no first chunk when the input wrote nothing."""
+    """No first chunk when the input wrote nothing."""
     assert await chunks(chain("a").compile(blocking=False), {}, stream_mode="values") == [{"log": ["a"]}]
 
 
 async def test_values_of_a_superstep_that_changed_nothing() -> None:
-    """S-57: no chunk for a superstep that changed none of the channels shown."""
+    """No chunk for a superstep that changed none of the channels shown."""
     made = StateGraph(State).add_sequence([("a", says("a")), ("idle", lambda state: None), ("b", says("b"))])
     graph = made.add_edge(START, "a").compile(blocking=False)
     assert await chunks(graph, {}, stream_mode="values") == [{"log": ["a"]}, {"log": ["a", "b"]}]
@@ -64,7 +64,7 @@ async def test_values_of_a_superstep_that_changed_nothing() -> None:
 
 
 async def test_values_of_a_resumed_run() -> None:
-    """S-58: a run that goes on shows the loaded state first."""
+    """A run that goes on shows the loaded state first."""
     graph = chain("a", "b").compile(InMemorySaver(), blocking=False)
     with pytest.raises(GraphRecursionError):
         await graph.ainvoke({}, {"configurable": {"thread_id": "t"}, "recursion_limit": 1})
@@ -80,7 +80,7 @@ async def test_values_of_a_resumed_run() -> None:
 
 
 async def test_updates() -> None:
-    """Issue 2, S-59: one chunk per finished task, named by its node; the hidden start is not shown."""
+    """One chunk per finished task, named by its node; the hidden start is not shown."""
     assert await chunks(chain("a", "b").compile(blocking=False), {"note": "x"}) == [
         {"a": {"log": ["a"]}},
         {"b": {"log": ["b"]}},
@@ -88,7 +88,7 @@ async def test_updates() -> None:
 
 
 async def test_updates_come_as_tasks_finish() -> None:
-    """S-57: chunks of one superstep arrive in the order in which its tasks finish; the fold does not care."""
+    """Chunks of one superstep arrive in the order in which its tasks finish; the fold does not care."""
     first, second = anyio.Event(), anyio.Event()
 
     async def slow(state: Any) -> dict[str, Any]:
@@ -122,7 +122,7 @@ async def test_updates_come_as_tasks_finish() -> None:
 
 
 async def test_an_update_is_shown_before_its_siblings_finish() -> None:
-    """S-139, S-75: chunks are not held back until the superstep ends."""
+    """Chunks are not held back until the superstep ends."""
     shown = anyio.Event()
 
     async def waits_for_the_reader(state: Any) -> dict[str, Any]:
@@ -141,7 +141,7 @@ async def test_an_update_is_shown_before_its_siblings_finish() -> None:
 
 
 async def test_updates_of_sends() -> None:
-    """S-17, S-57: each send is a task and has a chunk of its own."""
+    """Each send is a task and has a chunk of its own."""
     made = (
         StateGraph(State)
         .add_node("s", lambda state: None)
@@ -155,7 +155,7 @@ async def test_updates_of_sends() -> None:
 
 
 async def test_a_key_that_was_written_more_than_once() -> None:
-    """S-22: a task that writes a key more than once is shown as a list of one-entry mappings, in order."""
+    """A task that writes a key more than once is shown as a list of one-entry mappings, in order."""
     node = NodeBuilder().subscribe_only("in").write_to("out", "log", log=lambda x: x + 1)
     graph = Pregel(
         nodes={"n": node},
@@ -169,13 +169,13 @@ async def test_a_key_that_was_written_more_than_once() -> None:
 
 
 async def test_updates_show_what_was_written_and_not_the_fold() -> None:
-    """S-27: the update as the node returned it."""
+    """The update as the node returned it."""
     graph = chain("a", "b", "c").compile(blocking=False)
     assert (await chunks(graph, {"log": ["in"]}))[-1] == {"c": {"log": ["c"]}}
 
 
 async def test_updates_of_a_resumed_superstep() -> None:
-    """S-66: a task whose result was recorded earlier is shown again, marked as cached, and not run."""
+    """A task whose result was recorded earlier is shown again, marked as cached, and not run."""
     finished = anyio.Event()
     broken = [True]
     ran: list[str] = []
@@ -206,7 +206,7 @@ async def test_updates_of_a_resumed_superstep() -> None:
 
 
 async def test_one_mode_is_bare_and_several_are_labelled() -> None:
-    """1.11: a string gives bare payloads, a list pairs, a list of one too; Q-13: so does a tuple."""
+    """A string gives bare payloads, a list pairs, a list of one too, and so does a tuple."""
     graph = chain("a").compile(blocking=False)
     assert await chunks(graph, {}, stream_mode="updates") == [{"a": {"log": ["a"]}}]
     assert await chunks(graph, {}, stream_mode=["updates"]) == [("updates", {"a": {"log": ["a"]}})]
@@ -216,7 +216,7 @@ async def test_one_mode_is_bare_and_several_are_labelled() -> None:
 
 
 async def test_values_follow_all_updates_of_their_superstep() -> None:
-    """S-57: `values` comes once per superstep, after all of its `updates`."""
+    """`values` comes once per superstep, after all of its `updates`."""
     made = StateGraph(State)
     for name in "abc":
         made.add_node(name, says(name)).add_edge(START, name)
@@ -226,7 +226,7 @@ async def test_values_follow_all_updates_of_their_superstep() -> None:
 
 
 async def test_ainvoke_with_modes() -> None:
-    """S-72: `ainvoke` with a mode other than values, or a list of modes, returns the list of chunks."""
+    """`ainvoke` with a mode other than values, or a list of modes, returns the list of chunks."""
     graph = chain("a").compile(blocking=False)
     assert await graph.ainvoke({}) == await graph.ainvoke({}, stream_mode="values") == {"log": ["a"]}
     assert await graph.ainvoke({}, stream_mode="updates") == [{"a": {"log": ["a"]}}]
@@ -238,7 +238,7 @@ async def test_ainvoke_with_modes() -> None:
 
 
 async def test_output_keys() -> None:
-    """S-73: one key gives bare values, and `{node: value}` updates; several give mappings of these alone."""
+    """One key gives bare values, and `{node: value}` updates; several give mappings of these alone."""
     graph = chain("a").compile(blocking=False)
     assert await graph.ainvoke({"note": "x"}, output_keys="log") == ["a"]
     assert await graph.ainvoke({"note": "x"}, output_keys=["note"]) == {"note": "x"}
@@ -253,7 +253,7 @@ class Narrow(TypedDict):
 
 
 async def test_what_is_shown_by_default() -> None:
-    """1.11: `ainvoke` shows the output schema's keys, `astream` all of the state's."""
+    """`ainvoke` shows the output schema's keys, `astream` all of the state's."""
     made = StateGraph(State, output_schema=Narrow).add_node("a", says("a")).add_edge(START, "a")
     graph = made.compile(blocking=False)
     assert await graph.ainvoke({"note": "x"}) == {"note": "x"}
@@ -267,7 +267,7 @@ async def test_what_is_shown_by_default() -> None:
 
 
 async def test_tasks() -> None:
-    """S-60, S-64: each task when it is planned, and when it has ended; the second follows its `updates` chunk."""
+    """Each task when it is planned, and when it has ended; the second follows its `updates` chunk."""
     graph = chain("a").compile(InMemorySaver(), blocking=False)
     got = await chunks(graph, {"note": "x"}, "t", stream_mode=["updates", "tasks"])
     (task,) = (await graph.aget_state({"configurable": {"thread_id": "t"}})).tasks or (None,)
@@ -279,7 +279,7 @@ async def test_tasks() -> None:
 
 
 async def test_tasks_of_a_failed_superstep() -> None:
-    """S-62: the end of a failed task carries the live exception; its `updates` chunk never comes."""
+    """The end of a failed task carries the live exception; its `updates` chunk never comes."""
     error = ValueError("no")
 
     def fails(state: Any) -> None:
@@ -296,7 +296,7 @@ async def test_tasks_of_a_failed_superstep() -> None:
 
 
 async def test_tasks_of_sends() -> None:
-    """S-17, S-60: a send's triggers say that it was sent, and its input is its argument."""
+    """A send's triggers say that it was sent, and its input is its argument."""
     made = StateGraph(State).add_node("w", lambda arg: None)
     made.add_conditional_edges(START, lambda state: [Send("w", {"n": 1}), Send("w", {"n": 2})])
     got = await chunks(made.compile(blocking=False), {}, stream_mode="tasks")
@@ -421,7 +421,7 @@ async def test_configs_of_a_batch() -> None:
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_what_ends_a_process_ends_a_batch(kind: type[BaseException], backend: str) -> None:
-    """Issue 2: KeyboardInterrupt and SystemExit in a node end a batch too, as themselves, and the other runs clean
+    """KeyboardInterrupt and SystemExit in a node end a batch too, as themselves, and the other runs clean
     up."""
     cleaned: list[str] = []
 
@@ -447,6 +447,6 @@ def test_what_ends_a_process_ends_a_batch(kind: type[BaseException], backend: st
 
 
 async def test_a_finish_that_leads_nowhere() -> None:
-    """1.4: an edge to END adds no chunk and no superstep."""
+    """An edge to END adds no chunk and no superstep."""
     graph = chain("a").add_edge("a", END).compile(blocking=False)
     assert await chunks(graph, {}, {"recursion_limit": 1}) == [{"a": {"log": ["a"]}}]

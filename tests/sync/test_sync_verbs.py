@@ -89,7 +89,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BaseCheck
 
 
 def test_each_verb(opened: BaseCheckpointSaver) -> None:
-    """Issue, sync face: invoke, stream, batch, get_state and get_state_history give what their twins give."""
+    """Invoke, stream, batch, get_state and get_state_history give what their twins give."""
     graph = chain(first, second, checkpointer=opened)
     assert graph.invoke({"log": []}, "t") == {"log": ["first", "second"]}
     assert graph.get_state("t").values == {"log": ["first", "second"]}
@@ -114,7 +114,7 @@ VERBS = ["invoke", "stream", "batch", "get_state", "get_state_history", "update_
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if hasattr(Graph, f"a{verb}")])
 def test_the_signatures_are_the_twins(verb: str) -> None:
-    """Issue, sync face: a verb takes what its async twin takes, by the same names, kinds, defaults and types."""
+    """A verb takes what its async twin takes, by the same names, kinds, defaults and types."""
     ours, theirs = inspect.signature(getattr(Graph, verb)), inspect.signature(getattr(Graph, f"a{verb}"))
     assert list(ours.parameters.values()) == list(theirs.parameters.values())
 
@@ -161,7 +161,7 @@ class Recorder(SyncFace[Any, Any]):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_argument_reaches_the_twin(verb: str) -> None:
-    """Issue, sync face: written once: each argument is handed on as it is."""
+    """Written once: each argument is handed on as it is."""
     recorder = Recorder()
     call = getattr(recorder, verb)
     given = {name: f"the {name}" for name in inspect.signature(call).parameters}
@@ -170,7 +170,7 @@ def test_every_argument_reaches_the_twin(verb: str) -> None:
 
 
 def test_updating_state() -> None:
-    """Issue, sync face: update_state and bulk_update_state write to a thread, and what runs next sees it."""
+    """update_state and bulk_update_state write to a thread, and what runs next sees it."""
     graph = graph_of(first).with_checkpointer(InMemorySaver())
     graph.invoke({"log": []}, "t")
     before = graph.get_state("t")
@@ -182,12 +182,12 @@ def test_updating_state() -> None:
 
 
 def test_the_protocol() -> None:
-    """Seed 001: PregelProtocol: every graph has invoke, stream, get_state, update_state, get_state_history."""
+    """PregelProtocol: every graph has invoke, stream, get_state, update_state, get_state_history."""
     assert isinstance(graph_of(first), PregelProtocol)
 
 
 def test_a_bad_config_raises_at_once() -> None:
-    """Issue, sync face: as with `astream`: a bad config raises where it is given."""
+    """As with `astream`: a bad config raises where it is given."""
     with pytest.raises(ConfigError):
         graph_of(first).stream({"log": []}, {"thread_id": "t"})
 
@@ -196,7 +196,7 @@ def test_a_bad_config_raises_at_once() -> None:
 
 
 def test_context_variables() -> None:
-    """S-147: a run sees the caller's context variables, in plain functions too; what it sets stays its own."""
+    """A run sees the caller's context variables, in plain functions too; what it sets stays its own."""
     seen: list[str] = []
 
     async def reads(state: Any) -> None:
@@ -479,7 +479,7 @@ def streaming() -> tuple[Living, Graph[Any, Any]]:
 
 
 def test_a_stream_is_lazy() -> None:
-    """Issue, sync face: lazy where it streams: nothing runs before the first chunk is asked for."""
+    """Lazy where it streams: nothing runs before the first chunk is asked for."""
     ran: list[str] = []
 
     async def node(state: Any) -> None:
@@ -595,7 +595,7 @@ def test_a_dropped_stream() -> None:
 
 
 def test_a_dropped_history(opened: BaseCheckpointSaver) -> None:
-    """Issue, sync face: a history that is not read to its end needs no close."""
+    """A history that is not read to its end needs no close."""
     graph = chain(first, second, checkpointer=opened)
     graph.invoke({}, "t")
     history = graph.get_state_history("t")
@@ -607,7 +607,7 @@ def test_a_dropped_history(opened: BaseCheckpointSaver) -> None:
 
 
 def test_a_stream_is_read_from_any_thread() -> None:
-    """Issue, sync face: made in one thread, begun in another, read in a third, closed in a fourth."""
+    """Made in one thread, begun in another, read in a third, closed in a fourth."""
     living, graph = streaming()
     also, long_one = chain(first, second), None
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two, ThreadPoolExecutor(1) as three:
@@ -701,7 +701,7 @@ async def test_a_plain_thread_in_a_node() -> None:
 
 
 def test_nested_on_the_background_loop() -> None:
-    """Issue, sync face: three deep, all on the one background loop."""
+    """Three deep, all on the one background loop."""
     seen: list[object] = []
 
     async def bottom(state: Any) -> dict[str, Any]:
@@ -886,7 +886,7 @@ async def test_more_nested_runs_than_worker_threads() -> None:
 
 @pytest.mark.anyio
 async def test_a_stream_of_a_loop_stays_there() -> None:
-    """Issue, sync face: a stream begun in a loop's worker is read in its other workers, and nowhere else."""
+    """A stream begun in a loop's worker is read in its other workers, and nowhere else."""
     stream = chain(first, second).stream
     made = await anyio.to_thread.run_sync(stream, {})
     assert await anyio.to_thread.run_sync(next, made) == {"first": {"log": ["first"]}}
@@ -957,7 +957,7 @@ def test_a_saver_of_another_loop(tmp_path: Path) -> None:
 
 
 def test_opening_a_saver(tmp_path: Path) -> None:
-    """Issue, sync face: opened and closed by `with`; failures of both ends, and of the block, come unchanged."""
+    """Opened and closed by `with`; failures of both ends, and of the block, come unchanged."""
     with pytest.raises(LookupError, match="of the block"):
         with open_sync(SqliteSaver.from_conn_string(tmp_path / "a.db")) as saver:
             assert saver._worker is not None
@@ -1021,7 +1021,7 @@ def scene(code: str, *, timeout: float = LONG) -> str:
 
 
 def test_nothing_starts_before_it_is_used() -> None:
-    """Issue, sync face: the background loop is started on first use."""
+    """The background loop is started on first use."""
     code = """
         g = graph_of(plain)
         s = g.stream({})
@@ -1143,7 +1143,7 @@ ENDS = {
 
 @pytest.mark.parametrize("case", ENDS)
 def test_the_end_of_the_interpreter(case: str) -> None:
-    """Issue, sync face: stopped at exit: no hang, no warning, and what runs is cancelled and cleans up."""
+    """Stopped at exit: no hang, no warning, and what runs is cancelled and cleans up."""
     code, printed = ENDS[case]
     assert scene(code) == printed
 
@@ -1167,7 +1167,7 @@ def test_a_node_that_does_not_end() -> None:
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="no thread can be started at exit any more")
 def test_a_call_at_exit() -> None:
-    """Issue, sync face: an exit handler may still invoke a graph."""
+    """An exit handler may still invoke a graph."""
     code = "atexit.register(lambda: print(graph_of(lives).invoke({}))); graph_of(plain).invoke({})"
     assert scene(code) == "{'x': 1}\n"
 
@@ -1207,7 +1207,7 @@ def test_after_a_fork(place: str) -> None:
 
 
 def test_a_saver_that_is_never_left_does_not_hold_up_the_end() -> None:
-    """Issue, sync face: stopped at exit: a web application or a prompt enters its saver once, and may never leave it."""
+    """Stopped at exit: a web application or a prompt enters its saver once, and may never leave it."""
     program = "from checkpoint_savers import SqliteSaver; from pregel_async import open_sync; import tempfile, os\n"
     program += "saver = open_sync(SqliteSaver.from_conn_string(os.path.join(tempfile.mkdtemp(), 'a.db'))).__enter__()\n"
     program += "kept = open_sync(saver)\nprint('open')"

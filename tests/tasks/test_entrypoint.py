@@ -41,7 +41,7 @@ class Oops(Exception):
 
 
 async def test_a_coroutine_function_and_a_plain_one() -> None:
-    """1.6: both; the plain one runs in a worker thread unless it promises not to block."""
+    """Both; the plain one runs in a worker thread unless it promises not to block."""
 
     @entrypoint()
     async def aflow(x: int) -> int:
@@ -61,7 +61,7 @@ async def test_a_coroutine_function_and_a_plain_one() -> None:
 
 
 async def test_methods_partials_and_objects() -> None:
-    """1.6: whatever can be called with the input."""
+    """Whatever can be called with the input."""
 
     class Flow:
         async def method(self, x: int, *, runtime: Runtime[Any]) -> Any:
@@ -118,7 +118,7 @@ async def test_what_is_no_entrypoint() -> None:
 
 
 async def test_what_it_returns() -> None:
-    """1.6: anything, falsy values too; None is a result."""
+    """Anything, falsy values too; None is a result."""
 
     @entrypoint(InMemorySaver())
     async def flow(x: Any) -> Any:
@@ -167,7 +167,7 @@ async def test_input_and_result_are_isolated(saver: BaseCheckpointSaver) -> None
 
 
 async def test_previous(saver: BaseCheckpointSaver) -> None:
-    """S-126, S-133: what the thread's last run returned; None on its first, on other threads, and without a thread."""
+    """What the thread's last run returned; None on its first, on other threads, and without a thread."""
 
     @entrypoint(saver)
     async def total(x: int, *, previous: int | None = None) -> int:
@@ -184,7 +184,7 @@ async def test_previous(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_final(saver: BaseCheckpointSaver) -> None:
-    """S-126: what is returned and what is saved differ; None is saved as None, and shown as None."""
+    """What is returned and what is saved differ; None is saved as None, and shown as None."""
     seen: list[Any] = []
 
     @entrypoint(saver)
@@ -278,7 +278,7 @@ async def test_commands_that_make_no_sense() -> None:
 
 
 async def test_updating_the_state(saver: BaseCheckpointSaver) -> None:
-    """S-127: an update goes through the function's writers: it is the result, and what the next run gets."""
+    """An update goes through the function's writers: it is the result, and what the next run gets."""
 
     @entrypoint(saver)
     async def flow(x: int, *, previous: Any) -> Any:
@@ -298,7 +298,7 @@ async def test_updating_the_state(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_an_old_state(saver: BaseCheckpointSaver) -> None:
-    """1.8: an older checkpoint can be run from: new input gets what was saved there."""
+    """An older checkpoint can be run from: new input gets what was saved there."""
 
     @entrypoint(saver)
     async def total(x: int, *, previous: int | None) -> int:
@@ -316,7 +316,7 @@ async def test_an_old_state(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_an_entrypoint_in_a_node_and_a_graph_in_an_entrypoint(saver: BaseCheckpointSaver) -> None:
-    """1.10: called in a node, in a task, and as each other's parts; a question inside is asked once and answered."""
+    """Called in a node, in a task, and as each other's parts; a question inside is asked once and answered."""
     ran: list[str] = []
 
     @task

@@ -114,7 +114,7 @@ async def test_ten_equal_tasks_at_the_same_time_compute_once() -> None:
 
 
 async def test_a_failure_is_nobodys_result() -> None:
-    """Who waits for a task that fails computes itself; and nothing is kept of it (Q-14)."""
+    """Who waits for a task that fails computes itself; and nothing is kept of it."""
     fails = [True]
 
     async def once(state: State) -> dict[str, list[str]]:
@@ -565,7 +565,7 @@ class Squares:
 
 @pytest.mark.parametrize("where", ["node", "entrypoint"])
 async def test_an_answer_to_the_caller_does_not_compute_a_task_again(where: str) -> None:
-    """Issue 16: nor does one to a sibling. A task that did not ask keeps its result, and gets a kept one."""
+    """Nor does one to a sibling. A task that did not ask keeps its result, and gets a kept one."""
     squares = Squares()
 
     @task
@@ -629,7 +629,7 @@ async def test_a_node_of_a_graph_that_stores_nothing_keeps_no_answer() -> None:
 
 
 async def test_results_of_tasks_can_be_forgotten() -> None:
-    """Issue 16: `task.aclear_cache(cache)` forgets the task's results, and no other's, with all arguments."""
+    """`task.aclear_cache(cache)` forgets the task's results, and no other's, with all arguments."""
     squares, others = Squares(), Counted()
     cache = InMemoryCache()
 

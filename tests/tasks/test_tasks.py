@@ -90,7 +90,7 @@ async def on_asyncio(anyio_backend: Any) -> None:
 
 
 async def test_calls_run_at_once_without_being_awaited() -> None:
-    """S-145: a call starts its task; three that wait for each other end, and none was awaited by then."""
+    """A call starts its task; three that wait for each other end, and none was awaited by then."""
     met = 0
     all_met = anyio.Event()
 
@@ -115,7 +115,7 @@ async def test_calls_run_at_once_without_being_awaited() -> None:
 
 
 async def test_a_future_is_awaited_as_often_as_one_likes() -> None:
-    """S-145: several times, and in several tasks; the body runs once, and each gets a result of its own (P1)."""
+    """Several times, and in several tasks; the body runs once, and each gets a result of its own (P1)."""
     ran = 0
 
     @task
@@ -177,7 +177,7 @@ async def test_what_a_task_returned_is_its_own(saver: BaseCheckpointSaver) -> No
 
 
 async def test_gather_and_wait_for(on_asyncio: None) -> None:
-    """S-128: asyncio's verbs take futures of tasks: gather, wait_for, shield, as_completed."""
+    """Asyncio's verbs take futures of tasks: gather, wait_for, shield, as_completed."""
     go = anyio.Event()
 
     @task
@@ -205,7 +205,7 @@ async def test_gather_and_wait_for(on_asyncio: None) -> None:
 
 
 async def test_a_gather_that_fails_leaves_nothing_behind(on_asyncio: None) -> None:
-    """P7, S-148: what gather left waiting has ended before control returns, and the first failure is raised alone."""
+    """P7: what gather left waiting has ended before control returns, and the first failure is raised alone."""
     ended: list[str] = []
 
     @task
@@ -301,7 +301,7 @@ async def one() -> int:
 
 
 async def test_outside_of_a_run() -> None:
-    """S-129: a typed error that says what to do, which is a RuntimeError."""
+    """A typed error that says what to do, which is a RuntimeError."""
     with pytest.raises(OutsideRunError, match="task 'one' was called outside of a run"):
         one()
     assert issubclass(OutsideRunError, RuntimeError)
@@ -390,7 +390,7 @@ async def test_awaiting_in_another_event_loop_is_refused() -> None:
 
 
 async def test_cancelling_before_it_begins() -> None:
-    """S-145: a task cancelled before it began does not begin."""
+    """A task cancelled before it began does not begin."""
     ran: list[str] = []
 
     @task
@@ -410,7 +410,7 @@ async def test_cancelling_before_it_begins() -> None:
 
 
 async def test_cancelling_while_it_runs_and_after() -> None:
-    """S-145: it cleans up; a task that has ended cannot be cancelled."""
+    """It cleans up; a task that has ended cannot be cancelled."""
     cleaned: list[str] = []
     begun = anyio.Event()
 
@@ -437,7 +437,7 @@ async def test_cancelling_while_it_runs_and_after() -> None:
 
 
 async def test_cancelling_from_a_worker_thread() -> None:
-    """S-145: a plain function cancels, and sees that it was."""
+    """A plain function cancels, and sees that it was."""
     cleaned: list[str] = []
 
     @task
@@ -463,7 +463,7 @@ async def test_cancelling_from_a_worker_thread() -> None:
 
 
 async def test_a_cancelled_task_runs_again(saver: BaseCheckpointSaver) -> None:
-    """1.6: its result is not recorded: the resumed run calls it again, with the same id."""
+    """Its result is not recorded: the resumed run calls it again, with the same id."""
     ids: list[str] = []
     patient = False
 
@@ -492,7 +492,7 @@ async def test_a_cancelled_task_runs_again(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_waiter_that_is_cancelled_cancels_its_task() -> None:
-    """S-128: as awaiting does on asyncio: a deadline ends the task, and cleans up."""
+    """As awaiting does on asyncio: a deadline ends the task, and cleans up."""
     cleaned: list[str] = []
 
     @task
@@ -519,7 +519,7 @@ async def test_a_waiter_that_is_cancelled_cancels_its_task() -> None:
 
 
 async def test_a_failure_is_the_awaiters() -> None:
-    """P9, 1.6: the exception itself, with a note that names the task; caught, it is over."""
+    """P9: the exception itself, with a note that names the task; caught, it is over."""
 
     @task
     async def fails() -> None:
@@ -633,7 +633,7 @@ async def test_beside_a_question_the_failure_counts(saver: BaseCheckpointSaver) 
 
 
 async def test_unawaited_tasks_end_before_their_caller(saver: BaseCheckpointSaver) -> None:
-    """S-128: before the superstep ends, so that the next one sees what they did."""
+    """Before the superstep ends, so that the next one sees what they did."""
     seen: list[str] = []
 
     @task
@@ -936,7 +936,7 @@ async def test_storage_that_fails_at_every_call(after: bool) -> None:
 
 
 async def test_a_restored_result_is_not_stored_again(counted: Counted) -> None:
-    """S-125."""
+    """P10: it is in the thread already."""
     saver = Down()
 
     @entrypoint(saver)
@@ -950,7 +950,7 @@ async def test_a_restored_result_is_not_stored_again(counted: Counted) -> None:
 
 
 async def test_results_keep_their_place(saver: BaseCheckpointSaver, counted: Counted) -> None:
-    """S-124: results go with the order of the calls: a call that was added behind does not disturb those before; with
+    """Results go with the order of the calls: a call that was added behind does not disturb those before; with
     another name in its place, a task runs."""
     calls = ["a", "b"]
     other = task(name="other")(counted.body)
@@ -1156,7 +1156,7 @@ async def test_arguments_need_not_be_storable(saver: BaseCheckpointSaver) -> Non
 
 
 async def test_several_tasks_ask(saver: BaseCheckpointSaver, counted: Counted) -> None:
-    """P8, S-103: all of them are told, in the order of the calls; answered by id, in any order and in parts; what had
+    """P8: all of them are told, in the order of the calls; answered by id, in any order and in parts; what had
     finished does not run again."""
     first = anyio.Event()
 
@@ -1218,7 +1218,7 @@ async def test_a_task_asks_a_plain_function(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_question_that_is_swallowed_is_an_error(saver: BaseCheckpointSaver) -> None:
-    """Issue 3: a node that returns although a task of its own asked is an error."""
+    """A node that returns although a task of its own asked is an error."""
 
     @task
     async def ask() -> Any:
@@ -1252,7 +1252,7 @@ class Width:
 
 @pytest.mark.parametrize("width", [1, 2, 3])
 async def test_max_concurrency_with_tasks_in_tasks(width: int, saver: BaseCheckpointSaver) -> None:
-    """Q-6, S-135: it ends at any nesting and whatever is awaited at once, and at most so many bodies run at once."""
+    """It ends at any nesting and whatever is awaited at once, and at most so many bodies run at once."""
     at = Width()
 
     @task
@@ -1296,7 +1296,7 @@ async def test_max_concurrency_with_tasks_in_tasks(width: int, saver: BaseCheckp
 
 
 async def test_max_concurrency_with_plain_functions() -> None:
-    """Q-6: result() in a thread lends the place, too."""
+    """result() in a thread lends the place, too."""
 
     @task
     def leaf(x: int) -> int:
@@ -1316,7 +1316,7 @@ async def test_max_concurrency_with_plain_functions() -> None:
 
 
 async def test_a_cancelled_waiter_never_waits_for_a_place() -> None:
-    """Q-6, P7: its place may be held by one that waits for its end. It goes on at once, and the width holds later."""
+    """P7: its place may be held by one that waits for its end. It goes on at once, and the width holds later."""
     begun = anyio.Event()
     at = Width()
 
@@ -1352,7 +1352,7 @@ async def test_a_cancelled_waiter_never_waits_for_a_place() -> None:
 
 
 async def test_a_cancelled_node_never_waits_for_a_place() -> None:
-    """Q-6, P9: when its sibling fails, tasks of its own that hold all places go on until it ends; so it ends."""
+    """P9: when its sibling fails, tasks of its own that hold all places go on until it ends; so it ends."""
     begun = anyio.Event()
 
     @task
@@ -1374,7 +1374,7 @@ async def test_a_cancelled_node_never_waits_for_a_place() -> None:
 
 
 async def test_a_failing_caller_holds_up_no_task_that_comes_back() -> None:
-    """Q-6, P7: a task that waits for its place when its caller fails, and waits for it, is cancelled there."""
+    """P7: a task that waits for its place when its caller fails, and waits for it, is cancelled there."""
     leaf_done = anyio.Event()
 
     @task
@@ -1399,7 +1399,7 @@ async def test_a_failing_caller_holds_up_no_task_that_comes_back() -> None:
 
 
 async def test_max_concurrency_and_a_graph_inside_that_awaits_the_callers_task() -> None:
-    """Q-6: a node of a graph inside waits for a task of the node around it: that one's place is lent as well."""
+    """A node of a graph inside waits for a task of the node around it: that one's place is lent as well."""
     futures: list[TaskFuture[int]] = []
 
     async def waits(state: State) -> State:
@@ -1420,7 +1420,7 @@ async def test_max_concurrency_and_a_graph_inside_that_awaits_the_callers_task()
 
 
 async def test_more_plain_nodes_than_there_are_threads() -> None:
-    """S-134: plain nodes that wait for plain tasks hold no thread up: as many as one likes end."""
+    """Plain nodes that wait for plain tasks hold no thread up: as many as one likes end."""
 
     @task
     def leaf(x: int) -> int:
@@ -1437,7 +1437,7 @@ async def test_more_plain_nodes_than_there_are_threads() -> None:
 
 
 async def test_plain_and_async_mix() -> None:
-    """1.6: async tasks from plain callers, plain tasks from async ones; a plain task is never on the loop's thread."""
+    """Async tasks from plain callers, plain tasks from async ones; a plain task is never on the loop's thread."""
     threads: list[int] = []
 
     @task
@@ -1586,7 +1586,7 @@ async def test_closing_a_stream_ends_the_tasks() -> None:
 
 
 async def test_updates_of_tasks(saver: BaseCheckpointSaver) -> None:
-    """S-61, S-77: `{task: value}` as each finishes, before its awaiting caller goes on; then the entrypoint's."""
+    """`{task: value}` as each finishes, before its awaiting caller goes on; then the entrypoint's."""
 
     @task
     async def double(x: int) -> int:
@@ -1610,7 +1610,7 @@ async def test_updates_of_tasks(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_task_events(saver: BaseCheckpointSaver) -> None:
-    """S-61: input `((args), {keyword args})`, result `{"__return__": value}`; a failed call has its error."""
+    """Input `((args), {keyword args})`, result `{"__return__": value}`; a failed call has its error."""
 
     @task
     async def double(x: int, *, plus: int) -> int:
@@ -1639,7 +1639,7 @@ async def test_task_events(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_injection_into_tasks(saver: BaseCheckpointSaver) -> None:
-    """1.4: as nodes do; what the caller passes wins, by position or by keyword; *values stand for no name."""
+    """As nodes do; what the caller passes wins, by position or by keyword; *values stand for no name."""
 
     @task
     async def named(x: int, config: Any = None, *, runtime: Runtime[Any], store: Any) -> Any:

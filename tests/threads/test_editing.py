@@ -163,7 +163,7 @@ async def everything(graph: Any, thread: str = "t") -> Any:
 
 
 async def test_a_fresh_thread_is_updated_as_its_start(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """1.7, S-121: on a fresh thread the update is the start's: step 0, no parent; and what follows the start is next,
+    """On a fresh thread the update is the start's: step 0, no parent; and what follows the start is next,
     in a graph of one node too."""
     for number, names in enumerate(("a", "ab")):
         graph = chain(nodes, *names).compile(saver, blocking=False)
@@ -187,7 +187,7 @@ async def test_a_fresh_thread_is_updated_as_its_start(saver: BaseCheckpointSaver
 
 
 async def test_a_fresh_thread_as_a_node(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """S-121: as a node that is named, it is step 0 as well, and what follows that node is next."""
+    """As a node that is named, it is step 0 as well, and what follows that node is next."""
     graph = chain(nodes, "a", "b", "c").compile(saver, blocking=False)
     await graph.aupdate_state("t", {"log": ["A"]}, "a")
     state = await graph.aget_state("t")
@@ -196,7 +196,7 @@ async def test_a_fresh_thread_as_a_node(saver: BaseCheckpointSaver, nodes: Nodes
 
 
 async def test_the_only_node(saver: BaseCheckpointSaver) -> None:
-    """1.7: in a graph of one node, nobody else could be meant."""
+    """In a graph of one node, nobody else could be meant."""
     node = NodeBuilder().subscribe_only("in").do(lambda value: value + 1).write_to("out")
     graph = Pregel(
         nodes={"n": node},
@@ -213,7 +213,7 @@ async def test_the_only_node(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_the_node_that_ran_last(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Issue 3, seed 003: without as_node, the update is that of the one node that made the last superstep: so what
+    """Without as_node, the update is that of the one node that made the last superstep: so what
     follows it is next."""
     graph = chain(nodes, "a", "b", "c").compile(saver, blocking=False)
     await stopped(graph, 1)
@@ -227,7 +227,7 @@ async def test_the_node_that_ran_last(saver: BaseCheckpointSaver, nodes: Nodes) 
 
 
 async def test_several_tasks_of_one_node(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Seed 003: sends of one node made the last superstep: that node is meant."""
+    """Sends of one node made the last superstep: that node is meant."""
     made = StateGraph(State).add_node("w", lambda arg: {"log": [f"w{arg}"]})
     made.add_conditional_edges(START, lambda state: [Send("w", number) for number in range(2)])
     graph = made.compile(saver, blocking=False)
@@ -237,7 +237,7 @@ async def test_several_tasks_of_one_node(saver: BaseCheckpointSaver, nodes: Node
 
 
 async def test_never_guessing(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Issue 3: when several nodes made the last superstep, or nobody did, the update is refused: nothing is stored."""
+    """When several nodes made the last superstep, or nobody did, the update is refused: nothing is stored."""
     graph = fan(nodes, "a", "b").compile(saver, blocking=False)
     await stopped(graph, 2)
     before = await everything(graph)
@@ -252,7 +252,7 @@ async def test_never_guessing(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
 
 
 async def test_an_unknown_node(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Issue 3, bad input: an update as an unknown node says which there are; a fresh thread leaves no trace."""
+    """Bad input: an update as an unknown node says which there are; a fresh thread leaves no trace."""
     graph = chain(nodes, "a", "b").compile(saver, blocking=False)
     for as_node in ("nobody", "log", ""):
         with pytest.raises(InvalidUpdateError, match=r"there are a, b") as caught:
@@ -263,7 +263,7 @@ async def test_an_unknown_node(saver: BaseCheckpointSaver, nodes: Nodes) -> None
 
 
 async def test_inference_after_an_edit_that_changes_nothing(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """1.7, seed 003: an update without values or node is nobody's: who is meant after it is who was meant before."""
+    """An update without values or node is nobody's: who is meant after it is who was meant before."""
     graph = chain(nodes, "a", "b").compile(saver, blocking=False)
     await stopped(graph, 1)
     await graph.aupdate_state("t", None)
@@ -275,7 +275,7 @@ async def test_inference_after_an_edit_that_changes_nothing(saver: BaseCheckpoin
 
 
 async def test_a_pending_task_gets_its_result(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Issue 3: an update as a node whose task is pending is recorded as that task's result: its siblings stay pending
+    """An update as a node whose task is pending is recorded as that task's result: its siblings stay pending
     on the state they were planned on, the barrier closes when they have run, and task ids stay what they are."""
     graph = fan(nodes, "a", "b", "c").compile(saver, blocking=False)
     await stopped(graph, 1)
@@ -309,7 +309,7 @@ async def test_siblings_see_the_state_they_were_planned_on(saver: BaseCheckpoint
 
 
 async def test_the_last_pending_task_closes_the_superstep(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Issue 3: when none is left pending, the update makes the checkpoint; folded in plan order, not in that of the
+    """When none is left pending, the update makes the checkpoint; folded in plan order, not in that of the
     updates (rule 3), and what follows is next."""
     graph = fan(nodes, "a", "b", "c").compile(saver, blocking=False)
     await stopped(graph, 1)
@@ -327,7 +327,7 @@ async def test_the_last_pending_task_closes_the_superstep(saver: BaseCheckpointS
 
 
 async def test_beside_a_recorded_result(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """P5, S-99: a sibling that has a result keeps it, and the failed one's error is gone when it got one by hand: the
+    """P5: a sibling that has a result keeps it, and the failed one's error is gone when it got one by hand: the
     superstep is closed."""
     nodes.broken = {"b"}
     done = anyio.Event()
@@ -358,7 +358,7 @@ async def test_beside_a_recorded_result(saver: BaseCheckpointSaver, nodes: Nodes
 
 
 async def test_pending_sends(saver: BaseCheckpointSaver) -> None:
-    """Issue 3: of several pending tasks of one node, the update says which by task_id; the others stay pending."""
+    """Of several pending tasks of one node, the update says which by task_id; the others stay pending."""
     ran: list[int] = []
 
     def worker(number: int) -> dict[str, Any]:
@@ -392,7 +392,7 @@ async def test_pending_sends(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_several_updates_of_one_superstep(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Seed 003: updates of one superstep are folded together; here two pending tasks get their results, a third stays
+    """Updates of one superstep are folded together; here two pending tasks get their results, a third stays
     pending."""
     graph = fan(nodes, "a", "b", "c").compile(saver, blocking=False)
     await stopped(graph, 1)
@@ -413,7 +413,7 @@ async def test_two_updates_for_one_task(saver: BaseCheckpointSaver, nodes: Nodes
 
 
 async def test_none_is_a_result(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """S-19, 1.7: None as a node that is named is a result that changes nothing: a pending task is done, and what
+    """None as a node that is named is a result that changes nothing: a pending task is done, and what
     follows it comes."""
     graph = chain(nodes, "a", "b").compile(saver, blocking=False)
     await stopped(graph, 1)
@@ -425,7 +425,7 @@ async def test_none_is_a_result(saver: BaseCheckpointSaver, nodes: Nodes) -> Non
 
 @pytest.mark.parametrize("empty", [{}, [], Command(goto=END), Command(), None], ids=str)
 async def test_an_empty_result(empty: Any, saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """S-118, S-19: what a node may return that changes nothing is an update too, as a node without edges as well."""
+    """What a node may return that changes nothing is an update too, as a node without edges as well."""
     graph = fan(nodes, "a", "b").compile(saver, blocking=False)
     await stopped(graph, 2)
     await graph.aupdate_state("t", empty, "j")
@@ -434,7 +434,7 @@ async def test_an_empty_result(empty: Any, saver: BaseCheckpointSaver, nodes: No
 
 
 async def test_a_superstep_that_could_not_be_folded(saver: BaseCheckpointSaver) -> None:
-    """P3, seed 003: results that do not go together can be corrected by hand, each as its node; nothing runs again, and
+    """P3: results that do not go together can be corrected by hand, each as its node; nothing runs again, and
     the failure is over."""
     ran: list[str] = []
     made = StateGraph(State)
@@ -464,7 +464,7 @@ async def test_a_superstep_that_could_not_be_folded(saver: BaseCheckpointSaver) 
 
 
 async def test_what_was_pending_still_is(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Issue 3: an update as any other node makes a checkpoint of its own and re-arms what was pending."""
+    """An update as any other node makes a checkpoint of its own and re-arms what was pending."""
     graph = fan(nodes, "a", "b").add_node("x", nodes("x")).add_node("y", nodes("y")).add_edge("x", "y")
     graph = graph.compile(saver, blocking=False)
     await stopped(graph, 1)
@@ -479,7 +479,7 @@ async def test_what_was_pending_still_is(saver: BaseCheckpointSaver, nodes: Node
 
 
 async def test_recorded_results_are_kept(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """P5, issue 3: the result of a sibling that finished goes into the checkpoint that an update as another node makes:
+    """P5: the result of a sibling that finished goes into the checkpoint that an update as another node makes:
     it is not lost, and does not run again."""
     nodes.asks = {"b"}
     graph = fan(nodes, "a", "b").add_node("x", nodes("x")).compile(saver, blocking=False)
@@ -493,7 +493,7 @@ async def test_recorded_results_are_kept(saver: BaseCheckpointSaver, nodes: Node
 
 
 async def test_an_update_on_top_of_a_recorded_result(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Issue 3: a sibling that finished wrote the key that the update corrects: the update comes after it."""
+    """A sibling that finished wrote the key that the update corrects: the update comes after it."""
     nodes.asks = {"b"}
     made = chain(nodes, "s").add_node("a", lambda state: {"note": "wrong"}).add_node("b", nodes("b"))
     graph = made.add_edge("s", "a").add_edge("s", "b").compile(saver, blocking=False)
@@ -507,7 +507,7 @@ async def test_an_update_on_top_of_a_recorded_result(saver: BaseCheckpointSaver,
 
 
 async def test_sends_stay_pending(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Issue 3: pending sends too, with their arguments, beside what the update sends."""
+    """Pending sends too, with their arguments, beside what the update sends."""
     made = StateGraph(State).add_node("w", lambda arg: {"log": [f"w{arg}"]}).add_node("s", lambda state: {})
     made.add_node("x", nodes("x")).add_conditional_edges("s", lambda state: [Send("w", 0), Send("w", 1)])
     made.add_conditional_edges("x", lambda state: Send("w", 2))
@@ -519,7 +519,7 @@ async def test_sends_stay_pending(saver: BaseCheckpointSaver, nodes: Nodes) -> N
 
 
 async def test_a_join_that_is_half_complete(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """S-119: what a barrier has seen stays seen over an update, and an update as its other half completes it."""
+    """What a barrier has seen stays seen over an update, and an update as its other half completes it."""
     made = chain(nodes, "s").add_node("a", nodes("a")).add_node("b", nodes("b")).add_node("c", nodes("c"))
     made.add_edge("s", "a").add_edge("s", "b").add_edge("b", "c").add_node("j", nodes("j")).add_edge(["a", "c"], "j")
     made.add_node("x", nodes("x"))
@@ -535,7 +535,7 @@ async def test_a_join_that_is_half_complete(saver: BaseCheckpointSaver, nodes: N
 
 
 async def test_deferred_nodes_stay_so(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Issue 3: deferred nodes come at a tentative end: an update while something is pending brings none."""
+    """Deferred nodes come at a tentative end: an update while something is pending brings none."""
     made = fan(nodes, "a", "b").add_node("d", nodes("d"), defer=True).add_edge("s", "d").add_node("x", nodes("x"))
     graph = made.compile(saver, blocking=False)
     await stopped(graph, 2)
@@ -550,7 +550,7 @@ async def test_deferred_nodes_stay_so(saver: BaseCheckpointSaver, nodes: Nodes) 
 
 
 async def test_deferred_nodes_wait_for_all_of_an_edit(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Issue 3: the last pending task and another node, in one superstep: a deferred node waits for what the other
+    """The last pending task and another node, in one superstep: a deferred node waits for what the other
     leads to."""
     made = chain(nodes, "s", "a").add_node("d", nodes("d"), defer=True).add_edge("s", "d")
     made.add_node("x", nodes("x")).add_node("y", nodes("y")).add_edge("x", "y")
@@ -562,7 +562,7 @@ async def test_deferred_nodes_wait_for_all_of_an_edit(saver: BaseCheckpointSaver
 
 
 async def test_channels_of_one_superstep(saver: BaseCheckpointSaver) -> None:
-    """Issue 3: what a pending node was to see of an Ephemeral or a Topic it still sees, once; of two nodes that one
+    """What a pending node was to see of an Ephemeral or a Topic it still sees, once; of two nodes that one
     channel triggers, the one that finished does not run again."""
     ran: list[Any] = []
     failing = [True]
@@ -607,7 +607,7 @@ async def test_channels_of_one_superstep(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_node_that_writes_nothing(saver: BaseCheckpointSaver) -> None:
-    """S-118: an update as a node without writers would do nothing: it is refused."""
+    """An update as a node without writers would do nothing: it is refused."""
     graph = Pregel(
         nodes={
             "n": NodeBuilder().subscribe_only("in").do(lambda value: value).write_to("out"),
@@ -624,7 +624,7 @@ async def test_a_node_that_writes_nothing(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_nothing_by_nobody(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """1.7: without values or node, a new "update" checkpoint with the same state and the same tasks to come."""
+    """Without values or node, a new "update" checkpoint with the same state and the same tasks to come."""
     nodes.asks = {"b"}
     graph = fan(nodes, "a", "b").compile(saver, blocking=False)
     await stopped(graph, 1)
@@ -646,7 +646,7 @@ async def test_nothing_by_nobody(saver: BaseCheckpointSaver, nodes: Nodes) -> No
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 async def test_conditional_edges_are_followed(kind: str, saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """S-118: the conditional edges of the node are asked, on the state with the update; its code is not run."""
+    """The conditional edges of the node are asked, on the state with the update; its code is not run."""
 
     def decide(state: Any) -> Any:
         return ["left", Send("right", {"log": []})] if state["note"] == "both" else END
@@ -673,7 +673,7 @@ class Counted(State, total=False):
 
 
 async def test_what_routers_get(saver: BaseCheckpointSaver) -> None:
-    """S-118, P14: a router gets what it gets in a run: runtime with the graph's store, the call's config, and managed
+    """P14: a router gets what it gets in a run: runtime with the graph's store, the call's config, and managed
     values of a run that may still go on."""
     got: list[Any] = []
 
@@ -714,7 +714,7 @@ async def test_a_router_that_fails(saver: BaseCheckpointSaver, nodes: Nodes) -> 
 
 
 async def test_a_router_that_asks_or_calls(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Issue 3: a router cannot ask while a state is updated by hand, or call a task."""
+    """A router cannot ask while a state is updated by hand, or call a task."""
 
     @task
     def helps() -> str:
@@ -734,7 +734,7 @@ async def test_a_router_that_asks_or_calls(saver: BaseCheckpointSaver, nodes: No
 
 
 async def test_a_command_as_values(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """S-118: values are what the node may return: a Command updates and goes where it says, beside the edges."""
+    """Values are what the node may return: a Command updates and goes where it says, beside the edges."""
     graph = chain(nodes, "a", "b").add_node("x", nodes("x")).compile(saver, blocking=False)
     await stopped(graph, 1)
     await graph.aupdate_state("t", Command(update={"note": "n"}, goto=["x", Send("a", {})]), "a")
@@ -752,7 +752,7 @@ async def test_a_command_as_values(saver: BaseCheckpointSaver, nodes: Nodes) -> 
 
 
 async def test_a_list_of_updates_and_an_overwrite(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """S-118: so are lists of updates; and an Overwrite takes the place of a reducer's value."""
+    """So are lists of updates; and an Overwrite takes the place of a reducer's value."""
     graph = chain(nodes, "a", "b").compile(saver, blocking=False)
     await stopped(graph, 1)
     await graph.aupdate_state("t", [{"log": ["1"]}, Command(update={"log": ["2"]})], "a")
@@ -765,7 +765,7 @@ async def test_a_list_of_updates_and_an_overwrite(saver: BaseCheckpointSaver, no
 
 
 async def test_end(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Seed 003: END takes all that is pending for done, with nothing written: deferred nodes too, and half a join
+    """END takes all that is pending for done, with nothing written: deferred nodes too, and half a join
     leads nowhere; the thread takes new input."""
     made = fan(nodes, "a", "b").add_node("d", nodes("d"), defer=True).add_edge("s", "d")
     graph = made.compile(saver, blocking=False)
@@ -780,7 +780,7 @@ async def test_end(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
 
 
 async def test_end_keeps_what_is_recorded(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """1.7: what has a result keeps it; where it leads is not gone to. Sends and questions are gone."""
+    """What has a result keeps it; where it leads is not gone to. Sends and questions are gone."""
     nodes.asks = {"b"}
     made = fan(nodes, "a", "b").add_node("w", nodes("w"))
     made.add_conditional_edges("a", lambda state: [Send("w", {}), "w"])
@@ -795,7 +795,7 @@ async def test_end_keeps_what_is_recorded(saver: BaseCheckpointSaver, nodes: Nod
 
 
 async def test_end_leaves_no_half_of_a_join(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """1.7: what a recorded result leads to is not gone to, not half of the way either: a later run that passes only the
+    """What a recorded result leads to is not gone to, not half of the way either: a later run that passes only the
     other start of a join does not complete it."""
     nodes.asks = {"b"}
     made = chain(nodes, "s").add_node("a", nodes("a")).add_node("b", nodes("b")).add_node("j", nodes("j"))
@@ -808,7 +808,7 @@ async def test_end_leaves_no_half_of_a_join(saver: BaseCheckpointSaver, nodes: N
 
 
 async def test_end_has_no_values(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """1.7: END with values is refused."""
+    """END with values is refused."""
     graph = chain(nodes, "a", "b").compile(saver, blocking=False)
     await stopped(graph, 1)
     before = await everything(graph)
@@ -818,7 +818,7 @@ async def test_end_has_no_values(saver: BaseCheckpointSaver, nodes: Nodes) -> No
 
 
 async def test_input_on_a_fresh_thread(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """S-121: INPUT is a graph's input, at step -1: running on does what a run with that input does."""
+    """INPUT is a graph's input, at step -1: running on does what a run with that input does."""
     graph = chain(nodes, "a", "b").compile(saver, blocking=False)
     await graph.aupdate_state("t", {"log": ["in"]}, INPUT)
     state = await graph.aget_state("t")
@@ -830,7 +830,7 @@ async def test_input_on_a_fresh_thread(saver: BaseCheckpointSaver, nodes: Nodes)
 
 
 async def test_input_that_waits_is_the_starts(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Seed 003: while nothing but an input is there, nobody but the start can be meant; its task is pending, and the
+    """While nothing but an input is there, nobody but the start can be meant; its task is pending, and the
     update is its result."""
     graph = chain(nodes, "a", "b").compile(saver, blocking=False)
     await graph.aupdate_state("t", {"log": ["in"]}, INPUT)
@@ -840,7 +840,7 @@ async def test_input_that_waits_is_the_starts(saver: BaseCheckpointSaver, nodes:
 
 
 async def test_input_discards_what_was_pending(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Seed 003: as the input of a run does; the next step, source "input"."""
+    """As the input of a run does; the next step, source "input"."""
     graph = chain(nodes, "a", "b").compile(saver, blocking=False)
     await stopped(graph, 1)
     await graph.aupdate_state("t", {"log": ["in"]}, INPUT)
@@ -850,7 +850,7 @@ async def test_input_discards_what_was_pending(saver: BaseCheckpointSaver, nodes
 
 
 async def test_input_that_is_none(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Issue 2, bad input: what is no input is refused as in a run."""
+    """Bad input: what is no input is refused as in a run."""
     graph = chain(nodes, "a").compile(saver, blocking=False)
     for wrong in ({"unknown": 1}, 5):
         with pytest.raises(InvalidInputError):
@@ -862,7 +862,7 @@ async def test_input_that_is_none(saver: BaseCheckpointSaver, nodes: Nodes) -> N
 
 
 async def test_a_copy_is_a_sibling(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """S-122, seed 003: a copy has the state, the step and the parent of its source, source "fork", tasks with the same
+    """A copy has the state, the step and the parent of its source, source "fork", tasks with the same
     ids, and nothing of what was recorded; it is the head."""
     nodes.asks = {"b"}
     graph = fan(nodes, "a", "b").compile(saver, blocking=False)
@@ -884,7 +884,7 @@ async def test_a_copy_is_a_sibling(saver: BaseCheckpointSaver, nodes: Nodes) -> 
 
 
 async def test_a_copy_of_an_older_checkpoint(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """S-122: likewise of any checkpoint, the first too, which has no parent."""
+    """Likewise of any checkpoint, the first too, which has no parent."""
     graph = chain(nodes, "a", "b", "c").compile(saver, blocking=False)
     await graph.ainvoke({"note": "x"}, "t")
     for source in await history(graph):
@@ -897,7 +897,7 @@ async def test_a_copy_of_an_older_checkpoint(saver: BaseCheckpointSaver, nodes: 
 
 
 async def test_a_copy_and_updates(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Issue 3: updates after `__copy__` in the same call land on the fork, and so does a list that it has as values;
+    """Updates after `__copy__` in the same call land on the fork, and so does a list that it has as values;
     task ids are reused; the source keeps its tasks as they were."""
     graph = fan(nodes, "a", "b").compile(saver, blocking=False)
     await stopped(graph, 1)
@@ -920,7 +920,7 @@ async def test_a_copy_and_updates(saver: BaseCheckpointSaver, nodes: Nodes) -> N
 
 
 async def test_a_copy_of_nothing(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """S-122: a fresh thread has no checkpoint to copy; and what is no update is refused."""
+    """A fresh thread has no checkpoint to copy; and what is no update is refused."""
     graph = chain(nodes, "a", "b").compile(saver, blocking=False)
     with pytest.raises(InvalidUpdateError, match="no checkpoint"):
         await graph.aupdate_state("t", None, COPY)
@@ -937,7 +937,7 @@ async def test_a_copy_of_nothing(saver: BaseCheckpointSaver, nodes: Nodes) -> No
 
 
 async def test_a_copy_has_the_state_that_shows(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """S-97, S-122: an update that a call made to an open superstep's state is part of what is copied."""
+    """An update that a call made to an open superstep's state is part of what is copied."""
     nodes.asks = {"b"}
     graph = chain(nodes, "a", "b").compile(saver, blocking=False)
     await graph.ainvoke({}, "t")
@@ -954,7 +954,7 @@ async def test_a_copy_has_the_state_that_shows(saver: BaseCheckpointSaver, nodes
 
 
 async def test_bulk_is_one_transaction(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Seed 003, P3: several supersteps are one transaction with one release, and each has a checkpoint."""
+    """P3: several supersteps are one transaction with one release, and each has a checkpoint."""
     watched = Watched(saver)
     graph = chain(nodes, "a", "b", "c").compile(watched, blocking=False)
     config = await graph.abulk_update_state(
@@ -1008,7 +1008,7 @@ class Folding(TypedDict, total=False):
     ids=lambda value: getattr(value, "__name__", None) or f"as {value.as_node}",
 )
 async def test_all_or_nothing(bad: StateUpdate, error: type[Exception], saver: BaseCheckpointSaver) -> None:
-    """Issue 3, P3, P11: an error in the third superstep of an edit stores nothing of the first and the second: no
+    """P3, P11: an error in the third superstep of an edit stores nothing of the first and the second: no
     checkpoint, no record, no head; the thread is free, and goes on as if nothing had been."""
     made = StateGraph(Folding).add_sequence([(name, lambda state: {"note": "ran"}) for name in "abc"])
     made.add_edge(START, "a").add_node("x", lambda state: {}).add_edge("a", "x")
@@ -1048,7 +1048,7 @@ async def test_storage_that_fails(nodes: Nodes) -> None:
 
 
 async def test_bad_bulks(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """1.7, S-120: empty lists are refused; several updates of a superstep name their nodes, and stand for nothing
+    """Empty lists are refused; several updates of a superstep name their nodes, and stand for nothing
     special."""
     graph = chain(nodes, "a", "b").compile(saver, blocking=False)
     for empty in ([], [[]], [[StateUpdate({}, "a")], []]):
@@ -1077,7 +1077,7 @@ EDITS: dict[str, list[list[StateUpdate]]] = {
 @pytest.mark.parametrize("asks", [False, True])
 @pytest.mark.parametrize("edits", EDITS.values(), ids=EDITS)
 async def test_live_is_reloaded(edits: list[list[StateUpdate]], asks: bool, tmp_path: Path, nodes: Nodes) -> None:
-    """Issue 3, law: supersteps of one call, each on what the one before left in memory, give what single calls give,
+    """Law: supersteps of one call, each on what the one before left in memory, give what single calls give,
     each of which opens the file anew; and running on from there too, in history, results and all."""
 
     def graph_on(saver: BaseCheckpointSaver) -> Any:
@@ -1125,7 +1125,7 @@ async def test_live_is_reloaded(edits: list[list[StateUpdate]], asks: bool, tmp_
 
 
 async def test_on_an_interrupted_thread(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """S-99: an update as a node that is not pending: the question is gone from the state, its node is re-armed and asks
+    """An update as a node that is not pending: the question is gone from the state, its node is re-armed and asks
     again, and a plain answer answers it."""
     nodes.asks = {"b"}
     graph = chain(nodes, "a", "b").compile(saver, blocking=False)
@@ -1142,7 +1142,7 @@ async def test_on_an_interrupted_thread(saver: BaseCheckpointSaver, nodes: Nodes
 
 
 async def test_on_an_interrupted_thread_of_one_node(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """S-99, seed 003: the last superstep was the start's: the update is no answer for the one node, which asks again."""
+    """The last superstep was the start's: the update is no answer for the one node, which asks again."""
     nodes.asks = {"a"}
     graph = chain(nodes, "a").compile(saver, blocking=False)
     await graph.ainvoke({}, "t")
@@ -1154,7 +1154,7 @@ async def test_on_an_interrupted_thread_of_one_node(saver: BaseCheckpointSaver, 
 
 
 async def test_as_the_node_that_asks(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Issue 3, P8: an update as the task that asks is its result: the question is gone, another's stays open under its
+    """P8: an update as the task that asks is its result: the question is gone, another's stays open under its
     id, and a plain answer is for that one."""
     nodes.asks = {"a", "b"}
     graph = fan(nodes, "a", "b").compile(saver, blocking=False)
@@ -1216,7 +1216,7 @@ async def test_a_router_had_failed(saver: BaseCheckpointSaver, nodes: Nodes) -> 
 
 
 async def test_at_an_older_checkpoint(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """1.8: an update at an older checkpoint starts a branch there, which is the head; running on runs it."""
+    """An update at an older checkpoint starts a branch there, which is the head; running on runs it."""
     graph = chain(nodes, "a", "b", "c").compile(saver, blocking=False)
     await graph.ainvoke({}, "t")
     before = await history(graph)
@@ -1253,7 +1253,7 @@ async def test_a_result_at_an_older_checkpoint(saver: BaseCheckpointSaver, nodes
 
 
 async def test_at_the_tip_of_another_branch(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Issue 3, time travel: a branch's tip is edited as such, without another branch; the head moves there."""
+    """Time travel: a branch's tip is edited as such, without another branch; the head moves there."""
     graph = fan(nodes, "a", "b").compile(saver, blocking=False)
     await stopped(graph, 1)
     tip = (await graph.aget_state("t")).config
@@ -1267,7 +1267,7 @@ async def test_at_the_tip_of_another_branch(saver: BaseCheckpointSaver, nodes: N
 
 
 async def test_an_unknown_place(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Issue 3, bad input: an unknown checkpoint or subgraph is an error; so are no saver and no thread."""
+    """Bad input: an unknown checkpoint or subgraph is an error; so are no saver and no thread."""
     graph = chain(nodes, "a").compile(saver, blocking=False)
     await graph.ainvoke({}, "t")
     before = await everything(graph)
@@ -1301,7 +1301,7 @@ async def test_the_callers_values_are_the_callers(saver: BaseCheckpointSaver, no
 
 
 async def test_metadata(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """S-39, S-123: an edit's checkpoint has the call's metadata, run_id and no parents; history is filtered by it."""
+    """An edit's checkpoint has the call's metadata, run_id and no parents; history is filtered by it."""
     graph = chain(nodes, "a").compile(saver, blocking=False)
     await graph.ainvoke({}, "t")
     config: Any = at({"metadata": {"who": "me"}, "run_id": "edit"})
@@ -1418,7 +1418,7 @@ async def test_cancelled_at_every_call_of_the_saver(edit: str, saver: BaseCheckp
 
 
 async def test_the_state_of_an_interrupted_subgraph(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """1.7, issue 3: the namespace of a graph that a pending task runs: an update there is one of that graph, and the
+    """The namespace of a graph that a pending task runs: an update there is one of that graph, and the
     parent's resume goes on from it."""
     nodes.asks = {"i2"}
     inner = chain(nodes, "i1", "i2", "i3").compile()
@@ -1440,7 +1440,7 @@ async def test_the_state_of_an_interrupted_subgraph(saver: BaseCheckpointSaver, 
 
 
 async def test_as_the_node_that_runs_a_subgraph(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Issue 3: as the node itself, the update is its result, and the graph inside does not go on."""
+    """As the node itself, the update is its result, and the graph inside does not go on."""
     nodes.asks = {"i"}
     inner = chain(nodes, "i").compile()
     graph = chain(nodes, "a").add_node("sub", inner).add_node("z", nodes("z")).add_edge("a", "sub").add_edge("sub", "z")
@@ -1453,7 +1453,7 @@ async def test_as_the_node_that_runs_a_subgraph(saver: BaseCheckpointSaver, node
 
 
 async def test_a_subgraph_at_rest(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """1.7: the state that a subgraph keeps from call to call is edited under its node's name, and the next call of it
+    """The state that a subgraph keeps from call to call is edited under its node's name, and the next call of it
     goes on from there; the branch of before the edit does not see it."""
     inner = StateGraph(State).add_node("i", nodes("i")).add_edge(START, "i").compile(checkpointer=True)
     made = StateGraph(State).add_node("sub", inner).add_edge(START, "sub")
@@ -1472,7 +1472,7 @@ async def test_a_subgraph_at_rest(saver: BaseCheckpointSaver, nodes: Nodes) -> N
 
 
 async def test_a_subgraph_at_rest_while_the_root_waits(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """1.7: the root gets a checkpoint that says where the subgraph stands, and what was pending there still is; in the
+    """The root gets a checkpoint that says where the subgraph stands, and what was pending there still is; in the
     middle of a superstep with results there is no such checkpoint, and the edit is refused."""
     inner = StateGraph(State).add_node("i", nodes("i")).add_edge(START, "i").compile(checkpointer=True)
     made = StateGraph(State).add_node("sub", inner).add_edge(START, "sub").add_node("b", nodes("b"))
@@ -1526,7 +1526,7 @@ async def test_a_subgraph_at_rest_cancelled(saver: BaseCheckpointSaver, nodes: N
 
 
 async def test_three_levels_down(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """1.7, 1.8: the state of a graph in a graph in a graph is edited through the root, at its head and at an older
+    """The state of a graph in a graph in a graph is edited through the root, at its head and at an older
     checkpoint, and running on goes on from there."""
     nodes.asks = {"k2"}
     innermost = chain(nodes, "k1", "k2", "k3").compile()
@@ -1553,7 +1553,7 @@ async def test_three_levels_down(saver: BaseCheckpointSaver, nodes: Nodes) -> No
 
 
 async def test_a_graph_that_a_command_ends(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Issue 3: a task that gave a command for the graph around it has its result: the sibling that asks can be given
+    """A task that gave a command for the graph around it has its result: the sibling that asks can be given
     its own, and the parent gets the command when it goes on; another edit is refused."""
 
     def leaves(state: Any) -> Command:
@@ -1590,7 +1590,7 @@ async def test_from_within_a_node(saver: BaseCheckpointSaver, nodes: Nodes) -> N
 
 
 async def test_nothing_in_a_namespace(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """1.7: a subgraph that has not run has no state to edit; the thread is as it was."""
+    """A subgraph that has not run has no state to edit; the thread is as it was."""
     inner = chain(nodes, "i").compile()
     graph = chain(nodes, "a").add_node("sub", inner).compile(saver, blocking=False)
     await graph.ainvoke({}, "t")
@@ -1601,7 +1601,7 @@ async def test_nothing_in_a_namespace(saver: BaseCheckpointSaver, nodes: Nodes) 
 
 
 async def test_an_entrypoint(saver: BaseCheckpointSaver) -> None:
-    """S-127: an update of an entrypoint sets what it returned and what its next run gets as `previous`."""
+    """An update of an entrypoint sets what it returned and what its next run gets as `previous`."""
     got: list[Any] = []
 
     @entrypoint(saver, blocking=False)
@@ -1621,7 +1621,7 @@ async def test_an_entrypoint(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_an_entrypoint_that_asks(saver: BaseCheckpointSaver) -> None:
-    """Issue 3, S-127: while it is pending, the update is its result: the question is gone, and nothing runs on."""
+    """While it is pending, the update is its result: the question is gone, and nothing runs on."""
     ran: list[Any] = []
 
     @entrypoint(saver, blocking=False)
@@ -1642,7 +1642,7 @@ async def test_an_entrypoint_that_asks(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_history_before_and_after(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """S-117, S-123: results that were given by hand show at the checkpoint on which their task was planned, with the id
+    """Results that were given by hand show at the checkpoint on which their task was planned, with the id
     that it had; newest first, each the parent of the one before it."""
     graph = chain(nodes, "a", "b", "c").compile(saver, blocking=False)
     await stopped(graph, 1)
@@ -1669,7 +1669,7 @@ async def test_history_before_and_after(saver: BaseCheckpointSaver, nodes: Nodes
 
 
 async def test_a_finished_task_that_shows_no_result(saver: BaseCheckpointSaver) -> None:
-    """S-115: a task that finished without writing a channel shows an empty result, and is not next: neither while its
+    """A task that finished without writing a channel shows an empty result, and is not next: neither while its
     superstep is open, nor after an update of a task beside it."""
     done = anyio.Event()
 
@@ -1714,7 +1714,7 @@ async def test_editing_the_same_thread_again_gives_the_same_trace(nodes: Nodes) 
 
 
 async def test_an_edit_inside_takes_the_question_away_around(saver: BaseCheckpointSaver) -> None:
-    """Issue 3, state editing; P8: an update that stands for the node that asked answers for it: the graphs around do not
+    """State editing; P8: an update that stands for the node that asked answers for it: the graphs around do not
     go on showing its question, an answer to it is refused, and the thread goes on."""
 
     def asks(state: State) -> State:

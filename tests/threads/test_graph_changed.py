@@ -73,7 +73,7 @@ async def stop(made: Any, limit: int, given: Any = None) -> None:
 
 
 async def test_new_keys_start_unwritten(saver: BaseCheckpointSaver) -> None:
-    """Issue 2: against changed code, new keys start as unwritten (a reducer with its empty value)."""
+    """Against changed code, new keys start as unwritten (a reducer with its empty value)."""
     await stop(graph(Old, "a", "b", saver=saver), 1)
     seen: list[Any] = []
 
@@ -110,7 +110,7 @@ async def stop_resumed(made: Any, limit: int) -> None:
 )
 @pytest.mark.parametrize("given", [None, {}], ids=["resume", "input"])
 async def test_a_changed_type_or_kind(saver: BaseCheckpointSaver, schema: Any, name: str, given: Any) -> None:
-    """Issue 2: a changed type or channel kind is a GraphChangedError that names it, before anything runs or is
+    """A changed type or channel kind is a GraphChangedError that names it, before anything runs or is
     stored."""
     old = graph(Old, "a", "b", saver=saver)
     await stop(old, 1)
@@ -128,14 +128,14 @@ async def test_a_changed_type_or_kind(saver: BaseCheckpointSaver, schema: Any, n
 
 
 async def test_a_wider_type_fits(saver: BaseCheckpointSaver) -> None:
-    """Issue 2: what the stored value still fits is no change that matters."""
+    """What the stored value still fits is no change that matters."""
     await stop(graph(Old, "a", "b", saver=saver), 1)
     assert (await graph(WiderType, "a", "b", saver=saver).ainvoke(None, "t"))["log"] == ["a", "b"]
 
 
 @pytest.mark.parametrize("given", [None, {}], ids=["resume", "input"])
 async def test_a_pending_node_that_was_removed(saver: BaseCheckpointSaver, given: Any) -> None:
-    """Issue 2: a pending task of a removed node is a GraphChangedError naming it, before anything runs."""
+    """A pending task of a removed node is a GraphChangedError naming it, before anything runs."""
     old = graph(Old, "a", "b", "c", saver=saver)
     await stop(old, 1)
     new = graph(Old, "a", "c", saver=saver)
@@ -147,7 +147,7 @@ async def test_a_pending_node_that_was_removed(saver: BaseCheckpointSaver, given
 
 
 async def test_a_pending_send_to_a_removed_node(saver: BaseCheckpointSaver) -> None:
-    """Issue 2: and so is a pending send."""
+    """And so is a pending send."""
 
     def fan_out(made: Any) -> None:
         made.add_node("w", lambda arg: {"log": [arg]}).add_conditional_edges(
@@ -163,7 +163,7 @@ async def test_a_pending_send_to_a_removed_node(saver: BaseCheckpointSaver) -> N
 
 
 async def test_a_pending_join_of_a_removed_node(saver: BaseCheckpointSaver) -> None:
-    """Issue 2: and so is a task that a complete join is waiting to run."""
+    """And so is a task that a complete join is waiting to run."""
 
     def join(made: Any) -> None:
         made.add_node("x", lambda state: {"log": ["x"]}).add_node("j", lambda state: {"log": ["j"]})
@@ -181,14 +181,14 @@ async def test_a_pending_join_of_a_removed_node(saver: BaseCheckpointSaver) -> N
 
 
 async def test_a_node_that_is_not_pending_may_go(saver: BaseCheckpointSaver) -> None:
-    """Issue 2: only what is pending matters: other nodes may be added, removed and renamed."""
+    """Only what is pending matters: other nodes may be added, removed and renamed."""
     await stop(graph(Old, "a", "b", "c", saver=saver), 1)
     new = graph(Old, "b", "d", saver=saver)
     assert await new.ainvoke(None, "t") == {"log": ["a", "b", "d"], "count": 1, "gone": "kept"}
 
 
 async def test_a_finished_thread_under_a_new_graph(saver: BaseCheckpointSaver) -> None:
-    """Issue 2: a finished thread goes on under quite another graph, with the keys that both know."""
+    """A finished thread goes on under quite another graph, with the keys that both know."""
     await graph(Old, "a", saver=saver).ainvoke({"count": 1}, "t")
     assert await graph(New, "z", saver=saver).ainvoke({"added": "x"}, "t") == {
         "log": ["a", "z"],
@@ -199,7 +199,7 @@ async def test_a_finished_thread_under_a_new_graph(saver: BaseCheckpointSaver) -
 
 
 async def test_a_join_that_gained_a_start(saver: BaseCheckpointSaver) -> None:
-    """Issue 2: a join of other starts is another channel: what one had collected does not complete the other."""
+    """A join of other starts is another channel: what one had collected does not complete the other."""
 
     def joined(*starts: str) -> Any:
         def edges(made: Any) -> None:
@@ -217,7 +217,7 @@ async def test_a_join_that_gained_a_start(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_the_low_level_changed(saver: BaseCheckpointSaver) -> None:
-    """Issue 2: the same for channels of raw Pregel."""
+    """The same for channels of raw Pregel."""
 
     def pregel(channel: Any) -> Pregel:
         return Pregel(
@@ -238,7 +238,7 @@ async def test_the_low_level_changed(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_deferring_a_pending_node(saver: BaseCheckpointSaver) -> None:
-    """Issue 2: a pending node that became deferred has another kind of inbox: the error names it."""
+    """A pending node that became deferred has another kind of inbox: the error names it."""
     await stop(graph(Old, "a", "b", saver=saver), 1)
     made = StateGraph(Old).add_node("a", lambda state: None).add_node("b", lambda state: None, defer=True)
     new = made.add_edge(START, "a").add_edge("a", "b").add_edge("b", END).compile(saver, blocking=False)

@@ -215,7 +215,7 @@ async def test_finished_siblings_do_not_run_again(saver: BaseCheckpointSaver, sw
 
 
 async def test_a_finished_task_that_wrote_nothing(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """S-19: a task that wrote nothing counts as finished too."""
+    """A task that wrote nothing counts as finished too."""
     done = anyio.Event()
     switches.broken = {"b"}
 
@@ -264,7 +264,7 @@ async def test_finished_sends_do_not_run_again(saver: BaseCheckpointSaver) -> No
 
 
 async def test_cancelled_siblings_have_cleaned_up(saver: BaseCheckpointSaver) -> None:
-    """S-140, P9: siblings are cancelled and awaited first: their `finally` blocks have run when the error is seen."""
+    """P9: siblings are cancelled and awaited first: their `finally` blocks have run when the error is seen."""
     steps: list[str] = []
     waiting = anyio.Event()
 
@@ -292,7 +292,7 @@ async def test_cancelled_siblings_have_cleaned_up(saver: BaseCheckpointSaver) ->
 
 
 async def test_new_input_discards_what_was_open(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """S-83: new input on a thread with unfinished tasks discards those: they do not run, and what their siblings did
+    """New input on a thread with unfinished tasks discards those: they do not run, and what their siblings did
     does not count."""
     done = anyio.Event()
     switches.broken = {"b"}
@@ -313,7 +313,7 @@ async def test_new_input_discards_what_was_open(saver: BaseCheckpointSaver, swit
 
 @pytest.mark.parametrize("beside", [False, True])
 async def test_a_failed_router(saver: BaseCheckpointSaver, switches: Switches, beside: bool) -> None:
-    """P3, Q-1: routing is part of the superstep: a failed router leaves the task open, and resume runs only the
+    """P3: routing is part of the superstep: a failed router leaves the task open, and resume runs only the
     routers. (The peer skips the router on resume, and reports success.)"""
     switches.broken = {"route"}
     made = StateGraph(State).add_node("a", switches.node("a")).add_node("b", switches.node("b")).add_edge(START, "a")
@@ -350,7 +350,7 @@ async def test_a_failed_router_among_several(saver: BaseCheckpointSaver, switche
 
 
 async def test_a_router_sees_the_same_on_resume(saver: BaseCheckpointSaver) -> None:
-    """P3, S-24: a router that is asked again sees the state with its node's recorded writes folded in."""
+    """P3: a router that is asked again sees the state with its node's recorded writes folded in."""
     seen: list[Any] = []
 
     async def route(state: Any) -> str:
@@ -383,7 +383,7 @@ async def test_a_failed_router_at_the_start(saver: BaseCheckpointSaver, switches
 
 
 async def test_a_bad_answer_is_a_failed_router(saver: BaseCheckpointSaver) -> None:
-    """S-25, P3: a router's bad answer fails the task like an exception of its own; a better one closes it."""
+    """P3: a router's bad answer fails the task like an exception of its own; a better one closes it."""
     answers: list[Any] = ["zz", END]
     ran: list[str] = []
     made = StateGraph(State).add_node("a", lambda state: ran.append("a")).add_edge(START, "a")
@@ -412,7 +412,7 @@ class Folded(TypedDict):
 
 @pytest.mark.parametrize("names", ["a", "ab"])
 async def test_a_failed_fold(saver: BaseCheckpointSaver, switches: Switches, names: str) -> None:
-    """S-29, P5: when a reducer raises, what the tasks did is recorded: resume folds again, and runs none of them."""
+    """P5: when a reducer raises, what the tasks did is recorded: resume folds again, and runs none of them."""
     broken_fold[0] = True
     made = StateGraph(Folded)
     for name in names:
@@ -450,7 +450,7 @@ async def test_going_on_after_the_limit(saver: BaseCheckpointSaver, switches: Sw
 async def test_what_ends_a_process_leaves_a_resumable_thread(
     saver: BaseCheckpointSaver, kind: type[BaseException], where: str
 ) -> None:
-    """Issue 2: KeyboardInterrupt and SystemExit in a node end the run, as themselves, and it can be gone on with."""
+    """KeyboardInterrupt and SystemExit in a node end the run, as themselves, and it can be gone on with."""
     ending = [True]
 
     def work(state: Any) -> dict[str, Any]:

@@ -57,7 +57,7 @@ async def stopped(graph: Any, limit: int, given: Any = None, thread: str = "t") 
 
 
 async def test_a_fresh_run(saver: BaseCheckpointSaver) -> None:
-    """S-34: a fresh run of n chained nodes stores n + 2 checkpoints: the input at -1, the start at 0, then 1 to n."""
+    """A fresh run of n chained nodes stores n + 2 checkpoints: the input at -1, the start at 0, then 1 to n."""
     graph = chain("a", "b", "c").compile(saver, blocking=False)
     await graph.ainvoke({"note": "x"}, "t")
     states = (await history(graph))[::-1]
@@ -73,7 +73,7 @@ async def test_a_fresh_run(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_the_chain_of_parents(saver: BaseCheckpointSaver) -> None:
-    """S-36, S-40: each checkpoint names its parent; ids sort by creation; the first has none."""
+    """Each checkpoint names its parent; ids sort by creation; the first has none."""
     graph = chain("a", "b").compile(saver, blocking=False)
     await graph.ainvoke({}, "t")
     await graph.ainvoke({}, "t")
@@ -84,7 +84,7 @@ async def test_the_chain_of_parents(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_steps_go_on_in_the_next_run(saver: BaseCheckpointSaver) -> None:
-    """S-36: a second input has step last + 1 and source "input", and its parent is the last checkpoint."""
+    """A second input has step last + 1 and source "input", and its parent is the last checkpoint."""
     graph = chain("a").compile(saver, blocking=False)
     await graph.ainvoke({}, "t")
     await graph.ainvoke({}, "t")
@@ -100,7 +100,7 @@ async def test_steps_go_on_in_the_next_run(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_resuming_makes_no_input_checkpoint(saver: BaseCheckpointSaver) -> None:
-    """S-37: going on with None adds loop checkpoints only."""
+    """Going on with None adds loop checkpoints only."""
     graph = chain("a", "b").compile(saver, blocking=False)
     await stopped(graph, 1)
     await graph.ainvoke(None, "t")
@@ -113,7 +113,7 @@ async def test_resuming_makes_no_input_checkpoint(saver: BaseCheckpointSaver) ->
 
 
 async def test_metadata(saver: BaseCheckpointSaver) -> None:
-    """Issue 2, S-39: metadata is source, step, parents (none at the root) and run_id."""
+    """Metadata is source, step, parents (none at the root) and run_id."""
     graph = chain("a").compile(saver, blocking=False)
     await graph.ainvoke({}, {"configurable": {"thread_id": "t"}, "run_id": "run"})
     state = await graph.aget_state("t")
@@ -121,7 +121,7 @@ async def test_metadata(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_created_at(saver: BaseCheckpointSaver) -> None:
-    """Seed 001, Checkpoint: the time in ISO 8601, UTC."""
+    """Checkpoint: the time in ISO 8601, UTC."""
     graph = chain("a").compile(saver, blocking=False)
     await graph.ainvoke({}, "t")
     times = [datetime.fromisoformat(state.created_at or "") for state in await history(graph)]
@@ -130,7 +130,7 @@ async def test_created_at(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_an_unknown_thread(saver: BaseCheckpointSaver) -> None:
-    """1.7: an unknown thread gives an empty snapshot, and an empty history; no error."""
+    """An unknown thread gives an empty snapshot, and an empty history; no error."""
     graph = chain("a").compile(saver)
     state = await graph.aget_state("nobody")
     assert state == StateSnapshot(
@@ -151,7 +151,7 @@ async def test_an_unknown_checkpoint(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_snapshots_config_addresses_it(saver: BaseCheckpointSaver) -> None:
-    """1.7: `config` of a snapshot, passed back, reads the same snapshot; `parent_config` the one before."""
+    """`config` of a snapshot, passed back, reads the same snapshot; `parent_config` the one before."""
     graph = chain("a", "b").compile(saver, blocking=False)
     await graph.ainvoke({"note": "x"}, "t")
     states = await history(graph)
@@ -163,7 +163,7 @@ async def test_a_snapshots_config_addresses_it(saver: BaseCheckpointSaver) -> No
 
 
 async def test_what_history_takes(saver: BaseCheckpointSaver) -> None:
-    """1.7: newest first; `limit`, `before` and `filter` select."""
+    """Newest first; `limit`, `before` and `filter` select."""
     graph = chain("a", "b", "c").compile(saver, blocking=False)
     await graph.ainvoke({}, {"configurable": {"thread_id": "t"}, "metadata": {"who": "me"}})
     await graph.ainvoke({}, {"configurable": {"thread_id": "t"}, "metadata": {"who": "you"}})
@@ -183,7 +183,7 @@ async def test_what_history_takes(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_next_lists_sends_first(saver: BaseCheckpointSaver) -> None:
-    """S-2, P2: `next` and `tasks` list sends by index, then triggered nodes by name; registration order is never
+    """P2: `next` and `tasks` list sends by index, then triggered nodes by name; registration order is never
     used."""
     made = chain("s").add_node("z", says("z")).add_node("b", says("b")).add_node("w", says("w"))
     made.add_conditional_edges("s", lambda state: ["z", Send("w", {}), "b", Send("b", {})])
@@ -203,7 +203,7 @@ async def test_next_lists_sends_first(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_tasks_show_their_results(saver: BaseCheckpointSaver) -> None:
-    """1.7: in history, the tasks of a superstep show what they wrote; {} when nothing."""
+    """In history, the tasks of a superstep show what they wrote; {} when nothing."""
     made = StateGraph(State).add_sequence([("a", says("a")), ("idle", lambda state: None)]).add_edge(START, "a")
     graph = made.compile(saver, blocking=False)
     await graph.ainvoke({"note": "x"}, "t")
@@ -213,7 +213,7 @@ async def test_tasks_show_their_results(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_results_of_a_wide_superstep(saver: BaseCheckpointSaver) -> None:
-    """1.7, P2: each task of a wide superstep has its own result, by its own id."""
+    """P2: each task of a wide superstep has its own result, by its own id."""
     made = (
         StateGraph(State).add_node("w", lambda arg: {"log": [f"w{arg}"]}).add_node("p", says("p")).add_edge(START, "p")
     )
@@ -275,7 +275,7 @@ async def test_reading_does_not_wait_for_a_run() -> None:
 
 
 async def test_replaying_from_an_older_checkpoint(saver: BaseCheckpointSaver) -> None:
-    """P5, 1.8: None with an older checkpoint runs again what came after it, and nothing before."""
+    """P5: None with an older checkpoint runs again what came after it, and nothing before."""
     ran: list[str] = []
 
     def noting(name: str) -> Any:
@@ -294,7 +294,7 @@ async def test_replaying_from_an_older_checkpoint(saver: BaseCheckpointSaver) ->
 
 
 async def test_a_new_input_on_an_older_checkpoint(saver: BaseCheckpointSaver) -> None:
-    """1.8: input with an older checkpoint's config starts a branch from that state."""
+    """Input with an older checkpoint's config starts a branch from that state."""
     graph = chain("a").compile(saver, blocking=False)
     await graph.ainvoke({}, "t")
     config = (await graph.aget_state("t")).config
@@ -320,7 +320,7 @@ async def test_a_branch_has_its_own_results(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_threads_are_apart(saver: BaseCheckpointSaver) -> None:
-    """Seed 001, initialization: each thread has its own state; runs on several at once do not meet."""
+    """Initialization: each thread has its own state; runs on several at once do not meet."""
 
     async def node(state: Any) -> dict[str, Any]:
         await anyio.lowlevel.checkpoint()

@@ -117,7 +117,7 @@ RUN = [("input", None), ("loop", 0), ("loop", 1), ("loop", 2), ("loop", 3)]
 
 
 async def test_replay_from_each_checkpoint(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Issue, Time travel; 1.8: a replay runs again what came after a checkpoint, and nothing before; history only
+    """A replay runs again what came after a checkpoint, and nothing before; history only
     grows, by a branch that starts with a fork."""
     for place, again in enumerate(["abc", "abc", "bc", "c"]):
         graph, config = abc(switches, saver), f"t{place}"
@@ -138,7 +138,7 @@ async def test_replay_from_each_checkpoint(saver: BaseCheckpointSaver, switches:
 
 
 async def test_the_same_work_has_the_same_id(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P2, Q-19: task ids are the same on a fork."""
+    """P2: task ids are the same on a fork."""
     graph = abc(switches, saver)
     await graph.ainvoke({}, "t")
     await graph.ainvoke(None, (await before(graph, "b")).config)
@@ -147,7 +147,7 @@ async def test_the_same_work_has_the_same_id(saver: BaseCheckpointSaver, switche
 
 
 async def test_replay_of_a_finished_tip_does_nothing(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """1.8: a replay of a final checkpoint returns its values; nothing is stored."""
+    """A replay of a final checkpoint returns its values; nothing is stored."""
     graph = abc(switches, saver)
     first = await graph.ainvoke({}, "t")
     old = await history(graph)
@@ -163,7 +163,7 @@ async def test_replay_of_a_finished_tip_does_nothing(saver: BaseCheckpointSaver,
 
 
 async def test_replay_again_and_again(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """1.8: each replay is a branch of its own, of the replay's own checkpoints too."""
+    """Each replay is a branch of its own, of the replay's own checkpoints too."""
     graph = abc(switches, saver)
     await graph.ainvoke({}, "t")
     start = await before(graph, "b")
@@ -178,7 +178,7 @@ async def test_replay_again_and_again(saver: BaseCheckpointSaver, switches: Swit
 
 
 async def test_recorded_results_are_run_again_by_a_replay(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """P5, 1.8: a replay runs again what is recorded after the checkpoint; a resume of the head does not."""
+    """P5: a replay runs again what is recorded after the checkpoint; a resume of the head does not."""
     recorded = anyio.Event()
 
     async def fails(state: Any) -> dict[str, Any]:
@@ -210,7 +210,7 @@ async def test_recorded_results_are_run_again_by_a_replay(saver: BaseCheckpointS
 
 
 async def test_fork(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """1.8: an update of an old state is a branch; running it adds no fork checkpoint."""
+    """An update of an old state is a branch; running it adds no fork checkpoint."""
     graph = abc(switches, saver)
     await graph.ainvoke({}, "t")
     start = await before(graph, "c")
@@ -222,7 +222,7 @@ async def test_fork(saver: BaseCheckpointSaver, switches: Switches) -> None:
 
 
 async def test_new_input_from_an_old_state(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """1.8: a new input at an old checkpoint begins a branch with that state; what was pending there is not run."""
+    """A new input at an old checkpoint begins a branch with that state; what was pending there is not run."""
     graph = abc(switches, saver)
     await graph.ainvoke({"n": 1}, "t")
     start = await before(graph, "b")
@@ -235,7 +235,7 @@ async def test_new_input_from_an_old_state(saver: BaseCheckpointSaver, switches:
 async def test_a_branch_does_not_take_a_tasks_result_from_history(
     saver: BaseCheckpointSaver, switches: Switches
 ) -> None:
-    """P3, S-82: a new input at an old checkpoint does not change what history tells of the superstep after it."""
+    """P3: a new input at an old checkpoint does not change what history tells of the superstep after it."""
     graph = abc(switches, saver)
     await graph.ainvoke({}, "t")
     start = await before(graph, "b")
@@ -247,7 +247,7 @@ async def test_a_branch_does_not_take_a_tasks_result_from_history(
 
 
 async def test_unknown_checkpoints(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Issue, bad input: an unknown checkpoint id is an error, not an empty state, and nothing runs or is stored."""
+    """An unknown checkpoint id is an error, not an empty state, and nothing runs or is stored."""
     graph = abc(switches, saver)
     unknown = {"configurable": {"thread_id": "t", "checkpoint_id": "nope"}}
     for _ in range(2):
@@ -270,7 +270,7 @@ async def test_unknown_checkpoints(saver: BaseCheckpointSaver, switches: Switche
 
 
 async def test_a_tip_is_resumed_and_running_it_moves_the_head(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Issue, Time travel; P2, P5: an interrupted branch is left, another is run, and the first is gone on with by its
+    """P2, P5: an interrupted branch is left, another is run, and the first is gone on with by its
     tip's id: with what it has recorded, and nothing of the other. The head is where the last run was."""
     graph = chain(("a", switches.node("a")), ("pair", switches.node("pair")), ("ask", switches.asks("ask")))
     graph = graph.add_node("side", switches.node("side")).add_edge("a", "side").compile(saver)
@@ -336,7 +336,7 @@ async def test_a_failed_tip_is_resumed_with_what_it_recorded(saver: BaseCheckpoi
 
 
 async def test_a_tip_that_is_asked_again_becomes_the_head(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Issue, Time travel: running a branch moves the head there, though it gets no further."""
+    """Running a branch moves the head there, though it gets no further."""
     graph = chain(("a", switches.node("a")), ("ask", switches.asks("ask"))).compile(saver)
     await graph.ainvoke({}, "t")
     tip = await graph.aget_state("t")
@@ -377,7 +377,7 @@ async def test_two_writers_on_two_branches(saver: BaseCheckpointSaver, switches:
 
 
 async def test_a_replay_across_a_question_asks_again(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """1.8, S-104: a replay does not know the answers that came after the checkpoint; the question has the same id, and
+    """A replay does not know the answers that came after the checkpoint; the question has the same id, and
     each branch its own answer."""
     graph = chain(("a", switches.node("a")), ("ask", switches.asks("ask"))).compile(saver)
     first = await graph.ainvoke({}, "t")
@@ -391,7 +391,7 @@ async def test_a_replay_across_a_question_asks_again(saver: BaseCheckpointSaver,
 
 
 async def test_an_answer_at_the_heads_own_id(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """1.8: naming the head's checkpoint is a normal resume, no journey."""
+    """Naming the head's checkpoint is a normal resume, no journey."""
     graph = chain(("a", switches.node("a")), ("ask", switches.asks("ask"))).compile(saver)
     await graph.ainvoke({}, "t")
     head = await graph.aget_state("t")
@@ -441,7 +441,7 @@ async def levels(graph: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("checkpointer", [None, True])
 async def test_through_the_levels(saver: BaseCheckpointSaver, switches: Switches, checkpointer: Any) -> None:
-    """Issue, Time travel: a replay of the root runs the graphs inside again, from their start; what they keep stands
+    """A replay of the root runs the graphs inside again, from their start; what they keep stands
     where it stood then."""
     graph = three_levels(switches, checkpointer).compile(saver)
     assert (await graph.ainvoke({}, "t"))["log"] == WHOLE
@@ -454,7 +454,7 @@ async def test_through_the_levels(saver: BaseCheckpointSaver, switches: Switches
 
 @pytest.mark.parametrize("checkpointer", [None, True])
 async def test_into_the_second_level(saver: BaseCheckpointSaver, switches: Switches, checkpointer: Any) -> None:
-    """Issue, Time travel; 1.8: a snapshot of a graph inside is gone on from: the graph around runs again from where it
+    """A snapshot of a graph inside is gone on from: the graph around runs again from where it
     was then, and the graph inside from the snapshot."""
     graph = three_levels(switches, checkpointer).compile(saver)
     await graph.ainvoke({}, "t")
@@ -474,7 +474,7 @@ async def test_into_the_second_level(saver: BaseCheckpointSaver, switches: Switc
 
 @pytest.mark.parametrize("checkpointer", [None, True])
 async def test_into_the_third_level(saver: BaseCheckpointSaver, switches: Switches, checkpointer: Any) -> None:
-    """Issue, Time travel: at three levels."""
+    """At three levels."""
     graph = three_levels(switches, checkpointer).compile(saver)
     await graph.ainvoke({}, "t")
     _, low = await levels(graph)
@@ -493,7 +493,7 @@ async def test_into_the_third_level(saver: BaseCheckpointSaver, switches: Switch
 async def test_an_edit_inside_and_on_from_there(
     saver: BaseCheckpointSaver, switches: Switches, checkpointer: Any
 ) -> None:
-    """Issue, Time travel; 1.8: a state inside is edited and gone on from."""
+    """A state inside is edited and gone on from."""
     graph = three_levels(switches, checkpointer).compile(saver)
     await graph.ainvoke({}, "t")
     _, low = await levels(graph)
@@ -503,7 +503,7 @@ async def test_an_edit_inside_and_on_from_there(
 
 
 async def test_what_is_kept_has_branches(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """1.10, P2: a branch of the root has its own branch of what a graph inside keeps, and goes on with that."""
+    """P2: a branch of the root has its own branch of what a graph inside keeps, and goes on with that."""
     kept = chain(("k", switches.node("k", "own")), schema=Own).compile(True)
     graph = chain(("call", runs(kept, switches, "call"))).compile(saver)
     for n in (1, 2, 3):
@@ -519,7 +519,7 @@ async def test_what_is_kept_has_branches(saver: BaseCheckpointSaver, switches: S
 
 
 async def test_what_is_kept_goes_on_from_a_journey_into_it(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """1.8, 1.10: after a journey into a kept state, finished or not, the next run goes on from there."""
+    """After a journey into a kept state, finished or not, the next run goes on from there."""
     kept = chain(("k", switches.node("k", "own")), ("l", switches.node("l", "own")), schema=Own).compile(True)
     graph = chain(("call", runs(kept, switches, "call"))).compile(saver)
     for _ in range(2):
@@ -554,7 +554,7 @@ async def test_an_interrupted_branch_inside(saver: BaseCheckpointSaver, switches
 
 
 async def test_a_replay_asks_again_inside(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """1.8: questions of graphs inside too, with the same ids."""
+    """Questions of graphs inside too, with the same ids."""
     low = chain(("ask", switches.asks("ask", "own")), schema=Own).compile()
     graph = chain(("ta", switches.node("ta")), ("sub", runs(low, switches, "sub"))).compile(saver)
     first = await graph.ainvoke({}, "t")
@@ -565,7 +565,7 @@ async def test_a_replay_asks_again_inside(saver: BaseCheckpointSaver, switches: 
 
 
 async def test_a_journey_into_an_interrupted_graph(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Issue, Time travel: while a graph inside asks, one can go back in it, and the question comes again."""
+    """While a graph inside asks, one can go back in it, and the question comes again."""
     low = chain(("la", switches.node("la", "own")), ("ask", switches.asks("ask", "own")), schema=Own).compile()
     graph = chain(("sub", runs(low, switches, "sub"))).compile(saver)
     first = await graph.ainvoke({}, "t")
@@ -579,7 +579,7 @@ async def test_a_journey_into_an_interrupted_graph(saver: BaseCheckpointSaver, s
 
 
 async def test_an_answer_to_a_snapshot_of_a_graph_inside(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """1.8: naming the checkpoint at which a graph inside stands is a normal resume too: nothing is forked."""
+    """Naming the checkpoint at which a graph inside stands is a normal resume too: nothing is forked."""
     low = chain(("la", switches.node("la", "own")), ("ask", switches.asks("ask", "own")), schema=Own).compile()
     graph = chain(("sub", runs(low, switches, "sub"))).compile(saver)
     first = await graph.ainvoke({}, "t")
@@ -594,7 +594,7 @@ async def test_an_answer_to_a_snapshot_of_a_graph_inside(saver: BaseCheckpointSa
 
 
 async def test_an_answer_after_an_edit_inside(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """1.8, P8: the state of a graph inside that asks is edited, and the question answered: the edit counts."""
+    """P8: the state of a graph inside that asks is edited, and the question answered: the edit counts."""
     low = chain(("la", switches.node("la", "own")), ("ask", switches.asks("ask", "own")), schema=Own).compile()
     for checkpointer in (None, True):
         graph = chain(("sub", runs(low.with_checkpointer(checkpointer), switches, "sub"))).compile(saver)
@@ -612,7 +612,7 @@ async def test_an_answer_after_an_edit_inside(saver: BaseCheckpointSaver, switch
 async def test_a_finished_graphs_place_in_history_can_be_gone_to(
     saver: BaseCheckpointSaver, switches: Switches
 ) -> None:
-    """1.7: the config of a finished task's graph, as history shows it, can be read and gone back to, whichever branch
+    """The config of a finished task's graph, as history shows it, can be read and gone back to, whichever branch
     has run it since."""
     low = chain(("la", switches.node("la", "own")), schema=Own).compile()
     graph = chain(("sub", runs(low, switches, "sub")), ("tb", switches.node("tb"))).compile(saver)
@@ -629,7 +629,7 @@ async def test_a_finished_graphs_place_in_history_can_be_gone_to(
 
 
 async def test_bad_journeys(saver: BaseCheckpointSaver, switches: Switches) -> None:
-    """Issue, bad input: a namespace without its checkpoint, an unknown one, or no such graph: an error that says so,
+    """A namespace without its checkpoint, an unknown one, or no such graph: an error that says so,
     before anything runs or is stored."""
     graph = three_levels(switches).compile(saver)
     await graph.ainvoke({}, "t")

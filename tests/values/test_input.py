@@ -60,7 +60,7 @@ def graph(node: Any = None, saver: Any = None, **settings: Any) -> Any:
     ids=repr,
 )
 async def test_inputs_that_are_refused(given: Any, says: str) -> None:
-    """Issue 2, bad input: a wrongly typed input, or a key that no schema knows, is refused before anything is stored."""
+    """Bad input: a wrongly typed input, or a key that no schema knows, is refused before anything is stored."""
     saver = InMemorySaver()
     ran: list[int] = []
     made = graph(lambda state: ran.append(1), saver)
@@ -91,18 +91,18 @@ async def test_inputs_that_are_refused(given: Any, says: str) -> None:
     ids=repr,
 )
 async def test_inputs_that_are_taken(given: Any) -> None:
-    """Issue 2, S-31: `{}` is valid; so is what an annotation can mean, and None, which many use for "not yet"."""
+    """`{}` is valid; so is what an annotation can mean, and None, which many use for "not yet"."""
     assert await graph().ainvoke(given) == {**given, "log": [*given.get("log", []), "n"]}
 
 
 async def test_unknown_keys_can_be_ignored() -> None:
-    """Issue 2: `unknown_keys="ignore"` restores the peer's silence, for the input and for what nodes return."""
+    """`unknown_keys="ignore"` restores the peer's silence, for the input and for what nodes return."""
     made = graph(lambda state: {"log": ["n"], "cuont": 1}, unknown_keys="ignore")
     assert await made.ainvoke({"count": 1, "unknown": 2}) == {"count": 1, "log": ["n"]}
 
 
 async def test_what_is_inside_a_reducers_input_is_its_own_business() -> None:
-    """Issue 2: a key with a reducer takes what the reducer takes."""
+    """A key with a reducer takes what the reducer takes."""
     assert await graph().ainvoke({"log": []}) == {"log": ["n"]}
     with pytest.raises(TypeError) as caught:
         await graph().ainvoke({"log": 5})
@@ -113,7 +113,7 @@ async def test_what_is_inside_a_reducers_input_is_its_own_business() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_input_may_be_an_instance(kind: Any) -> None:
-    """1.4: an instance of the schema is an input, as a mapping is; of the state it writes what was set."""
+    """An instance of the schema is an input, as a mapping is; of the state it writes what was set."""
     made = StateGraph(kind).add_node("n", lambda state: {"log": ["n"]}).add_edge(START, "n").compile(blocking=False)
     expected = {"items": [1], "table": {}, "log": ["in", "n"], "note": "x"}
     assert await made.ainvoke(kind(items=[1], log=["in"], note="x", table={})) == expected
@@ -121,7 +121,7 @@ async def test_an_input_may_be_an_instance(kind: Any) -> None:
 
 
 async def test_an_instance_of_another_class() -> None:
-    """Issue 2, bad input: an instance of another schema is no input."""
+    """Bad input: an instance of another schema is no input."""
     made = StateGraph(DataState).add_node("n", lambda state: None).add_edge(START, "n").compile()
     for wrong in (StructState(), ModelState(), object()):
         with pytest.raises(InvalidInputError):
@@ -135,7 +135,7 @@ class Partial(pydantic.BaseModel):
 
 
 async def test_which_fields_of_a_model_count() -> None:
-    """S-32: a field counts when its value is not None, or its default is not None, or it was explicitly set."""
+    """A field counts when its value is not None, or its default is not None, or it was explicitly set."""
 
     def result(given: Any) -> Any:
         made = StateGraph(Partial).add_node("n", lambda state: given).add_edge(START, "n")
@@ -158,7 +158,7 @@ class Aliased(pydantic.BaseModel):
 
 
 async def test_a_models_aliases() -> None:
-    """1.4: state keys are a model's field names; a node sees what its keys hold, whatever aliases its fields have."""
+    """State keys are a model's field names; a node sees what its keys hold, whatever aliases its fields have."""
     seen: list[Any] = []
     made = StateGraph(Aliased).add_node("n", lambda state: seen.append(state) or {"by_choice": state.by_choice + 1})
     graph = made.add_node("m", seen.append).add_edge(START, "n").add_edge("n", "m").compile(blocking=False)
@@ -172,7 +172,7 @@ class Validated(pydantic.BaseModel):
 
 
 async def test_a_model_validates_what_nodes_read() -> None:
-    """1.4: updates are not validated when they are written; the next node that reads fails, and is named."""
+    """Updates are not validated when they are written; the next node that reads fails, and is named."""
     made = StateGraph(Validated).add_node("bad", lambda state: {"count": "many"}).add_node("next", lambda state: None)
     compiled = made.add_edge(START, "bad").add_edge("bad", "next").compile(blocking=False)
     with pytest.raises(pydantic.ValidationError) as caught:
@@ -181,7 +181,7 @@ async def test_a_model_validates_what_nodes_read() -> None:
 
 
 async def test_no_input() -> None:
-    """S-31, issue 2: `None` without a thread, or on a thread with nothing stored, is an EmptyInputError."""
+    """`None` without a thread, or on a thread with nothing stored, is an EmptyInputError."""
     with pytest.raises(EmptyInputError):
         await graph().ainvoke(None)
     saver = InMemorySaver()
@@ -195,7 +195,7 @@ async def test_no_input() -> None:
 
 
 async def test_no_input_on_a_finished_thread() -> None:
-    """Issue 2, bad input: `None` on a finished thread returns its state and runs nothing."""
+    """Bad input: `None` on a finished thread returns its state and runs nothing."""
     ran: list[int] = []
     made = graph(lambda state: ran.append(1) or {"log": ["n"]}, InMemorySaver())
     await made.ainvoke({"count": 1}, "t")
@@ -208,7 +208,7 @@ async def test_no_input_on_a_finished_thread() -> None:
 
 
 async def test_a_second_input() -> None:
-    """S-36: a further input on a thread starts another run on the state as it is."""
+    """A further input on a thread starts another run on the state as it is."""
     made = graph(saver=InMemorySaver())
     await made.ainvoke({"count": 1}, "t")
     assert await made.ainvoke({"name": "x"}, "t") == {"count": 1, "name": "x", "log": ["n", "n"]}
@@ -221,7 +221,7 @@ async def test_a_second_input() -> None:
     "result", [1, "text", ["a"], [{"log": ["x"]}, 1], Ellipsis, True, {"log"}, ("log", ["x"])], ids=repr
 )
 async def test_results_that_are_no_update(result: Any) -> None:
-    """1.4: a node returns a mapping, an instance of a schema, or None; anything else is refused, and the node named."""
+    """A node returns a mapping, an instance of a schema, or None; anything else is refused, and the node named."""
     kind = "a list that holds" if isinstance(result, (list, tuple)) else type(result).__name__
     with pytest.raises(InvalidUpdateError, match=f"'n'.*{kind}") as caught:
         await graph(lambda state: result).ainvoke({})
@@ -230,7 +230,7 @@ async def test_results_that_are_no_update(result: Any) -> None:
 
 
 async def test_a_result_with_an_unknown_key() -> None:
-    """Issue 2, bad input: a key that no schema knows, in a node's result, is refused: node and key are named."""
+    """Bad input: a key that no schema knows, in a node's result, is refused: node and key are named."""
     with pytest.raises(InvalidUpdateError, match="'n'.*'cuont'") as caught:
         await graph(lambda state: {"cuont": 1}).ainvoke({})
     assert (caught.value.node, caught.value.channel) == ("n", "cuont")
@@ -240,14 +240,14 @@ async def test_a_result_with_an_unknown_key() -> None:
 
 @pytest.mark.parametrize("result", [None, {}], ids=repr)
 async def test_results_that_write_nothing(result: Any) -> None:
-    """S-18: a node that returns None or {} still triggers its edges; the stream shows None for it."""
+    """A node that returns None or {} still triggers its edges; the stream shows None for it."""
     made = StateGraph(State).add_node("n", lambda state: result).add_node("after", lambda state: {"log": ["after"]})
     compiled = made.add_edge(START, "n").add_edge("n", "after").compile(blocking=False)
     assert [chunk async for chunk in compiled.astream({})] == [{"n": None}, {"after": {"log": ["after"]}}]
 
 
 async def test_unknown_keys_alone_write_nothing() -> None:
-    """S-18: with `unknown_keys="ignore"`, a result of unknown keys only is shown as None."""
+    """With `unknown_keys="ignore"`, a result of unknown keys only is shown as None."""
     compiled = graph(lambda state: {"cuont": 1}, unknown_keys="ignore")
     assert [chunk async for chunk in compiled.astream({})] == [{"n": None}]
 
@@ -267,14 +267,14 @@ class Mine(dict[str, Any]):
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_result_may_be_an_instance(kind: Any) -> None:
-    """1.4: a node may return an instance of its schema."""
+    """A node may return an instance of its schema."""
     made = StateGraph(kind).add_node("n", lambda state: kind(items=[1], log=["n"])).add_edge(START, "n")
     result = await made.compile(blocking=False).ainvoke({"note": "x"})
     assert (result["items"], result["log"]) == ([1], ["n"])
 
 
 async def test_which_instances_are_updates() -> None:
-    """1.4: an instance of a class that is no schema of the graph is no update; a mapping of any class is."""
+    """An instance of a class that is no schema of the graph is no update; a mapping of any class is."""
     for wrong in (PartUpdate(1), Other(1)):
         with pytest.raises(InvalidUpdateError):
             await graph(lambda state, wrong=wrong: wrong).ainvoke({})
@@ -282,7 +282,7 @@ async def test_which_instances_are_updates() -> None:
 
 
 async def test_a_node_may_return_its_whole_state() -> None:
-    """1.4: `return state` writes every key that it holds."""
+    """`return state` writes every key that it holds."""
 
     def node(state: State) -> State:
         state["count"] += 1
@@ -327,7 +327,7 @@ def routed(answer: Any, path_map: Any = None) -> Any:
     ids=repr,
 )
 async def test_answers_that_are_refused(answer: Any, path_map: Any) -> None:
-    """S-25, issue 2: a router's bad answer (an unknown node, None, a Send to END, what path_map lacks) fails the node's
+    """A router's bad answer (an unknown node, None, a Send to END, what path_map lacks) fails the node's
     task with an error that names the router, the node and the answer."""
     with pytest.raises(InvalidUpdateError, match="router 'router' of node 'n'") as caught:
         await routed(answer, path_map).ainvoke({})
@@ -336,7 +336,7 @@ async def test_answers_that_are_refused(answer: Any, path_map: Any) -> None:
 
 
 async def test_a_send_to_an_unknown_node() -> None:
-    """Issue 2, bad input: an unknown node that a node itself sends to is named."""
+    """Bad input: an unknown node that a node itself sends to is named."""
     for wrong in ("zz", END, START):
         with pytest.raises(InvalidUpdateError, match=f"'n' returned.*{wrong}"):
             await graph(lambda state, wrong=wrong: Send(wrong, {})).ainvoke({})
@@ -346,7 +346,7 @@ async def test_a_send_to_an_unknown_node() -> None:
 
 
 async def test_two_writers_of_a_last_value() -> None:
-    """Issue 2, bad input: two writers of a LastValue in one superstep: the error names the channel and has its code."""
+    """Bad input: two writers of a LastValue in one superstep: the error names the channel and has its code."""
     made = StateGraph(State)
     for name in "ab":
         made.add_node(name, lambda state: {"count": 1}).add_edge(START, name)
@@ -365,7 +365,7 @@ class Refusing(TypedDict):
 
 
 async def test_a_reducer_that_raises() -> None:
-    """S-29, issue 2: a reducer's own exception, with a note that names channel and superstep."""
+    """A reducer's own exception, with a note that names channel and superstep."""
     made = StateGraph(Refusing).add_node("n", lambda state: {"total": 1}).add_edge(START, "n").compile(blocking=False)
     with pytest.raises(OverflowError, match="too much") as caught:
         await made.ainvoke({})
@@ -377,7 +377,7 @@ class Dict(DictState):
 
 
 async def test_a_value_that_contains_itself() -> None:
-    """Issue 2, savers: a cycle is refused when it is written; the node is named."""
+    """Savers: a cycle is refused when it is written; the node is named."""
 
     def node(state: Any) -> dict[str, Any]:
         loop: list[Any] = []

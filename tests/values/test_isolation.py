@@ -431,7 +431,7 @@ async def test_the_debug_mode_is_silent_about_those_who_look(kind: Any) -> None:
 
 
 async def test_a_cycle_in_a_send() -> None:
-    """Issue 2: a value that contains itself cannot be sent either; the error names the node."""
+    """A value that contains itself cannot be sent either; the error names the node."""
 
     def router(state: Any) -> Send:
         loop: dict[str, Any] = {}

@@ -40,7 +40,7 @@ async def history_of(made: Any, thread: str) -> int:
 
 
 async def test_what_the_thread_holds_counts(saver: BaseCheckpointSaver) -> None:
-    """Issue 16: some of the fields are validated together with the others that the thread has: what fits these is taken,
+    """Some of the fields are validated together with the others that the thread has: what fits these is taken,
     though it would not fit the defaults, and what does not is refused before anything is stored."""
     made = graph(Range, saver)
     with pytest.raises(InvalidInputError, match="the input is refused: .*low is above high") as refused:
@@ -66,7 +66,7 @@ async def test_what_the_thread_holds_counts(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_what_a_validator_sets_is_stored(saver: BaseCheckpointSaver) -> None:
-    """Issue 16: the model's values are stored, and not those only that were given."""
+    """The model's values are stored, and not those only that were given."""
     made = graph(Range, saver)
     await made.ainvoke({"high": 10}, "t")
     tuple_ = await saver.aget_tuple({"configurable": {"thread_id": "t"}})
@@ -93,7 +93,7 @@ async def test_a_reducers_key_leaves_the_whole_to_the_nodes() -> None:
 
 
 async def test_validators_may_raise_anything() -> None:
-    """Issue 16: a validator that needs a field which nobody has given refuses the input, whatever it raises for that."""
+    """A validator that needs a field which nobody has given refuses the input, whatever it raises for that."""
 
     class Pair(pydantic.BaseModel):
         first: int
@@ -128,7 +128,7 @@ class Amount(TypedDict):
 
 
 async def test_an_instance_is_validated_too() -> None:
-    """Issue 16: an object of the model may have been changed after the model checked it, or made without a check."""
+    """An object of the model may have been changed after the model checked it, or made without a check."""
     changed = Priced(amount=1)
     changed.amount = -1
     made = graph(Priced, InMemorySaver())
@@ -140,7 +140,7 @@ async def test_an_instance_is_validated_too() -> None:
 
 
 async def test_the_state_validates_what_another_schema_takes_in() -> None:
-    """Issue 16: an input schema that says less than the pydantic state lets nothing in that the state refuses."""
+    """An input schema that says less than the pydantic state lets nothing in that the state refuses."""
     made = graph(Priced, InMemorySaver(), input_schema=Amount)
     with pytest.raises(InvalidInputError, match="input 'amount' is refused"):
         await made.ainvoke({"amount": -1}, "t")

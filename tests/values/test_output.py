@@ -49,7 +49,7 @@ WHOLE = {"question": "q", "draft": "d", "notes": "n", "answer": "d!"}
 
 
 async def test_only_the_result_is_limited(saver: BaseCheckpointSaver) -> None:
-    """Issue 16: state, history and task results show the keys of every schema, those of a node's own too; the result of
+    """State, history and task results show the keys of every schema, those of a node's own too; the result of
     a call has the keys of the output schema."""
     graph = answering(saver)
     assert await graph.ainvoke({"question": "q"}, "t") == {"answer": "d!"}
@@ -67,7 +67,7 @@ async def test_only_the_result_is_limited(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_streams_show_all_keys(saver: BaseCheckpointSaver) -> None:
-    """Issue 16: `values`, `updates`, `tasks` and `checkpoints` show a node's own keys; `output_keys` chooses."""
+    """`values`, `updates`, `tasks` and `checkpoints` show a node's own keys; `output_keys` chooses."""
     graph = answering(saver)
     modes = ["values", "updates", "tasks", "checkpoints"]
     chunks = [chunk async for chunk in graph.astream({"question": "q"}, "t", stream_mode=modes)]
@@ -84,7 +84,7 @@ async def test_streams_show_all_keys(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_the_state_inside_shows_all_keys(saver: BaseCheckpointSaver) -> None:
-    """Issue 16: the state of a subgraph too; what its node adds to the graph around is its output."""
+    """The state of a subgraph too; what its node adds to the graph around is its output."""
     around: Any = (
         StateGraph(State).add_node("inner", answering(interrupt_after=["writes_a_draft"])).add_edge(START, "inner")
     )
@@ -96,7 +96,7 @@ async def test_the_state_inside_shows_all_keys(saver: BaseCheckpointSaver) -> No
 
 
 async def test_a_class_state_has_its_own_keys_in_v2(saver: BaseCheckpointSaver) -> None:
-    """Issue 16: keys of a node's own schema do not keep a state class from being made."""
+    """Keys of a node's own schema do not keep a state class from being made."""
 
     class Model(BaseModel, extra="forbid"):
         question: str = ""
@@ -148,7 +148,7 @@ def asking(saver: BaseCheckpointSaver, outputs: Any = "out") -> Pregel:
 
 
 async def test_a_pause_does_not_return_the_output_of_the_run_before(saver: BaseCheckpointSaver) -> None:
-    """Issue 16: a graph of channels that pauses before it has written its output returns none, called or resumed."""
+    """A graph of channels that pauses before it has written its output returns none, called or resumed."""
     graph = asking(saver)
     assert await graph.ainvoke(1, "t") == 1
     paused = await graph.ainvoke(-2, "t", version="v2")
@@ -159,7 +159,7 @@ async def test_a_pause_does_not_return_the_output_of_the_run_before(saver: BaseC
 
 
 async def test_of_several_outputs_those_of_this_run_are_returned(saver: BaseCheckpointSaver) -> None:
-    """Issue 16: the same of each of several output channels, and of those that `output_keys` names."""
+    """The same of each of several output channels, and of those that `output_keys` names."""
     graph = asking(saver, ["total", "out"])
     assert await graph.ainvoke(1, "t") == {"total": 1, "out": 1}
     paused = await graph.ainvoke(-2, "t", version="v2")
@@ -179,7 +179,7 @@ async def test_a_thread_from_before_the_mark(saver: BaseCheckpointSaver) -> None
 
 
 async def test_an_entrypoint_that_pauses_returns_no_result(saver: BaseCheckpointSaver) -> None:
-    """Issue 16: the same of an entrypoint, whose previous result the questions of a later run were added to."""
+    """The same of an entrypoint, whose previous result the questions of a later run were added to."""
 
     @entrypoint(checkpointer=saver)
     async def answer(question: str) -> dict[str, str]:
@@ -194,7 +194,7 @@ async def test_an_entrypoint_that_pauses_returns_no_result(saver: BaseCheckpoint
 
 
 def test_the_part_of_a_state_that_a_call_returns() -> None:
-    """Issue 16: what the command line prints at the end of a run is limited as the result of a call is."""
+    """What the command line prints at the end of a run is limited as the result of a call is."""
     low = Pregel(
         nodes={"n": NodeBuilder().subscribe_only("in_").do(int).write_to("out")},
         channels={"in_": EphemeralValue(int), "out": LastValue(int)},

@@ -73,7 +73,7 @@ def kinds(value: Any) -> Any:
 
 @pytest.mark.parametrize("stored", [False, True])
 async def test_what_is_written_becomes_plain(saver: BaseCheckpointSaver, stored: bool) -> None:
-    """Issue, P11: the input, updates at any depth, sends, results of tasks, questions and answers; with a saver and without,
+    """P11: the input, updates at any depth, sends, results of tasks, questions and answers; with a saver and without,
     a graph sees the same values."""
     seen: list[Any] = []
 
@@ -144,7 +144,7 @@ async def test_a_registered_class_stays() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("langchain_core") is None, reason="langchain-core is not installed here")
 async def test_the_text_of_langchains_messages(saver: BaseCheckpointSaver) -> None:
-    """Issue: `StrOutputParser()` and `message.text` of langchain-core 1.x give a str of a class of its own."""
+    """`StrOutputParser()` and `message.text` of langchain-core 1.x give a str of a class of its own."""
     from langchain_core.messages import AIMessage
     from langchain_core.output_parsers import StrOutputParser
 

@@ -77,7 +77,7 @@ def graph_of(work: Any, schema: Any = State) -> Any:
 
 @pytest.mark.parametrize("schema", [State, Data, Struct, Model])
 async def test_an_untracked_value_goes_with_a_send(saver: BaseCheckpointSaver, schema: Any) -> None:
-    """Issue: keeping a value untracked is the advice of `UnstorableValueError`, which a send with it raised."""
+    """Keeping a value untracked is the advice of `UnstorableValueError`, which a send with it raised."""
     graph = graph_of(worked, schema).compile(saver)
     await graph.ainvoke({"items": [1, 2]}, "t")
     assert (await graph.aget_state("t")).values["done"] == ["c1", "c2"]

@@ -121,7 +121,7 @@ def where(hint: Any, value: Any) -> str | None:
     ],
 )
 def test_what_fits(hint: Any, value: Any) -> None:
-    """Issue 16: what an annotation says, what it says nothing of, and what stands for an object passes."""
+    """What an annotation says, what it says nothing of, and what stands for an object passes."""
     assert where(hint, value) is None
 
 
@@ -165,7 +165,7 @@ def test_what_fits(hint: Any, value: Any) -> None:
     ],
 )
 def test_what_does_not_fit(hint: Any, value: Any, path: str) -> None:
-    """Issue 16: what does not fit is found at any depth, and its path is named. The look at many values agrees."""
+    """What does not fit is found at any depth, and its path is named. The look at many values agrees."""
     assert where(hint, value) == path
     fit = all_fit(hint)
     assert fit is None or not fit([value])
@@ -204,7 +204,7 @@ class Guest(User):
     ],
 )
 def test_many_values_are_compared_at_once(hint: Any, value: Any) -> None:
-    """Issue 16: 1000 messages cost at most 0.1 ms, whatever usual class they are of: none is looked at by itself."""
+    """1000 messages cost at most 0.1 ms, whatever usual class they are of: none is looked at by itself."""
     fit = all_fit(hint)
     assert fit is not None and fit([value] * 1000)
     assert not fit([value, object()])
@@ -258,7 +258,7 @@ def graph(schema: Any, saver: Any = None, node: Any = None, **settings: Any) -> 
 
 
 async def test_bad_input_is_refused_at_every_entry(saver: BaseCheckpointSaver) -> None:
-    """Issue 16: call, stream, batch, a command's update, `aupdate_state` and a graph inside refuse it with its path, and
+    """Call, stream, batch, a command's update, `aupdate_state` and a graph inside refuse it with its path, and
     nothing is stored."""
     made = graph(State, saver)
     with pytest.raises(InvalidInputError, match=r"input 'lines\[1\].amount' is of type str.*int") as raised:
@@ -285,7 +285,7 @@ async def test_bad_input_is_refused_at_every_entry(saver: BaseCheckpointSaver) -
 
 
 async def test_values_are_not_converted() -> None:
-    """Issue 16: what is checked is what nodes get, the very kinds of values."""
+    """What is checked is what nodes get, the very kinds of values."""
     seen: list[Any] = []
     await graph(State, node=seen.append).ainvoke({"order": {"lines": []}})
     assert seen == [{"order": {"lines": []}, "log": []}]
@@ -297,7 +297,7 @@ class DataState:
 
 
 async def test_a_dataclass_state() -> None:
-    """Issue 16: a dataclass is checked as a mapping and as an object; the thread is not made."""
+    """A dataclass is checked as a mapping and as an object; the thread is not made."""
     made = graph(DataState, saver := InMemorySaver())
     for given in ({"amount": "many"}, DataState(amount="many")):
         with pytest.raises(InvalidInputError, match="'amount'"):
@@ -319,7 +319,7 @@ class ModelState(pydantic.BaseModel):
 
 
 async def test_a_pydantic_state_stores_the_models_values(saver: BaseCheckpointSaver) -> None:
-    """Issue 16: a pydantic state refuses by the model, stores the model's values, of some of its fields too, and
+    """A pydantic state refuses by the model, stores the model's values, of some of its fields too, and
     `aget_state` shows its defaults and types."""
     made = graph(ModelState, saver, lambda state: {"log": ["n"]})
     for given in ({"amount": "many"}, {"amount": 0}, {"day": "never"}):
@@ -372,7 +372,7 @@ class Reduced(TypedDict, total=False):
     ids=repr,
 )
 async def test_a_reducers_own_annotation_counts(given: Any, path: str | None) -> None:
-    """Issue 16: a key with a reducer is checked by the annotation of the reducer's second parameter alone."""
+    """A key with a reducer is checked by the annotation of the reducer's second parameter alone."""
     if path is None:
         assert await graph(Reduced).ainvoke(given)
     else:
@@ -382,7 +382,7 @@ async def test_a_reducers_own_annotation_counts(given: Any, path: str | None) ->
 
 
 async def test_it_can_be_switched_off() -> None:
-    """Issue 16: by graph, by entrypoint and for all graphs that are compiled later; the keys are checked all the same."""
+    """By graph, by entrypoint and for all graphs that are compiled later; the keys are checked all the same."""
     assert await graph(State, validate_input=False).ainvoke(BAD) == {**BAD, "log": []}
     with pytest.raises(InvalidInputError, match="'lnes'"):
         await graph(State, validate_input=False).ainvoke({"lnes": 1})
@@ -401,7 +401,7 @@ async def test_it_can_be_switched_off() -> None:
 
 
 async def test_the_input_of_an_entrypoint() -> None:
-    """Issue 16: an entrypoint's input is checked by the annotation of its first parameter."""
+    """An entrypoint's input is checked by the annotation of its first parameter."""
 
     @entrypoint(checkpointer=InMemorySaver())
     async def total(order: Order) -> int:
@@ -427,7 +427,7 @@ def test_a_value_that_holds_itself_is_left_to_what_stores_it() -> None:
 
 @pytest.mark.one_loop
 async def test_many_messages_are_checked_without_looking_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 16: 1000 messages cost at most 0.1 ms: a reducer without an annotation is not asked, and of objects with
+    """1000 messages cost at most 0.1 ms: a reducer without an annotation is not asked, and of objects with
     plain fields only the types of each column are compared, in C."""
     looked: list[Any] = []
     monkeypatch.setattr("pregel_async._checks.values._of_class", lambda kind: looked.append)

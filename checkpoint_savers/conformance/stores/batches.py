@@ -1,4 +1,4 @@
-"""S-136, P7, P13 of stores: what is asked at the same time is one transaction, whoever is cancelled, on all loops."""
+"""P7, P13 of stores: what is asked at the same time is one transaction, whoever is cancelled, on all loops."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Batching(StoreSuite):
     async def test_what_is_asked_in_one_turn_is_one_transaction(
         self, store: BaseStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """S-136: operations of many tasks, started at the same time, go to the backend together."""
+        """Operations of many tasks, started at the same time, go to the backend together."""
         await put(store, "a", "b")
         watched = Watched(store, monkeypatch)
         async with anyio.create_task_group() as group:
@@ -45,7 +45,7 @@ class Batching(StoreSuite):
         assert sorted(await keys(store)) == ["b", "c", "d", "e"]
 
     async def test_reads_see_what_was_before(self, store: BaseStore) -> None:
-        """S-136: in a batch, reads see the state before its puts, wherever they stand."""
+        """In a batch, reads see the state before its puts, wherever they stand."""
         await put(store, "old", "gone")
         answers = await store.abatch(
             [
@@ -68,7 +68,7 @@ class Batching(StoreSuite):
         assert sorted(await keys(store)) == ["new", "old"]
 
     async def test_the_last_put_of_a_batch_is_done(self, store: BaseStore) -> None:
-        """S-136: of several puts and deletes of one item in a batch, the last is done."""
+        """Of several puts and deletes of one item in a batch, the last is done."""
         await put(store, "a", "b", "c")
         await store.abatch(
             [
@@ -84,7 +84,7 @@ class Batching(StoreSuite):
         assert await value(store, "c") == {"n": 2}
 
     async def test_the_same_reads_are_done_once(self, store: BaseStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        """S-136, P1: what several ask for in one turn is read once, and each gets an object of his own."""
+        """P1: what several ask for in one turn is read once, and each gets an object of his own."""
         await put(store, "a", "b")
         watched = Watched(store, monkeypatch)
         answers = await store.abatch(

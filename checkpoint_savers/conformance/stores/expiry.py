@@ -19,7 +19,7 @@ MINUTE = 60.0
 
 class Expiry(StoreSuite):
     async def test_an_item_expires(self, store: BaseStore, clock: Clock) -> None:
-        """1.20: a ttl is minutes; the item is there for its time, and not at the end of it, for no verb."""
+        """A ttl is minutes; the item is there for its time, and not at the end of it, for no verb."""
         await put(store, "short", ttl=10)
         await put(store, "long", ttl=20.5)
         await put(store, "ever", space=("other",))
@@ -76,7 +76,7 @@ class Expiry(StoreSuite):
     # ---- reading ---------------------------------------------------------------------------------------------
 
     async def test_reading_begins_the_time_anew(self, store: BaseStore, clock: Clock) -> None:
-        """1.20: an item that is read lives for its ttl from then on; updated_at stays."""
+        """An item that is read lives for its ttl from then on; updated_at stays."""
         await put(store, "got", "found", "unread", "asked not to", ttl=10)
         await put(store, "ever")
         clock.now = NOW + 5 * MINUTE

@@ -166,7 +166,7 @@ class Items(StoreSuite):
         assert await store.aget(("langgraphs",), "k") is None
 
     async def test_the_times_of_an_item(self, store: BaseStore, clock: Clock) -> None:
-        """Q-15: created_at is when it was first put, however often it was put again; updated_at when it was last."""
+        """created_at is when it was first put, however often it was put again; updated_at when it was last."""
         await put(store, "k")
         assert facts(await store.aget(SPACE, "k")) == (SPACE, "k", NOW, NOW)
         clock.now = NOW + 1.5
@@ -185,7 +185,7 @@ class Items(StoreSuite):
         assert facts(await store.aget(SPACE, "k")) == (SPACE, "k", NOW + 3, NOW + 3)
 
     async def test_none_deletes(self, store: BaseStore) -> None:
-        """1.20: to put None is to delete."""
+        """To put None is to delete."""
         await put(store, "k", "other")
         await store.aput(SPACE, "k", cast("Any", None))
         assert await keys(store) == ["other"]
@@ -212,7 +212,7 @@ class Items(StoreSuite):
 
     @pytest.mark.parametrize("namespace", NO_NAMESPACES, ids=ascii)
     async def test_what_is_no_namespace(self, store: BaseStore, namespace: Any) -> None:
-        """1.20: it is refused by every verb that names an item, and nothing is changed."""
+        """It is refused by every verb that names an item, and nothing is changed."""
         await put(store, "k")
         for verb in (
             lambda: store.aput(namespace, "k", {}),

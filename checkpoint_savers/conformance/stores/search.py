@@ -141,7 +141,7 @@ class Searching(StoreSuite):
     # ---- filters ---------------------------------------------------------------------------------------------
 
     async def test_filters(self, store: BaseStore) -> None:
-        """1.20: equality and operators, inside dicts and lists too; what cannot be compared does not match."""
+        """Equality and operators, inside dicts and lists too; what cannot be compared does not match."""
         await store.abatch([PutOp(SPACE, key, given) for key, given in DISHES.items()])
         for filter, matching in FILTERS:
             assert (filter, set(await keys(store, filter=filter))) == (filter, matching)
@@ -174,7 +174,7 @@ class Searching(StoreSuite):
     # ---- prefixes, order, pages ------------------------------------------------------------------------------
 
     async def test_a_prefix_is_of_labels(self, store: BaseStore) -> None:
-        """1.20: a namespace stands for itself and what is inside it, and not for those that begin with its letters."""
+        """A namespace stands for itself and what is inside it, and not for those that begin with its letters."""
         await store.abatch([PutOp(space, "/".join(space), {}) for space in SPACES])
         for prefix in [(), *SPACES, ("b",), ("a", "b", "c", "d"), ("%",), ("_",), ("\U0010ffff",), ("langgraph",)]:
             found = [space for space in SPACES if space[: len(prefix)] == prefix]
@@ -198,7 +198,7 @@ class Searching(StoreSuite):
         assert await keys(store) == ["b", "z", "b2", "c", "b3", "a"]
 
     async def test_pages(self, store: BaseStore, clock: Clock) -> None:
-        """Q-15: limit and offset count what matches: pages of any size have everything once, in order."""
+        """Limit and offset count what matches: pages of any size have everything once, in order."""
         for number in range(30):
             clock.now = NOW + number % 7
             await store.aput(("a", "b") if number % 3 else ("c",), f"{number:02}", {"even": 1 - number % 2})
@@ -245,14 +245,14 @@ class Searching(StoreSuite):
     # ---- namespaces ------------------------------------------------------------------------------------------
 
     async def test_listing_namespaces(self, store: BaseStore) -> None:
-        """1.20: those in which there is an item, sorted label by label; by beginning and end, with wildcards; cut to a
+        """Those in which there is an item, sorted label by label; by beginning and end, with wildcards; cut to a
         depth, and then each once."""
         await store.abatch([PutOp(space, key, {}) for space in SPACES for key in "kl"])
         for asked, listed in LISTINGS:
             assert (asked, await store.alist_namespaces(**asked)) == (asked, listed)
 
     async def test_several_conditions(self, store: BaseStore) -> None:
-        """1.20: all of an operation's conditions are to match."""
+        """All of an operation's conditions are to match."""
         await store.abatch([PutOp(space, "k", {}) for space in SPACES])
         conditions = (MatchCondition("prefix", ("*", "b")), MatchCondition("prefix", ("a",)))
         assert await store.abatch([ListNamespacesOp(conditions)]) == [[("a", "b"), ("a", "b", "c")]]
