@@ -15,8 +15,9 @@ from typing import Any, Literal, NamedTuple
 from . import upkeep
 from .codec import Codec
 from .entries import SENDS, read_record
+from .errors import CorruptCheckpointError
 from .ledger import Reader
-from .listing import GapFinder, check_gaps
+from .listing import GapFinder, check_gaps, is_listed
 from .metadata import checked_changes, metadata_matches
 from .records import (
     Checkpoint,
@@ -113,10 +114,14 @@ class BaseCheckpointSaver(SaverPort):
         `scan`: rows that it does not let through are needed to see that none is missing.
 
         Raises:
-            CorruptCheckpointError: a row's parent is missing, or the namespace's newest row.
+            CorruptCheckpointError: a row's parent is missing, or a namespace's head.
         """
         left = limit
-        gaps, starts_at_head = GapFinder(), before is None
+        gaps = GapFinder()
+        if thread_id is not None:
+            for name, head in (await self.heads(thread_id, ns)).items():
+                if before is None or head < before:
+                    gaps.await_head(thread_id, name, head)
         readers: dict[tuple[str, str], _Listed] = {}
         seen: set[tuple[str, str, CheckpointId]] = set()  # and listed again: a copy of a thread has the same ids
         while left is None or left > 0:
@@ -141,11 +146,15 @@ class BaseCheckpointSaver(SaverPort):
                     # Since the page was read it was deleted, or others were, and it is read with another base.
                     chain = await self.read(*key, header.checkpoint_id)
                     if chain is None:
+                        if await is_listed(self, *key, header.checkpoint_id):
+                            where = f"thread {key[0]!r}, namespace {key[1]!r}, checkpoint {header.checkpoint_id}"
+                            raise CorruptCheckpointError(where, "it is listed, and its key finds nothing")
                         continue
                     reader, records = Reader(*key, chain.rows), chain.records
                 left = None if left is None else left - 1
                 yield header, reader, records
                 if left == 0:
+                    await self._check_behind(gaps, header.checkpoint_id)
                     return
             if len(page) < size:
                 break
@@ -153,8 +162,19 @@ class BaseCheckpointSaver(SaverPort):
             seen = {(one.thread_id, one.ns, one.checkpoint_id) for one in page if one.checkpoint_id < before}
 
         await check_gaps(self, gaps.end())
-        if thread_id is not None and starts_at_head:
-            await self.read(thread_id, ns or "")  # raises if the head's row is missing: it is the parent of none
+
+    async def _check_behind(self, gaps: GapFinder, last: CheckpointId) -> None:
+        """Check at the end of a page that what comes next is there: the next page does not know what this one awaits.
+
+        Args:
+            last: the last row of the page. Heads that are older come in a later page, which awaits them too.
+        """
+        for gap in gaps.end():
+            if gap.checkpoint_id is None and gap.parent_id < last:
+                continue
+            found = await self.scan(gap.thread_id, gap.ns, before=_after(gap.parent_id), limit=1)
+            if not found or found[0].checkpoint_id != gap.parent_id:
+                await check_gaps(self, [gap])
 
     async def _fetch(self, listed: _Listed, base_id: CheckpointId) -> None:
         """Read all rows of a base, and what it is itself read with."""

@@ -58,15 +58,22 @@ async def listed(
 
 
 class Gap(NamedTuple):
-    """A row of a namespace whose parent is not where it should be."""
+    """A row that is not where it should be.
+
+    Attributes:
+        checkpoint_id: the row whose parent it is; None if it is the namespace's head.
+        parent_id: the missing row.
+    """
 
     thread_id: str
     ns: str
-    checkpoint_id: CheckpointId
+    checkpoint_id: CheckpointId | None
     parent_id: CheckpointId
 
     def error(self) -> CorruptCheckpointError:
         place = f"thread {self.thread_id!r}{f', namespace {self.ns!r}' if self.ns else ''}"
+        if self.checkpoint_id is None:
+            return CorruptCheckpointError(place, f"its head, checkpoint {self.parent_id}, is missing in listings")
         return CorruptCheckpointError(
             f"{place}, checkpoint {self.checkpoint_id}", f"its parent, checkpoint {self.parent_id}, is missing"
         )
@@ -80,7 +87,12 @@ class GapFinder:
     """
 
     def __init__(self) -> None:
-        self._awaited: dict[tuple[str, str], dict[CheckpointId, CheckpointId]] = {}  # (thread, ns) -> parent -> child
+        # (thread, ns) -> parent -> child, or None for the head.
+        self._awaited: dict[tuple[str, str], dict[CheckpointId, CheckpointId | None]] = {}
+
+    def await_head(self, thread_id: str, ns: str, head: CheckpointId) -> None:
+        """Take what a namespace's head was before the listing began. It is the parent of none, or of a later row."""
+        self._awaited.setdefault((thread_id, ns), {})[head] = None
 
     def add(self, header: Header) -> list[Gap]:
         """Take the next header; return the gaps that it shows: parents that are newer and did not come."""
@@ -98,6 +110,19 @@ class GapFinder:
         return [Gap(*place, child, parent) for place, found in self._awaited.items() for parent, child in found.items()]
 
 
+async def is_listed(saver: SaverPort, thread_id: str, ns: str, checkpoint_id: CheckpointId) -> bool:
+    """Return True if a listing of the namespace from its beginning has a row: where a database's index is damaged, a
+    query for the row itself may find nothing."""
+    before: CheckpointId | None = None
+    while True:
+        page = await saver.scan(thread_id, ns, before=before)
+        if any(header.checkpoint_id == checkpoint_id for header in page):
+            return True
+        if not page or page[-1].checkpoint_id < checkpoint_id or page[-1].checkpoint_id == before:
+            return False
+        before = page[-1].checkpoint_id
+
+
 async def check_gaps(saver: SaverPort, gaps: Iterable[Gap]) -> None:
     """Raise for the first gap that a second read finds too: a row that is pruned between two pages of a listing looks
     like one that is missing.
@@ -107,7 +132,11 @@ async def check_gaps(saver: SaverPort, gaps: Iterable[Gap]) -> None:
     """
     for gap in gaps:
         chain = await saver.read(gap.thread_id, gap.ns, gap.checkpoint_id)
-        if chain is not None and chain.rows[-1].parent_id == gap.parent_id:
+        if chain is None:
+            if gap.checkpoint_id is not None and await is_listed(saver, gap.thread_id, gap.ns, gap.checkpoint_id):
+                raise gap.error()
+            continue
+        if gap.parent_id == (chain.head if gap.checkpoint_id is None else chain.rows[-1].parent_id):
             raise gap.error()
 
 

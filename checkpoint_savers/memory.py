@@ -319,6 +319,12 @@ class InMemorySaver(BaseCheckpointSaver):
                     found.append(header)
         return tuple(found)
 
+    async def heads(self, thread_id: str, ns: str | None = None) -> dict[str, CheckpointId]:
+        with self._lock:
+            thread = self._threads.get(thread_id)
+            heads = {} if thread is None else thread.heads
+            return {name: head for name, head in heads.items() if ns is None or name == ns}
+
     async def dump(self, thread_id: str) -> ThreadDump | None:
         with self._lock:
             thread = self._threads.get(thread_id)

@@ -188,6 +188,17 @@ class SaverPort(ABC):
         """All that is stored of a thread, as of one moment; None of a thread that holds no checkpoint."""
         raise self._lacks("dump")
 
+    async def heads(self, thread_id: str, ns: str | None = None) -> dict[str, CheckpointId]:
+        """The heads of a thread's namespaces, whether their rows are stored or not; listings compare them.
+
+        The default reads that of one namespace: the root, if none is named.
+
+        Args:
+            ns: of this namespace alone; None for all.
+        """
+        chain = await self.read(thread_id, ns or "")
+        return {} if chain is None else {ns or "": chain.head}
+
     @abstractmethod
     async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
         """The chain of a checkpoint, or of the head when no id is given; None when there is none."""

@@ -80,6 +80,10 @@ ORDER BY t.thread_id LIMIT %b
 """
 _THREAD = "SELECT thread, metadata FROM {s}.pregel_threads WHERE thread_id = %b"
 _ALL_HEADS = "SELECT ns, checkpoint_id FROM {s}.pregel_heads WHERE thread = %b ORDER BY ns"
+_HEADS = """
+SELECT h.ns, h.checkpoint_id FROM {s}.pregel_threads t JOIN {s}.pregel_heads h ON h.thread = t.thread
+WHERE t.thread_id = %b AND (%b::text IS NULL OR h.ns = %b)
+"""
 _ALL_ROWS = """
 SELECT ns, checkpoint_id, parent_id, base_id, step, metadata, pinned, frame FROM {s}.pregel_checkpoints
 WHERE thread = %b
@@ -116,6 +120,7 @@ class Reading:
         self._threads = of(_THREADS)
         self._thread = of(_THREAD)
         self._all_heads = of(_ALL_HEADS)
+        self._heads = of(_HEADS)
         self._all_rows = of(_ALL_ROWS)
         self._all_records = of(_ALL_RECORDS)
         self._all_events = of(_ALL_EVENTS)
@@ -166,6 +171,11 @@ class Reading:
     async def threads(self, cursor: Cursor, after: str | None, limit: int) -> list[Raw]:
         """Raw thread headers, in the order of their ids."""
         return await _all(cursor, self._threads, stored_or_none(after), stored_or_none(after), limit)
+
+    async def heads(self, cursor: Cursor, thread_id: str, ns: str | None) -> dict[str, CheckpointId]:
+        named = stored_or_none(ns)
+        found = await _all(cursor, self._heads, stored(thread_id), named, named)
+        return {told(name): an_id(checkpoint_id) for name, checkpoint_id in found}
 
     async def dump(self, cursor: Cursor, thread_id: str) -> ThreadDump | None:
         where = where_of(thread_id)

@@ -313,6 +313,9 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
 
         return await listed(page, after, attrgetter("thread_id"), limit, filter)
 
+    async def heads(self, thread_id: str, ns: str | None = None) -> dict[str, CheckpointId]:
+        return await self._run(self._reading.heads, thread_id, ns)
+
     async def dump(self, thread_id: str) -> ThreadDump | None:
         return await self._run(self._reading.dump, thread_id)
 

@@ -220,15 +220,20 @@ def _threads(db: sqlite3.Cursor, after: str | None, limit: int) -> list[ThreadHe
     return found
 
 
+def _heads(db: sqlite3.Cursor, thread_id: str, ns: str | None) -> dict[str, CheckpointId]:
+    heads = checked(db.execute(_HEADS, (thread_id,)).fetchall(), list[tuple[str, str]], place(thread_id, ns or ""))
+    return {name: CheckpointId(head) for name, head in heads if ns is None or name == ns}
+
+
 def _dump(db: sqlite3.Cursor, thread_id: str) -> ThreadDump | None:
     where = place(thread_id, "")
     rows = _rows(db.execute(_ALL_ROWS, (thread_id,)).fetchall(), where)
     if not rows:
         return None
-    heads = dict(checked(db.execute(_HEADS, (thread_id,)).fetchall(), list[tuple[str, str]], where))
+    heads = _heads(db, thread_id, None)
     head = heads.get("")
     return ThreadDump(
-        heads={ns: CheckpointId(head) for ns, head in heads.items()},
+        heads=heads,
         rows=rows,
         records=_records(db.execute(_ALL_RECORDS, (thread_id,)).fetchall(), where),
         events=_events(db, thread_id, None, reading.MOST),
@@ -268,6 +273,7 @@ _BEFORE: dict[Callable[..., Any], Callable[..., Any]] = {
     reading.page: _page,
     reading.threads: _threads,
     reading.dump: _dump,
+    reading.heads: _heads,
 }
 
 

@@ -190,6 +190,20 @@ def threads(db: sqlite3.Cursor, after: str | None, limit: int) -> list[ThreadHea
     return read_thread_headers(db.execute(_THREADS, {"after": after, "limit": limit}).fetchall())
 
 
+def heads(db: sqlite3.Cursor, thread_id: str, ns: str | None) -> dict[str, CheckpointId]:
+    where = place(thread_id, ns or "")
+    if ns is not None:
+        found = _place(db, thread_id, ns)
+        return {} if found is None or found[2] is None else {ns: read_checkpoint_id(found[2], where)}
+    key = db.execute(_KEY, (thread_id,)).fetchone()
+    return {} if key is None else _heads(db, key, where)
+
+
+def _heads(db: sqlite3.Cursor, key: tuple[int], where: str) -> dict[str, CheckpointId]:
+    heads = checked(db.execute(_HEADS, (*key, *key)).fetchall(), list[tuple[str, Any]], where)
+    return {ns: read_checkpoint_id(head, where) for ns, head in heads if head is not None}
+
+
 def dump(
     db: sqlite3.Cursor, thread_id: str, metadata_of: Callable[[sqlite3.Cursor, int, str], dict[str, Any]] | None = None
 ) -> ThreadDump | None:
@@ -201,9 +215,8 @@ def dump(
     rows = read_rows(db.execute(_ALL_ROWS, found).fetchall(), where)
     if not rows:
         return None
-    heads = checked(db.execute(_HEADS, (*found, *found)).fetchall(), list[tuple[str, Any]], where)
     return ThreadDump(
-        heads={ns: read_checkpoint_id(head, where) for ns, head in heads if head is not None},
+        heads=_heads(db, found, where),
         rows=rows,
         records=read_records(db.execute(_ALL_RECORDS, found).fetchall(), where),
         events=events(db, thread_id, None, MOST),

@@ -45,6 +45,7 @@ Verb: TypeAlias = Literal[
     "events",
     "threads",
     "dump",
+    "heads",
     "delete",
 ]
 """What a saver is asked to do; see `checkpoint_savers.BaseCheckpointSaver`."""
@@ -131,6 +132,9 @@ class PassingSaver(BaseCheckpointSaver):
         self, *, after: str | None = None, limit: int = PAGE, filter: Mapping[str, Any] | None = None
     ) -> tuple[ThreadHeader, ...]:
         return await self.around("threads", lambda: self.inner.threads(after=after, limit=limit, filter=filter))
+
+    async def heads(self, thread_id: str, ns: str | None = None) -> dict[str, CheckpointId]:
+        return await self.around("heads", lambda: self.inner.heads(thread_id, ns))
 
     async def dump(self, thread_id: str) -> ThreadDump | None:
         return await self.around("dump", lambda: self.inner.dump(thread_id))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 from checkpoint_savers import BaseCheckpointSaver, PostgresSaver, Retention, SqliteSaver
 from checkpoint_savers.conformance import Cell
 from checkpoint_savers.conformance.savers.random_threads import Growing
-from checkpoint_savers.errors import CorruptCheckpointError
+from checkpoint_savers.errors import CorruptCheckpointError, StorageError
+from pregel_async import START, StateGraph
 from tests.helpers.postgres_tools import conninfo, made_schema
 from tests.savers import postgres_cells, sqlite_cells
 
@@ -118,3 +120,96 @@ async def test_rows_that_are_pruned_meanwhile_are_not_missing(opened: Damaged, m
         if count == 3:
             await saver.aprune("t", retention=Retention(keep=1))
     assert count >= 3
+
+
+async def paged(saver: BaseCheckpointSaver, size: int, **config: Any) -> set[tuple[str, str]]:
+    """The same as `listed`, in pages of which each begins after the last row of the one before."""
+    found, before = set[tuple[str, str]](), None
+    while True:
+        where: Any = {"configurable": {"thread_id": "t", **config}}
+        page = [one.config async for one in saver.alist(where, before=before, limit=size)]
+        places = [one["configurable"] for one in page]
+        found |= {(place["checkpoint_ns"], place["checkpoint_id"]) for place in places}
+        if len(page) < size:
+            return found
+        before = page[-1]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+async def test_pages_are_whole_or_an_error(opened: Damaged, size: int) -> None:
+    """P11: a checkpoint is missed at the end of a page and at the beginning of the next one, too."""
+    saver, cells, place = opened
+    growing = Growing(saver, "t", 5)
+    await growing.grow(12)
+    whole = await paged(saver, size, checkpoint_ns="")
+    assert len(whole) > size
+    parents = {
+        one.parent_config["configurable"]["checkpoint_id"] async for one in saver.alist("t") if one.parent_config
+    }
+    heads = await saver.heads("t", "")
+    raised = 0
+    for cell in cells():
+        if cell.place != place:
+            continue
+        right = cell.get()
+        cell.put(flipped(right))
+        try:
+            left = {id for _, id in whole - await paged(saver, size, checkpoint_ns="")}
+        except CorruptCheckpointError:
+            raised += 1
+        else:
+            assert not left & (parents | set(heads.values())), f"{left} of {sorted(whole)}"
+        cell.put(right)
+    assert raised > len(whole) // 2
+    assert await paged(saver, size, checkpoint_ns="") == whole
+
+
+async def test_heads_of_graphs_inside_are_not_missed(opened: Damaged) -> None:
+    """P11: the newest row of a namespace is the parent of none: a listing of the thread awaits it by its head."""
+    saver, cells, place = opened
+    inside = StateGraph(dict[str, Any]).add_node("n", lambda state: state).add_edge(START, "n").compile()
+    graph = StateGraph(dict[str, Any]).add_node("sub", inside).add_edge(START, "sub").compile(saver)
+    await graph.ainvoke({}, "t")
+    await graph.ainvoke({}, "t")
+    heads = await saver.heads("t")
+    assert len(heads) == 3
+    whole = await listed(saver)
+    raised = 0
+    for cell in cells():
+        if cell.place == place:
+            right = cell.get()
+            cell.put(flipped(right))
+            with pytest.raises(CorruptCheckpointError):
+                await listed(saver)
+            cell.put(right)
+            raised += 1
+    assert raised == len(whole)
+
+
+async def test_damage_of_the_index_that_listings_follow(tmp_path: Path) -> None:
+    """P11: rows that are whole, and that the index does not lead to any more, are missing from a listing, too."""
+    path, copy = tmp_path / "threads.db", tmp_path / "damaged.db"
+    async with SqliteSaver(path) as saver:
+        inside = StateGraph(dict[str, Any]).add_node("n", lambda state: state).add_edge(START, "n").compile()
+        graph = StateGraph(dict[str, Any]).add_node("sub", inside).add_edge(START, "sub").compile(saver)
+        for _ in range(3):
+            await graph.ainvoke({}, "t")
+        whole = await listed(saver)
+    with closing(sqlite3.connect(path)) as db:
+        (size,) = db.execute("PRAGMA page_size").fetchone()
+        (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'checkpoint_by_id'").fetchone()
+    data = path.read_bytes()
+    used = [at for at in range((page - 1) * size, page * size) if data[at]]
+    raised = 0
+    for at in used[:: 1 + len(used) // 300]:
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << at % 8
+        for file in tmp_path.glob("damaged.db*"):
+            file.unlink()
+        copy.write_bytes(damaged)
+        try:
+            async with SqliteSaver(copy) as saver:
+                assert await listed(saver) == whole, at
+        except (CorruptCheckpointError, StorageError):
+            raised += 1
+    assert raised > 100
