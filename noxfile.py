@@ -131,7 +131,7 @@ def kills(session: nox.Session) -> None:
 def planted(session: nox.Session) -> None:
     """Takes away, one at a time, the lines that keep the promises: the suite must notice each (`-- --only NAME`)."""
     install(session, "test")
-    session.run("python", "tests/planted/run.py", *session.posargs)
+    session.run("python", "-m", "tests.planted.run", *session.posargs)
 
 
 @nox.session

@@ -1,8 +1,8 @@
 """Removes, one at a time, the lines that keep the promises, and sees whether the suite notices.
 
-    python tests/planted/run.py                 the whole list
-    python tests/planted/run.py --only NAME     one fault, or those whose names begin so; may be given several times
-    python tests/planted/run.py --list          what there is
+    python -m tests.planted.run                 the whole list
+    python -m tests.planted.run --only NAME     one fault, or those whose names begin so; may be given several times
+    python -m tests.planted.run --list          what there is
 
 The repository is copied to a temporary folder, a fault of `faults.py` is put in there, and the tests that must notice it
 are run: each of them has to fail. Before that they all run once on the copy as it is, and have to pass. The exit
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.planted.faults import FAULTS
-from tests.planted.planting import ROOT, Fault, FaultNotFound, planted
+from tests.planted.planting import ROOT, Fault, FaultNotFound, place_of, planted
 
 TIMEOUT = 180.0
 """Seconds for the tests of one fault. A fault that makes a test hang is noticed by that."""
@@ -81,12 +81,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no fault is called {', '.join(options.only)}")
     if options.list:
         for fault in chosen:
-            print(f"{fault.name}\n    {fault.promise}\n    {fault.file} {fault.within}")
+            print(f"{fault.name}\n    {fault.promise}\n    {fault.symbol}")
             print("".join(f"    {test}\n" for test in fault.tests))
         return 0
     try:
         for fault in chosen:
-            planted((ROOT / fault.file).read_text(encoding="utf-8"), fault)
+            with_fault(ROOT, fault)
     except FaultNotFound as error:
         print(error, file=sys.stderr)
         return 1
@@ -145,10 +145,10 @@ def judge(base: Path, fault: Fault, timeout: float) -> Verdict:
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         root = Path(folder) / "copy"
         shutil.copytree(base, root)
-        file = root / fault.file
+        file, edited = with_fault(root, fault)
         for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
             compiled.unlink()
-        file.write_text(planted(file.read_text(encoding="utf-8"), fault), encoding="utf-8")
+        file.write_text(edited, encoding="utf-8")
         answer = ask(root, fault.tests, timeout)
     if answer.status is None:
         return Verdict(fault, True, f"the tests hang, and were ended after {timeout:.0f} s", "", answer.seconds)
@@ -159,6 +159,16 @@ def judge(base: Path, fault: Fault, timeout: float) -> Verdict:
     if silent:
         return Verdict(fault, False, f"not noticed by {', '.join(silent)}", answer.output, answer.seconds)
     return Verdict(fault, True, ", ".join(test.rpartition("/")[2] for test in fault.tests), "", answer.seconds)
+
+
+def with_fault(root: Path, fault: Fault) -> tuple[Path, str]:
+    """Return the file of a copy that the fault is for, and its source with the fault in it.
+
+    Raises:
+        FaultNotFound: the list does not fit the source.
+    """
+    file, first, last = place_of(fault)
+    return root / file, planted((root / file).read_text(encoding="utf-8"), fault, first, last)
 
 
 def copy_to(folder: Path) -> None:

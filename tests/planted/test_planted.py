@@ -9,18 +9,19 @@ from functools import cache
 import pytest
 
 from tests.planted.faults import FAULTS
-from tests.planted.planting import ROOT, Fault, FaultNotFound, planted
+from tests.planted.planting import ROOT, Fault, FaultNotFound, place_of, planted
 
 by_name = pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
 
 
 @by_name
-def test_a_faults_text_is_there_once(fault: Fault) -> None:
-    """The list cannot rot: each text stands once where it is said to, and the file is still Python with the fault."""
-    source = (ROOT / fault.file).read_text(encoding="utf-8")
-    edited = planted(source, fault)
+def test_a_faults_code_is_there_once(fault: Fault) -> None:
+    """The list cannot rot: each symbol contains the code once, and the file is still Python with the fault."""
+    file, first, last = place_of(fault)
+    source = (ROOT / file).read_text(encoding="utf-8")
+    edited = planted(source, fault, first, last)
     assert ast.dump(ast.parse(edited)) != ast.dump(ast.parse(source))
-    compile(edited, fault.file, "exec")
+    compile(edited, file, "exec")
 
 
 @by_name
@@ -39,13 +40,20 @@ def test_names_and_promises() -> None:
     assert all(fault.promise and fault.before != fault.after for fault in FAULTS)
 
 
-def test_a_text_that_is_not_there_once() -> None:
-    """A fault whose text is gone, or stands twice, or whose function is gone, is an error."""
-    fault = Fault("one", "", "a.py", "f", "x = 1", "x = 2", ())
-    assert planted("x = 1\ndef f():\n    x = 1\n", fault) == "x = 1\ndef f():\n    x = 2\n"
-    for source in ("def f():\n    y = 1\n", "def f():\n    x = 1\n    x = 1\n", "x = 1\n"):
+def test_code_that_is_not_there_once() -> None:
+    """A fault whose code is gone, or is there twice, is an error; layout does not count."""
+    fault = Fault("one", "", "f", "x = 1", "x = 2", ())
+    assert planted("x = 1\ndef f():\n    x   =  1\n", fault, 2, 3) == "x = 1\ndef f():\n    x = 2\n"
+    assert planted("def f():\n    'x = 1'\n", fault, 1, 2) == "def f():\n    'x = 2'\n"
+    for source in ("def f():\n    y = 1\n", "def f():\n    x = 1\n    x = 1\n", "def f():\n  pass\nx = 1\n"):
         with pytest.raises(FaultNotFound, match="'one'"):
-            planted(source, fault)
+            planted(source, fault, 1, min(3, source.count("\n")) - source.endswith("\nx = 1\n"))
+
+
+@pytest.mark.parametrize("symbol", ["no_such_function", "__init__", "pick_up.no"])
+def test_a_symbol_that_names_nothing_or_several(symbol: str) -> None:
+    with pytest.raises(FaultNotFound, match=symbol):
+        place_of(Fault("one", "", symbol, "", "", ()))
 
 
 @cache
