@@ -882,7 +882,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "rows-behind-a-page",
         "P11: a row that is missing where a page ends is missed by no page",
-        "checkpoint_savers/abc.py",
         "BaseCheckpointSaver.walk",
         "await self._check_behind(gaps, header.checkpoint_id)",
         "pass",
