@@ -36,14 +36,18 @@ async def says(name: str, *words: str) -> None:
 
 @cache
 def steps(name: str, count: int) -> Any:
-    """A graph of so many supersteps, each of which streams two words."""
+    """A graph of so many supersteps, each of which streams two words, behind a router at the start, which streams one."""
+
+    async def begin(state: State) -> str:
+        await says(f"{name} begins", "go")
+        return "step"
 
     async def step(state: State) -> State:
         at = len(state.get("log", ()))
         await says(f"{name}{at}", f"a{at}", f"b{at}")
         return {"log": [f"{name}{at}"]}
 
-    builder = StateGraph(State).add_node("step", step).add_edge(START, "step")
+    builder = StateGraph(State).add_node("step", step).add_conditional_edges(START, begin, ["step"])
     return builder.add_conditional_edges("step", lambda state: END if len(state["log"]) >= count else "step").compile()
 
 

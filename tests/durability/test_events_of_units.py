@@ -11,9 +11,11 @@ import anyio
 import pytest
 
 from checkpoint_savers import InMemorySaver
+from checkpoint_savers.abc import BaseCheckpointSaver
+from pregel_async import START, Command, StateGraph, interrupt
 from pregel_async.types import Durability
 from tests.durability.durable_world import TestWorld, places
-from tests.durability.streaming_graphs import Crashing, check, died, graph_of, read
+from tests.durability.streaming_graphs import Crashing, State, check, died, graph_of, read, says
 from tests.helpers.passing_saver import WRITES, Through
 
 pytestmark = pytest.mark.anyio
@@ -107,3 +109,86 @@ async def test_cursors_come_in_their_order(mode: Durability) -> None:
     cursors = [part["cursor"] for part in seen]
     assert cursors == sorted(cursors)
     check(seen, await undisturbed(mode))
+
+
+def asking(saver: BaseCheckpointSaver, *, inside: bool) -> Any:
+    """Two nodes beside each other, of which one asks; in a graph inside, or not."""
+
+    async def asks(state: State) -> State:
+        await says("asks", "before")
+        answer = interrupt("well?")
+        await says("asks", "after")
+        return {"log": [answer]}
+
+    async def other(state: State) -> State:
+        await says("other", "finishes", "last")
+        return {"log": ["other"]}
+
+    builder = StateGraph(State).add_node(asks).add_node(other).add_edge(START, "asks").add_edge(START, "other")
+    if inside:
+        builder = StateGraph(State).add_node("outside", builder.compile()).add_edge(START, "outside")
+    return builder.compile(saver, world=TestWorld())
+
+
+@pytest.mark.parametrize("mode", DURABILITIES)
+@pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside"])
+async def test_an_answer_that_was_cut_off(mode: Durability, inside: bool) -> None:
+    """A run that asked has come to rest. What is cut off after the answer is void, though nothing of it is stored yet, and
+    though what runs again was begun before the rest. (In mode "values" a graph inside that is resumed shows its state
+    once more.)"""
+    ask = {**ASK, "stream_mode": [mode for mode in MODES if mode != "values"]}
+
+    async def talk(most: int) -> list[Any]:
+        seen, graph = list[Any](), asking(InMemorySaver(), inside=inside)
+        await read(graph.astream({"log": []}, "t", keep_events=True, durability=mode, **ask), seen)
+        rest = len(seen)
+        answer: Any = Command(resume="yes")
+        if not await read(graph.astream(answer, "t", keep_events=True, durability=mode, **ask), seen, rest + most):
+            assert len(seen) == rest + most
+            stream = graph.astream(None, "t", after=seen[-1]["cursor"], durability=mode, **ask)
+            assert await read(stream, seen)
+        return seen
+
+    whole = await talk(1000)
+    for most in range(1, len(whole)):
+        seen = await talk(most)
+        check(seen, whole)
+        if seen == whole:
+            return
+
+
+def leaving(saver: BaseCheckpointSaver, world: TestWorld) -> Any:
+    """Two nodes beside each other in a graph inside, of which the last to finish commands the graph around it."""
+
+    async def leaves(state: State) -> Command:
+        await says("leaves", "finishes", "last")
+        return Command(graph=Command.PARENT, update={"log": ["left"]})
+
+    async def other(state: State) -> State:
+        await says("other", "word")
+        return {"log": ["other"]}
+
+    builder = StateGraph(State).add_node(leaves).add_node(other).add_edge(START, "leaves").add_edge(START, "other")
+    builder = StateGraph(State).add_node("outside", builder.compile()).add_edge(START, "outside")
+    return builder.compile(saver, world=world)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+async def test_a_crash_as_a_graph_inside_is_left(after: bool) -> None:
+    """What finished inside, and is recorded as its superstep stays open, streams nothing again: its chunks are stored with
+    that record, and not only with the superstep of the graph around it."""
+    whole: list[Any] = []
+    await read(leaving(InMemorySaver(), TestWorld()).astream({"log": []}, "t", keep_events=True, **ASK), whole)
+    for at in range(1, 100):
+        inner, world, seen = InMemorySaver(), TestWorld(), list[Any]()
+        try:
+            run = leaving(Crashing(inner, at, after=after), world)
+            await read(run.astream({"log": []}, "t", keep_events=True, **ASK), seen)
+        except BaseException as error:
+            assert died(error), error
+            world.time += 100
+            if seen:
+                await read(leaving(inner, world).astream(None, "t", after=seen[-1]["cursor"], **ASK), seen)
+                check(seen, whole)
+        else:
+            return

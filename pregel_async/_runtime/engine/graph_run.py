@@ -21,7 +21,7 @@ from ..._core import superstep
 from ..._core.board import Board
 from ..._core.isolation import NO_CLASSES, REGISTERED
 from ..._core.program import Program, Write
-from ..._core.task import Cancelled, Outcome, Paused, Task
+from ..._core.task import Cancelled, Finished, Outcome, Paused, Task
 from ..._core.untracked import filled, missing
 from ...errors import BudgetExceededError, GraphDrained, InvalidInputError, UntrackedValueLostError
 from ...types import Interrupt, RunStatus
@@ -219,10 +219,12 @@ class GraphRun:
     async def _begin_events(self, thread: Thread, feed: Feed, keeper: Keeper, board: Board) -> None:
         """Keep, and show to a reader who was there, what of the open superstep runs again."""
 
-        def planned() -> Iterator[Unit]:
+        def planned(everything: bool) -> Iterator[Unit]:
             assert self._log is not None
             for task in superstep.plan(self._program, board, self._open_scope):
-                if thread.result_of(task) is None:
+                if everything:
+                    yield from self._log.units_of(task)
+                elif thread.result_of(task) is None:
                     recorded = {task.id} if thread.writes_of(task) is not None or thread.failure_of(task) else set()
                     yield from (unit for unit in self._log.units_of(task) if unit.id not in recorded)
 
@@ -307,6 +309,7 @@ class GraphRun:
         stopped = self._session.stopped
         asked = [question for outcome in outcomes if isinstance(outcome, Paused) for question in outcome.interrupts]
         told = self._runner.take_rest()
+        await self._close_finished(tasks, outcomes, told)
         if self._log is not None and self._log.paused is not None:
             paused = [
                 (task, each)
@@ -329,6 +332,7 @@ class GraphRun:
             self._thread.forget()  # the state refuses the input: nothing has run, and nothing is stored
             return
         unshown, rest = self._runner.take_unshown(), self._runner.take_rest()
+        await self._close_finished(tasks, outcomes, rest)
         told: Told = []
         if self._log is not None and self._log.failed is not None:
             told = self._log.failed(tasks, outcomes)
@@ -337,6 +341,18 @@ class GraphRun:
         if self._thread is not None and await self._thread.give_up(tasks, outcomes, error):
             told = [*rest, *told]
         await self._send([*unshown, *told])
+
+    async def _close_finished(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], told: Told) -> None:
+        """Keep the events of tasks inside that are recorded because their superstep stays open. (Those of the called
+        graph are kept with the run's rest.)"""
+        log, thread = self._log, self._thread
+        if log is None or thread is None or self._feed is not None or not log.keeps:
+            return
+        await log.settle_events()
+        done = [task for task, outcome in zip(tasks, outcomes, strict=True) if isinstance(outcome, Finished)]
+        events = log.close([unit.id for task in done for unit in log.units_of(task)], told)
+        if events is not None:
+            thread.events.append(events)
 
     # ---- what is shown, and kept -------------------------------------------------------------------------------------
 
@@ -356,6 +372,8 @@ class GraphRun:
             await thread.commit(board, ran, outcomes, upcoming, source=source)
             return
 
+        asks = self._feed is None and bool(upcoming) and upcoming[0].node.hidden and bool(upcoming[0].node.routers)
+
         def made(row: CheckpointRow) -> None:
             told = self._runner.take_rest()
             if source == "loop" and log.updated is not None:
@@ -366,7 +384,7 @@ class GraphRun:
             if feed is None and log.keeps:
                 told = [*self._told, *told]
                 self._told = []
-                if not (upcoming and upcoming[0].node.hidden):  # else it is stored with the next commit
+                if asks or not (upcoming and upcoming[0].node.hidden):  # else it is stored with the next commit
                     events = log.close([unit.id for task in ran for unit in log.units_of(task)], told, upcoming)
                     if events is not None:
                         thread.events.append(events)
@@ -390,6 +408,8 @@ class GraphRun:
             await self._runner.show(told, at_barrier=True)
             if self._feed is None and log.keeps:
                 await log.catch_up()
+        elif asks and thread.events:
+            await thread.spill()  # it has to be known that the routers have begun before they show anything
 
     def _stops_between(self, ran: Sequence[Task], upcoming: Sequence[Task]) -> bool:
         breakpoints = self._settings.breakpoints

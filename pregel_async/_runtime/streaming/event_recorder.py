@@ -121,11 +121,14 @@ class Keeper:
         """Begin on the checkpoint that the thread is at."""
         self._at = self._thread.tip or ""
 
-    async def begin(self, planned: Callable[[], Iterable[Unit]], step: int, said: set[object]) -> Part | None:
+    async def begin(self, planned: Callable[[bool], Iterable[Unit]], step: int, said: set[object]) -> Part | None:
         """Resume the superstep that is open on the checkpoint that the thread is at.
 
+        After a rest, a run shows once more what was recorded before it, and tasks inside that were answered run again:
+        all units that were known at the rest are void since then, but for those that were recorded since.
+
         Args:
-            planned: gives the units of the called graph that run now.
+            planned: gives the units of the called graph that run now; if True, with those that are recorded.
             step: the superstep that is open.
             said: gets what the messages are known by that earlier attempts have shown for good.
 
@@ -133,12 +136,15 @@ class Keeper:
             The part that says what runs again; None if the run before came to rest.
         """
         self.move()
-        after, rows = await self._cut_off_attempts()
-        if after.position and not rows:
-            return None  # the run before came to rest
+        after, before, rows = await self._cut_off_attempts()
+        if after.position and not rows and self._epoch == after.epoch + 1:
+            return None  # the run before came to rest; else one that has stored nothing may have been cut off since
         self.has_earlier = bool(rows)
-        again = {unit.id: unit for unit in planned()}
+        again = {unit.id: unit for unit in planned(bool(before))}
         thread_id = self._thread.thread_id
+        for row in before:
+            found = read_row(row, thread_id)
+            again.update({unit.id: unit for unit in (*found.units, *found.opens)})
         for row in rows:
             found = read_row(row, thread_id)
             again.update({unit.id: unit for unit in found.opens})
@@ -152,19 +158,20 @@ class Keeper:
         data = {"step": step, "checkpoint_id": self._at, "after": str(after), "tasks": named}
         return Part(mode=RESTARTED, ns=(), data=data, step=step)
 
-    async def _cut_off_attempts(self) -> tuple[Cursor, list[EventRow]]:
-        """The rows of the attempts at the open superstep since a run came to rest on it, and the place before them."""
+    async def _cut_off_attempts(self) -> tuple[Cursor, list[EventRow], list[EventRow]]:
+        """The place of the last rest on the open superstep; the rows up to it; and those of the attempts since."""
         rows = await self._rows_since((CheckpointId(self._at), 0, 0))
         rests = [row.epoch for row in rows if row.kind == "tail"]
         after = Cursor(self._at, rests[-1], LAST) if rests else Cursor(self._at, 0, 0)
-        rows = [row for row in rows if not rests or row.epoch > rests[-1]]
+        earlier = [row for row in rows if row.epoch <= after.epoch]
+        rows = rows[len(earlier) :]
         for row in rows:
             found = read_row(row, self._thread.thread_id)
             if found.events[0].mode == MOVED:  # with "exit", the attempt began on another checkpoint
                 after = Cursor.read(found.events[0].data.decode())
                 before = await self._rows_since((CheckpointId(after.checkpoint_id), after.epoch, 0))
-                return after, [*[each for each in before if each.epoch == after.epoch], *rows]
-        return after, rows
+                return after, earlier, [*[each for each in before if each.epoch == after.epoch], *rows]
+        return after, earlier, rows
 
     async def _rows_since(self, since: EventKey) -> list[EventRow]:
         """The rows on a checkpoint from a key on."""

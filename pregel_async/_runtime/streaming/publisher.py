@@ -222,7 +222,7 @@ class Log:
         for feed, part in told:
             if feed is not kept:
                 continue
-            if part.task is not None and not part.task.node.hidden:
+            if part.task is not None:
                 part.unit = self.unit_of(part.task)
                 # The last events of a task with async routers are those of its routers.
                 part.again = bool(finished) and not finished.isdisjoint((part.unit.id, routers_of(part.unit.id)))

@@ -1,0 +1,181 @@
+"""P5, P12: whatever disturbs a random program, a reader who comes back has in the end the text of an undisturbed run."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, TypeVar
+
+import anyio
+from hypothesis import given, note
+from hypothesis import strategies as st
+
+from checkpoint_savers import InMemorySaver
+from checkpoint_savers.abc import BaseCheckpointSaver
+from pregel_async import get_runtime, get_stream_writer
+from pregel_async.errors import GraphRecursionError
+from pregel_async.types import Durability
+from tests.helpers.law_programs import Build, Program, Tell, inputs_of, programs
+from tests.helpers.passing_saver import WRITES, Through
+from tests.helpers.stream_reader import kept_by_reader
+from tests.laws.law_world import THREAD, World, all_at_once, law, show
+
+T = TypeVar("T")
+
+How = Literal["die", "cancel", "reload"]
+
+
+class Died(BaseException):
+    """Stands for the end of the process."""
+
+
+class Trouble:
+    """What becomes of one process: it dies at one of its steps, or its run is cancelled there, or its reader leaves.
+
+    Attributes:
+        left: steps until then.
+        scope: of the run.
+    """
+
+    def __init__(self, how: How, left: int) -> None:
+        self.how = how
+        self.left = left
+        self.dead = False
+        self.scope = anyio.CancelScope()
+
+    def step(self) -> None:
+        self.left -= 1
+        if self.left == 0 and self.how == "cancel":
+            self.scope.cancel()
+        if self.dead or (self.left == 0 and self.how == "die"):
+            self.dead = True
+            raise Died
+
+
+class Dying(Through):
+    """A saver of a process that may die before it writes."""
+
+    def __init__(self, inner: BaseCheckpointSaver, trouble: Trouble) -> None:
+        super().__init__(inner)
+        self._trouble = trouble
+
+    async def around(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+        if verb in WRITES:
+            self._trouble.step()
+        return await call()
+
+
+class Speaking(Tell):
+    """Programs that stream a word wherever they can be suspended."""
+
+    def __init__(self, trouble: Trouble) -> None:
+        super().__init__()
+        self._trouble = trouble
+
+    async def turn(self) -> None:
+        await get_stream_writer()(get_runtime().execution_info.task_id)
+        self._trouble.step()
+        await anyio.lowlevel.checkpoint()
+
+
+class Reader:
+    """Somebody who talks to a graph, answers what it asks, and reads what it streams.
+
+    Attributes:
+        seen: all parts.
+    """
+
+    def __init__(self, made: Program, mode: Durability) -> None:
+        self.seen: list[Any] = []
+        self._made = made
+        self._world = World()
+        self._saver = InMemorySaver(clock=self._world.now)
+        self._mode: Durability = mode
+        self._cursor: str | None = None
+        self._answers: Any = None
+
+    def _graph(self, trouble: Trouble) -> Any:
+        return Build(Speaking(trouble))(self._made, Dying(self._saver, trouble), self._world)
+
+    async def talk(self, trouble: Trouble) -> bool:
+        """Go on in a new process until there is trouble. Returns: True at the end of the conversation."""
+        graph = self._graph(trouble)
+        most = trouble.left if trouble.how == "reload" else 10**6
+        try:
+            with trouble.scope:
+                while True:
+                    if self._cursor is None:
+                        self.seen, self._saver = [], InMemorySaver(clock=self._world.now)
+                        graph = self._graph(trouble)
+                        stream = self._call(graph, inputs_of(self._made)[0])
+                    elif self._answers is not None:
+                        stream, self._answers = self._call(graph, self._answers), None
+                    else:
+                        stream = self._call(graph, None, after=self._cursor)
+                    async with stream as parts:
+                        await stream.begin()
+                        self._cursor = stream.cursor
+                        async for part in parts:
+                            self.seen.append(part)
+                            self._cursor = stream.cursor
+                            most -= 1
+                            if most == 0:
+                                return False
+                    state = await graph.aget_state("t")
+                    if not state.interrupts:
+                        assert not state.next
+                        return True
+                    self._answers = all_at_once(state.interrupts)
+        except BaseException as error:
+            if not died(error):
+                raise
+            self._world.time += 100
+        return False
+
+    def _call(self, graph: Any, given: Any, **more: Any) -> Any:
+        how: dict[str, Any] = {"on_conflict": "wait", **more} if more else {"keep_events": True}
+        return graph.astream(
+            given, THREAD, stream_mode="custom", subgraphs=True, version="v2", durability=self._mode, **how
+        )
+
+    @property
+    def words(self) -> Counter[str]:
+        return Counter(part["data"] for part in kept_by_reader(self.seen) if part["type"] == "custom")
+
+
+def died(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return any(died(one) for one in error.exceptions)
+    return isinstance(error, Died)
+
+
+@law()
+@given(
+    made=programs(),
+    seed=st.integers(0, 9999),
+    loop=st.sampled_from(("asyncio", "trio")),
+    mode=st.sampled_from(("sync", "sync", "async")),
+)
+def test_a_reader_has_the_text_of_an_undisturbed_run(made: Program, seed: int, loop: str, mode: Durability) -> None:
+    """P5, P12: after up to four crashes, cancellations and reloads, in any order."""
+    show(made)
+    luck = random.Random(seed)
+
+    async def main() -> None:
+        undisturbed, reader = Reader(made, mode), Reader(made, mode)
+        try:
+            assert await undisturbed.talk(Trouble("die", 10**6))
+        except GraphRecursionError:
+            return
+        for _ in range(luck.randint(1, 4)):
+            trouble = Trouble(luck.choice(("die", "cancel", "reload")), luck.randint(1, 25))
+            note(f"{trouble.how} {trouble.left}")
+            if await reader.talk(trouble):
+                break
+        else:
+            while not await reader.talk(Trouble("die", 10**6)):
+                pass
+        assert reader.words == undisturbed.words
+
+    anyio.run(main, backend=loop)
