@@ -68,6 +68,7 @@ class Codec:
         "_careful",
         "_careful_canonical",
         "_careful_held",
+        "_digest",
         "_held",
         "_kinds",
         "_loader",
@@ -88,6 +89,7 @@ class Codec:
         self._careful = Writer(_CAREFUL | writers, _LOOKED_AT, explain)
         self._held = HeldWriter(_QUICK | writers, SCALARS, explain)
         self._careful_held = HeldWriter(_CAREFUL | writers, _LOOKED_AT, explain)
+        self._digest: tuple[DigestWriter, DigestWriter] | None = None  # made for the first digest
         self._canonical = CanonicalWriter(_CANONICAL | writers, canonical.SAFE, explain)
         self._careful_canonical = CanonicalWriter(
             _CAREFUL_CANONICAL | writers, canonical.SAFE - scalars.CAREFUL.keys(), explain
@@ -230,13 +232,13 @@ class Codec:
 
         Values that can be stored give the bytes that `canonical` gives.
         """
-        try:
-            return self.canonical(value, channel=channel)
-        except UnstorableValueError:
+        if self._digest is None:
             writers = {cls: kind.write for cls, kind in self._kinds.items()}
-            safe = canonical.SAFE - scalars.CAREFUL.keys()
-            writer = DigestWriter(_CAREFUL_CANONICAL | writers, safe, explain, default_tag)
-            return _packed(value, is_canonical, writer, writer, channel)
+            self._digest = (
+                DigestWriter(_CANONICAL | writers, canonical.SAFE, default_tag),
+                DigestWriter(_CAREFUL_CANONICAL | writers, canonical.SAFE - scalars.CAREFUL.keys(), default_tag),
+            )
+        return _packed(value, is_canonical, *self._digest, channel)
 
     def decode(self, data: bytes | memoryview, *, channel: str) -> object:
         """The value of bytes that `encode` returned.
