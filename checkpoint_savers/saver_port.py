@@ -52,9 +52,9 @@ class SaverPort(ABC):
     clock: Callable[[], float]
 
     commit_is_shielded: ClassVar[bool] = False
-    """True when a cancel scope, also one that was cancelled before, can keep `commit` neither from its work nor from
-    returning: it is told where the caller waits next. The runtime shields the commits of others, by a scope for each. A
-    subclass with a `commit` of its own says it again.
+    """True if `commit` completes and returns although a cancel scope around it is cancelled, before or meanwhile; the
+    cancellation is delivered at the caller's next wait. The runtime shields other commits, with a scope for each. A
+    subclass that overrides `commit` sets this again.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -101,23 +101,22 @@ class SaverPort(ABC):
 
     @abstractmethod
     async def release(self, claim: Claim) -> None:
-        """Give the claim up. Does nothing when it is no longer held. A thread that holds no checkpoint leaves no
-        trace."""
+        """Release the claim; do nothing if it is no longer held. A thread without a checkpoint is removed."""
 
     async def hear(self, thread_id: str) -> None:
-        """Return when the thread may have been given up, or never: whoever waits for it looks from time to time, too.
+        """Wait until the thread may have been released. May return early or never; callers also poll.
 
-        It is called before the claim is tried again, and cancelled when that time has come.
+        Callers subscribe before they try the claim, and cancel this when they try it again.
         """
         await anyio.sleep_forever()
 
     # ---- writing: upkeep. Under a claim, as a run's verbs are --------------------------------------------------
     #
-    # Not abstract, nor are `threads` and `dump`: a saver may keep runs and not look after threads (a log that is never
-    # rewritten, say). It tells the conformance kit so (`lacks`), and whoever asks for it. No run needs these.
+    # Not abstract, nor are `threads` and `dump`: runs do not need them, and a saver may do without upkeep (a log that
+    # is never rewritten, say). Such a saver names them to the conformance kit (`lacks`), and calling them raises.
 
     async def rewrite(self, claim: Claim, change: Rewrite) -> None:
-        """Take out of a thread what is not needed any more, and put what is left in order. See `Rewrite`.
+        """Delete rows of a thread, and replace rows that depended on them. See `Rewrite`.
 
         `newest` stays what it was, whatever is deleted: ids are never given twice.
 
@@ -129,8 +128,9 @@ class SaverPort(ABC):
         raise self._lacks("rewrite")
 
     async def update_thread(self, thread_id: str, changes: Mapping[str, Any]) -> None:
-        """Change a thread's metadata, in one transaction. No claim is needed, and none in the way: a run that has the
-        thread goes on, and its commits set only keys that the thread lacks then.
+        """Change a thread's metadata, in one transaction.
+
+        No claim is needed, and a live one does not prevent it. Commits of a run set only keys that the thread lacks.
 
         Args:
             changes: JSON values by key; None deletes the key, if the thread has it.
@@ -142,7 +142,7 @@ class SaverPort(ABC):
         raise self._lacks("update_thread")
 
     async def load(self, claim: Claim, dump: ThreadDump) -> None:
-        """Store all that a thread holds, byte for byte. It must hold nothing yet.
+        """Store a dumped thread, byte for byte. The thread must be empty.
 
         Raises:
             ThreadBusyError: with `lost=True`: the claim is no longer held.
@@ -161,8 +161,9 @@ class SaverPort(ABC):
         raise self._lacks("erase")
 
     async def drop(self, claim: Claim) -> None:
-        """Delete all that is stored of the thread, its claim too. Nothing is said of bytes that nobody can read any
-        more: a saver that has work with these overrides it, and does less than `erase` does.
+        """Delete all that is stored of the thread, its claim too.
+
+        Unlike `erase`, this may leave deleted bytes in free pages or logs. Override it if that is cheaper.
 
         Raises:
             ThreadBusyError: with `lost=True`: the claim is no longer held; nothing was deleted.
@@ -174,41 +175,39 @@ class SaverPort(ABC):
     async def threads(
         self, *, after: str | None = None, limit: int = PAGE, filter: Mapping[str, Any] | None = None
     ) -> tuple[ThreadHeader, ...]:
-        """Up to `limit` threads, in the order of their ids, as strings of code points. A thread that holds no
-        checkpoint yet is one too.
+        """Return up to `limit` threads, in the order of their ids' code points. Threads without a checkpoint count.
 
         Args:
-            after: only ids greater than this: so pages do not shift under whoever turns them.
+            after: return ids strictly greater than this (keyset pagination).
             filter: entries of the threads' metadata, all of which must be equal. Bound parameters, never text in a
                 query.
         """
         raise self._lacks("threads")
 
     async def dump(self, thread_id: str) -> ThreadDump | None:
-        """All that is stored of a thread, as of one moment; None of a thread that holds no checkpoint."""
+        """Return all that is stored of a thread, as of one moment; None if it holds no checkpoint."""
         raise self._lacks("dump")
 
     async def heads(self, thread_id: str, ns: str | None = None) -> dict[str, CheckpointId]:
-        """The heads of a thread's namespaces, whether their rows are stored or not; listings compare them.
+        """Return the heads of a thread's namespaces, by namespace. Listings check that the rows of these are stored.
 
-        The default reads that of one namespace: the root, if none is named.
+        The default returns the head of one namespace: the root, if none is given.
 
         Args:
-            ns: of this namespace alone; None for all.
+            ns: only this namespace; None for all.
         """
         chain = await self.read(thread_id, ns or "")
         return {} if chain is None else {ns or "": chain.head}
 
     @abstractmethod
     async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
-        """The chain of a checkpoint, or of the head when no id is given; None when there is none."""
+        """Return the chain of a checkpoint, or of the head if no id is given; None if it does not exist."""
 
     @abstractmethod
     async def segment(
         self, thread_id: str, ns: str, base_id: CheckpointId
     ) -> tuple[tuple[CheckpointRow, ...], tuple[TaskRecord, ...]]:
-        """All rows that have this base, in the order of their ids, and all their records, by checkpoint id and
-        index."""
+        """Return the rows that have this base, by id, and their records, by checkpoint id and index."""
 
     @abstractmethod
     async def scan(
@@ -220,27 +219,27 @@ class SaverPort(ABC):
         limit: int = PAGE,
         filter: Mapping[str, Any] | None = None,
     ) -> tuple[Header, ...]:
-        """Up to `limit` headers, newest first by checkpoint id.
+        """Return up to `limit` headers, newest first by checkpoint id.
 
         Args:
-            thread_id, ns: None stands for all.
-            before: only ids smaller than this.
+            thread_id, ns: None for all.
+            before: return ids strictly smaller than this.
             filter: metadata entries, all of which must be equal. Bound parameters, never text in a query.
         """
 
-    # Abstract, although a saver written before there were events lacks it: its `commit` would drop them, and no default
-    # here could notice. So it cannot be made any more until it keeps them, which is where its author hears of it.
+    # Abstract, although savers that were written before there were events lack it: their `commit` would drop events,
+    # and no default could notice that. Without this method they cannot be instantiated, which informs their authors.
     @abstractmethod
     async def events(self, thread_id: str, *, since: EventKey | None = None, limit: int = PAGE) -> tuple[EventRow, ...]:
-        """Up to `limit` rows of a thread's stream events, in the order of their keys; none of an unknown thread.
+        """Return up to `limit` rows of a thread's stream events, by key; none for an unknown thread.
 
-        To go on after the last row of a page, ask for its key with a position greater by one. Rows that are stored
-        meanwhile may stand before it: a run that goes on from an older checkpoint has its first events there.
+        For the next page, pass the last row's key with the position increased by one. Rows that are stored meanwhile
+        may have smaller keys: a run that starts from an older checkpoint stores its first events there.
 
         Args:
-            since: only rows whose key (checkpoint id, epoch, position) is equal to this or greater; None for all. It
-                need not be the key of a stored row, and its numbers may be any. A row has the position of its first
-                event: the row that an event in its midst is in stands before that event's own position.
+            since: return rows whose key (checkpoint id, epoch, position) is equal or greater; None for all. It need not
+                be the key of a stored row. A row has the position of its first event, so that a later event of it has
+                a greater position than its row.
             limit: rows, not events; at 0 or less there are none.
 
         Raises:
@@ -249,7 +248,7 @@ class SaverPort(ABC):
 
     @abstractmethod
     async def adelete_thread(self, thread_id: str) -> None:
-        """Delete all that is stored of a thread, in all namespaces, events too; nothing happens when there is nothing.
+        """Delete all that is stored of a thread, in all namespaces, events too. An unknown thread is no error.
 
         Raises:
             ThreadBusyError: a run owns the thread; nothing was deleted.
