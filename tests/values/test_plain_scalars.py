@@ -47,6 +47,12 @@ class Known(str):
     __slots__ = ()
 
 
+class Slotted(str):
+    """A text with data of its own, and no `__dict__`."""
+
+    __slots__ = ("note",)
+
+
 class Level(IntEnum):
     LOW = 1
 
@@ -118,9 +124,9 @@ async def test_questions_and_answers_become_plain(saver: BaseCheckpointSaver) ->
     assert result["given"] == (await graph.aget_state("t")).values["given"] == {"key": {"member"}}
 
 
-@pytest.mark.parametrize("value", [Tagged("a"), Level.LOW, Mood.GOOD])
+@pytest.mark.parametrize("value", [Tagged("a"), Slotted("a"), Level.LOW, Mood.GOOD])
 async def test_all_else_is_refused_as_before(value: Any) -> None:
-    """P11: an Enum's member is more than its value, and so may be what has a `__dict__`."""
+    """P11: an Enum's member is more than its value, and so may be what has a `__dict__` or slots."""
     builder = StateGraph(State).add_node("n", lambda _: {"value": [value]}).add_edge(START, "n")
     result = await builder.compile().ainvoke({"log": []})
     assert type(result["value"][0]) is type(value)
