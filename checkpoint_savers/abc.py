@@ -1,8 +1,8 @@
 """`BaseCheckpointSaver`: what all savers have in common.
 
-A saver of one's own subclasses it, implements the abstract methods of the port (`port.py` has the contract) over rows
-and bytes, and runs `checkpoint_savers.conformance` on the result. What users call to read (`aget_tuple`, `alist`) is
-written here once, on top of `read`, `segment` and `scan`.
+A custom saver subclasses it, implements the abstract methods of `SaverPort` (`saver_port.py` has the contract) over
+rows and bytes, and runs the tests of `checkpoint_savers.conformance`. What users call to read (`aget_tuple`, `alist`)
+is written here once, on top of `read`, `segment` and `scan`.
 """
 
 from __future__ import annotations

@@ -52,9 +52,9 @@ class SaverPort(ABC):
     clock: Callable[[], float]
 
     commit_is_shielded: ClassVar[bool] = False
-    """True if `commit` completes and returns although a cancel scope around it is cancelled, before or meanwhile; the
-    cancellation is delivered at the caller's next wait. The runtime shields other commits, with a scope for each. A
-    subclass that overrides `commit` sets this again.
+    """True if a cancel scope cannot interrupt `commit`, even one that is cancelled already: the cancellation is raised
+    at the caller's next await. The runtime wraps `commit` of all other savers in a shielded scope. A subclass that
+    overrides `commit` must set this again; otherwise it is False.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

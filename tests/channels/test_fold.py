@@ -149,7 +149,7 @@ def calls_of(run: Callable[[], object]) -> Counter[str]:
     ],
 )
 def test_many_writes_are_put_together_once(op: Any, typ: Any, write: Any) -> None:
-    """Ten thousand writes make one new value, not ten thousand (performance.md, point 11).
+    """Ten thousand writes make one new value, not ten thousand.
 
     Each call of the operator copies all that there is; a value that is extended grows by what is added.
     """

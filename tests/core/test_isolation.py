@@ -424,7 +424,7 @@ def _keys_of_text(value: Any) -> Any:
 @settings(deadline=None)
 @given(value=json_values.map(_keys_of_text))
 def test_it_is_encoded_like_the_value(value: Any) -> None:
-    """Performance, point 5: json, msgspec and pydantic see the whole value, before anything was taken out of it."""
+    """json, msgspec and pydantic see the whole value, before anything was taken out of it."""
     owned = own(value)
     assert json.dumps(isolate(owned)) == json.dumps(value)
     assert json.dumps(isolate(owned), indent=1) == json.dumps(value, indent=1)
@@ -448,7 +448,7 @@ def test_its_copies_are_copies_of_the_value(value: Any) -> None:
 
 
 def test_json_and_msgspec_see_what_was_changed() -> None:
-    """Performance, point 5: and what was changed in place since."""
+    """And what was changed in place since."""
     got = isolate(own({"a": [{"b": 1}]}))
     got["a"][0]["b"] = 2
     got["a"].append(3)
@@ -467,7 +467,7 @@ def test_it_is_an_instance_of_what_it_is() -> None:
 
 
 def test_match_statements() -> None:
-    """Performance, point 5: `match` sees lists, dicts, tuples and classes."""
+    """`match` sees lists, dicts, tuples and classes."""
     got = isolate(own({"kind": "add", "args": [1, {"deep": Pair(2, [3])}]}))
     match got:
         case {"kind": "add", "args": [int(one), {"deep": Pair(two, [three])}], **rest}:

@@ -185,7 +185,7 @@ def test_plan_changes_nothing() -> None:
 
 
 def test_work_of_planning_does_not_grow_with_the_graph() -> None:
-    """Performance, point 3: planning looks at what changed, and never at all nodes or channels."""
+    """Planning looks at what changed, and never at all nodes or channels."""
     graph = program(
         *(node(f"n{index}", f"c{index}") for index in range(50)), **{f"c{index}": LastValue() for index in range(50)}
     )

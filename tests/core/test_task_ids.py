@@ -159,6 +159,6 @@ def test_ids_do_not_depend_on_values() -> None:
 
 
 def test_an_id_is_made_when_it_is_asked_for_and_stays() -> None:
-    """Performance, point 1: a task makes its id when somebody asks, once."""
+    """A task makes its id when somebody asks, once."""
     task = Task(node("a", "x"), 0, 0, ("t", ""))
     assert task.id is task.id

@@ -38,7 +38,7 @@ async def test_a_plain_function_runs_in_a_thread() -> None:
 
 
 async def test_a_function_that_never_blocks_runs_in_place() -> None:
-    """Performance, point 6: `blocking=False` promises that plain functions never block: they run on the event loop."""
+    """`blocking=False` promises that plain functions never block: they run on the event loop."""
     seen: list[int] = []
     made = StateGraph(State).add_node("n", lambda state: seen.append(threading.get_ident())).add_edge(START, "n")
     await made.compile(blocking=False).ainvoke({})
@@ -205,7 +205,7 @@ async def test_the_low_level() -> None:
 
 
 async def test_reducers_and_routers_run_on_the_loop() -> None:
-    """Performance, point 6: a router, sync or async, runs inline; so do reducers. Neither needs a thread."""
+    """A router, sync or async, runs inline; so do reducers. Neither needs a thread."""
     seen: list[int] = []
 
     def router(state: Any) -> str:

@@ -1276,7 +1276,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "parting-in-the-runs-context",
-        "P14: a task that begins while another one waits is inside of that one",
+        "a task that begins while another one waits is inside of that one",
         "_Group._part",
         "self._context.run(start_soon, ",
         "start_soon(",

@@ -40,7 +40,7 @@ def here() -> object:
 
 
 async def test_those_that_wait_for_nothing_take_one_task() -> None:
-    """P14: what a task costs beyond its node does not hang on how many there are."""
+    """What a task costs beyond its node does not hang on how many there are."""
 
     async def node(each: int) -> State:
         return {"log": [here()]}
@@ -87,7 +87,7 @@ async def test_context_variables_stay_with_whoever_sets_them(waits: bool) -> Non
 
 
 async def test_nobody_is_inside_of_whoever_waited_first() -> None:
-    """P14: what begins while a node waits is none of what that node runs, and goes on when it has ended."""
+    """What begins while a node waits is none of what that node runs, and goes on when it has ended."""
     first_has_ended = anyio.Event()
 
     async def node(each: int, writer: StreamWriter) -> State:

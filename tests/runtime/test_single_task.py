@@ -1,4 +1,4 @@
-"""A single planned task is awaited in place, and nobody can tell: the three rules of `runner.py` and performance.md."""
+"""A single planned task is awaited in place and behaves as one in a group: the three rules at the top of `runner.py`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def looping(node: Any, *, blocking: bool = False) -> Any:
 
 @both
 async def test_a_nodes_context_is_its_own(build: Callable[..., Any]) -> None:
-    """Performance, point 2: a node has a context of its own: what it sets in context variables stays there, over awaits
+    """A node has a context of its own: what it sets in context variables stays there, over awaits
     too, and it sees its caller's."""
     seen: list[str] = []
 
@@ -70,7 +70,7 @@ async def test_a_nodes_context_is_its_own(build: Callable[..., Any]) -> None:
 
 
 async def test_contexts_do_not_pile_up() -> None:
-    """Performance, point 2: the next superstep's node sees the caller's context, not that of the node before it."""
+    """The next superstep's node sees the caller's context, not that of the node before it."""
     seen: list[str] = []
 
     async def node(state: Any) -> dict[str, Any]:
@@ -86,7 +86,7 @@ async def test_contexts_do_not_pile_up() -> None:
 
 @both
 async def test_a_token_can_be_reset(build: Callable[..., Any]) -> None:
-    """Performance, point 2: one and the same context from a node's start to its end: tokens are good over awaits."""
+    """One and the same context from a node's start to its end: tokens are good over awaits."""
 
     async def node(state: Any) -> dict[str, Any]:
         token = who.set("mine")
@@ -101,7 +101,7 @@ async def test_a_token_can_be_reset(build: Callable[..., Any]) -> None:
 
 @both
 async def test_a_nodes_own_tasks_see_its_context(build: Callable[..., Any]) -> None:
-    """Performance, point 2: tasks that a node starts inherit the node's context, as from any task."""
+    """Tasks that a node starts inherit the node's context, as from any task."""
 
     async def node(state: Any) -> dict[str, Any]:
         got: list[str] = []
@@ -130,7 +130,7 @@ async def never_waits_either(state: Any) -> None:
 
 @pytest.mark.parametrize("node", [never_waits, never_waits_either])
 async def test_a_timeout_around_many_supersteps_fires(node: Any) -> None:
-    """Performance, point 2: a timeout around 200 000 supersteps fires, though no node ever waits."""
+    """A timeout around 200 000 supersteps fires, though no node ever waits."""
     ran = 0
 
     def counted(state: Any) -> Any:
@@ -147,7 +147,7 @@ async def test_a_timeout_around_many_supersteps_fires(node: Any) -> None:
 
 @pytest.mark.parametrize("node", [never_waits, never_waits_either])
 async def test_asyncios_own_timeout_fires_too(node: Any, anyio_backend_name: str) -> None:
-    """Performance, point 2: and so does asyncio's."""
+    """And so does asyncio's."""
     if anyio_backend_name != "asyncio":
         return
     graph = looping(node)
@@ -159,7 +159,7 @@ async def test_asyncios_own_timeout_fires_too(node: Any, anyio_backend_name: str
 
 
 async def test_others_get_their_turn() -> None:
-    """Performance, point 2: the event loop gets its turn at every barrier: another task runs as often as there are
+    """The event loop gets its turn at every barrier: another task runs as often as there are
     supersteps."""
     turns = 0
     done = False
@@ -184,7 +184,7 @@ async def test_others_get_their_turn() -> None:
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_cancellation_is_noticed_at_the_next_barrier(streamed: bool) -> None:
-    """Performance, point 2: once the scope around a run is cancelled, no further node runs, though none ever waits."""
+    """Once the scope around a run is cancelled, no further node runs, though none ever waits."""
     ran = 0
     scope = anyio.CancelScope()
 
@@ -207,7 +207,7 @@ async def test_a_cancellation_is_noticed_at_the_next_barrier(streamed: bool) -> 
 
 
 async def test_a_native_cancellation_is_noticed_at_the_next_barrier(anyio_backend_name: str) -> None:
-    """Performance, point 2: so is asyncio's own `Task.cancel()`."""
+    """So is asyncio's own `Task.cancel()`."""
     if anyio_backend_name != "asyncio":
         return
     ran = 0
@@ -404,7 +404,7 @@ async def outcome(graph: Any, *, streamed: bool) -> Any:
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("name", [*OUTCOMES, *OUTCOMES_ON_ASYNCIO])
 async def test_alone_as_beside_another(name: str, streamed: bool, anyio_backend_name: str) -> None:
-    """Performance, point 2, runner rule 3: outcome, error and cancellation of a single task are what one in a group
+    """Outcome, error and cancellation of a single task are what one in a group
     gives."""
     node = OUTCOMES.get(name)
     if node is None:

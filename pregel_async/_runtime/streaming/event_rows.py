@@ -1,6 +1,6 @@
 """How stream events are stored: rows of events, and what a row says of the work that its events belong to.
 
-An event belongs to a unit of work (`part.Unit`): a task, or a called task, whose result is recorded as one. Units of
+An event belongs to a unit of work (`parts.Unit`): a task, or a called task, whose result is recorded as one. Units of
 one superstep stream at the same time, and one is recorded before the other. So a row has the events of the units that
 its transaction records, each with its own position, and positions of several rows interleave.
 
