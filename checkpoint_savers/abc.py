@@ -116,6 +116,8 @@ class BaseCheckpointSaver(SaverPort):
         Raises:
             CorruptCheckpointError: a row's parent is missing, or a namespace's head.
         """
+        if limit is not None and limit <= 0:
+            return
         left = limit
         gaps = GapFinder()
         if thread_id is not None:

@@ -22,6 +22,9 @@ from . import codes, containers, scalars
 from .containers import array_header, plain_keys
 from .writing import SCALARS, HeldWriter, Refused, Write, Writer, enter, ext, pack, shown
 
+TYPE_NAME: Final = 127
+"""The extension code of a type's name in a digest. It is not in codes.py: digests are compared and never decoded."""
+
 _NAMES: Final = frozenset({str})
 
 
@@ -53,7 +56,7 @@ class DigestWriter(CanonicalWriter):
             return super().prepare(value, inside)
         except Refused:
             inside.discard(id(value))  # what is in it has been left, by this very method
-            return ext(codes.TYPE_NAME, self._name_of(type(value)).encode("utf-8", "surrogatepass"))
+            return ext(TYPE_NAME, self._name_of(type(value)).encode("utf-8", "surrogatepass"))
 
 
 def _write_float(value: float, writer: Writer, inside: set[int]) -> object:

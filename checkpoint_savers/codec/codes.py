@@ -38,6 +38,3 @@ DEQUE: Final = 36
 ORDERED_DICT: Final = 37
 COUNTER: Final = 38
 SLICE: Final = 39
-
-# Of canonical.py: in digests, and never stored.
-TYPE_NAME: Final = 127
