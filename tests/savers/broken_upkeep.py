@@ -127,7 +127,7 @@ class DumpsInTwoParts(InMemorySaver):
     async def dump(self, thread_id: str) -> ThreadDump | None:
         first = await super().dump(thread_id)
         second = first
-        for _ in range(1000):  # until somebody has written in between
+        for _ in range(50_000):  # until a commit came in between
             if second != first:
                 break
             time.sleep(0.0002)

@@ -92,13 +92,17 @@ class Dumping(Suite):
 
     async def test_a_dump_is_of_one_moment(self, saver: BaseCheckpointSaver, open_saver: OpenSaver) -> None:
         """P3: while supersteps are committed, a dump has each of them whole: row, head, record and events."""
-        steps, ended = 40, threading.Event()
+        ended, looked = threading.Event(), [threading.Event(), threading.Event()]
+        last = 1  # the number of the last superstep
         claim = await take(saver)
         await saver.commit(claim, commit(row(1), records=[record(1, "task")], events=[event(1)]))
 
         async def write() -> None:
+            nonlocal last
             try:
-                for number in range(2, steps):
+                # Until both readers have a dump that began before the last commit, however slow they are.
+                while last < 40 or not all(each.is_set() for each in looked):
+                    number = last + 1
                     await saver.commit(
                         claim,
                         commit(
@@ -109,28 +113,33 @@ class Dumping(Suite):
                             events=[event(number - 1, 2, "tail"), event(number)],
                         ),
                     )
+                    last = number
             finally:
                 ended.set()
 
-        async def look(other: BaseCheckpointSaver) -> None:
-            while True:
-                last = ended.is_set()
-                dump = await other.dump("t")
-                assert dump is not None
-                number = len(dump.rows)
-                assert dump.heads == {"": cid(number)}
-                assert [one.checkpoint_id for one in dump.rows] == [cid(n) for n in range(1, number + 1)]
-                assert dump.records == (record(number, "task"),)
-                assert len(dump.events) == 2 * number - 1 and dump.events[-1] == event(number)
-                if last:
-                    assert number == steps - 1
-                    return
+        async def look(other: BaseCheckpointSaver, once: threading.Event) -> None:
+            try:
+                while True:
+                    is_last = ended.is_set()
+                    dump = await other.dump("t")
+                    assert dump is not None
+                    number = len(dump.rows)
+                    assert dump.heads == {"": cid(number)}
+                    assert [one.checkpoint_id for one in dump.rows] == [cid(n) for n in range(1, number + 1)]
+                    assert dump.records == (record(number, "task"),)
+                    assert len(dump.events) == 2 * number - 1 and dump.events[-1] == event(number)
+                    once.set()
+                    if is_last:
+                        assert number == last
+                        return
+            finally:
+                once.set()
 
         async def look_there() -> None:
             async with open_saver() as other:
-                await look(other)
+                await look(other, looked[1])
 
-        await in_threads(write, lambda: look(saver), look_there)
+        await in_threads(write, lambda: look(saver, looked[0]), look_there)
 
     # ---- load ----------------------------------------------------------------------------------------------------
 
