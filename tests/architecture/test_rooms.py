@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -77,3 +79,15 @@ def test_no_folder_is_crowded() -> None:
 def test_public_modules_are_told_from_internal_ones_by_their_place() -> None:
     top = {path.stem for path in (ROOT / "pregel_async").glob("*.py")}
     assert {name for name in top if not name.startswith("_")} == PUBLIC
+
+
+def test_the_contracts_name_every_layer_of_the_kernel() -> None:
+    """The kernel imports none of what stores threads: this contract lists the modules that the layers list, without what is
+    around the kernel."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
+    contracts = {contract["id"]: contract for contract in settings["contracts"]}
+    around, kernel = contracts["layers"]["layers"][:2], contracts["layers"]["layers"][2:]
+    assert around == ["pytest_plugin", "cli | serve | testing | adapters | drawing | otel | langchain"]
+    listed = [f"pregel_async.{name}" for layer in kernel for name in re.split(" [|:] ", layer)]
+    assert sorted(listed) == sorted(contracts["port-only"]["source_modules"])
+    assert all(contract.get("exhaustive") for contract in contracts.values() if contract["type"] == "layers")
