@@ -17,22 +17,51 @@ MODULES = {
     for parts in [path.relative_to(ROOT).with_suffix("").parts]
 }
 PUBLIC = {
-    "errors",
-    "langchain",
-    "managed",
-    "messages",
-    "node",
-    "observing",
-    "otel",
-    "parts",
-    "policies",
-    "pregel",
-    "pytest_plugin",
-    "runtime",
-    "types",
+    "pregel_async": {
+        "adapters",
+        "channels",
+        "cli",
+        "drawing",
+        "errors",
+        "functional",
+        "graph",
+        "langchain",
+        "managed",
+        "messages",
+        "node",
+        "observing",
+        "otel",
+        "parts",
+        "policies",
+        "pregel",
+        "pytest_plugin",
+        "runtime",
+        "serve",
+        "testing",
+        "types",
+    },
+    "checkpoint_savers": {
+        "abc",
+        "caches",
+        "codec",
+        "conformance",
+        "errors",
+        "metadata",
+        "owner",
+        "records",
+        "saver_port",
+        "stores",
+        "upkeep",
+    },
 }
-"""The modules right inside of `pregel_async` that users may import. What is internal is in a folder with an underscore,
-or has one itself."""
+"""The modules and folders right inside of the packages that users may import from. What is deeper inside is internal, but
+for `DEEPER`. In `pregel_async`, what is internal and right inside has an underscore."""
+
+DEEPER = {"pregel_async.channels.laws"}
+
+PLACES = {*PACKAGES, *DEEPER, *(f"{package}.{name}" for package in PACKAGES for name in PUBLIC[package])}
+TEXTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.py")]
+IMPORT = re.compile(r"^ *(?:from|import) ((?:pregel_async|checkpoint_savers)[\w.]*)", re.MULTILINE)
 
 
 def imported(name: str) -> set[str]:
@@ -77,8 +106,20 @@ def test_no_folder_is_crowded() -> None:
 
 
 def test_public_modules_are_told_from_internal_ones_by_their_place() -> None:
-    top = {path.stem for path in (ROOT / "pregel_async").glob("*.py")}
-    assert {name for name in top if not name.startswith("_")} == PUBLIC
+    """Right inside of `pregel_async` is public, unless it has an underscore. docs/architecture.md says the same of both."""
+    inside = {name.split(".")[1] for name in MODULES if name.startswith("pregel_async.")}
+    assert {name for name in inside if not name.startswith("_")} == PUBLIC["pregel_async"]
+    assert PLACES <= MODULES.keys()
+    text = " ".join((ROOT / "docs" / "architecture.md").read_text("utf-8").split())
+    savers = text.partition("Of `checkpoint_savers`, import from the package itself, ")[2].partition(";")[0]
+    assert set(re.findall(r"`(\w+)`", savers)) == PUBLIC["checkpoint_savers"]
+
+
+def test_docs_and_examples_import_only_what_is_public() -> None:
+    """What users are shown is what they may rely on."""
+    shown = {(path, name) for path in TEXTS for name in IMPORT.findall(path.read_text("utf-8"))}
+    assert len({name for _, name in shown}) > 15
+    assert {(str(path.relative_to(ROOT)), name) for path, name in shown if name not in PLACES} == set()
 
 
 def test_the_contracts_name_every_layer_of_the_kernel() -> None:
