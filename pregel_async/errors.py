@@ -566,7 +566,7 @@ class GraphDrained(PregelError):
 
     Tasks that had begun have finished and are recorded. What is left, be it of an open superstep, had not begun.
 
-    An exception like others, for callers to catch; the peer's is one that bubbles through nodes. No node ever sees it.
+    An exception like others, for callers to catch; LangGraph's is one that bubbles through nodes. No node ever sees it.
 
     Attributes:
         reason: what `request_drain` was given.

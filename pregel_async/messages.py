@@ -98,7 +98,7 @@ def add_messages(left: Any = _ABSENT, right: Any = _ABSENT, *, format: str | Non
         right: a list of messages, or one. A string becomes `{"role": "user", "content": ...}`, a pair
             `(role, content)` a dict of those two, with the roles "human" and "ai" written as "user" and "assistant";
             a chunk of langchain-core becomes the message that it is a chunk of.
-        format: nothing but None. The peer's "langchain-openai" rewrites messages with langchain-core, which is not
+        format: nothing but None. LangGraph's "langchain-openai" rewrites messages with langchain-core, which is not
             needed here: call its `convert_to_openai_messages` where a model is called.
 
     Returns:

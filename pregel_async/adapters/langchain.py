@@ -6,8 +6,8 @@ stream, and the whole message where nothing was streamed: the model cannot, was 
 langchain-core is imported when `callbacks` or `ambient` is called, and not before.
 
 How the handler gets to the models. langchain-core looks into registered context variables whenever it sets up the
-callbacks of a run (`register_configure_hook`). Not into `var_child_runnable_config` alone, which the peer uses: that is
-a config to start from, and a call that brings callbacks of its own, a tracer say, replaces the ones in it.
+callbacks of a run (`register_configure_hook`). Not into `var_child_runnable_config` alone, which LangGraph uses: that
+is a config to start from, and a call that brings callbacks of its own, a tracer say, replaces the ones in it.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def _watch() -> None:
 def _handler_class() -> Any:
     """The handler's class, made when langchain-core is there to derive it from."""
     bases: list[Any] = [_Tokens, import_module("langchain_core.callbacks").BaseCallbackHandler]
-    # It is langchain-core's own, made for the peer. Where it is missing, models that nobody tells to stream do not, and
-    # `on_llm_end` has the message.
+    # It is langchain-core's own, made for LangGraph. Where it is missing, models that nobody tells to stream do not,
+    # and `on_llm_end` has the message.
     with suppress(ImportError, AttributeError):
         bases.append(import_module("langchain_core.tracers._streaming")._StreamingCallbackHandler)
     return type("TokenHandler", tuple(bases), {})

@@ -12,7 +12,7 @@ class Reader(Protocol):
     """One message of one provider. Nothing in it waits: items in, chunks out.
 
     Attributes:
-        provider: for metadata, the peer's `ls_provider`; None where it is not known.
+        provider: for metadata, LangChain's `ls_provider`; None where it is not known.
         model: for metadata: what answers; None until known.
     """
 

@@ -1,4 +1,4 @@
-"""The functional face: a workflow as one function, its steps as tasks."""
+"""The functional API: a workflow as one function, its steps as tasks."""
 
 from .entrypoint import CompiledEntrypoint, entrypoint
 from .task import TaskFunction, TaskFuture, task

@@ -1,4 +1,4 @@
-"""The graph face: nodes and edges over a shared state, lowered to channels."""
+"""The graph API: nodes and edges over a shared state, lowered to channels."""
 
 from .builder import CompiledStateGraph, StateGraph
 

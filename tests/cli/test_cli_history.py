@@ -80,7 +80,7 @@ def test_draw_prints_mermaid(shell: Any, call: Any) -> None:
 
 
 def test_draw_in_other_forms(call: Any) -> None:
-    """Drawing: to text in a terminal, to an image, to JSON; a Pregel's channels too."""
+    """A drawing goes to text in a terminal, to an image, to JSON; a Pregel's channels too."""
     for name in ("greeting", "make_stored"):
         text, image, data = (call("draw", f"flows:{name}", "--format", form) for form in ("text", "svg", "json"))
         assert (text.code, image.code, data.code) == (0, 0, 0)
@@ -90,6 +90,6 @@ def test_draw_in_other_forms(call: Any) -> None:
 
 
 def test_draw_looks_inside_on_demand(call: Any) -> None:
-    """Drawing: `xray` draws the graphs that nodes run."""
+    """`xray` draws the graphs that nodes run."""
     assert "ask" not in call("draw", "flows:outer").out
     assert "ask" in call("draw", "flows:outer", "--xray").out

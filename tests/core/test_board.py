@@ -126,7 +126,7 @@ def test_keys_that_are_no_state_are_read_when_named() -> None:
 
 
 def test_show() -> None:
-    """Termination: one output channel is shown bare (None when empty), several as a mapping of what there
+    """One output channel is shown bare (None when empty), several as a mapping of what there
     is."""
     graph = everything()
     board = begin(graph, {"x": 1})
@@ -272,7 +272,7 @@ def test_the_order_of_keys_is_the_same_after_a_restore() -> None:
 
 
 def test_an_untracked_value_is_not_there_any_more() -> None:
-    """Channels: UntrackedValue is excluded from checkpoints: a restored board starts without it."""
+    """UntrackedValue is excluded from checkpoints: a restored board starts without it."""
     graph = program(node("a", "x"), x=LastValue(), u=UntrackedValue())
     board = begin(graph, {"x": 1, "u": object()})
     back = stored(graph, board)
@@ -297,7 +297,7 @@ def test_initial_values_are_not_shared_between_boards() -> None:
 
 
 def test_a_program_shares_no_channel_with_who_built_it() -> None:
-    """Building: compile never changes the builder: channels are copied."""
+    """`compile` never changes the builder: channels are copied."""
     given = LastValue(int)
     graph = program(node("a", "x"), x=given)
     begin(graph, {"x": 1})

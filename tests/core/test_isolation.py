@@ -709,7 +709,7 @@ def test_depth(deep: int) -> None:
 
 
 def test_a_value_that_contains_itself_is_refused() -> None:
-    """Savers: cycles are refused; the error says why, and what to do."""
+    """Cycles are refused; the error says why, and what to do."""
     for make in (list, dict, lambda: Point(), lambda: deque()):
         loop: Any = make()
         if isinstance(loop, dict):
@@ -723,7 +723,7 @@ def test_a_value_that_contains_itself_is_refused() -> None:
 
 
 def test_a_node_that_makes_a_cycle_of_its_input() -> None:
-    """Savers: and so is one that a node made of what it was given."""
+    """And so is one that a node made of what it was given."""
     got = isolate(own({"a": [1]}))
     got["a"].append(got["a"])
     with pytest.raises(InvalidUpdateError, match="contains itself"):

@@ -80,7 +80,7 @@ def test_paths() -> None:
 
 
 def test_a_node_runs_again_only_for_a_newer_version() -> None:
-    """Plan: a node whose trigger nobody wrote since it ran does not run again."""
+    """A node whose trigger nobody wrote since it ran does not run again."""
     graph = program(node("a", "x", lambda seen: {"y": 1}), x=LastValue(), y=LastValue())
     script = run(graph, {"x": 1})
     assert [step.ran for step in script.steps] == [("a",)]
@@ -137,7 +137,7 @@ def test_all_channels_of_a_superstep_get_one_version() -> None:
 
 
 def test_versions_are_ordered_integers() -> None:
-    """Decided where seeds and peer differ: versions are ordered integers."""
+    """Versions are ordered integers."""
     graph = program(node("a", "x", lambda seen: {"x": 1} if seen["x"] < 1 else {"y": 1}), x=LastValue(), y=LastValue())
     script = run(graph, {"x": 0})
     assert all(type(version) is int for step in script.steps for version in step.versions.values())
@@ -204,13 +204,13 @@ def test_work_of_planning_does_not_grow_with_the_graph() -> None:
 
 @pytest.mark.parametrize("kind", [LastValue, UntrackedValue, EphemeralValue, AnyValue, Topic])
 def test_every_kind_triggers(kind: Any) -> None:
-    """Plan: an update of any kind of channel runs the nodes that subscribe to it."""
+    """An update of any kind of channel runs the nodes that subscribe to it."""
     graph = program(node("a", "x"), x=kind())
     assert names(plan(graph, begin(graph, {"x": 1}))) == ["a"]
 
 
 def test_two_nodes_see_the_same_write_each_once() -> None:
-    """Channels: several nodes may subscribe to one channel; each sees each write once."""
+    """Several nodes may subscribe to one channel; each sees each write once."""
     graph = program(node("a", "x"), node("b", "x"), x=LastValue())
     board = begin(graph, {"x": 1})
     tasks = plan(graph, board)

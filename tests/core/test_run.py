@@ -80,7 +80,7 @@ def test_the_checkpoint_hears_of_what_is_next() -> None:
 
 
 def test_a_board_with_nothing_to_run_asks_nothing() -> None:
-    """Termination: without triggered nodes the run is over, without a superstep or a checkpoint."""
+    """Without triggered nodes the run is over, without a superstep or a checkpoint."""
     graph = program(node("a", "x"), x=LastValue(), y=LastValue())
     script = run(graph, {"y": 1})
     assert script.calls == []
@@ -278,7 +278,7 @@ def test_one_failure_beside_cancelled_siblings_is_one_failure() -> None:
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_what_ends_a_process_goes_before_everything_else(kind: type[BaseException]) -> None:
-    """Running: KeyboardInterrupt and SystemExit end the run, beside other failures too."""
+    """KeyboardInterrupt and SystemExit end the run, beside other failures too."""
     ending = kind()
     with pytest.raises(kind) as caught:
         superstep.collect(tasks(2), [Failed(Oops()), Failed(ending)])

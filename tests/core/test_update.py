@@ -238,7 +238,7 @@ def test_a_superstep_without_a_write(channel: BaseChannel[Any, Any, Any], after:
 
 
 def test_ephemeral_lives_for_one_superstep() -> None:
-    """Decided: an EphemeralValue lives one superstep, whether or not it was read."""
+    """An EphemeralValue lives one superstep, whether or not it was read."""
     seen: list[Any] = []
     graph = program(
         node("a", "x", lambda value: {"e": 1, "y": 1}),
@@ -253,7 +253,7 @@ def test_ephemeral_lives_for_one_superstep() -> None:
 
 
 def test_any_value_is_cleared_by_a_superstep_without_a_write() -> None:
-    """Decided: AnyValue is cleared by a step without a write."""
+    """AnyValue is cleared by a step without a write."""
     graph = program(
         node("a", "x", lambda value: {"v": 1, "y": 1}),
         node("b", "y", lambda value: {"v": 2, "z": 1}),

@@ -332,7 +332,7 @@ async def test_much_is_kept_and_nobody_reads() -> None:
 
 
 async def test_joining_while_events_are_being_spilled() -> None:
-    """Coming back: what is on its way to storage is shown as well."""
+    """What is on its way to storage is shown as well."""
 
     class Slow(Through):
         open = anyio.Event()

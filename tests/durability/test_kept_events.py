@@ -120,7 +120,7 @@ def check_numbers(parts: Sequence[dict[str, Any]], after: int = 0) -> None:
 
 @pytest.mark.parametrize("mode", DURABILITIES)
 async def test_after_the_end(mode: Any, saver: BaseCheckpointSaver) -> None:
-    """Coming back: from wherever a reader had got to, the rest comes, each once, and nothing runs again."""
+    """From wherever a reader had got to, the rest comes, each once, and nothing runs again."""
     graph = graph_of(saver)
     everything = await read(graph.astream({"log": []}, "t", keep_events=True, durability=mode, **ASK))
     check_numbers(everything)

@@ -1,4 +1,4 @@
-"""One error root, and what the peer raises as a builtin kind of error is that too."""
+"""One error root, and what LangGraph raises as a builtin kind of error is that too."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pregel_async import errors
         ("InvalidRouteError", ValueError),
     ],
 )
-def test_what_the_peer_raises_as_a_builtin_is_one(name: str, kind: type[Exception]) -> None:
-    """'decided where seeds and peer differ'."""
+def test_what_langgraph_raises_as_a_builtin_is_one(name: str, kind: type[Exception]) -> None:
+    """Code that catches the builtin kind, as users of LangGraph do, catches the typed error too."""
     error = getattr(errors, name)
     assert issubclass(error, kind)
     assert issubclass(error, errors.PregelError)

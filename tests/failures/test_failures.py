@@ -179,7 +179,7 @@ async def test_exceptions_that_mean_something_to_python(kind: type[BaseException
 @pytest.mark.parametrize("seed", range(5))
 async def test_several_failures_in_plan_order(seed: int) -> None:
     """P9, P2: several failures in one superstep: an ExceptionGroup in plan order, whoever failed first, each with its
-    note. (The peer raises an arbitrary one.)"""
+    note. (LangGraph raises an arbitrary one.)"""
     luck = random.Random(seed)
     graph = failing("cadb", good="e", pause=lambda name: luck.randrange(5)).compile(InMemorySaver())
     with pytest.raises(ExceptionGroup) as caught:
@@ -273,7 +273,7 @@ async def test_no_more_tasks_start_after_a_failure() -> None:
 
 
 def test_one_root() -> None:
-    """Decided: one error root; what the peer raises as ValueError, TypeError or RecursionError is that too."""
+    """One error root; what LangGraph raises as ValueError, TypeError or RecursionError is that too."""
     everything = [getattr(errors, name) for name in errors.__all__]
     exceptions = [
         kind

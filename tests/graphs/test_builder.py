@@ -604,7 +604,7 @@ async def test_a_router_sees_its_nodes_writes() -> None:
 
 
 async def test_an_async_router() -> None:
-    """Building: a router may be a coroutine function."""
+    """A router may be a coroutine function."""
 
     async def later(state: Any) -> str:
         return "b"

@@ -67,7 +67,7 @@ WRONG: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("config", "says"), WRONG, ids=[str(index) for index in range(len(WRONG))])
 async def test_configs_that_are_refused(config: Any, says: str) -> None:
-    """Running: unknown top-level keys, known keys in the wrong place and bad types are errors, before anything
+    """Unknown top-level keys, known keys in the wrong place and bad types are errors, before anything
     is run or stored; a stream says so when it is made."""
     saver = InMemorySaver()
     made = graph(saver=saver)
@@ -103,7 +103,7 @@ async def test_configs_that_are_refused(config: Any, says: str) -> None:
     ids=[str(index) for index in range(9)],
 )
 async def test_configs_that_are_taken(config: Any) -> None:
-    """The peer's mapping, or simply the thread's id; other keys under `configurable` are the user's."""
+    """LangGraph's mapping, or simply the thread's id; other keys under `configurable` are the user's."""
     assert await graph().ainvoke({}, config) == {"log": ["n"]}
     assert [chunk async for chunk in graph().astream({}, config)] == [{"n": {"log": ["n"]}}]
 

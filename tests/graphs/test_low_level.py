@@ -36,7 +36,7 @@ def double(value: Any) -> Any:
 
 
 def doubling() -> Pregel:
-    """The documented example: nodes that subscribe to channels."""
+    """Nodes that subscribe to channels."""
     node1 = NodeBuilder().subscribe_only("a").do(lambda x: x + x).write_to("b")
     return Pregel(
         nodes={"node1": node1},
@@ -121,7 +121,7 @@ async def test_a_mapping_or_a_bare_value() -> None:
 
 
 async def test_several_steps() -> None:
-    """1.3 of the peer's tables: `do` again: the next step gets the result of the one before; async and sync mix."""
+    """`do` again: the next step gets the result of the one before; async and sync mix."""
 
     async def waited(value: Any) -> Any:
         return value + ["async"]
@@ -228,7 +228,7 @@ async def test_the_default_mode_is_values() -> None:
 
 
 async def test_every_kind_of_channel_together() -> None:
-    """Channels: the kinds side by side: folds, topics, barriers, values that live for a step or are
+    """All kinds of channels side by side: folds, topics, barriers, values that live for a step or are
     untracked."""
     graph = Pregel(
         nodes={
@@ -284,7 +284,7 @@ async def test_inputs_that_are_refused(given: Any) -> None:
 
 
 async def test_unknown_input_keys_can_be_ignored() -> None:
-    """`unknown_keys="ignore"` restores the peer's silence."""
+    """`unknown_keys="ignore"` restores LangGraph's silence."""
     assert await two_inputs(unknown_keys="ignore").ainvoke({"a": 1, "c": 2}) == {"a": 1}
 
 
@@ -364,7 +364,7 @@ def test_what_is_known_before_a_run_is_said_before_a_run(changes: dict[str, Any]
 
 
 def test_what_is_taken_is_copied() -> None:
-    """Building: a graph shares no channel or node table with who built it."""
+    """A graph shares no channel or node table with who built it."""
     nodes = {"n": NodeBuilder().subscribe_only("a").write_to("b")}
     channels = {"a": LastValue(int), "b": LastValue(int)}
     graph = built(nodes=nodes, channels=channels)

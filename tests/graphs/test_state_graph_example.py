@@ -90,7 +90,7 @@ def test_what_is_looked_at_can_be_changed() -> None:
 
 
 def test_it_is_a_pregel() -> None:
-    """PregelProtocol: every graph satisfies the protocol."""
+    """Every graph satisfies the protocol."""
     assert isinstance(example(), PregelProtocol)
 
 
@@ -98,7 +98,7 @@ def test_it_is_a_pregel() -> None:
 
 
 async def test_the_walkthrough() -> None:
-    """The walkthrough: the start node writes the input, process_input its output, make_decision its
+    """The start node writes the input, process_input its output, make_decision its
     decision, each in a superstep of its own; the result is the output channels' values."""
     graph = example(InMemorySaver())
     result = await graph.ainvoke({"input": "x"}, "t")

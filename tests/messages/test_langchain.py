@@ -82,7 +82,7 @@ def test_its_messages_are_taken_as_they_are() -> None:
 
 @needs_langchain
 def test_a_chunk_becomes_its_message() -> None:
-    """As in the peer; the chunk is not changed."""
+    """As in LangGraph; the chunk is not changed."""
     chunk = lc.AIMessageChunk("half", id="1", additional_kwargs={"a": []})
     [made] = add_messages([], chunk)
     assert type(made) is lc.AIMessage and (made.content, made.id) == ("half", "1")

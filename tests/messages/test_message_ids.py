@@ -1,6 +1,6 @@
 """Ids of messages that come without one: no message is lost, and the same run has the same ids.
 
-Issue: messages disappeared when two had the same text, as an id was made of the words alone.
+Ids that were made of the words alone lost a message when two had the same text.
 """
 
 from __future__ import annotations

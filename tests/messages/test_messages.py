@@ -167,7 +167,7 @@ def test_all_messages_are_removed_up_to_the_mark() -> None:
 
 
 def test_what_is_not_there_cannot_be_removed() -> None:
-    """A typed error, which is a ValueError as the peer's; the list stays as it was."""
+    """A typed error, which is a ValueError as LangGraph's; the list stays as it was."""
     left = [user("a", "1")]
     for right in ([RemoveMessage("2")], [user("b", "2"), RemoveMessage("3")]):
         with pytest.raises(MessageNotFoundError) as caught:
@@ -223,7 +223,7 @@ async def test_what_is_no_message_is_refused_by_its_key() -> None:
 
 
 def test_one_message_and_shorthands() -> None:
-    """A message instead of a list, a string, and pairs of role and content, as the peer's users write them."""
+    """A message instead of a list, a string, and pairs of role and content, as LangGraph's users write them."""
 
     def made(right: Any) -> list[Any]:
         return [(m["role"], m["content"]) for m in add_messages([], right)]

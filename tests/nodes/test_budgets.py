@@ -236,7 +236,7 @@ async def test_a_graph_that_keeps_its_state_counts_each_call_once(saver: BaseChe
 
 
 async def test_a_branch_has_spent_what_its_ancestors_have() -> None:
-    """Time travel: counters belong to a checkpoint."""
+    """Counters belong to a checkpoint."""
     graph = loop_of(4).compile(InMemorySaver(), budgets=TOKENS)
     await graph.ainvoke({}, "t")
     states = [state async for state in graph.aget_state_history("t")]

@@ -209,7 +209,7 @@ async def test_writes_beside_a_routers_question_that_cannot_be_stored(saver: Bas
 
 
 async def test_an_answer_that_cannot_be_stored(saver: BaseCheckpointSaver) -> None:
-    """P11, issue, "Bad input": such an answer is refused before anything runs; the question stays open."""
+    """P11: such an answer is refused before anything runs; the question stays open."""
     graph = one_node(asker("?"), saver)
     asked = await graph.ainvoke({}, "t")
     with pytest.raises(UnstorableValueError, match=asked["__interrupt__"][0].id):

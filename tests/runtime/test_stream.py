@@ -373,7 +373,7 @@ async def test_a_read_that_is_cancelled() -> None:
 
 
 async def test_wait_for_around_a_read(anyio_backend_name: str) -> None:
-    """House style: no scope stays open across a `yield`, as `__anext__` may come from another task each time:
+    """No scope stays open across a `yield`, as `__anext__` may come from another task each time:
     `wait_for` reads chunk by chunk, and a timeout ends the run."""
     if anyio_backend_name != "asyncio":
         return
@@ -392,7 +392,7 @@ async def test_wait_for_around_a_read(anyio_backend_name: str) -> None:
 
 
 async def test_reads_from_different_tasks() -> None:
-    """House style: each read may come from another task, and the one that began may be gone."""
+    """Each read may come from another task, and the one that began may be gone."""
     stream = Source(3).stream()
     got: list[Any] = []
 

@@ -260,7 +260,7 @@ async def test_numbers_have_no_gap(modes: Any, subgraphs: bool, saver: BaseCheck
 
 
 async def test_what_is_on_disk(saver: BaseCheckpointSaver) -> None:
-    """P4, issue: a `checkpoints` part is emitted after its commit, and `committed` is the superstep up to which the called
+    """P4: a `checkpoints` part is emitted after its commit, and `committed` is the superstep up to which the called
     graph is stored: None before anything is, never ahead of storage, never taken back; those of graphs inside too."""
     got: list[Any] = []
     seen: list[Any] = []

@@ -1,4 +1,4 @@
-"""The sync face: each verb is its async twin, on one background loop, for any number of plain threads."""
+"""The sync verbs: each verb is its async twin, on one background loop, for any number of plain threads."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class Recorder(SyncFace[Any, Any]):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_argument_reaches_the_twin(verb: str) -> None:
-    """Written once: each argument is handed on as it is."""
+    """Each argument is handed on as it is."""
     recorder = Recorder()
     call = getattr(recorder, verb)
     given = {name: f"the {name}" for name in inspect.signature(call).parameters}
@@ -182,7 +182,7 @@ def test_updating_state() -> None:
 
 
 def test_the_protocol() -> None:
-    """PregelProtocol: every graph has invoke, stream, get_state, update_state, get_state_history."""
+    """Every graph has invoke, stream, get_state, update_state, get_state_history."""
     assert isinstance(graph_of(first), PregelProtocol)
 
 
@@ -570,7 +570,7 @@ def test_a_failure_that_the_reader_never_saw() -> None:
 
 
 def test_a_dropped_stream() -> None:
-    """P7: dropped without a close: it warns in this face's words, once, and the run is cancelled."""
+    """P7: dropped without a close: the warning names the sync verbs' ways to close it, once, and the run is cancelled."""
     warned: list[str] = []
     go_on, ended = threading.Event(), threading.Event()
 
@@ -1143,7 +1143,7 @@ ENDS = {
 
 @pytest.mark.parametrize("case", ENDS)
 def test_the_end_of_the_interpreter(case: str) -> None:
-    """Stopped at exit: no hang, no warning, and what runs is cancelled and cleans up."""
+    """No hang, no warning, and what runs is cancelled and cleans up."""
     code, printed = ENDS[case]
     assert scene(code) == printed
 
@@ -1207,7 +1207,7 @@ def test_after_a_fork(place: str) -> None:
 
 
 def test_a_saver_that_is_never_left_does_not_hold_up_the_end() -> None:
-    """Stopped at exit: a web application or a prompt enters its saver once, and may never leave it."""
+    """A web application or a prompt enters its saver once, and may never leave it."""
     program = "from checkpoint_savers import SqliteSaver; from pregel_async import open_sync; import tempfile, os\n"
     program += "saver = open_sync(SqliteSaver.from_conn_string(os.path.join(tempfile.mkdtemp(), 'a.db'))).__enter__()\n"
     program += "kept = open_sync(saver)\nprint('open')"

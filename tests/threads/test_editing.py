@@ -1253,7 +1253,7 @@ async def test_a_result_at_an_older_checkpoint(saver: BaseCheckpointSaver, nodes
 
 
 async def test_at_the_tip_of_another_branch(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
-    """Time travel: a branch's tip is edited as such, without another branch; the head moves there."""
+    """A branch's tip is edited as such, without another branch; the head moves there."""
     graph = fan(nodes, "a", "b").compile(saver, blocking=False)
     await stopped(graph, 1)
     tip = (await graph.aget_state("t")).config

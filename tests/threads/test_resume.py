@@ -314,7 +314,7 @@ async def test_new_input_discards_what_was_open(saver: BaseCheckpointSaver, swit
 @pytest.mark.parametrize("beside", [False, True])
 async def test_a_failed_router(saver: BaseCheckpointSaver, switches: Switches, beside: bool) -> None:
     """P3: routing is part of the superstep: a failed router leaves the task open, and resume runs only the
-    routers. (The peer skips the router on resume, and reports success.)"""
+    routers. (LangGraph skips the router on resume, and reports success.)"""
     switches.broken = {"route"}
     made = StateGraph(State).add_node("a", switches.node("a")).add_node("b", switches.node("b")).add_edge(START, "a")
     made.add_conditional_edges("a", switches.router("route", "b"))

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_readmes_programs_type_check(tmp_path: Path) -> None:
-    """The bar: what users write is inferred well."""
+    """What users write is inferred well."""
     texts = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     blocks = [
         block for text in texts for block in re.findall(r"```python\n(.*?)```", text.read_text("utf-8"), re.DOTALL)

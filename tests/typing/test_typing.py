@@ -26,7 +26,7 @@ def checked(*command: str) -> str:
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is not installed here")
 def test_mypy() -> None:
-    """Project: typed for mypy --strict: schemas in and out, nodes, protocol, channels; wrong uses are
+    """Typed for mypy --strict: schemas in and out, nodes, protocol, channels; wrong uses are
     refused."""
     assert checked("mypy", "--strict", "--config-file=", "--cache-dir=.mypy_cache", str(HERE / "cases")) == ""
 
@@ -34,5 +34,5 @@ def test_mypy() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("pyright") is None, reason="pyright is not installed here")
 def test_pyright() -> None:
-    """Project: and for pyright strict."""
+    """The same for pyright strict."""
     assert checked("pyright", "--project", str(HERE / "pyrightconfig.json")) == ""

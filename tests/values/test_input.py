@@ -96,7 +96,7 @@ async def test_inputs_that_are_taken(given: Any) -> None:
 
 
 async def test_unknown_keys_can_be_ignored() -> None:
-    """`unknown_keys="ignore"` restores the peer's silence, for the input and for what nodes return."""
+    """`unknown_keys="ignore"` restores LangGraph's silence, for the input and for what nodes return."""
     made = graph(lambda state: {"log": ["n"], "cuont": 1}, unknown_keys="ignore")
     assert await made.ainvoke({"count": 1, "unknown": 2}) == {"count": 1, "log": ["n"]}
 
@@ -377,7 +377,7 @@ class Dict(DictState):
 
 
 async def test_a_value_that_contains_itself() -> None:
-    """Savers: a cycle is refused when it is written; the node is named."""
+    """A cycle is refused when it is written; the node is named."""
 
     def node(state: Any) -> dict[str, Any]:
         loop: list[Any] = []

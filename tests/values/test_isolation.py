@@ -51,8 +51,8 @@ def plain(state: Any) -> dict[str, Any]:
 
 @each_kind
 async def test_a_node_reaches_no_sibling(kind: Any) -> None:
-    """P1: what a node changes in its input reaches no sibling of the superstep, whichever runs first. (The peer's
-    siblings see it.)"""
+    """P1: what a node changes in its input reaches no sibling of the superstep, whichever runs first. (In
+    LangGraph, siblings see it.)"""
     seen: list[Any] = []
     turns = [anyio.Event(), anyio.Event()]
 

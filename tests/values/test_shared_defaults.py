@@ -53,7 +53,7 @@ class Model(pydantic.BaseModel):
 @pytest.mark.parametrize("schema", [Data, Slotted, Struct, FrozenStruct, Model])
 @pytest.mark.parametrize("stored", [False, True])
 async def test_a_default_of_a_factory_is_each_nodes_own(schema: Any, stored: bool) -> None:
-    """P1, issue: a change in place of a default that the factory returns each time reached other threads and users."""
+    """P1: a change in place of a default that the factory returns each time reaches no other thread or user."""
     seen: list[Any] = []
 
     def spoil(state: Any) -> Any:

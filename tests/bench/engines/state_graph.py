@@ -97,7 +97,7 @@ class StateGraphDriver:
     def _loop(self, schema: Any, node: Any, done: Callable[[Any], bool], kept: Any = None) -> Any:
         """A node that runs again until it is done."""
 
-        async def route(state: Any) -> str:  # async, as the peer runs a plain router in a worker thread
+        async def route(state: Any) -> str:  # async, as LangGraph runs a plain router in a worker thread
             return self.end if done(state) else "node"
 
         builder = self.graph(schema)
