@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_examples import ROOT, blocks, run_block
+from tests.helpers.code_blocks import ROOT, blocks, run_block
 
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,8 +12,8 @@ import pytest
 from hypothesis import strategies as st
 
 from pregel_async.channels.laws import ChannelLaws
+from tests.helpers.code_blocks import ROOT, blocks, python, run, run_block
 
-ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 README = ROOT / "README.md"
 
@@ -109,29 +106,6 @@ ONCE = {
 """Lines that an example prints once, however often it stops and goes on."""
 
 
-def python(cwd: Path, *args: str, input: str = "") -> subprocess.CompletedProcess[str]:
-    """Run Python where nothing of this repository is in reach but its packages, and warnings are errors."""
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, "-W", "error", *args],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": path},
-        input=input,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return done
-
-
-def run(cwd: Path, *args: str) -> str:
-    """The output of a program that has nothing to complain about."""
-    done = python(cwd, *args)
-    assert done.stderr == ""
-    return done.stdout
-
-
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("[0-9]*.py")))
 def test_an_example_runs_and_says_what_it_should(name: str, tmp_path: Path) -> None:
     """Offline, from anywhere, without a warning, and without leaving anything behind."""
@@ -187,21 +161,7 @@ class TestMean(ChannelLaws):
 # ---- README, and what else has blocks --------------------------------------------------------------------------------
 
 
-def blocks(path: Path) -> list[tuple[int, str]]:
-    """The Python blocks of a text, each with the line where it begins."""
-    text = path.read_text("utf-8")
-    return [
-        (text.count("\n", 0, found.start()) + 1, found[1])
-        for found in re.finditer(r"^```(?:python|py)[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    ]
-
-
 @pytest.mark.parametrize("block", [pytest.param(code, id=f"line {line}") for line, code in blocks(README)])
 def test_a_block_of_the_readme_runs(block: str, tmp_path: Path) -> None:
     """By itself, as it stands there, in an empty directory."""
     run_block(block, tmp_path)
-
-
-def run_block(block: str, folder: Path) -> None:
-    (folder / "block.py").write_text(block, "utf-8")
-    run(folder, "block.py")

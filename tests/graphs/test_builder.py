@@ -23,7 +23,7 @@ from pregel_async.channels import (
     UntrackedValue,
 )
 from pregel_async.errors import GraphValidationError, PregelError
-from tests.graphs.schema_kinds import KINDS, DataState, DictState, ModelState, StructState
+from tests.helpers.schema_kinds import KINDS, DataState, DictState, ModelState, StructState
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.test_examples import blocks
+from tests.helpers.code_blocks import blocks
 
 ROOT = Path(__file__).parents[2]
 

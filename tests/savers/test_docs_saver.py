@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from checkpoint_savers.conformance import OpenSaver, SaverConformance
-from tests.test_examples import ROOT, blocks
+from tests.helpers.code_blocks import ROOT, blocks
 
 NAME = "folder_saver"
 

@@ -22,7 +22,7 @@ from pregel_async import (
     interrupt,
 )
 from pregel_async.errors import GraphRecursionError, ThreadBusyError
-from tests.graphs.schema_kinds import KINDS, get
+from tests.helpers.schema_kinds import KINDS, get
 
 pytestmark = pytest.mark.anyio
 

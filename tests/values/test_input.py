@@ -14,7 +14,7 @@ import pytest
 from checkpoint_savers import InMemorySaver
 from pregel_async import END, START, Send, StateGraph
 from pregel_async.errors import EmptyInputError, ErrorCode, InvalidInputError, InvalidUpdateError, PregelError
-from tests.graphs.schema_kinds import KINDS, DataState, DictState, ModelState, StructState
+from tests.helpers.schema_kinds import KINDS, DataState, DictState, ModelState, StructState
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,7 @@ from checkpoint_savers import InMemorySaver
 from pregel_async import END, START, NodeBuilder, Pregel, Send, StateGraph
 from pregel_async.channels import EphemeralValue, LastValue, Topic
 from pregel_async.errors import InPlaceChangeWarning, InvalidUpdateError
-from tests.graphs.schema_kinds import KINDS, DictState, ModelState, get, put
+from tests.helpers.schema_kinds import KINDS, DictState, ModelState, get, put
 
 pytestmark = pytest.mark.anyio
 

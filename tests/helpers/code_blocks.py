@@ -1,0 +1,48 @@
+"""Programs and blocks of code, run as a user would run them: in a process of their own, without a warning."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def python(cwd: Path, *args: str, input: str = "") -> subprocess.CompletedProcess[str]:
+    """Run Python where nothing of this repository is in reach but its packages, and warnings are errors."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *args],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": path},
+        input=input,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def run(cwd: Path, *args: str) -> str:
+    """The output of a program that has nothing to complain about."""
+    done = python(cwd, *args)
+    assert done.stderr == ""
+    return done.stdout
+
+
+def blocks(path: Path) -> list[tuple[int, str]]:
+    """The Python blocks of a text, each with the line where it begins."""
+    text = path.read_text("utf-8")
+    return [
+        (text.count("\n", 0, found.start()) + 1, found[1])
+        for found in re.finditer(r"^```(?:python|py)[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    ]
+
+
+def run_block(block: str, folder: Path) -> None:
+    (folder / "block.py").write_text(block, "utf-8")
+    run(folder, "block.py")
