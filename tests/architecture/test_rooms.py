@@ -1,4 +1,4 @@
-"""Folders and imports: no circle, no crowded folder, and every module where its name says that it is."""
+"""Folders and imports: no circle, no crowded folder, and public, internal and shared modules each in their place."""
 
 from __future__ import annotations
 
@@ -103,6 +103,19 @@ def test_no_folder_is_crowded() -> None:
     """At most 25 modules, so that a folder can be read at a glance."""
     sizes = Counter(path.parent for path in MODULES.values() if path.name != "__init__.py")
     assert {str(folder.relative_to(ROOT)): size for folder, size in sizes.items() if size > 25} == {}
+
+
+def test_folders_of_tests_share_only_helpers() -> None:
+    """What several folders of tests use is in tests/helpers, and each folder is a package."""
+    used: dict[str, set[str]] = {}
+    for path in (ROOT / "tests").rglob("*.py"):
+        if not {"corpus", "project", "cases"} & set(path.parts):  # programs that tests run
+            assert (path.parent / "__init__.py").is_file(), path
+            folder = path.relative_to(ROOT / "tests").parts[0]
+            others = set(re.findall(r"^ *from tests\.(\w+)", path.read_text("utf-8"), re.MULTILINE))
+            if strange := others - {folder, "helpers"}:
+                used[str(path.relative_to(ROOT))] = strange
+    assert used == {}
 
 
 def test_public_modules_are_told_from_internal_ones_by_their_place() -> None:
