@@ -178,10 +178,10 @@ class Proxy:
         self._kept.clear()
 
     def cut(self) -> None:
-        """Break all connections."""
+        """Break all connections. The thread that serves one closes it: its selector takes no socket that is closed."""
         with self._lock:
             for one in self._open:
-                _close(one)
+                _shut_down(one)
             self._open.clear()
 
     def _accept(self) -> None:
@@ -253,9 +253,13 @@ class Proxy:
         return None
 
 
-def _close(one: socket.socket) -> None:
+def _shut_down(one: socket.socket) -> None:
     with suppress(OSError):
         one.shutdown(socket.SHUT_RDWR)
+
+
+def _close(one: socket.socket) -> None:
+    _shut_down(one)
     one.close()
 
 
