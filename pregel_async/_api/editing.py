@@ -19,8 +19,8 @@ from .._core import superstep
 from .._core.board import Board
 from .._core.isolation import REGISTERED, own
 from .._core.program import PARENT, Node, Program, Write, no_writes
-from .._core.task import Cancelled, Failed, Finished, Outcome, Task
-from .._runtime.persistence.namespace_writer import Thread
+from .._core.task import Cancelled, Failed, Finished, Outcome, Recorded, Task
+from .._runtime.persistence.namespace_writer import NOTHING_ANSWERED, Thread
 from .._runtime.persistence.namespaces import ids_in
 from .._runtime.tasks.attempt import attempt
 from .._runtime.tasks.context import Around, Running, Session
@@ -108,6 +108,9 @@ class Editor:
         if then is not None:
             await then()
 
+    def _recorded(self, task: Task) -> Recorded:
+        return self._thread.recorded(task, NOTHING_ANSWERED)
+
     # ---- as a node ---------------------------------------------------------------------------------------------------
 
     async def _update(self, updates: Sequence[StateUpdate]) -> None:
@@ -134,9 +137,9 @@ class Editor:
             if task.index >= 0:
                 self._thread.branch_off(self._board)
                 self._thread.stage(task, writes)
-        results = {task.id: self._thread.result_of(task) for task in pending}
-        left = [task for task in pending if results[task.id] is None]
-        leaves = any(result is not None and result.leaves for result in results.values())
+        recorded = [(task, self._recorded(task)) for task in pending]
+        left = [task for task, result in recorded if not isinstance(result, Finished)]
+        leaves = any(isinstance(result, Finished) and result.leaves for _, result in recorded)
         if leaves and besides:
             raise InvalidUpdateError(
                 "the open superstep has a command for the graph around this one, with which this one ends when it goes "
@@ -144,7 +147,7 @@ class Editor:
             )
         if not besides and (left or leaves):
             return  # the others stay pending, on the state that they were planned on
-        done = [(task, result) for task in pending if (result := results[task.id]) is not None]
+        done = [(task, result) for task, result in recorded if isinstance(result, Finished)]
         others = [(task, Finished(writes, own=len(writes))) for task, writes in made if task.index < 0]
         if done and self._thread.ns == "":
             await self._thread.find_kept()
@@ -175,7 +178,8 @@ class Editor:
         mine = [
             task
             for task in pending
-            if task.node.name == node.name and (self._thread.fold_failed or self._thread.result_of(task) is None)
+            if task.node.name == node.name
+            and (self._thread.fold_failed or not isinstance(self._recorded(task), Finished))
         ]
         if task_id is not None:
             for task in mine:
@@ -223,7 +227,8 @@ class Editor:
         if update.values is not None:
             raise InvalidUpdateError("an update as END takes all that is pending for done: it has no values")
         tasks = superstep.plan(self._program, self._board, self._scope)
-        outcomes: list[Outcome] = [self._thread.result_of(task) or Finished([]) for task in tasks]
+        results = [self._recorded(task) for task in tasks]
+        outcomes: list[Outcome] = [each if isinstance(each, Finished) else Finished([]) for each in results]
         if self._thread.ns == "":
             await self._thread.find_kept()
         writes = [outcome.writes for outcome in outcomes if isinstance(outcome, Finished)]

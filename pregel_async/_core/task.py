@@ -151,6 +151,11 @@ class Paused(msgspec.Struct, frozen=True):
     writes: list[Write] | None = None
     by: Task | None = None
 
+    @property
+    def has_run(self) -> bool:
+        """Whether the node itself has run, so that only a router asks."""
+        return self.writes is not None
+
 
 class Failed(msgspec.Struct, frozen=True):
     """The node, its result or one of its routers raised.
@@ -163,6 +168,11 @@ class Failed(msgspec.Struct, frozen=True):
     error: BaseException
     writes: list[Write] | None = None
 
+    @property
+    def has_run(self) -> bool:
+        """Whether the node itself has run, so that only a router failed."""
+        return self.writes is not None
+
 
 class Cancelled(msgspec.Struct, frozen=True):
     """The task was stopped because a sibling failed or the run was cancelled."""
@@ -171,6 +181,29 @@ class Cancelled(msgspec.Struct, frozen=True):
 class NotStarted(msgspec.Struct, frozen=True):
     """The run was asked to stop before the task began: none of the node's code ran, and nothing is recorded of it."""
 
+
+class Unfinished(msgspec.Struct, frozen=True):
+    """What is recorded of a task that has to run.
+
+    Attributes:
+        writes: the node's own writes, if it has run and only its routers are left; None otherwise.
+        failures: the node's failure, if it has failed and only its error handler is left; empty otherwise.
+    """
+
+    writes: list[Write] | None = None
+    failures: tuple[Exception, ...] = ()
+
+    @property
+    def has_run(self) -> bool:
+        """Whether the node itself has run, so that only its routers are left."""
+        return self.writes is not None
+
+
+NEW = Unfinished()
+"""Nothing is recorded of the task."""
+
+Recorded: TypeAlias = Finished | Paused | Unfinished
+"""What a thread has recorded of a task: its result, its open questions, or where it has to start."""
 
 Settled: TypeAlias = Finished | Failed | Paused | NotStarted
 """What becomes of a task that is not cancelled."""

@@ -21,14 +21,14 @@ from ..._core import superstep
 from ..._core.board import Board
 from ..._core.isolation import NO_CLASSES, REGISTERED
 from ..._core.program import Program, Write
-from ..._core.task import Cancelled, Finished, Outcome, Paused, Task
+from ..._core.task import NEW, Cancelled, Finished, Outcome, Paused, Task
 from ..._core.untracked import filled, missing
 from ...errors import BudgetExceededError, GraphDrained, InvalidInputError, UntrackedValueLostError
 from ...types import Interrupt, RunStatus
 from ..observing.error_text import described
 from ..observing.observed import Observed
 from ..persistence.digests import AnsweredQuestions
-from ..persistence.namespace_writer import Thread
+from ..persistence.namespace_writer import NOTHING_ANSWERED, Thread
 from ..persistence.namespaces import ids_in
 from ..streaming.event_recorder import Keeper
 from ..streaming.parts import END, Unit
@@ -222,11 +222,12 @@ class GraphRun:
         def planned(everything: bool) -> Iterator[Unit]:
             assert self._log is not None
             for task in superstep.plan(self._program, board, self._open_scope):
+                recorded = thread.recorded(task, NOTHING_ANSWERED)
                 if everything:
                     yield from self._log.units_of(task)
-                elif thread.result_of(task) is None:
-                    recorded = {task.id} if thread.writes_of(task) is not None or thread.failure_of(task) else set()
-                    yield from (unit for unit in self._log.units_of(task) if unit.id not in recorded)
+                elif not isinstance(recorded, Finished):
+                    over = set() if recorded == NEW else {task.id}  # else its routers or its error handler are left
+                    yield from (unit for unit in self._log.units_of(task) if unit.id not in over)
 
         part = await keeper.begin(planned, board.step + 1, feed.said)
         if part is None:
@@ -285,7 +286,7 @@ class GraphRun:
         """
         for task in tasks:
             lost = missing(task.arg) if task.send >= 0 else ()
-            if lost and thread.result_of(task) is None:
+            if lost and not isinstance(thread.recorded(task, NOTHING_ANSWERED), Finished):
                 for key in lost:
                     if key not in board.values:
                         raise UntrackedValueLostError(task.node.name, key, thread.thread_id, task.step)

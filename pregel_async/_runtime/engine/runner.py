@@ -25,7 +25,19 @@ from checkpoint_savers.records import EventRow
 from ..._core.board import Board
 from ..._core.isolation import isolate
 from ..._core.program import Write
-from ..._core.task import Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Settled, Task
+from ..._core.task import (
+    NEW,
+    Cancelled,
+    Failed,
+    Finished,
+    NotStarted,
+    Outcome,
+    Paused,
+    Recorded,
+    Settled,
+    Task,
+    Unfinished,
+)
 from ...errors import (
     NodeCancelledError,
     NodeError,
@@ -47,12 +59,9 @@ from ..tasks.timeouts import Stopwatch
 class Storage(Records, Protocol):
     """What the runner needs of a thread's storage."""
 
-    def result_of(self, task: Task) -> Finished | None:
-        """The recorded result of a task that need not run."""
-        ...
-
-    def waits_for(self, task: Task, session: Session) -> Paused | None:
-        """The open questions of a task that none of the answers which this call brought lets go on."""
+    def recorded(self, task: Task, run: Session) -> Recorded:
+        """What is recorded of a task: its result, questions that the answers of this call leave open, or where it has
+        to start."""
         ...
 
     def check(self, task: Task, asked: Paused) -> None:
@@ -161,36 +170,30 @@ class Runner:
         self, board: Board, task: Task, natively_cancelled: NativeCancellations | None, *, contained: bool
     ) -> Settled:
         """Run one task, unless its result is recorded, or it waits for an answer that is not among those given."""
-        given: list[Write] | None = None
-        record: Recorder | None = None
         around = self.around
-        if self.storage is not None:
-            record = self._record_unrouted
-            recorded = self.storage.result_of(task)
-            if recorded is not None:
-                return recorded
-            if around.session.given and (waiting := self.storage.waits_for(task, around.session)) is not None:
-                return waiting
-            given = self.storage.writes_of(task)
-            if given is not None and self.log is not None:
-                self.log.attribute(task, routers_of(task.id))
+        recorded: Recorded = NEW if self.storage is None else self.storage.recorded(task, around.session)
+        if not isinstance(recorded, Unfinished):
+            return recorded
+        record: Recorder | None = None if self.storage is None else self._record_unrouted
+        if recorded.has_run and self.log is not None:
+            self.log.attribute(task, routers_of(task.id))
         if task.node.plain:
             outcome = await attempt(
-                around, board, task, given, record, natively_cancelled=natively_cancelled, contained=contained
+                around, board, task, recorded.writes, record, natively_cancelled=natively_cancelled, contained=contained
             )
         else:
-            outcome = await self._by_policies(board, task, given, record, natively_cancelled, contained=contained)
+            outcome = await self._by_policies(board, task, recorded, record, natively_cancelled, contained=contained)
         if (
             isinstance(outcome, Failed)
             and isinstance(self.on_failure, Collect)
             and can_be_handled(outcome, self._is_final)
             and isinstance(outcome.error, Exception)
         ):
-            given = collected(task, outcome.error, self.on_failure.channel)
+            writes = collected(task, outcome.error, self.on_failure.channel)
             if around.observed is not None:
                 around.observed.handled(task, outcome.error, None)
             outcome = await attempt(
-                around, board, task, given, None, natively_cancelled=natively_cancelled, contained=contained
+                around, board, task, writes, None, natively_cancelled=natively_cancelled, contained=contained
             )
         if self._broken is not None:  # whatever the node made of it: the superstep ends with that error alone
             raise self._broken
@@ -205,7 +208,7 @@ class Runner:
         self,
         board: Board,
         task: Task,
-        given: list[Write] | None,
+        recorded: Unfinished,
         record: Recorder | None,
         natively_cancelled: NativeCancellations | None,
         *,
@@ -214,7 +217,9 @@ class Runner:
         """Run one task by its node's policies. A plain node needs none of it, and gets the same from its attempt."""
         around = self.around
         attempts = _Attempts(self, board, record, natively_cancelled, contained=contained)
-        return await guarded(attempts, task, given, around.session.world, self.storage, around.results, self._is_final)
+        return await guarded(
+            attempts, task, recorded, around.session.world, self.storage, around.results, self._is_final
+        )
 
     def _is_final(self, error: BaseException) -> bool:
         """Return True if a failure is neither retried nor handled: storage has failed in this run, the node was
@@ -233,11 +238,10 @@ class Runner:
         """
         if self._broken is not None:
             return Failed(self._broken)
-        if self.storage is not None:
-            recorded = self.storage.result_of(task)
-            if recorded is not None:
-                return recorded
-        elif (done := caller.done_before(task)) is not None:
+        recorded: Recorded = NEW if self.storage is None else self.storage.recorded(task, self.around.session)
+        if not isinstance(recorded, Unfinished):
+            return recorded
+        if self.storage is None and (done := caller.done_before(task)) is not None:
             return done
         log, board = self.log, caller.board
         if log is not None and log.keeps:
@@ -254,7 +258,7 @@ class Runner:
         if task.node.plain:
             outcome = await attempt(self.around, board, task, None, None, natively_cancelled=None, contained=True)
         else:
-            outcome = await self._by_policies(board, task, None, None, None, contained=True)
+            outcome = await self._by_policies(board, task, recorded, None, None, contained=True)
         if isinstance(outcome, Failed) and log is not None and log.failed is not None:
             with caller.waiting():
                 await log.send(log.failed((task,), (outcome,)))
@@ -383,8 +387,10 @@ class _Attempts:
         if observed is not None:
             observed.retried(task, failed, number)
         storage, writes = self._runner.storage, failed.writes
-        if storage is not None and self._record is not None and writes is not None and storage.writes_of(task) is None:
-            await self._record(task, writes)
+        if storage is not None and self._record is not None and writes is not None:
+            recorded = storage.recorded(task, self._runner.around.session)
+            if isinstance(recorded, Unfinished) and not recorded.has_run:
+                await self._record(task, writes)
 
     async def handled(self, task: Task, failed: Failed, handler: Task) -> None:
         log, observed = self._runner.log, self._runner.around.observed

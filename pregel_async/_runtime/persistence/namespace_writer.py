@@ -42,7 +42,7 @@ from checkpoint_savers.sharing import filled_sends
 from ..._core.amending import amend
 from ..._core.board import Board
 from ..._core.program import BRANCH, PARENT, RETURN, SENDS, Program, Write
-from ..._core.task import Failed, Finished, Outcome, Paused, Task
+from ..._core.task import NEW, Failed, Finished, Outcome, Paused, Recorded, Task, Unfinished
 from ...channels import LastValue
 from ...errors import CheckpointNotFoundError, GraphChangedError, RecordedFailureError
 from ...types import Interrupt
@@ -67,6 +67,18 @@ class Answered(Protocol):
 
     @property
     def given(self) -> Mapping[str, Any]: ...
+
+
+class _NothingAnswered:
+    """No answers: of a thread that is looked at, and not resumed."""
+
+    answers: Mapping[str, Any] = {}
+    given: Mapping[str, Any] = {}
+
+
+NOTHING_ANSWERED = _NothingAnswered()
+
+_NOTHING_RECORDED = TaskEntry(name="", routed=False)
 
 
 class _Asked(TypedDict):
@@ -408,16 +420,26 @@ class Thread:
 
     # ---- what earlier runs recorded --------------------------------------------------------------------------------
 
-    def result_of(self, task: Task) -> Finished | None:
-        """The recorded result of a task that need not run again: its own, or its error handler's."""
+    def recorded(self, task: Task, run: Answered) -> Recorded:
+        """What is recorded of a task: its result or its error handler's, questions that none of the answers of this
+        call lets go on, or where it has to start."""
         entry = self._records.get(task.id) if self._records else None
         if entry is None:
-            return None
+            return NEW
         by = handler_of(task, entry)
+        acting = entry if by is None else self._records.get(by.id, _NOTHING_RECORDED)
+        if acting.finished:
+            return self._finished(acting, by)
+        if run.given and acting.interrupts and not any(key in run.given for key, _ in acting.interrupts):
+            asked = tuple([each for each in open_questions(acting, self.codec) if each.id not in run.answers])
+            if asked:
+                return Paused(asked, None if acting.routed else self._decoded(acting), by)
         if by is not None:
-            entry = self._records.get(by.id)
-        if entry is None or not entry.finished:
-            return None
+            kind, message, _ = entry.error or ("", "", 0.0)
+            return Unfinished(failures=(RecordedFailureError(kind, message),))
+        return NEW if entry.routed else Unfinished(self._decoded(entry))
+
+    def _finished(self, entry: TaskEntry, by: Task | None) -> Finished:
         writes = self._decoded(entry)
         leaves = any(name == PARENT for name, _ in writes)
         return Finished(writes, replayed=True, own=len(writes), leaves=leaves, by=by)
@@ -444,27 +466,12 @@ class Thread:
         names = sorted(self._recorded_names or ())
         return next((name for name in names if name != task.node.name and task.id_as(name) in self._records), None)
 
-    def failure_of(self, task: Task) -> RecordedFailureError | None:
-        """The recorded failure of a task whose error handler is to go on; None when the task itself is to run."""
-        entry = self._records.get(task.id) if self._records else None
-        if entry is None or entry.error is None or handler_of(task, entry) is None:
-            return None
-        kind, message, _ = entry.error
-        return RecordedFailureError(kind, message)
-
     async def record_failure(
         self, task: Task, error: Exception, events: Callable[[], EventRow | None] | None = None
     ) -> None:
         """Store that a task has failed, and that its error handler is to run; return when that is durable."""
         failed = self._failure(task.node.name, error, (), routed=True)
         await self._record(task, msgspec.structs.replace(failed, handled=True, **self._asked_of(task.id)), events)
-
-    def writes_of(self, task: Task) -> list[Write] | None:
-        """The recorded writes of a task of which only the routers are left to run."""
-        entry = self._records.get(task.id) if self._records else None
-        if entry is None or entry.routed:
-            return None
-        return self._decoded(entry)
 
     def _decoded(self, entry: TaskEntry) -> list[Write]:
         channels = self.program.channels
@@ -534,19 +541,6 @@ class Thread:
             )
         except UnstorableValueError:
             return False
-
-    def waits_for(self, task: Task, session: Answered) -> Paused | None:
-        """The open questions of a task that none of the answers which this call brought lets go on."""
-        entry = self._records.get(task.id) if self._records else None
-        by = None if entry is None else handler_of(task, entry)
-        if by is not None:
-            entry = self._records.get(by.id)
-        if entry is None or not entry.interrupts:
-            return None
-        if any(key in session.given for key, _ in entry.interrupts):
-            return None
-        asked = tuple(question for question in open_questions(entry, self.codec) if question.id not in session.answers)
-        return Paused(asked, None if entry.routed else self._decoded(entry), by) if asked else None
 
     async def resume(self, board: Board, answers: Mapping[str, Any], edits: list[Write]) -> None:
         """Record what a call brings to the open superstep, in one transaction and before anything runs: answers to open

@@ -20,7 +20,7 @@ import msgspec
 from checkpoint_savers.records import EventRow
 
 from ..._core.program import Write
-from ..._core.task import Failed, NotStarted, Settled, Task
+from ..._core.task import Failed, NotStarted, Settled, Task, Unfinished
 from ...errors import NodeError, RecordedFailureError
 from ..observing.error_text import described
 from ..platform.environment import World
@@ -30,14 +30,6 @@ from .retries import Tries, tried
 
 class Records(Protocol):
     """What is stored of failures that are handled."""
-
-    def failure_of(self, task: Task) -> RecordedFailureError | None:
-        """The recorded failure of a task whose handler is to go on; None when the task itself is to run."""
-        ...
-
-    def writes_of(self, task: Task) -> list[Write] | None:
-        """The recorded writes of a task of which only the routers are left to run."""
-        ...
 
     async def record_failure(
         self, task: Task, error: Exception, events: Callable[[], EventRow | None] | None = None
@@ -85,7 +77,7 @@ class Attempts(Protocol):
 async def guarded(
     attempts: Attempts,
     task: Task,
-    given: list[Write] | None,
+    recorded: Unfinished,
     world: World,
     records: Records | None,
     results: Results | None,
@@ -94,22 +86,21 @@ async def guarded(
     """Run a task by its node's policies.
 
     Args:
-        given: the node's own writes, when only its routers are to run.
+        recorded: where the task has to start.
         records: None where nothing is stored.
         results: of earlier runs of the node; None where none are kept.
         final: whether a failure is one that nothing can be done about.
     """
     handler = task.node.handler
-    error: Exception | None = None
-    if handler is not None and records is not None:
-        error = records.failure_of(task)
-    if error is None:
+    if recorded.failures:
+        (error,) = recorded.failures
+    else:
 
         def compute(given: list[Write] | None) -> Awaitable[Settled]:
             return _tried(attempts, task, given, world, final)
 
-        if results is None or task.node.cache is None or given is not None:
-            outcome = await compute(given)
+        if results is None or task.node.cache is None or recorded.has_run:
+            outcome = await compute(recorded.writes)
         else:
             outcome = await results.share(
                 task,
