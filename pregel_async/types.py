@@ -147,6 +147,15 @@ OnConflict: TypeAlias = Literal["reject", "wait"]
 """What a run does when another owns its thread: raise `ThreadBusyError`, or wait until it is given up or lapses."""
 
 
+def plain_name(name: Any) -> Any:
+    """Return a name as a plain `str`: of a `StrEnum`'s member, say, its value. What is no `str` is returned as it is.
+
+    Names of nodes are stored and go into the ids of tasks: a program that calls its nodes by constants is to have the
+    same ones as one that writes the names out, and none of its classes has to be registered for that.
+    """
+    return str.__str__(name) if isinstance(name, str) else name
+
+
 class Send(msgspec.Struct, frozen=True, order=False):
     """One extra run of a node in the next superstep, with an input of its own.
 
@@ -164,6 +173,8 @@ class Send(msgspec.Struct, frozen=True, order=False):
     timeout: TimeoutPolicy | float | timedelta | None = msgspec.field(default=None)
 
     def __post_init__(self) -> None:
+        if type(self.node) is not str:
+            msgspec.structs.force_setattr(self, "node", plain_name(self.node))
         if self.timeout is not None:
             timeout_policy(self.timeout)
 

@@ -240,6 +240,8 @@ def _make_dict(kind: Any, base: Any, value: Any, each: Callable[[Any], Any]) -> 
     if base is defaultdict:
         defaultdict.__init__(made, value.default_factory)
     for key, item in base.items(value):
+        if type(key) not in ATOMS and copier_of(type(key)) is bare_scalar:
+            key = each(key)
         base.__setitem__(made, key, item if type(item) in ATOMS else each(item))
     return made
 

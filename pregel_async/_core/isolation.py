@@ -293,7 +293,10 @@ def _own(value: Any) -> Any:
     if kind in ATOMS:
         return value
     if kind is dict:
-        return {key: item if type(item) in ATOMS else _own(item) for key, item in value.items()}
+        return {
+            key if type(key) in ATOMS else _own_key(key): item if type(item) in ATOMS else _own(item)
+            for key, item in value.items()
+        }
     if kind is list:
         return [item if type(item) in ATOMS else _own(item) for item in value]
     if kind is IsolatedDict:
@@ -302,6 +305,14 @@ def _own(value: Any) -> Any:
         return _own_isolated_list(value)
     copier = copier_of(kind)
     return _plain(value) if copier is bare_scalar else copier(value, _own)
+
+
+def _own_key(key: Any) -> Any:
+    """Return the plain value for a dict's key of a subclass of a plain scalar, and other keys as they are.
+
+    A stored dict is read with the plain keys. So a question that is asked again would differ from the recorded one.
+    """
+    return _own(key) if copier_of(type(key)) is bare_scalar else key
 
 
 NO_CLASSES: Final = frozenset[type]()
@@ -337,7 +348,9 @@ def _own_isolated_dict(value: IsolatedDict[Any, Any]) -> dict[Any, Any]:
     made: dict[Any, Any] = {}
     for key, item in dict.items(value):
         # `is` and not `==`: True equals 1.
-        made[key] = item if type(item) in ATOMS or (key in origin and origin[key] is item) else _own(item)
+        made[key if type(key) in ATOMS else _own_key(key)] = (
+            item if type(item) in ATOMS or (key in origin and origin[key] is item) else _own(item)
+        )
     same = len(made) == len(origin) and all(
         left is right and made[left] is origin[right] for left, right in zip(made, origin, strict=True)
     )
@@ -368,4 +381,7 @@ def own_fold(value: Any, *parts: Any) -> Any:
             known.update(map(id, part.values()))
     if kind is list:
         return [item if type(item) in ATOMS or id(item) in known else own(item) for item in value]
-    return {key: item if type(item) in ATOMS or id(item) in known else own(item) for key, item in value.items()}
+    return {
+        key if type(key) in ATOMS else _own_key(key): item if type(item) in ATOMS or id(item) in known else own(item)
+        for key, item in value.items()
+    }

@@ -43,7 +43,7 @@ from .._runtime.platform.environment import World
 from .._runtime.tasks.injection import check_signature, hints_of, injections_of, is_generator
 from ..errors import GraphValidationError
 from ..policies import Budget, CachePolicy, OnFailure, OnTimeout
-from ..types import END, RESERVED, START, All, ChangedQuestions, Command, Send
+from ..types import END, RESERVED, START, All, ChangedQuestions, Command, Send, plain_name
 from .compile import compile_program
 from .schema import Schema, is_schema, merge_channels, read_schema
 from .specs import DEFAULT_HANDLER, HANDLER, BranchSpec, GraphSpec, HandlerSpec, NodeSpec, draw
@@ -260,7 +260,7 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
                 one. Nothing but the input counts: not the context, nor what the function looks at elsewhere.
         """
         if isinstance(node, str):
-            name = node
+            name = plain_name(node)
             if action is None:
                 raise GraphValidationError(f"node {name!r} has no action: add_node(name, function)")
         else:
@@ -364,6 +364,7 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
         if any(callable(key) for key in (start_key, end_key)):
             raise GraphValidationError("an edge goes from a node's name to a node's name, not from or to a function")
         starts = [start_key] if isinstance(start_key, str) else list(start_key)
+        starts, end_key = [plain_name(start) for start in starts], plain_name(end_key)
         if not starts:
             raise GraphValidationError(f"the edge to {end_key!r} starts nowhere")
         if END in starts:
@@ -395,7 +396,7 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
         """
         if source == END:
             raise GraphValidationError("an edge cannot start at END")
-        name = _name_of(path)
+        source, name = plain_name(source), _name_of(path)
         injects = _check_action(f"{source}/{name}", path)
         if name in self.branches.get(source, {}):
             raise GraphValidationError(
@@ -403,12 +404,12 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
             )
         ends: dict[Any, str] | None
         if isinstance(path_map, Mapping):
-            ends = dict(path_map)
+            ends = {answer: plain_name(end) for answer, end in path_map.items()}
         elif path_map is not None:
-            ends = {end: end for end in path_map}
+            ends = {end: end for end in map(plain_name, path_map)}
         else:
             literal = _literal_return(path)
-            ends = None if literal is None else {end: end for end in literal}
+            ends = None if literal is None else {end: end for end in map(plain_name, literal)}
         schema = self._annotated_schema(path, f"input schema of router {name!r}", self.state_schema)
         merge_channels(self.channels, schema, self.managed)
         self.branches.setdefault(source, {})[name] = BranchSpec(path=path, input=schema, ends=ends, injects=injects)
@@ -605,15 +606,15 @@ def _check_action(name: str, call: Any) -> tuple[tuple[str, str], ...]:
 def _destinations(call: Callable[..., Any] | None, given: Destinations | None) -> tuple[tuple[str, str | None], ...]:
     """Where a node's commands may go, as far as it says."""
     if isinstance(given, Mapping):
-        return tuple(given.items())
+        return tuple((plain_name(name), label) for name, label in given.items())
     if given is not None:
-        return tuple((name, None) for name in given)
+        return tuple((plain_name(name), None) for name in given)
     found: list[tuple[str, str | None]] = []
 
     def look(at: Any) -> None:
         if get_origin(at) is Command:
             for inner in get_args(at):
-                found.extend((name, None) for name in get_args(inner) if isinstance(name, str))
+                found.extend((plain_name(name), None) for name in get_args(inner) if isinstance(name, str))
         else:
             for inner in get_args(at):
                 look(inner)

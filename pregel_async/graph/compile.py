@@ -36,7 +36,7 @@ from ..channels import (
 )
 from ..errors import ErrorCode, GraphValidationError, InvalidRouteError, InvalidUpdateError
 from ..policies import Budget, OnFailure
-from ..types import END, INTERRUPT, RESERVED, START, All, ChangedQuestions, Command, Send
+from ..types import END, INTERRUPT, RESERVED, START, All, ChangedQuestions, Command, Send, plain_name
 from .reachability import warn_of_unreachable
 from .schema import (
     ROOT,
@@ -423,6 +423,9 @@ class _Updates:
         if result is None:
             return []
         if type(result) is dict and result.keys() <= self._keys and not self._root:
+            for key in result:
+                if type(key) is not str:
+                    return self._update(result)
             return list(result.items())
         if isinstance(result, Command):
             return self._one_of_several(result)
@@ -485,14 +488,14 @@ class _Updates:
     def _known(self, writes: list[Write]) -> list[Write]:
         unknown = [key for key, _ in writes if key not in self._keys]
         if not unknown:
-            return writes
+            return [(plain_name(key), value) for key, value in writes]
         for key in unknown:
             if key in self._managed:
                 raise self._refuse(
                     f"updates {key!r}", "it is a managed value, which the runtime fills in: leave it out"
                 )
         if self._ignore_unknown:
-            return [write for write in writes if write[0] in self._keys]
+            return [(plain_name(key), value) for key, value in writes if key in self._keys]
         raise InvalidUpdateError(
             f"node {self._node!r} updates {unknown[0]!r}, and no schema has that key; known are "
             f"{', '.join(sorted(self._keys))}. compile(unknown_keys='ignore') drops such keys.",

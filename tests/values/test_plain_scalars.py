@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import operator
+from collections import OrderedDict
+from collections.abc import Callable
 from enum import IntEnum, StrEnum
 from typing import Annotated, Any, TypedDict
 
@@ -120,8 +122,65 @@ async def test_questions_and_answers_become_plain(saver: BaseCheckpointSaver) ->
     assert kinds(asked["__interrupt__"][0].value) == (str, "really?")
     result = await graph.ainvoke(Command(resume=Text("yes")), "t")
     assert kinds(result["value"]) == (str, "yes")
-    # keys and members are hashed by what they are: equal to what is stored, whatever their class
+    assert type(next(iter(result["given"]))) is str
     assert result["given"] == (await graph.aget_state("t")).values["given"] == {"key": {"member"}}
+
+
+@pytest.mark.parametrize("mapping", [dict, OrderedDict])
+async def test_keys_become_plain(saver: BaseCheckpointSaver, mapping: Callable[[Any], Any]) -> None:
+    """P8, P11: a question that is asked again is the one that was answered, whatever the classes of its keys."""
+
+    def ask(state: State) -> Any:
+        answer = interrupt(mapping([(Text("sure"), [{Text("at"): Count(1)}]), (Text("twice"), 2)]))
+        return {"value": mapping([(Text("answer"), answer), (Count(1), {Text("in"): 1})])}
+
+    def change(state: State) -> Any:
+        state["value"][Text("added")] = 1
+        return {"given": state["value"]}
+
+    builder = StateGraph(State).add_node("ask", ask).add_node("change", change)
+    graph = builder.add_edge(START, "ask").add_edge("ask", "change").compile(saver)
+    await graph.ainvoke({"log": []}, "t")
+    result = await graph.ainvoke(Command(resume={Text("yes"): True}), "t")
+    assert result["given"] == {"answer": {"yes": True}, 1: {"in": 1}, "added": 1}
+    given = [result["given"], result["given"]["answer"], result["given"][1]]
+    assert {type(key) for each in given for key in each} == {str, int}
+
+
+@pytest.mark.parametrize("named", [Known, Tagged, Mood])
+async def test_names_become_plain(saver: BaseCheckpointSaver, named: Any) -> None:
+    """P2, P11: constants of any class may stand for the names of nodes and keys, stored or not; nothing is registered
+    for that, and tasks have the ids that they have under the plain names."""
+
+    class Update(TypedDict, total=False):
+        log: Annotated[list[Any], operator.add]
+        good: int
+
+    good = named("good")
+
+    def route(state: Update) -> Any:
+        return [Send(good, {}), Send(good, {})]
+
+    def ask(state: Update) -> Any:
+        return {"log": [interrupt("?")], good: 1}
+
+    def build(name: str) -> Any:
+        builder = StateGraph(Update).add_node(name, lambda _: {"log": [1]}, metadata={"x": 1})
+        builder.add_node("first", lambda _: {name: 0}, destinations=(name,)).add_node("ask", ask)
+        builder.add_edge(START, "first").add_edge(START, name).add_edge([name, "first"], "ask")
+        builder.add_conditional_edges("first", route, [name])
+        builder.add_conditional_edges("ask", lambda _: "x", {"x": name})
+        return builder.compile(saver)
+
+    graph = build(good)
+    first = await graph.ainvoke({"log": []}, "t")
+    asked = await graph.aget_state("t")
+    assert first["log"] == [1] and asked.next == ("ask",)
+    tasks = [task.id async for each in graph.aget_state_history("t") for task in each.tasks]
+    assert tasks == [task.id async for each in build("good").aget_state_history("t") for task in each.tasks]
+    result = await build("good").ainvoke(Command(resume=2), "t")
+    assert result == {"log": [1, 2, 1, 1, 1], "good": 1}
+    assert {type(node) for node in graph.nodes} | {type(Send(good, 1).node)} == {str}
 
 
 @pytest.mark.parametrize("value", [Tagged("a"), Slotted("a"), Level.LOW, Mood.GOOD])

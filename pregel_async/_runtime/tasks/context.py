@@ -582,7 +582,7 @@ class Running:
         key = interrupt_id(self.task.id, index)
         answers = session.answers
         if key in answers:
-            self._compare_question(key, value)
+            self._compare_question(key, own(value))  # as it was stored
             return isolate(answers[key])
         question = Interrupt(own(value), key)
         self.open[place] = (question,)
