@@ -46,6 +46,17 @@ def read_thread_metadata(text: str | bytes | None, thread_id: str) -> dict[str, 
     return read_metadata(b"" if text is None else text, f"thread {thread_id!r}")
 
 
+def plain_scalar(value: Any) -> Any:
+    """Return what is stored of a value that a user gave: of a subclass of a scalar the plain value (of a `StrEnum`'s
+    member, say, or of a text that a template calls safe); None of what is no scalar."""
+    if type(value) in SCALARS:
+        return value
+    for kind, plain in ((str, str.__str__), (int, int.__pos__), (float, float.__pos__)):
+        if isinstance(value, kind):
+            return cast("Any", plain)(value)
+    return None
+
+
 def with_defaults(metadata: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a thread's metadata with the given keys that it lacks. Those that it has stay as they are."""
     return {**metadata, **{key: value for key, value in given.items() if key not in metadata}}
@@ -69,7 +80,7 @@ def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in cast("Mapping[object, object]", changes).items():
         if not isinstance(key, str) or key.startswith("__"):
             raise ValueError(f"metadata key {key!r}: a key is a text that does not begin with '__'")
-        if not (value is None or type(value) in SCALARS):
+        if not (value is None or plain_scalar(value) is not None):
             raise ValueError(
                 f"metadata {key!r} is {value!r}: a value is a str, int, float or bool, or None to delete it"
             )
@@ -79,7 +90,7 @@ def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
             f"{key}{value}".encode()
         except UnicodeEncodeError as error:
             raise ValueError(f"metadata {key!r} holds half of a surrogate pair, which no database stores") from error
-    return dict(changes)
+    return {str.__str__(key): plain_scalar(value) for key, value in changes.items()}
 
 
 def users_part(metadata: Mapping[str, Any]) -> dict[str, Any]:

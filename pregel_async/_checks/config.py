@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, cast, get_args
 from uuid import UUID
 
-from checkpoint_savers.metadata import SCALARS
+from checkpoint_savers.metadata import plain_scalar
 from checkpoint_savers.records import RUN, CheckpointId
 from checkpoint_savers.upkeep.retention import Retention
 
@@ -20,7 +20,7 @@ from .._runtime.tasks.kept_results import Results
 from ..channels import AnyValue, EphemeralValue, LastValue
 from ..errors import ConfigError
 from ..policies import Budget, Collect, OnFailure
-from ..types import ChangedQuestions, Config, Durability, OnConflict, RunnableConfig
+from ..types import ChangedQuestions, Config, Durability, OnConflict, RunnableConfig, plain_name
 
 DEFAULT_RECURSION_LIMIT = 10_007
 
@@ -249,7 +249,11 @@ def _metadata(config: RunnableConfig) -> dict[str, Any]:
 
 
 def _stored_part(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in given.items() if type(value) in SCALARS and not str(key).startswith("__")}
+    return {
+        plain_name(key): plain
+        for key, value in given.items()
+        if (plain := plain_scalar(value)) is not None and not str(key).startswith("__")
+    }
 
 
 def settings_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import AsyncIterator
+from enum import IntEnum, StrEnum
 from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -68,6 +69,37 @@ async def test_a_thread_stays_in_its_owners_list(saver: BaseCheckpointSaver) -> 
     assert (await metadata_of(saver))["edited"] is True
     users = [one.metadata.get("user") async for one in graph.aget_state_history("t")]
     assert {"ann", None} == set(users)
+
+
+class Plan(StrEnum):
+    FREE = "free"
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Safe(str):
+    """As the texts of template engines are."""
+
+    def __str__(self) -> str:
+        return "<escaped>"
+
+
+async def test_constants_and_subclasses_are_stored_as_plain_values(saver: BaseCheckpointSaver) -> None:
+    """P3, P11: metadata of a call that are left out would keep the thread out of its owner's list, without an error."""
+    graph = asking(saver)
+    given = {"user": Safe("ann"), "plan": Plan.FREE, "level": Level.LOW, Safe("key"): 1}
+    await graph.ainvoke({}, of(**given))
+    plain = {"user": "ann", "plan": "free", "level": 1, "key": 1}
+    assert await metadata_of(saver) == plain
+    assert {*map(type, (await metadata_of(saver)).values())} == {str, int}
+    for wanted in (given, plain):
+        assert await listed(saver, **wanted) == ["t"]
+        assert [one async for one in graph.aget_state_history("t", filter=wanted)]
+    assert await listed(saver, level=True) == []
+    await saver.aupdate_thread("t", {"user": Safe("eve"), Safe("plan"): None, "level": Level.LOW})
+    assert await metadata_of(saver) == {"user": "eve", "level": 1, "key": 1}
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
