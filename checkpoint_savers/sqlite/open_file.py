@@ -1,7 +1,8 @@
 """Noticing that a database file was removed or replaced while it is open.
 
 SQLite goes on writing to the file that it has opened, wherever the path leads by now: all of it would be gone with the
-last process that has the file open. So does it with its write-ahead log, which has what was committed last.
+last process that has the file open. So does it with its write-ahead log, which has what was committed last, and with
+the index of that (`-shm`), in which the locks are: two processes with an index each overwrite each other's commits.
 """
 
 from __future__ import annotations
@@ -16,32 +17,31 @@ file that is missing is noticed, and one that was replaced is not. Windows does 
 
 
 class OpenFile:
-    """A database file and its log, as they were when they were opened.
+    """A database file, its log and the log's index, as they were when they were opened.
 
     Args:
         path: as it was given. It is made absolute now, as the process may change its folder.
     """
 
-    __slots__ = ("_file", "_log", "_log_path", "_name", "_path")
+    __slots__ = ("_beside", "_file", "_name", "_path")
 
     def __init__(self, path: str) -> None:
         self._name = path
         self._path = os.path.abspath(path)
         self._file = _identity(self._path)
-        self._log_path: str | None = None
-        self._log: _Identity = None
+        self._beside: list[tuple[str, _Identity]] = []
 
     def opened(self, file: str) -> None:
-        """Note which log SQLite has opened.
+        """Note which log and index SQLite has opened.
 
         Args:
-            file: the path of the database as SQLite knows it: without symbolic links, the log lies next to that one.
+            file: the path of the database as SQLite knows it: without symbolic links, both lie next to that one.
         """
-        self._log_path = f"{file}-wal"
-        self._log = _identity(self._log_path)
+        paths = (f"{file}-wal", f"{file}-shm")
+        self._beside = [(path, found) for path in paths if (found := _identity(path)) is not None]
 
     def check(self) -> None:
-        """Compare what the paths lead to with the open files. It takes two calls of `stat`.
+        """Compare what the paths lead to with the open files. It takes three calls of `stat`.
 
         Raises:
             StorageReplacedError: one of them was removed or replaced.
@@ -49,8 +49,9 @@ class OpenFile:
         try:
             if _identity(self._path) != self._file:
                 raise StorageReplacedError(self._name, self._path)
-            if self._log is not None and self._log_path is not None and _identity(self._log_path) != self._log:
-                raise StorageReplacedError(self._name, self._log_path)
+            for path, opened in self._beside:
+                if _identity(path) != opened:
+                    raise StorageReplacedError(self._name, path)
         except OSError:
             return  # the folder cannot be read any more, for example: that says nothing about the file
 

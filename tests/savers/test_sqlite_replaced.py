@@ -58,6 +58,10 @@ def log_of(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
 
+def index_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-shm")
+
+
 def remove(path: Path) -> None:
     path.unlink()
 
@@ -73,6 +77,7 @@ WAYS: dict[str, Callable[[Path], object]] = {
     "moved away with its folder": lambda path: path.parent.rename(f"{path.parent}.elsewhere"),
     "its log removed": lambda path: remove(log_of(path)),
     "its log replaced": lambda path: replace(log_of(path)),
+    "its index removed": lambda path: remove(index_of(path)),
 }
 
 
@@ -102,7 +107,8 @@ async def test_a_file_that_is_gone_is_not_written(saver: SqliteSaver, path: Path
         with pytest.raises(StorageReplacedError) as caught:
             await attempt()
         assert caught.value.path == str(path)
-        assert caught.value.missing == str(log_of(path) if "log" in way else path)
+        gone = log_of(path) if "log" in way else index_of(path) if "index" in way else path
+        assert caught.value.missing == str(gone)
     assert await everything(saver) == before
     assert path.exists() is (way not in ("removed", "moved away with its folder"))
     exported = tmp_path.parent / f"{tmp_path.name}.exported"
