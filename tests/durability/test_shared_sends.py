@@ -15,6 +15,7 @@ from checkpoint_savers.errors import CorruptCheckpointError
 from checkpoint_savers.records import Shared, StoredObject
 from checkpoint_savers.sharing import Shareable, filled, filled_sends, shared
 from pregel_async import END, START, Command, Send, StateGraph, interrupt
+from pregel_async.channels import EphemeralValue
 from pregel_async.messages import add_messages
 
 pytestmark = pytest.mark.anyio
@@ -116,6 +117,46 @@ async def test_an_edit_does_not_change_what_was_sent(as_node: str) -> None:
     found = await graph.checkpointer.aget_tuple("t")
     sent = found.checkpoint["pending_sends"][0].fields["arg"]
     assert (sent["notes"], sent["messages"][0]["content"]) == ("old " * 100, "hi")
+
+
+class Archive(TypedDict, total=False):
+    messages: list[Any]
+    passing: Annotated[list[Any], EphemeralValue]
+    archive: list[Any]
+
+
+@pytest.mark.parametrize("key", ["messages", "passing"], ids=["short now", "empty now"])
+async def test_a_list_that_has_moved_to_another_key(key: str) -> None:
+    """P5, P11: a recorded send never refers to what a channel held before: another key has that list now."""
+    saver, is_down, got = InMemorySaver(), [True], list[Any]()
+
+    def fill(state: Archive) -> dict[str, Any]:
+        return {key: [{"n": number, "text": "x" * 50} for number in range(20)]}
+
+    def move(state: dict[str, Any]) -> dict[str, Any]:
+        return {"archive": state[key], "messages": [{"n": "new"}]}
+
+    async def plan(state: Archive) -> Archive:
+        return {}
+
+    async def then_fails(state: Archive) -> Archive:
+        if is_down:
+            raise ConnectionError
+        return {}
+
+    def work(arg: Archive) -> Archive:
+        got.append((len(arg["archive"]), len(arg["messages"])))
+        return {}
+
+    builder = StateGraph(Archive).add_node(fill).add_node(move).add_node(plan).add_node(then_fails)
+    builder.add_node(work).add_edge(START, "fill").add_edge("fill", "move")
+    builder.add_edge("move", "plan").add_edge("move", "then_fails")
+    builder.add_conditional_edges("plan", lambda state: [Send("work", {**state})], ["work"])
+    with pytest.raises(ConnectionError):
+        await builder.compile(saver).ainvoke({}, "t")
+    is_down.clear()
+    await builder.compile(saver).ainvoke(None, "t")
+    assert got == [(20, 1)]
 
 
 @dataclasses.dataclass

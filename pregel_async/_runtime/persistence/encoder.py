@@ -36,7 +36,7 @@ class Encoder:
     def __init__(self, program: Program, codec: Codec) -> None:
         self.codec = codec
         self._program = program
-        self._last: dict[str, tuple[list[Any], Grown]] = {}  # of large lists: what was encoded last, and its parts
+        self._last: dict[str, tuple[list[Any], Grown]] = {}  # large lists that channels hold, and their parts
         # Those of other channels say what they hold now (see `kind_of`).
         self._kinds = {name: kind_of(each) for name, each in program.channels.items() if type(each) is not LastValue}
 
@@ -100,8 +100,10 @@ class Encoder:
                 kind = self._kinds[name] if name in self._kinds else kind_of(channel, stored)
                 if before.kinds.get(name) != kind:
                     kinds[name] = kind
-            elif name in before.values:
-                emptied.append(name)
+            else:
+                self._last.pop(name, None)  # a send of the next superstep must not refer to what is not there
+                if name in before.values:
+                    emptied.append(name)
         # Each superstep consumes or rewrites pending sends, so that what they share with other channels is up to date.
         assert not values or SENDS in board.changed or SENDS not in before.values
         return values, kinds, emptied
@@ -117,7 +119,7 @@ class Encoder:
         That is seen by identity: what is on a board is never changed in place (see `isolation`). Of opaque objects
         only their owner knows that: lists that hold some are encoded anew.
         """
-        last = self._last.get(name) if self._last else None
+        last = self._last.pop(name, None) if self._last else None
         if last is not None and type(stored) is list:
             held, value = last
             more = stored[len(held) :]
@@ -136,8 +138,6 @@ class Encoder:
         made = in_parts(data)
         if isinstance(made, Grown) and type(stored) is list and not any(map(is_opaque, map(type, stored))):
             self._last[name] = stored, made
-        elif last is not None:
-            del self._last[name]
         return made
 
     def shown(self, board: Board, writes: Sequence[Write]) -> tuple[tuple[str, bytes | None], ...]:
