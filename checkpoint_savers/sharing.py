@@ -8,7 +8,8 @@ again. Stored as they are, a thread of n messages would take n * n of them. A ma
 same checkpoint that holds the same objects.
 
 What is shared is seen by identity: a value that was handed to a node and given back unchanged is the very object that
-the state holds. States are not compared, and equal values that are different objects are stored by themselves.
+the state holds. Other lists are compared only with the channel whose name they have in the argument, and only up to
+the first element that differs: a pydantic model copies its lists, so that none of its elements is identical.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ class Shareable:
 
     Args:
         values: by channel; of those that are stored.
+        alike: gives the number of a list's first elements that the channel of this name stores as the same bytes.
     """
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[str, Any], alike: Callable[[str, list[Any]], int]) -> None:
+        self._alike = alike
         self._wholes: dict[int, str] = {}
         self._lists: dict[int, list[tuple[str, list[Any]]]] = {}  # by the first element
         for name, value in values.items():
@@ -49,32 +52,38 @@ class Shareable:
             if (kind in (list, dict) and value) or (kind in (str, bytes) and len(value) >= LARGE):
                 self._wholes.setdefault(id(value), name)
 
-    def mark(self, value: Any) -> Shared | None:
-        """Return what stands for a value, or for the longest part at the beginning of a list; None if nothing does."""
+    def mark(self, value: Any, name: str) -> Shared | None:
+        """Return what stands for a value, or for the longest part at the beginning of a list; None if nothing does.
+
+        Args:
+            name: of the value in what holds it; empty for none.
+        """
         whole = self._wholes.get(id(value))
         if whole is not None:
             return Shared(whole)
         if type(value) is not list or not value:
             return None
         found: Shared | None = None
-        for name, held in self._lists.get(id(value[0]), ()):
+        for channel, held in self._lists.get(id(value[0]), ()):
             both = min(len(value), len(held))
             count = next((at for at, differs in enumerate(map(is_not, value, held)) if differs), both)
             if found is None or count > cast("int", found.count):
-                found = Shared(name, count, value[count:])
+                found = Shared(channel, count, value[count:])
+        if found is None and (count := self._alike(name, value)):
+            found = Shared(name, count, value[count:])
         if found is None or (type(value[0]) in SCALARS and cast("int", found.count) < LARGE):
             return None
         return found
 
 
-def shared(arg: Any, held: Shareable, depth: int = DEPTH) -> Any:
+def shared(arg: Any, held: Shareable, depth: int = DEPTH, name: str = "") -> Any:
     """Return what is stored of a send's argument: itself, or a copy with marks."""
-    mark = held.mark(arg)
+    mark = held.mark(arg, name)
     if mark is not None:
         return mark
     if not depth:
         return arg
-    found = {name: made for name, value in parts_of(arg) if (made := shared(value, held, depth - 1)) is not value}
+    found = {part: made for part, value in parts_of(arg) if (made := shared(value, held, depth - 1, part)) is not value}
     return with_parts(arg, found) if found else arg
 
 

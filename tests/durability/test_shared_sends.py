@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import msgspec
+import pydantic
 import pytest
 
 from checkpoint_savers import InMemorySaver, SqliteSaver
@@ -119,6 +121,70 @@ async def test_an_edit_does_not_change_what_was_sent(as_node: str) -> None:
     assert (sent["notes"], sent["messages"][0]["content"]) == ("old " * 100, "hi")
 
 
+class Model(pydantic.BaseModel):
+    messages: Annotated[list[dict[str, Any]], add_messages]
+    call: int = 0
+
+
+class Said(pydantic.BaseModel):
+    content: str
+
+
+class Conversation(pydantic.BaseModel):
+    messages: Annotated[list[Said], operator.add]
+    call: int = 0
+
+
+@pytest.mark.parametrize("whole", [Model, Conversation], ids=["of dicts", "of models"])
+@pytest.mark.parametrize("siblings", [1, 2], ids=["alone", "with a sibling, so that results are recorded"])
+async def test_a_model_shares_lists_that_it_has_copied(whole: Any, siblings: int) -> None:
+    """P10, P11: a send of a pydantic state, whose lists are copies, takes as much as one of the call; what is resumed gets
+    all of it."""
+
+    async def take(sends: Callable[[Any, int], Any]) -> int:
+        saver, asks = InMemorySaver(), list[bool]()
+
+        def say(content: str) -> Any:
+            return {"messages": [{"role": "user", "content": content} if whole is Model else Said(content=content)]}
+
+        def agent(state: Any) -> Any:
+            return say("word " * 200)
+
+        def tools(arg: Any) -> Any:
+            if asks:
+                interrupt("go on?")
+            count = len(arg["state"].messages) if "state" in arg else arg["call"]
+            assert count == arg["call"]
+            return say("result " * 150)
+
+        async def later(state: Any) -> Any:
+            return {}
+
+        def calls(state: Any) -> Any:
+            call = len(state.messages)
+            return END if call >= 80 else [Send("tools", sends(state, call))]
+
+        def compiled() -> Any:
+            builder = StateGraph(whole).add_node(agent).add_node(tools).add_edge(START, "agent")
+            builder.add_conditional_edges("agent", calls, ["tools", END]).add_edge("tools", "agent")
+            if siblings > 1:
+                builder.add_node(later).add_edge("tools", "later")
+            return builder.compile(saver)
+
+        await compiled().ainvoke(say("hi"), CONFIG)
+        dump = await saver.dump("t")
+        assert dump is not None
+        asks.append(True)
+        await compiled().ainvoke(say("hi"), "other")
+        for _ in range(3):
+            result = await compiled().ainvoke(Command(resume="yes"), "other")
+        assert len(result["messages"]) == 8
+        return sum(len(each.frame) for each in (*dump.rows, *dump.records))
+
+    call = await take(lambda state, call: {"call": call})
+    assert await take(lambda state, call: {"state": state, "call": call}) <= 1.1 * call
+
+
 class Archive(TypedDict, total=False):
     messages: list[Any]
     passing: Annotated[list[Any], EphemeralValue]
@@ -175,14 +241,15 @@ def test_what_is_shared_and_what_is_not() -> None:
     """By identity, at the beginning of lists, in dicts and in objects of a state's class."""
     messages: list[Any] = [{"n": 1}, {"n": 2}, {"n": 3}]
     text, scalars = "x" * 100, [1, 2, 3]
-    values = {"messages": messages, "text": text, "scalars": scalars, "empty": []}
-    held = Shareable(values)
+    values = {"messages": messages, "text": text, "scalars": scalars, "empty": [], "copies": [{"n": 1}, {"n": 2}]}
+    held = Shareable(values, lambda name, value: 2 if name == "copies" else 0)
     whole, more, other = list(messages), [*messages[:2], {"n": 4}], [{"n": 1}, {"n": 2}, {"n": 3}]
     for arg, marked in [
         (messages, Shared("messages")),
         (whole, Shared("messages", 3, [])),
         ({"m": more, "t": text}, {"m": Shared("messages", 2, [{"n": 4}]), "t": Shared("text")}),
         ({"state": {"m": messages}}, {"state": {"m": Shared("messages")}}),
+        ({"copies": [{"n": 1}, {"n": 2}, {"n": 4}]}, {"copies": Shared("copies", 2, [{"n": 4}])}),
         (Card(messages), Card(Shared("messages"))),  # what is stored of it
         (Struct(messages), Struct(Shared("messages"))),  # what is stored of it
     ]:

@@ -44,7 +44,7 @@ class Encoder:
         """A task's writes. Raises `UnstorableValueError`."""
         encode, kept = self.codec.encode, self._tracked(writes)
         if any(name == SENDS for name, _ in kept):
-            held = Shareable({name: value for name, (value, _) in self._last.items()})
+            held = Shareable({name: value for name, (value, _) in self._last.items()}, self._alike)
             kept = [(name, self._sent(value, held) if name == SENDS else value) for name, value in kept]
         return tuple([(name, encode(value, channel=name)) for name, value in kept])
 
@@ -60,8 +60,23 @@ class Encoder:
     def _pending(self, board: Board, sends: Any) -> Value:
         """The value of the channel of pending sends."""
         channels = [(name, channel) for name, channel in board.channels.items() if channel.tracked and name != SENDS]
-        held = Shareable({name: channel.checkpoint() for name, channel in channels})
+        held = Shareable({name: channel.checkpoint() for name, channel in channels}, self._alike)
         return in_parts(self.codec.encode([self._sent(send, held) for send in sends], channel=SENDS))
+
+    def _alike(self, name: str, value: list[Any]) -> int:
+        """Return how many of a list's first elements have the same bytes as those of a channel's list."""
+        parts, count = self._last[name][1].parts if name in self._last else (), 0
+        for item, part in zip(value, parts, strict=False):
+            if not self._has_bytes(item, part):
+                break
+            count += 1
+        return count
+
+    def _has_bytes(self, item: Any, data: bytes) -> bool:
+        try:
+            return self.codec.encode(item, channel=SENDS) == data
+        except UnstorableValueError:  # raised again for the whole send, with its path
+            return False
 
     def writes_if_storable(self, writes: Sequence[Write]) -> Written | None:
         """The same; None when they would be refused, so that the task runs again."""
@@ -96,7 +111,7 @@ class Encoder:
                 continue
             stored = self._held(name, channel)
             if stored is not MISSING:
-                values[name] = self._pending(board, stored) if name == SENDS else self._value(name, stored)
+                values[name] = b"" if name == SENDS else self._value(name, stored)
                 kind = self._kinds[name] if name in self._kinds else kind_of(channel, stored)
                 if before.kinds.get(name) != kind:
                     kinds[name] = kind
@@ -104,6 +119,8 @@ class Encoder:
                 self._last.pop(name, None)  # a send of the next superstep must not refer to what is not there
                 if name in before.values:
                     emptied.append(name)
+        if SENDS in values:  # after all others, whose bytes it shares
+            values[SENDS] = self._pending(board, board.channels[SENDS].checkpoint())
         # Each superstep consumes or rewrites pending sends, so that what they share with other channels is up to date.
         assert not values or SENDS in board.changed or SENDS not in before.values
         return values, kinds, emptied
