@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable
 from typing import Annotated, Any, TypedDict, cast
@@ -274,6 +275,57 @@ async def test_code_that_catches_everything_does_not_hide_it(saver: BaseCheckpoi
     with pytest.raises(CallsChangedError):
         await graph.ainvoke(None, CONFIG)
     assert (await graph.aget_state(CONFIG)).next == ("pay",)
+
+
+@pytest.mark.parametrize("how", ["call", "graph", "question"])
+async def test_nothing_more_is_done_after_a_refusal(how: str, saver: BaseCheckpointSaver) -> None:
+    """P5: code that catches the error neither calls, runs nor asks anything else: what is recorded in another place would
+    be done twice."""
+    names = ["b"]
+    dies = [True]
+    charged: list[str] = []
+
+    @task
+    async def charge(name: str) -> str:
+        charged.append(name)
+        return name
+
+    async def charges(state: State) -> State:
+        return {"log": [await charge(state["log"][0])]}
+
+    inside = StateGraph(State).add_node(charges).add_edge(START, "charges").compile()
+
+    async def do(name: str) -> object:
+        if how == "question":
+            return [interrupt(name), await charge("paid")]
+        return await (charge(name) if how == "call" else inside.ainvoke({"log": [name]}))
+
+    async def pay(state: State) -> State:
+        for name in names:
+            with contextlib.suppress(Exception):
+                await do(name)
+        if how == "question":
+            await charge("more")
+        if dies:
+            raise Killed
+        return {}
+
+    graph = graph_of(pay, saver)
+    given: Any = {"log": []}
+    if how == "question":
+        await graph.ainvoke(given, CONFIG)
+        given = Command(resume="yes")
+    with pytest.raises(Killed):
+        await graph.ainvoke(given, CONFIG)
+    done = list(charged)
+    names.insert(0, "a")
+    with pytest.raises(QuestionChangedError if how == "question" else CallsChangedError):
+        await graph.ainvoke(None, CONFIG)
+    assert charged == done
+    dies.clear()
+    names.remove("a")
+    await graph.ainvoke(None, CONFIG)
+    assert charged == done
 
 
 async def test_records_of_earlier_releases_are_compared_by_name(

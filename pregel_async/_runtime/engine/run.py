@@ -185,6 +185,7 @@ async def run_nested(
         CallsChangedError: an earlier attempt of the node has run another graph in this place, or with another input.
         ParentCommand: it has ended with commands for a graph around it.
     """
+    outer.check_refusal()
     call = read_given(program, given)
     around = outer.around
     session = around.session

@@ -396,7 +396,7 @@ def call_task(
         on_change: what to do if another call is recorded in its place.
 
     Raises:
-        CallsChangedError: another call is recorded in its place.
+        CallsChangedError: another call is recorded in its place, or was in that of an earlier call.
         InvalidUpdateError: the node has made a call with this key.
         OutsideRunError: the node has ended, or runs code in a thread that anyio does not know.
     """
@@ -405,6 +405,7 @@ def call_task(
 
     def start() -> TaskFuture[Any]:
         caller.check(what)
+        caller.check_refusal()
         if caller.calls is None:
             caller.calls = CalledTasks()
         assert isinstance(caller.calls, CalledTasks)

@@ -571,6 +571,7 @@ class Running:
             OutsideRunError: the node has ended, so that nobody would be asked.
         """
         self.check("interrupt()")
+        self.check_refusal()
         session = self.around.session
         if session.hold is None:
             root = self.around
@@ -638,6 +639,14 @@ class Running:
             at.refusal = error
             at = at.within
         return error
+
+    def check_refusal(self) -> None:
+        """Raise what this attempt was refused before: code that has caught that must not do more.
+
+        The call that comes next has a record, perhaps, in the place of the one that was refused, and would run again.
+        """
+        if self.refusal is not None:
+            raise self.refusal
 
     def questions(self) -> tuple[Interrupt, ...]:
         """All open questions, in the order of their places in the node's code."""
