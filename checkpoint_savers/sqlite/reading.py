@@ -7,7 +7,6 @@ once; every value is bound.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from ..errors import CorruptCheckpointError
@@ -204,10 +203,7 @@ def _heads(db: sqlite3.Cursor, key: tuple[int], where: str) -> dict[str, Checkpo
     return {ns: read_checkpoint_id(head, where) for ns, head in heads if head is not None}
 
 
-def dump(
-    db: sqlite3.Cursor, thread_id: str, metadata_of: Callable[[sqlite3.Cursor, int, str], dict[str, Any]] | None = None
-) -> ThreadDump | None:
-    """Args: metadata_of: gives a thread's own metadata, where they are not in its row."""
+def dump(db: sqlite3.Cursor, thread_id: str) -> ThreadDump | None:
     where = place(thread_id, "")
     found = db.execute(_KEY, (thread_id,)).fetchone()
     if found is None:
@@ -220,7 +216,7 @@ def dump(
         rows=rows,
         records=read_records(db.execute(_ALL_RECORDS, found).fetchall(), where),
         events=events(db, thread_id, None, MOST),
-        metadata=(metadata_of or thread_metadata)(db, found[0], where),
+        metadata=thread_metadata(db, found[0], where),
     )
 
 

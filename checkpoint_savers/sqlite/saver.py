@@ -36,7 +36,7 @@ from ..records import (
     ThreadHeader,
 )
 from ..saver_port import PAGE
-from . import earlier, files, reading, rows, schema, upkeep, writing
+from . import files, reading, rows, schema, upkeep, writing
 from .connected import Connected
 from .files import DatabaseSize
 from .ids import write_id
@@ -100,8 +100,7 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
     # ---- opening and closing ---------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Open the database, checking first whose it is. A file of an earlier version is upgraded, unless it cannot be
-        written: then it is read as it is, and has no events.
+        """Open the database, checking first whose it is.
 
         Raises:
             CorruptCheckpointError: it is damaged, or another program's.
@@ -299,19 +298,10 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
     # ---- inside ------------------------------------------------------------------------------------------------
 
     def _read(self, work: Callable[[sqlite3.Cursor, *Ts], T], *args: *Ts) -> Coroutine[Any, Any, T]:
-        if self._is_earlier:
-            return self._connection.run(Job(earlier.instead(work), args, writes=False))
         return self._connection.run(Job(work, args, writes=False))
 
     def _writing(self, work: Callable[[sqlite3.Cursor, *Ts], T], args: tuple[*Ts], *, size: int = 0) -> Job[T]:
-        if self._is_earlier:
-            return Job(earlier.refuse, writes=True, size=size)
         return Job(work, args, writes=True, size=size)
-
-    @property
-    def _is_earlier(self) -> bool:
-        """Whether the file was of an earlier version and could not be written when it was opened."""
-        return self._worker is not None and self._worker.prepared != schema.VERSION
 
     async def _scrub(self, thread_id: str) -> None:
         """Leave no byte of what is deleted."""

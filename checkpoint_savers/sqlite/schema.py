@@ -6,23 +6,14 @@ import random
 import sqlite3
 import sys
 import time
-from typing import Literal
+from collections.abc import Callable
+from typing import Final, Literal
 
 from ..errors import CorruptCheckpointError, StorageReadOnlyError, UnsupportedFormatError
 from .failures import is_busy, is_read_only
-from .files import truncate
-from .upgrade import BARRIERS, EARLIER, SAME_TABLES, upgrade
 
-APPLICATION_ID = 0x50524547
-"""`PREG`, in the file's header: this is a file of ours."""
-
-VERSION = 4
-"""The number of this layout, in the file's header (`user_version`). A greater one is refused, not touched.
-
-Version 2 added stream events. Version 3 keeps the same in other tables, in about half as many bytes, with pins. Version
-4 adds metadata of threads. A file of an earlier version is upgraded when it is opened for writing (`upgrade`), and read
-as it is when it cannot be written (`earlier`).
-"""
+APPLICATION_ID: Final = 0x50524753
+"""`PRGS`, in the file's header: this is a file of ours."""
 
 # The rule for all tables: texts that repeat are stored once, and stand for themselves as small numbers elsewhere.
 #
@@ -121,31 +112,38 @@ TABLES = {
 }
 """What a file of ours has, by name. What else it has is somebody else's business."""
 
+
+def _make_tables(connection: sqlite3.Connection) -> None:
+    for statement in TABLES.values():
+        connection.execute(statement)
+
+
+UPGRADES: tuple[Callable[[sqlite3.Connection], None], ...] = (_make_tables,)
+"""What makes a file of version n + 1 of one of version n, at index n, in a transaction. Version 0 is an empty file."""
+
+VERSION: Final = len(UPGRADES)
+"""The number of this layout, in the file's header (`user_version`). A greater one is refused, not touched."""
+
 MARKS = (f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {VERSION}")
 
 
 def prepare(
     connection: sqlite3.Connection, name: str, *, synchronous: Literal["FULL", "NORMAL"], busy_timeout: float
-) -> int:
-    """Make a fresh connection ready: check whose file it is before anything is changed; then set an empty one up, and
-    upgrade one of an earlier version.
-
-    Returns:
-        The file's version: an earlier one where it cannot be written.
+) -> None:
+    """Make a fresh connection ready: check whose file it is before anything is changed; then set an empty one up.
 
     Raises:
         CorruptCheckpointError: the file is another program's, or none of SQLite's.
         UnsupportedFormatError: it is ours, of a later version.
-        StorageLockedError, StorageFullError: as errors of SQLite's: it is of an earlier version, and cannot be upgraded
-            now. Nothing was changed; opened read-only it can be read.
+        StorageLockedError, StorageFullError: as errors of SQLite's: it cannot be set up now. Nothing was changed.
         StorageReadOnlyError: it is empty, and cannot be written.
     """
     deadline = time.monotonic() + busy_timeout
-    found = version = _look(connection, name, deadline)
+    found = _look(connection, name, deadline)
     # What is deleted is overwritten where that costs no more writing. It is no promise: see `files.vacuum`.
     connection.execute("PRAGMA secure_delete = FAST")
     if found < VERSION:
-        version = _bring_up(connection, name, deadline, found)
+        _bring_up(connection, name, deadline)
     try:
         patiently(connection, "PRAGMA journal_mode = WAL", deadline)
     except sqlite3.OperationalError as error:
@@ -156,9 +154,6 @@ def prepare(
         # There, fsync leaves the data in the drive's own cache, and a power loss takes it.
         connection.execute("PRAGMA fullfsync = ON")
         connection.execute("PRAGMA checkpoint_fullfsync = ON")
-    if 0 < found < version:
-        truncate(connection.cursor())  # the log is as large as all that was copied; it may wait, if others read it
-    return version
 
 
 def upgraded_since(connection: sqlite3.Connection, name: str) -> UnsupportedFormatError | None:
@@ -178,40 +173,26 @@ def refuse_newer(db: sqlite3.Cursor, name: str) -> None:
         raise UnsupportedFormatError(name, found, VERSION)
 
 
-def _bring_up(connection: sqlite3.Connection, name: str, deadline: float, found: int) -> int:
-    """Make an empty file, or one of an earlier version, one of this version, in one transaction.
+def _bring_up(connection: sqlite3.Connection, name: str, deadline: float) -> None:
+    """Make an empty file one of this version, in one transaction.
 
-    Of several processes that try, the first to get the lock does; the others see under it that it is done. Where
-    writing is not allowed, one of an earlier version stays as it is.
-
-    Args:
-        found: its version, as it was without the lock.
-
-    Returns:
-        Its version now.
+    Of several processes that try, the first to get the lock does; the others see under it that it is done.
     """
     try:
         patiently(connection, "BEGIN IMMEDIATE", deadline)
         found = _version(connection, name)
         if found < VERSION:
-            for mark in MARKS:  # first: where writing is not allowed it ends here, before a name can be in the way
+            for upgrade in UPGRADES[found:]:
+                upgrade(connection)
+            for mark in MARKS:
                 connection.execute(mark)
-            if found < SAME_TABLES:
-                _refuse_others(connection, name, found)
-                for statement in TABLES.values():
-                    connection.execute(statement)
-            if found:
-                upgrade(connection, found)
         patiently(connection, "COMMIT", deadline)
     except sqlite3.OperationalError as error:
         if not is_read_only(error):
             raise
-        if not found:
-            raise StorageReadOnlyError(f"{name}: the database is empty, and cannot be written") from error
-        return found
+        raise StorageReadOnlyError(f"{name}: the database is empty, and cannot be written") from error
     finally:
         roll_back(connection)
-    return VERSION
 
 
 def _look(connection: sqlite3.Connection, name: str, deadline: float) -> int:
@@ -236,22 +217,13 @@ def _version(connection: sqlite3.Connection, name: str) -> int:
     if application_id == APPLICATION_ID:
         if version > VERSION:
             raise UnsupportedFormatError(name, version, VERSION)
-        missing = sorted(EARLIER.get(version, TABLES.keys()) - names)
+        missing = sorted(TABLES.keys() - names)
         if version < 1 or missing:
             raise CorruptCheckpointError(name, f"its version is {version}, and these parts are missing: {missing}")
         return version
     if application_id or version or names:
         raise CorruptCheckpointError(name, "it is a database of another program", "Choose another file")
     return 0
-
-
-def _refuse_others(connection: sqlite3.Connection, name: str, found: int) -> None:
-    """Raise when somebody has put something of his own into a file of ours, by a name that is needed now."""
-    names = [row[0] for row in connection.execute("SELECT name FROM sqlite_schema")]
-    needed = TABLES.keys() | (BARRIERS.keys() - EARLIER.get(found, BARRIERS.keys()))
-    theirs = sorted(one for one in names if one.lower() in needed)
-    if theirs:
-        raise CorruptCheckpointError(name, f"it has {theirs} already, which no saver has made", "Give it another name")
 
 
 def roll_back(connection: sqlite3.Connection) -> None:

@@ -122,9 +122,6 @@ class Worker:
         explain: what to say of a statement that does not fit the tables, where that is not damage.
         watched: whether `database` is the path of a file, which may be replaced while it is open.
         maker: whose connection it is.
-
-    Attributes:
-        prepared: what `prepare` returned, once it is open.
     """
 
     def __init__(
@@ -147,7 +144,6 @@ class Worker:
         self._prepare = prepare
         self._busy_timeout = busy_timeout
         self._explain = explain
-        self.prepared: object = None
         self._queue: SimpleQueue[Job[Any] | None] = SimpleQueue()
         self._lock = threading.Lock()  # between asking whether the worker takes jobs, and giving it one
         self._open = False
@@ -277,7 +273,7 @@ class Worker:
     def _serve(self, connection: sqlite3.Connection) -> None:
         if self._watched:
             self._file = OpenFile(self._database)
-        self.prepared = self._prepare(connection)
+        self._prepare(connection)
         cursor = connection.cursor()
         if self._file is not None:
             cursor.execute("SELECT 1 FROM sqlite_schema").fetchone()  # SQLite opens the log with a first transaction

@@ -86,7 +86,7 @@ class SqliteStore(Connected, BaseStore):
     # ---- opening and closing ---------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Open the database, checking first whose it is. A saver's file of an earlier version is upgraded.
+        """Open the database, checking first whose it is.
 
         Raises:
             CorruptCheckpointError: it is damaged, or another program's.

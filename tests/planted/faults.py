@@ -354,22 +354,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/savers/test_sqlite_file.py::test_damaged_rows",),
     ),
     Fault(
-        "earlier-versions-go-on",
-        "P4: a program of an earlier version that has an upgraded file open is told nothing that helps",
-        "upgrade._copy",
-        "for statement in BARRIERS.values():",
-        "for statement in ():",
-        ("tests/savers/test_sqlite_upgrade.py::test_an_earlier_version_has_the_file_open_meanwhile",),
-    ),
-    Fault(
-        "first-format",
-        "P4: threads of the first format are taken for damaged",
-        "codec.frame",
-        "{1: _without_noticed,",
-        "{1: _same,",
-        ("tests/savers/test_sqlite_corpus.py::test_it_is_upgraded_and_reads_the_same",),
-    ),
-    Fault(
         "two-transactions",
         "P3: rows and records are stored one after the other",
         "Hold.commit",

@@ -27,7 +27,6 @@ from checkpoint_savers.records import (
 from checkpoint_savers.sqlite import files
 from checkpoint_savers.sqlite.worker import Job
 from checkpoint_savers.upkeep.threads import erase_threads
-from tests.savers.sqlite_earlier import write_earlier
 from tests.savers.sqlite_tools import execute, held, turns
 
 pytestmark = pytest.mark.anyio
@@ -175,18 +174,6 @@ async def test_of_what_was_deleted_before(saver: SqliteSaver, path: Path) -> Non
     assert made[3].claim is not None
     await saver.erase(made[3].claim)
     assert [one.traces(path) for one in made] == [0] * 4
-
-
-async def test_of_an_upgraded_file(tmp_path: Path) -> None:
-    """P11: what an earlier version has left in the file is gone with the thread."""
-    new, old = tmp_path / "new.db", tmp_path / "old.db"
-    async with SqliteSaver.from_conn_string(new, synchronous="NORMAL") as saver:
-        made = await secrets(saver, 8, threads=3)
-    await write_earlier(2, new, old)
-    async with SqliteSaver.from_conn_string(old) as saver:
-        assert made[0].traces(old) > 100
-        await saver.erase(await take(saver, f"thread{made[0].mark}"))
-        assert made[0].traces(old) == 0 < made[1].traces(old)
 
 
 # ---- while others read and write ---------------------------------------------------------------------------------

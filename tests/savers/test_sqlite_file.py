@@ -105,7 +105,7 @@ async def test_the_header_says_whose_file_it_is(path: Path) -> None:
     """P11: application_id and user_version, where `file` and others look."""
     await make(path)
     header = path.read_bytes()[:100]
-    assert header[68:72] == APPLICATION_ID.to_bytes(4, "big") == b"PREG"
+    assert header[68:72] == APPLICATION_ID.to_bytes(4, "big") == b"PRGS"
     assert int.from_bytes(header[60:64], "big") == VERSION
 
 
@@ -124,6 +124,7 @@ async def test_an_empty_file(path: Path) -> None:
         ["PRAGMA application_id = 252006674"],
         ["PRAGMA application_id = 252006674", "CREATE TABLE theirs (a)", "PRAGMA user_version = 1"],
         ["PRAGMA user_version = 3"],
+        ["PRAGMA application_id = 1347568967", "PRAGMA user_version = 1"],  # before the first release
         ["CREATE VIEW theirs AS SELECT 1"],
         ["CREATE TABLE threads (thread_id)", "CREATE TABLE checkpoints (a)"],
     ],

@@ -159,8 +159,8 @@ async def test_a_store_and_a_saver_share_a_file(path: Path, store_first: bool) -
             assert len(await keys(store)) == 49
 
 
-async def test_an_earlier_savers_file_gets_a_store(path: Path) -> None:
-    """A file from before there were stores is opened as ever, and gets the tables that it lacks."""
+async def test_a_savers_file_gets_a_store(path: Path) -> None:
+    """A file that only a saver has opened gets the tables of a store beside its own."""
     async with SqliteSaver(path) as saver:
         await written(saver, row(1))
     before = sql(path, "SELECT name FROM sqlite_schema")
