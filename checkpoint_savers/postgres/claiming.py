@@ -22,7 +22,8 @@ WITH job AS MATERIALIZED (
     SELECT * FROM unnest(%b::int[], %b::text[], %b::text[], %b::text[], %b::float8[], %b::float8[], %b::bigint[])
     AS j (n, thread_id, run_id, owner, now, expires_at, dead)
 ), layout AS MATERIALIZED (
-    SELECT max(version) AS version, coalesce(max(version), 0) <= {version} AS is_ours FROM {s}.pregel_saver
+    SELECT max(version) AS version, coalesce(max(version), 0) <= {version} AS is_ours
+    FROM {s}.pregel_saver_version
 ), seen AS MATERIALIZED (
     SELECT j.*, l.version, l.is_ours,
         t.thread, t.epoch, t.newest, t.owner AS holder, t.expires_at AS until,

@@ -14,13 +14,8 @@ import psycopg
 
 from ..errors import CorruptCheckpointError, StorageError, UnsupportedFormatError
 
-VERSION = 2
-"""The number of this layout, in the table `pregel_saver`. A greater one is refused, not touched.
-
-Version 2 adds metadata of threads."""
-
 TABLES: Mapping[str, Mapping[str, str]] = {
-    "pregel_saver": {"version": "integer"},
+    "pregel_saver_version": {"version": "integer"},
     "pregel_threads": {
         "thread": "bigint",
         "thread_id": "text",
@@ -70,7 +65,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
 # The first index of checkpoints is the way from an id to its row, and lists a thread by age; the second holds chains.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
-        "CREATE TABLE {s}.pregel_saver (version integer NOT NULL)",
+        "CREATE TABLE {s}.pregel_saver_version (version integer NOT NULL)",
         """
         CREATE TABLE {s}.pregel_threads (
             thread bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -80,7 +75,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             run_id text COLLATE "C",
             owner text,
             expires_at double precision,
-            newest text COLLATE "C"
+            newest text COLLATE "C",
+            metadata text NOT NULL DEFAULT '{{}}'
         ) WITH (fillfactor = 60)
         """,
         """
@@ -131,56 +127,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (thread, checkpoint_id, epoch, position)
         )
         """,
-        "INSERT INTO {s}.pregel_saver (version) VALUES (1)",
-    ),
-    (
-        # A program of version 1 that runs meanwhile does not name this column, and so may finish what it has begun.
-        "ALTER TABLE {s}.pregel_threads ADD COLUMN metadata text NOT NULL DEFAULT '{{}}'",
-        # What the user gave of the metadata of the checkpoint at which a thread stands, without the runtime's own keys,
-        # as `metadata.users_part` has it. As json, which leaves numbers and texts as they are written, where jsonb
-        # changes the ones and refuses some of the others. Row by row, so that a damaged one hinders no other.
-        """
-        DO $upgrade$
-        DECLARE
-            one record;
-            whole boolean;
-        BEGIN
-            FOR one IN
-                SELECT t.thread, c.metadata FROM {s}.pregel_threads t
-                JOIN {s}.pregel_heads h ON h.thread = t.thread AND h.ns = ''
-                JOIN {s}.pregel_checkpoints c
-                    ON c.thread = h.thread AND c.ns = h.ns AND c.checkpoint_id = h.checkpoint_id
-            LOOP
-                BEGIN
-                    whole := (
-                        SELECT count(*) = 2 FROM json_object_keys(one.metadata::json) k
-                        WHERE k IN ('stream_subgraphs', 'has_context')
-                    );
-                    UPDATE {s}.pregel_threads t SET metadata = coalesce((
-                        SELECT '{{' || string_agg(to_json(e.key)::text || ':' || e.value::text, ',') || '}}'
-                        FROM json_each(one.metadata::json) e
-                        WHERE e.key NOT IN ('source', 'step', 'parents', 'run_id') AND NOT starts_with(e.key, '__')
-                        AND json_typeof(e.value) IN ('string', 'number', 'boolean')
-                        AND NOT (whole AND e.key IN (
-                            'graph', 'attempt', 'stream_mode', 'stream_subgraphs', 'has_context', 'interrupt_before',
-                            'interrupt_after'
-                        ))
-                    ), '{{}}')
-                    WHERE t.thread = one.thread;
-                EXCEPTION WHEN data_exception THEN
-                    NULL;
-                END;
-            END LOOP;
-        END
-        $upgrade$
-        """,
-        "UPDATE {s}.pregel_saver SET version = 2",
+        "INSERT INTO {s}.pregel_saver_version (version) VALUES (1)",
     ),
 )
 """Statements by which version n + 1 is made of version n, at index n."""
-
-ADDED: Mapping[tuple[str, str], int] = {("pregel_threads", "metadata"): 2}
-"""Columns that the tables of earlier versions lack, with the version that added them."""
 
 
 class Layout(NamedTuple):
@@ -190,7 +140,7 @@ class Layout(NamedTuple):
         kind: what they are kept for, in a word.
         maker: the class that makes them.
         versioned_by: the table with the version in its one row.
-        tables, migrations, added: as `TABLES`, `MIGRATIONS` and `ADDED`.
+        tables, migrations: as `TABLES` and `MIGRATIONS`.
     """
 
     kind: str
@@ -198,14 +148,14 @@ class Layout(NamedTuple):
     versioned_by: str
     tables: Mapping[str, Mapping[str, str]]
     migrations: tuple[tuple[str, ...], ...]
-    added: Mapping[tuple[str, str], int] = {}
 
     @property
     def version(self) -> int:
+        """The number of this layout, in that table. A greater one is refused, not touched."""
         return len(self.migrations)
 
 
-SAVER = Layout("saver", "PostgresSaver", "pregel_saver", TABLES, MIGRATIONS, ADDED)
+SAVER = Layout("saver", "PostgresSaver", "pregel_saver_version", TABLES, MIGRATIONS)
 
 _COLUMNS = b"""
     SELECT c.relname, a.attname, format_type(a.atttypid, NULL)
@@ -337,7 +287,7 @@ async def look(cursor: psycopg.AsyncCursor[Any], schema: str, name: str, layout:
         f"{table}.{column}"
         for table, columns in layout.tables.items()
         for column, kind in columns.items()
-        if there.get(table, {}).get(column) != kind and layout.added.get((table, column), 0) <= version
+        if there.get(table, {}).get(column) != kind
     )
     if wrong:
         raise CorruptCheckpointError(name, f"these columns are missing, or of another type: {wrong}")

@@ -20,7 +20,7 @@ SELECT thread, epoch, run_id, owner, expires_at FROM {s}.pregel_threads WHERE th
 """
 # A write of the claim's that looked at the thread before this sees by the number that it has changed. Writes have
 # numbers that are far apart, so the next one's is greater still.
-_VERSION = "SELECT max(version) FROM {s}.pregel_saver"
+_VERSION = "SELECT max(version) FROM {s}.pregel_saver_version"
 _METADATA = "SELECT newest, metadata FROM {s}.pregel_threads WHERE thread = %b"
 _SET_METADATA = "UPDATE {s}.pregel_threads SET metadata = %b WHERE thread = %b"
 _COUNT = "UPDATE {s}.pregel_threads SET seq = seq + 1 WHERE thread = %b"

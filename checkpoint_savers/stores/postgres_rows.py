@@ -27,9 +27,9 @@ from .port import Answer, Batch, Find, Outcome, Row, Scan, Spaces, Write, paging
 LAYOUT: Final = Layout(
     kind="store",
     maker="PostgresStore",
-    versioned_by="pregel_store",
+    versioned_by="pregel_store_version",
     tables={
-        "pregel_store": {"version": "integer"},
+        "pregel_store_version": {"version": "integer"},
         "pregel_items": {
             "namespace": "bytea",
             "key": "bytea",
@@ -42,7 +42,7 @@ LAYOUT: Final = Layout(
     },
     migrations=(
         (
-            "CREATE TABLE {s}.pregel_store (version integer NOT NULL)",
+            "CREATE TABLE {s}.pregel_store_version (version integer NOT NULL)",
             """
         CREATE TABLE {s}.pregel_items (
             namespace bytea NOT NULL,
@@ -61,7 +61,7 @@ LAYOUT: Final = Layout(
             """
         CREATE INDEX pregel_items_by_expiry ON {s}.pregel_items (expires_at) WHERE expires_at IS NOT NULL
         """,
-            "INSERT INTO {s}.pregel_store (version) VALUES (1)",
+            "INSERT INTO {s}.pregel_store_version (version) VALUES (1)",
         ),
     ),
 )

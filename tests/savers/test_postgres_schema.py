@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from checkpoint_savers import CorruptCheckpointError, PostgresSaver, StorageError, UnsupportedFormatError
 from checkpoint_savers.conformance.savers.stored_bytes import HOSTILE
-from checkpoint_savers.conformance.savers.stored_types import exactly
 from checkpoint_savers.conformance.savers.suite import (
     LATER,
     cid,
@@ -28,7 +27,7 @@ from checkpoint_savers.conformance.savers.suite import (
     take,
     written,
 )
-from checkpoint_savers.postgres.schema import TABLES, VERSION
+from checkpoint_savers.postgres.schema import MIGRATIONS, SAVER, TABLES
 from checkpoint_savers.postgres.texts import stored, told
 from checkpoint_savers.records import CheckpointId, CheckpointRow, TaskId, TaskRecord
 from tests.helpers.postgres_tools import ENV, conninfo, execute, new_schema
@@ -101,43 +100,42 @@ def test_the_script_needs_no_server() -> None:
     lines = script.splitlines()
     assert lines[0] == "BEGIN;" and "pg_advisory_xact_lock" in lines[1] and lines[-1] == "COMMIT;"
     assert all(f'CREATE TABLE "app".{table} (' in script for table in TABLES)
-    assert f"SET version = {VERSION}" in script
-    assert "CREATE TABLE" not in PostgresSaver.setup_script(schema="app", version=VERSION)
+    assert f"VALUES ({SAVER.version})" in script
+    assert "CREATE TABLE" not in PostgresSaver.setup_script(schema="app", version=SAVER.version)
     assert script != PostgresSaver.setup_script(schema="other")
 
 
-async def test_tables_of_version_1_get_metadata_of_threads(schema: str) -> None:
-    """P4, P11: `setup` adds them, of what the user gave of the metadata where each thread stands, value by value; damaged
-    ones are no hindrance, and their thread has none."""
-    given = {"user": "日本\x01語'\\\"", "n": 1, "f": 1.0, "large": 2**53 + 1, "small": 5e-324, "yes": True}
-    own = {"source": "loop", "step": 0, "parents": {}, "run_id": "r", "__task__": "t"}
-    service = {"graph": "chat", "attempt": 1, "stream_mode": "v", "stream_subgraphs": False, "has_context": False}
+class LaterSaver(PostgresSaver):
+    """A saver as a later version of this package may have it."""
+
+    _layout = SAVER._replace(
+        migrations=(
+            *MIGRATIONS,
+            (
+                "ALTER TABLE {s}.pregel_threads ADD COLUMN later text NOT NULL DEFAULT 'new'",
+                "UPDATE {s}.pregel_saver_version SET version = 2",
+            ),
+        )
+    )
+
+
+async def test_a_later_version_upgrades_the_tables(schema: str) -> None:
+    """P4, P15: by `setup` alone, and all that is stored stays. The version before refuses them from then on."""
     await saver_of(schema).setup()
     async with saver_of(schema) as saver:
-        await written(saver, row(1, metadata={"user": "first"}), row(2, 1, metadata={**own, **given}), thread="a")
-        await written(saver, row(1, metadata={**own, **service, "user": "bob"}), thread="served")
-        await written(saver, row(1, metadata={**own, "graph": "mine"}), thread="graph")
-        await written(saver, row(1, metadata=own), thread="none")
-        await written(saver, row(1, metadata={"a": 1}), thread="damaged")
+        await written(saver, row(1), row(2, 1))
         rows = await saver.scan(None, None)
-    execute(f"""UPDATE "{schema}".pregel_checkpoints SET metadata = '{{' WHERE metadata = '{{"a":1}}'""")
-    execute(f'ALTER TABLE "{schema}".pregel_threads DROP COLUMN metadata')
-    execute(f'UPDATE "{schema}".pregel_saver SET version = 1')
+    later = LaterSaver.from_conn_string(conninfo(), schema=schema)
     with pytest.raises(StorageError, match="version 1, and this is version 2"):
-        await saver_of(schema).__aenter__()
-    await saver_of(schema).setup()
-    async with saver_of(schema) as saver:
-        found = {one.thread_id: one.metadata for one in await saver.threads()}
-        execute(f"""UPDATE "{schema}".pregel_checkpoints SET metadata = '{{"a":1}}' WHERE metadata = '{{'""")
+        await later.__aenter__()
+    script = LaterSaver.setup_script(schema=schema, version=1)
+    assert "ADD COLUMN later" in script and "CREATE TABLE" not in script
+    await later.setup()
+    assert execute(f'SELECT thread_id, later FROM "{schema}".pregel_threads') == [("t", "new")]
+    async with LaterSaver.from_conn_string(conninfo(), schema=schema) as saver:
         assert await saver.scan(None, None) == rows
-    assert exactly(found.pop("a"), given)
-    nothing = dict[str, Any]()
-    assert found == {
-        "served": {"user": "bob"},
-        "graph": {"graph": "mine"},
-        "none": {},
-        "damaged": nothing,
-    }
+    with pytest.raises(UnsupportedFormatError):
+        await saver_of(schema).__aenter__()
 
 
 async def test_half_of_it_is_nothing(schema: str) -> None:
@@ -211,7 +209,7 @@ def test_ten_workers_start_together(schema: str) -> None:
     for worker in workers:
         worker.communicate(timeout=120)
     assert [worker.returncode for worker in workers] == [0] * 10
-    assert execute(f'SELECT count(*) FROM "{schema}".pregel_saver') == [(1,)]
+    assert execute(f'SELECT count(*) FROM "{schema}".pregel_saver_version') == [(1,)]
     assert execute(f'SELECT count(*) FROM "{schema}".pregel_threads') == [(10,)]
 
 
@@ -221,14 +219,14 @@ def test_ten_workers_start_together(schema: str) -> None:
 async def test_tables_of_a_later_version(schema: str) -> None:
     """P11: they are not touched, neither by opening nor by setting up."""
     await saver_of(schema).setup()
-    execute(f'UPDATE "{schema}".pregel_saver SET version = {VERSION + 1}')
+    execute(f'UPDATE "{schema}".pregel_saver_version SET version = {SAVER.version + 1}')
     before = made_of(schema)
     for attempt in (saver_of(schema).setup, saver_of(schema).__aenter__, saver_of(schema, setup=True).__aenter__):
         with pytest.raises(UnsupportedFormatError) as caught:
             await attempt()
-        assert (caught.value.found, caught.value.supported) == (VERSION + 1, VERSION)
+        assert (caught.value.found, caught.value.supported) == (SAVER.version + 1, SAVER.version)
     assert made_of(schema) == before
-    assert execute(f'SELECT version FROM "{schema}".pregel_saver') == [(VERSION + 1,)]
+    assert execute(f'SELECT version FROM "{schema}".pregel_saver_version') == [(SAVER.version + 1,)]
 
 
 async def test_an_upgrade_meanwhile_is_noticed(schema: str) -> None:
@@ -237,7 +235,7 @@ async def test_an_upgrade_meanwhile_is_noticed(schema: str) -> None:
     async with saver_of(schema, setup=True) as saver:
         claim = await take(saver)
         await written(saver, row(1), thread="u")
-        execute(f'UPDATE "{schema}".pregel_saver SET version = version + 1')
+        execute(f'UPDATE "{schema}".pregel_saver_version SET version = version + 1')
         before = execute(f'SELECT * FROM "{schema}".pregel_threads ORDER BY 1')
         refused: list[UnsupportedFormatError] = []
 
@@ -251,13 +249,15 @@ async def test_an_upgrade_meanwhile_is_noticed(schema: str) -> None:
             async with anyio.create_task_group() as group:
                 for thread in threads:
                     group.start_soon(attempt, thread)
-        assert {(one.found, one.supported) for one in refused} == {(VERSION + 1, VERSION)} and len(refused) == 9
+        assert {(one.found, one.supported) for one in refused} == {(SAVER.version + 1, SAVER.version)} and len(
+            refused
+        ) == 9
         for write in (saver.update_thread("u", {"a": 1}), saver.adelete_thread("u")):
             with pytest.raises(UnsupportedFormatError):  # they need no claim
                 await write
         assert execute(f'SELECT * FROM "{schema}".pregel_threads ORDER BY 1') == before
         await saver.commit(claim, commit(row(1)))
-        execute(f'UPDATE "{schema}".pregel_saver SET version = version - 1')
+        execute(f'UPDATE "{schema}".pregel_saver_version SET version = version - 1')
         await take(saver, "u")
 
 
@@ -265,12 +265,17 @@ async def test_an_upgrade_meanwhile_is_noticed(schema: str) -> None:
     ("theirs", "reason"),
     [
         ("CREATE TABLE {s}.pregel_threads (id integer)", "no saver has made"),
-        ("CREATE TABLE {s}.pregel_saver (version text)", "no saver has made"),
+        # As before the first release.
+        (
+            "CREATE TABLE {s}.pregel_saver (version) AS VALUES (1); CREATE TABLE {s}.pregel_heads (ns text)",
+            "no saver has made",
+        ),
+        ("CREATE TABLE {s}.pregel_saver_version (version text)", "no saver has made"),
         ("CREATE VIEW {s}.pregel_heads AS SELECT 1", "no saver has made"),
-        ("CREATE TABLE {s}.pregel_saver (version integer)", "not one version"),
-        ("CREATE TABLE {s}.pregel_saver (version) AS VALUES (1), (1)", "not one version"),
-        ("CREATE TABLE {s}.pregel_saver (version) AS VALUES (0)", "not one version"),
-        ("CREATE TABLE {s}.pregel_saver (version) AS VALUES (1)", "pregel_threads.thread_id"),
+        ("CREATE TABLE {s}.pregel_saver_version (version integer)", "not one version"),
+        ("CREATE TABLE {s}.pregel_saver_version (version) AS VALUES (1), (1)", "not one version"),
+        ("CREATE TABLE {s}.pregel_saver_version (version) AS VALUES (0)", "not one version"),
+        ("CREATE TABLE {s}.pregel_saver_version (version) AS VALUES (1)", "pregel_threads.thread_id"),
     ],
 )
 async def test_tables_of_another_program(schema: str, theirs: str, reason: str) -> None:

@@ -132,14 +132,14 @@ async def test_both_are_made_at_the_same_moment(schema: str) -> None:
 
 async def test_tables_that_are_not_for_us(made: str) -> None:
     """P11: what another program has made, or a later version, is refused, and not touched."""
-    execute(f'UPDATE "{made}".pregel_store SET version = 2')
+    execute(f'UPDATE "{made}".pregel_store_version SET version = 2')
     with pytest.raises(UnsupportedFormatError):
         await PostgresStore(conninfo(), schema=made, setup=True).__aenter__()
-    execute(f'UPDATE "{made}".pregel_store SET version = 1')
+    execute(f'UPDATE "{made}".pregel_store_version SET version = 1')
     execute(f"ALTER TABLE \"{made}\".pregel_items ALTER COLUMN key TYPE text USING encode(key, 'hex')")
     with pytest.raises(CorruptCheckpointError, match=r"pregel_items\.key"):
         await PostgresStore(conninfo(), schema=made, setup=True).__aenter__()
-    execute(f'DROP TABLE "{made}".pregel_store')
+    execute(f'DROP TABLE "{made}".pregel_store_version')
     with pytest.raises(CorruptCheckpointError, match="which no store has made"):
         await PostgresStore(conninfo(), schema=made, setup=True).__aenter__()
     assert not threads()
