@@ -122,9 +122,8 @@ class TaskEntry(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=F
         spent: as in `Entry`: what it has spent, in all its attempts.
         inside: what graphs have spent, in all, that tasks run which have no result: task id, namespace and amounts.
         askers: question id -> the ids of the tasks whose result depends on its answer: the one that asked, and those
-            that called it. Records of releases before this one have none.
-        call: of a task that a node calls, the digest of its arguments; empty for other tasks, and in records of formats
-            before 4.
+            that called it.
+        call: of a task that a node calls, the digest of its arguments; empty for other tasks.
         asked: the questions that were answered, as (id, encoded value): an answer is given to no other question.
     """
 

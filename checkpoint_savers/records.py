@@ -29,7 +29,7 @@ CheckpointId = NewType("CheckpointId", str)
 TaskId = NewType("TaskId", str)
 """Structural: the same work has the same id on every attempt, replay, resume and fork."""
 
-FORMAT = 5
+FORMAT = 1
 """The number of the stored format that this version writes. Readers for all numbers up to it are kept."""
 
 CALLER = "__task__"

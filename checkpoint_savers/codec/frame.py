@@ -14,12 +14,10 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
-import msgspec
-
 from ..errors import CorruptCheckpointError, UnsupportedFormatError
 from ..records import FORMAT
 
-MAGIC: Final = b"\xc1P"
+MAGIC: Final = b"\xc1F"
 """0xc1 is the one byte that no MessagePack value has, so a bare value is never taken for a frame."""
 
 _CHECKED = Struct(">2sBQ")
@@ -32,34 +30,8 @@ def _same(body: memoryview) -> memoryview:
     return body
 
 
-def _without_noticed(body: memoryview) -> memoryview:
-    """Entries had eleven fields at first, of which the tenth was a number that means nothing any more."""
-    if bytes(body[:1]) != b"\x9b":
-        return body
-    try:
-        fields = _fields(body)
-    except msgspec.MsgspecError:
-        return body  # whoever reads it says so
-    number = bytes(fields[9])[0]
-    if number <= 0x7F or 0xCC <= number <= 0xCF:  # a number: what stands there since is a map
-        return memoryview(_array(fields[:9] + fields[10:]))
-    return body
-
-
-_fields = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
-_array = msgspec.msgpack.Encoder().encode
-
-_READERS: dict[int, Callable[[memoryview], memoryview]] = {1: _without_noticed, 2: _same, 3: _same, 4: _same, 5: _same}
-"""Format number -> what makes a body of the current format out of a body of that format. Entries are never removed.
-
-1 has been two: its first entries have a field more.
-2 has fields behind those of 1, of handled failures and of what was spent. Who does not know them cannot go on from it.
-3 has values that are patches of those before, milestones, and results that refer to such a patch.
-4 has fields behind those of 3, of what a task was called with and of the questions that were answered. A program that
-  does not know them gives a result to another call, and an answer to another question. And it has sends whose arguments
-  refer to values of the same state (`sharing`).
-5 has rows of events that say of which task each event is, and whose positions interleave.
-"""
+_READERS: dict[int, Callable[[memoryview], memoryview]] = {1: _same}
+"""Format number -> what makes a body of the current format out of a body of that format. Entries are never removed."""
 
 
 def seal(body: bytes) -> bytes:

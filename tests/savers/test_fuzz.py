@@ -284,7 +284,7 @@ def mutated_extension(chance: random.Random) -> bytes:
 
 
 def reseal(number: int, body: bytes) -> bytes:
-    start = struct.pack(">2sBQ", b"\xc1P", number, len(body))
+    start = struct.pack(">2sBQ", b"\xc1F", number, len(body))
     return start + zlib.crc32(start + body).to_bytes(4, "big") + body
 
 

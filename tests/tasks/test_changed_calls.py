@@ -11,8 +11,6 @@ import msgspec
 import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
-from checkpoint_savers.codec import seal
-from checkpoint_savers.entries import TaskEntry
 from pregel_async import (
     END,
     START,
@@ -326,28 +324,6 @@ async def test_nothing_more_is_done_after_a_refusal(how: str, saver: BaseCheckpo
     names.remove("a")
     await graph.ainvoke(None, CONFIG)
     assert charged == done
-
-
-async def test_records_of_earlier_releases_are_compared_by_name(
-    saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """P11, P15: frames of format 3 say nothing of arguments and of questions that were answered: they are taken as they
-    are, but a call of another task is refused all the same."""
-
-    def earlier(entry: TaskEntry) -> bytes:
-        return seal(msgspec.msgpack.encode(msgspec.to_builtins(entry, builtin_types=(bytes,))[:9]))
-
-    folder = Folder("b.txt")
-    with monkeypatch.context() as patched:
-        patched.setattr("pregel_async._runtime.persistence.namespace_writer.write_record", earlier)
-        patched.setattr("checkpoint_savers.codec.frame.FORMAT", 3)
-        folder.dies_after = 1
-        with pytest.raises(Killed):
-            await graph_of(folder.node(), saver).ainvoke({"log": []}, CONFIG)
-    folder.names, folder.dies_after = ["a.txt"], None
-    with pytest.raises(CallsChangedError):
-        await graph_of(folder.node(name="other"), saver).ainvoke(None, CONFIG)
-    assert (await graph_of(folder.node(), saver).ainvoke(None, CONFIG))["log"] == ["paid b.txt"]
 
 
 class Opaque:

@@ -276,19 +276,6 @@ async def test_an_edited_state_inside_stays_with_its_input(saver: BaseCheckpoint
         await graph.ainvoke(None, CONFIG)
 
 
-async def test_states_of_earlier_releases_are_taken_as_they_are(
-    saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """P15: their checkpoints do not say what the graph was called with."""
-    office = Office("b.txt", dies_before="b.txt")
-    graph = graph_of(office, saver)
-    with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr("pregel_async._runtime.tasks.context.Running.digest_of_input", lambda running, given: b"")
-        await graph.ainvoke({"log": []}, CONFIG)
-    office.dies_before = None
-    assert (await graph.ainvoke(None, CONFIG))["log"] == ["read b.txt", "paid b.txt"]
-
-
 async def test_the_state_of_a_graph_as_a_node_is_not_digested(saver: BaseCheckpointSaver) -> None:
     """Its input is the state, which is the same for each attempt: a digest of all messages would cost for nothing."""
     inside = StateGraph(Invoice).add_node("n", lambda state: {"log": ["n"]}).add_edge(START, "n").compile()

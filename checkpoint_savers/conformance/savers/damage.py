@@ -34,7 +34,7 @@ class Cell(NamedTuple):
 WRONG: Final[tuple[object, ...]] = (
     *(None, 0, 1, -1, 7, 2**31, 2**62, 2**63 - 1, -(2**63), 1.5, -0.0, 1e308),
     *("", "x", "a\x00", "\ufeff", "[]", "{}", '{"a": 1', "null", "1", "9" * 400, "result", "head"),
-    *(b"", b"\x00", b"\xff\xfe", b"{}", b"\xc1P", b"\xc1P\x03" + bytes(12), bytes(100)),
+    *(b"", b"\x00", b"\xff\xfe", b"{}", b"\xc1F", b"\xc1F\x01" + bytes(12), bytes(100)),
 )
 """What may stand where something else was."""
 

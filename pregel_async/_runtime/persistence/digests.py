@@ -26,7 +26,7 @@ _CONFIG_KEYS: Final = RunnableConfig.__annotations__.keys()
 
 _SORTED: Final = msgspec.msgpack.Encoder(order="deterministic")
 
-FORM: Final = b"\x02"
+FORM: Final = b"\x01"
 """The first byte of a digest: the form of what is hashed. Digests of different forms are not compared. Change it with
 the canonical form of the codec: else an open superstep that an earlier release recorded could not be resumed."""
 

@@ -17,7 +17,6 @@ With `durability="exit"` nothing is stored before the end, so that rows are made
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import anyio
 import msgspec
@@ -142,8 +141,7 @@ class Keeper:
             return None  # the run before came to rest; else one that has stored nothing may have been cut off since
         self.has_earlier = bool(rows)
         thread_id = self._thread.thread_id
-        traced = [read_row(row, thread_id).traced for row in rows]
-        again = {unit.id: unit for unit in planned(bool(before) or not all(traced))}
+        again = {unit.id: unit for unit in planned(bool(before))}
         for row in before:
             found = read_row(row, thread_id)
             again.update({unit.id: unit for unit in (*found.units, *found.opens)})
@@ -156,15 +154,7 @@ class Keeper:
         self.finished.discard(GRAPH)
         for row in rows:
             self._know(row, said)
-        named: list[dict[str, Any]] | None
         named = [msgspec.structs.asdict(unit) for unit in again.values() if unit.id not in self.finished]
-        if rows and not any(traced):
-            # An earlier version showed chunks that say nothing of their tasks. Final are those of the last commit.
-            named = None
-            ends = [row for row in rows if row.kind == "head"]
-            if ends:
-                last = ends[-1].position + len(read_row(ends[-1], thread_id).events) - 1
-                after = Cursor(self._at, ends[-1].epoch, last)
         data = {"step": step, "checkpoint_id": self._at, "after": str(after), "tasks": named}
         return Part(mode=RESTARTED, ns=(), data=data, step=step)
 

@@ -30,9 +30,6 @@ CLOSED = "__closed__"
 GRAPH = ""
 """The id in `closes` that stands for the events of the called graph itself, which belong to no unit."""
 
-_SHAPE = 2
-"""The first element of a frame. Frames that begin with an event are of format 3 and before."""
-
 
 class StoredEvent(msgspec.Struct, array_like=True, frozen=True):
     """A part as it is stored. New fields go to the end, with a default.
@@ -60,15 +57,12 @@ class StoredEvents(msgspec.Struct, array_like=True, frozen=True):
         units: that its events belong to.
         closes: ids of units that are recorded with this row or before it, and have events in earlier rows; `GRAPH` too.
         opens: units that may begin once this row is stored.
-        traced: False if the row was stored before events had units.
     """
 
-    shape: int
     events: list[StoredEvent]
     units: list[Unit] = []
     closes: list[str] = []
     opens: list[Unit] = []
-    traced: bool = True
 
     def unit_of(self, event: StoredEvent) -> Unit | None:
         """Return the unit that an event belongs to; None for the called graph's own."""
@@ -85,7 +79,6 @@ class HeldEvent(msgspec.Struct, frozen=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(StoredEvents).decode
-_decode_untraced = msgspec.msgpack.Decoder(list[StoredEvent]).decode
 
 
 def write_row(
@@ -104,7 +97,7 @@ def write_row(
     for each in held:
         unit = -1 if each.unit is None else units.setdefault(each.unit, len(units))
         events.append(msgspec.structs.replace(each.event, offset=each.position - first, unit=unit))
-    frame = StoredEvents(_SHAPE, events, list(units), list(closes), list(opens))
+    frame = StoredEvents(events, list(units), list(closes), list(opens))
     return EventRow(
         checkpoint_id=CheckpointId(checkpoint_id), epoch=epoch, position=first, kind=kind, frame=seal(_encode(frame))
     )
@@ -118,13 +111,7 @@ def read_row(row: EventRow, thread_id: str) -> StoredEvents:
     """
     where = f"thread {thread_id!r}, the events on checkpoint {row.checkpoint_id}"
     try:
-        body = unseal(row.frame, where)
-        if len(body) < 2 or body[1] >= 0x80:  # no events, or an event first: `_SHAPE` is a small integer
-            events = [
-                msgspec.structs.replace(event, offset=at, unit=-1) for at, event in enumerate(_decode_untraced(body))
-            ]
-            return StoredEvents(0, events, traced=False)
-        found = _decode(body)
+        found = _decode(unseal(row.frame, where))
         if any(not -1 <= event.unit < len(found.units) or event.offset < 0 for event in found.events):
             raise ValueError("an event belongs to no unit of its row")
         return found
