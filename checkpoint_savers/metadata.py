@@ -17,13 +17,6 @@ from .errors import CorruptCheckpointError
 SCALARS: Final = frozenset((str, int, float, bool))
 """What values of metadata may be that users give."""
 
-_OF_RUNS: Final = frozenset({"source", "step", "parents", "run_id"})
-
-_OF_SERVICES: Final = frozenset(
-    ("graph", "attempt", "stream_mode", "stream_subgraphs", "has_context", "interrupt_before", "interrupt_after")
-)
-"""Keys that endpoints stored among the user's own, before they had a place of their own."""
-
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -91,19 +84,6 @@ def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
         except UnicodeEncodeError as error:
             raise ValueError(f"metadata {key!r} holds half of a surrogate pair, which no database stores") from error
     return {str.__str__(key): plain_scalar(value) for key, value in changes.items()}
-
-
-def users_part(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the user gave of a checkpoint's metadata, as far as its keys say so.
-
-    It is what a thread's own metadata are derived from where a version has stored the thread that had none.
-    """
-    runtimes = _OF_RUNS | _OF_SERVICES if metadata.keys() >= {"stream_subgraphs", "has_context"} else _OF_RUNS
-    return {
-        key: value
-        for key, value in metadata.items()
-        if key not in runtimes and type(value) in SCALARS and not key.startswith("__")
-    }
 
 
 def metadata_matches(metadata: Mapping[str, Any], filter: Mapping[str, Any] | None) -> bool:

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from io import BufferedReader, BufferedWriter, BytesIO, FileIO
 from struct import Struct
 from threading import Thread
-from typing import Any, BinaryIO, Final, TypeAlias, TypeVar
+from typing import BinaryIO, Final, TypeAlias, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -31,12 +31,12 @@ from ..bridge import Waiter, tell, until
 from ..codec import unseal
 from ..errors import CorruptCheckpointError, ThreadExistsError, ThreadNotFoundError, UnsupportedFormatError
 from ..listing import check_parents
-from ..metadata import read_metadata, users_part, write_metadata
+from ..metadata import read_metadata, write_metadata
 from ..records import CheckpointId, CheckpointRow, EventRow, TaskRecord, ThreadDump
 from ..saver_port import SaverPort
 from .threads import load_thread, moved
 
-MAGIC: Final = b"\x89PREGEL\n"
+MAGIC: Final = b"\x89PREGT\r\n"
 """No text begins like this, and a transfer as text would change it."""
 
 EXPORT_FORMAT: Final = 1
@@ -62,7 +62,7 @@ class _Thread(msgspec.Struct, array_like=True, frozen=True):
     rows: int
     records: int
     events: int
-    metadata: str = ""  # in files of earlier versions, whose threads had none
+    metadata: str
 
 
 class _Row(msgspec.Struct, array_like=True, frozen=True):
@@ -190,7 +190,7 @@ def read_file(file: BinaryIO, where: str) -> Iterator[tuple[str, ThreadDump]]:
             rows=tuple(rows),
             records=tuple([TaskRecord(**msgspec.structs.asdict(record)) for record in records]),
             events=tuple([EventRow(**msgspec.structs.asdict(event)) for event in events]),
-            metadata=read_metadata(begin.metadata, here) if begin.metadata else _users_part(begin.heads, rows),
+            metadata=read_metadata(begin.metadata, here),
         )
         check_frames(begin.thread_id, dump)
         known.add(begin.thread_id)
@@ -240,12 +240,6 @@ class _Blocks:
         expected = self._sum
         if _SUM.unpack(self._read(_SUM.size))[0] != expected:
             raise _damaged(self._where, "a checksum is wrong: it is damaged")
-
-
-def _users_part(heads: Mapping[str, CheckpointId], rows: Iterable[CheckpointRow]) -> dict[str, Any]:
-    """A thread's metadata, as an upgrade would derive them of the head's."""
-    head = "", heads.get("")
-    return next((users_part(row.metadata) for row in rows if (row.ns, row.checkpoint_id) == head), {})
 
 
 def _row(row: _Row, where: str) -> CheckpointRow:

@@ -12,7 +12,6 @@ from typing import Annotated, Any, TypedDict
 import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, ThreadBusyError, ThreadNotFoundError
-from checkpoint_savers.metadata import users_part
 from checkpoint_savers.records import RUN, Claim, Commit
 from checkpoint_savers.upkeep.export import export_threads, import_threads
 from pregel_async import START, Command, StateGraph, interrupt
@@ -198,34 +197,8 @@ async def test_copies_exports_and_forks_carry_them(saver: BaseCheckpointSaver) -
     assert await metadata_of(saver) == {}
 
 
-@pytest.mark.one_loop
-async def test_an_export_of_an_earlier_version() -> None:
-    """P11: its threads get what the user gave at the head, as those of a database that is upgraded."""
-    import checkpoint_savers.upkeep.export as module
-
-    saver = InMemorySaver()
-    await asking(saver).ainvoke({}, of(user="ann"))
-    dump = await saver.dump("t")
-    assert dump is not None
-    file = BytesIO()
-    writer = module.Writer(file)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "write_metadata", lambda metadata: "" if metadata == dump.metadata else _text(metadata))
-        writer.add("t", dump)
-        writer.end()
-    other = InMemorySaver()
-    await import_threads(other, file.getvalue())
-    assert await metadata_of(other) == {"user": "ann"}
-
-
-def _text(metadata: Any) -> str:
-    from checkpoint_savers.metadata import write_metadata
-
-    return write_metadata(metadata)
-
-
-class Older(InMemorySaver):
-    """As a saver of somebody else's, made before threads had metadata."""
+class WithoutTheVerb(InMemorySaver):
+    """A saver of somebody else's that stores no metadata of threads."""
 
     update_thread = BaseCheckpointSaver.update_thread
 
@@ -235,23 +208,11 @@ class Older(InMemorySaver):
 
 @pytest.mark.one_loop
 async def test_a_saver_without_the_verb_says_so() -> None:
-    """Runs go on as before; who changes metadata learns what is missing."""
-    saver = Older()
+    """Runs work, and a change of metadata says which method is missing."""
+    saver = WithoutTheVerb()
     await asking(saver).ainvoke({}, of(user="ann"))
-    with pytest.raises(NotImplementedError, match=r"Older does not offer update_thread\(\).*metadata"):
+    with pytest.raises(NotImplementedError, match=r"WithoutTheVerb does not offer update_thread\(\).*metadata"):
         await saver.aupdate_thread("t", {"a": 1})
-
-
-def test_what_of_a_checkpoints_metadata_is_the_users() -> None:
-    """P4: the runtime's own keys are left out, and those of services where all of them are there."""
-    own = {"source": "loop", "step": 1, "parents": {}, "run_id": "r", "__task__": "t"}
-    service = {"graph": "g", "attempt": 1, "stream_mode": "", "stream_subgraphs": False, "has_context": True}
-    assert users_part({**own, "user": "ann", "graph": "mine", "attempt": 2}) == {
-        "user": "ann",
-        "graph": "mine",
-        "attempt": 2,
-    }
-    assert users_part({**own, **service, "interrupt_before": '"a"', "user": "ann"}) == {"user": "ann"}
 
 
 async def test_a_thread_that_is_busy_is_no_hindrance(saver: BaseCheckpointSaver) -> None:

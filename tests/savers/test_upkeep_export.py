@@ -363,7 +363,7 @@ def test_pieces_out_of_place(small: bytes) -> None:
 
 async def test_what_is_no_file_of_ours(small: bytes) -> None:
     """P11: said so, and nothing is stored."""
-    for data in (b"", b"{}", b"\x89PREGEL", b"SQLite format 3\0" * 9, small[8:]):
+    for data in (b"", b"{}", MAGIC[:-1], b"\x89PREGEL\n" + small[8:], b"SQLite format 3\0" * 9, small[8:]):
         assert "does not begin like an export" in str(await refused(data))
     assert "truncated" in str(await refused(small[:-1]))
     assert "follows its end" in str(await refused(small + b"x"))
