@@ -73,11 +73,9 @@ class Known(msgspec.Struct, kw_only=True):
 
 
 def _own(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What an endpoint has stored. Earlier versions stored all of it among the user's keys."""
+    """Return what an endpoint has stored of a run."""
     own = metadata.get(RUN)
-    if isinstance(own, dict):
-        return cast("dict[str, Any]", own)
-    return metadata if metadata.keys() >= {GRAPH, ATTEMPT, MODES, SUBGRAPHS, CONTEXT} else {}
+    return cast("dict[str, Any]", own) if isinstance(own, dict) else {}
 
 
 def _text(stops: Stops) -> str | None:

@@ -457,18 +457,13 @@ async def test_what_a_service_knows_of_a_run_is_apart_from_its_threads_metadata(
     assert (newest.metadata["attempt"], newest.metadata["__run__"]["attempt"]) == ("x", 1)
 
 
-@pytest.mark.parametrize("stored", ["apart", "as earlier versions did", "in part"])
-def test_what_is_known_of_a_run(stored: str) -> None:
-    """P4: what an earlier version stored beside the user's keys is read, if all of it is there."""
+def test_what_is_known_of_a_run() -> None:
+    """P4: what an endpoint has stored, and nothing of the user's own keys of the same names."""
     own = Known(attempt=2, modes=["updates"]).metadata("chat")
-    if stored != "apart":
-        own = own[RUN]
-    if stored == "in part":
-        del own["attempt"]
     known = Known.of({"run_id": "r", "user": "ada", **own})
-    expected = ("", 1, []) if stored == "in part" else ("chat", 2, ["updates"])
-    assert (known.graph, known.attempt, known.modes) == expected
-    assert known.run_id == "r"
+    assert (known.run_id, known.graph, known.attempt, known.modes) == ("r", "chat", 2, ["updates"])
+    known = Known.of({"run_id": "r", "user": "ada", **own[RUN]})
+    assert (known.run_id, known.graph, known.attempt, known.modes) == ("r", "", 1, [])
 
 
 async def test_the_looks_end_with_the_application() -> None:
