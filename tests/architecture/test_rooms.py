@@ -111,7 +111,7 @@ def test_folders_of_tests_share_only_helpers() -> None:
     """What several folders of tests use is in tests/helpers, and each folder is a package."""
     used: dict[str, set[str]] = {}
     for path in (ROOT / "tests").rglob("*.py"):
-        if not {"corpus", "project", "cases"} & set(path.parts):  # programs that tests run
+        if not {"project", "cases"} & set(path.parts):  # programs that tests run
             assert (path.parent / "__init__.py").is_file(), path
             folder = path.relative_to(ROOT / "tests").parts[0]
             others = set(re.findall(r"^ *from tests\.(\w+)", path.read_text("utf-8"), re.MULTILINE))

@@ -96,10 +96,10 @@ def nested(saver: Any, *, kept: bool) -> Any:
         result = await made.ainvoke({"log": ["called"]})
         return {"log": [f"inside: {result['log'][-1]}"]}
 
-    outer = StateGraph(State).add_node("first", _noted("first")).add_node("call", call).add_node("again", call)
+    outer = StateGraph(State).add_node("first", _noted("first")).add_node("call", call)
     outer.add_edge(START, "first").add_edge("first", "call")
     if kept:
-        outer.add_edge("call", "again")
+        outer.add_node("again", call).add_edge("call", "again")
     return outer.compile(saver)
 
 
@@ -228,7 +228,7 @@ async def finish(saver: Any) -> dict[str, Any]:
     }
 
 
-async def more(saver: Any) -> dict[str, Any]:
+async def more(saver: Any, filled: Any) -> dict[str, Any]:
     """Graphs inside, through the graph around them."""
     made = graphs(saver)
     found: dict[str, Any] = {}

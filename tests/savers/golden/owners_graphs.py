@@ -54,8 +54,8 @@ def graphs(saver: Any) -> dict[str, Any]:
     return {thread: asking(saver) for thread in THREADS}
 
 
-async def more(saver: Any) -> Any:
-    return {one.thread_id: one.metadata async for one in saver.alist_threads()}
+async def more(saver: Any, filled: Any) -> Any:
+    return {one.thread_id: one.metadata async for one in saver.alist_threads() if one.thread_id in THREADS}
 
 
 async def finish(saver: Any) -> dict[str, Any]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import operator
 import uuid
-from pathlib import Path
 from typing import Annotated, Any, TypedDict
-
-from corpus_told import digest
 
 from checkpoint_savers import Codec
 from pregel_async import START, GraphDrained, RunControl, StateGraph, get_stream_writer, interrupt
+from tests.savers.golden.told import digest
 
 later = False
 """Whether the threads are being finished: what has failed goes well then, and what runs then says so."""
@@ -69,11 +66,8 @@ def graphs(saver: Any) -> dict[str, Any]:
     return {how: spoken(saver, how) for how in HOW}
 
 
-CURSORS = Path(__file__).with_name("cursors.json")
-"""Where readers of these threads were: a cursor of each of the first parts, by thread."""
-
-
-async def fill(saver: Any) -> None:
+async def fill(saver: Any) -> Any:
+    """Return where readers of these threads were: a cursor of every seventh part, by thread."""
     global control
     cursors: dict[str, list[str]] = {}
     for thread, graph in graphs(saver).items():
@@ -86,16 +80,16 @@ async def fill(saver: Any) -> None:
         with contextlib.suppress(RuntimeError, GraphDrained):
             async for part in parts:
                 cursors[thread].append(part["cursor"])
-    CURSORS.write_text(json.dumps({thread: one[::7] for thread, one in cursors.items()}, indent=1) + "\n")
+    return {thread: one[::7] for thread, one in cursors.items()}
 
 
-async def more(saver: Any) -> dict[str, Any]:
+async def more(saver: Any, cursors: Any) -> dict[str, Any]:
     """What readers get who come back to what is stored: of the threads on which nothing is left to run."""
     found: dict[str, Any] = {}
     for thread in ("ends", "asks"):
         graph = graphs(saver)[thread]
         found[thread] = []
-        for cursor in json.loads(CURSORS.read_text())[thread]:
+        for cursor in cursors[thread]:
             parts = graph.astream(None, thread, after=cursor, stream_mode=MODES, version="v2", subgraphs=True)
             told = [repr((one["type"], list(one["ns"]), one["data"])) async for one in parts]
             # In full for the first of them, whose parts end with those of the others.

@@ -1,7 +1,4 @@
-"""What is read of a corpus's threads, in words that JSON has: said by the version that wrote it, and by each later one.
-
-Uses nothing that the first version had not: `make.py` runs this with the code of each time.
-"""
+"""What is read of a thread, as values that JSON has: read by the version that stored it, and by each later one."""
 
 from __future__ import annotations
 

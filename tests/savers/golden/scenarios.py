@@ -1,0 +1,48 @@
+"""Threads that graphs have made, and what is read of them: the greater part of the golden file of `SqliteSaver`."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from types import ModuleType
+from typing import Any, Final
+
+from tests.savers.golden import told
+
+NAMES: Final = ("engine", "language", "streams", "failures", "storage", "owners")
+
+
+def modules() -> dict[str, ModuleType]:
+    """The modules of the graphs, whose threads are not being finished yet."""
+    found = {name: importlib.import_module(f"tests.savers.golden.{name}_graphs") for name in NAMES}
+    for module in found.values():
+        module.later = False  # type: ignore[attr-defined]
+    return found
+
+
+async def fill(saver: Any) -> dict[str, Any]:
+    """Make the threads. Return what a scenario notes beside them."""
+    found = modules()
+    threads = [thread for module in found.values() for thread in module.graphs(saver)]
+    assert len(threads) == len(set(threads))
+    return {name: await module.fill(saver) for name, module in found.items()}
+
+
+async def read(saver: Any, filled: dict[str, Any]) -> dict[str, Any]:
+    """What the graphs read of their threads, as JSON has it."""
+    found: dict[str, Any] = {}
+    for name, module in modules().items():
+        found[name] = {
+            "threads": {thread: await told.tell_thread(graph, thread) for thread, graph in module.graphs(saver).items()}
+        }
+        if hasattr(module, "more"):
+            found[name]["more"] = await module.more(saver, filled[name])
+    return json.loads(json.dumps(found))  # type: ignore[no-any-return]
+
+
+async def finish(saver: Any) -> dict[str, Any]:
+    """Answer and resume what is open. Return what comes of it."""
+    return {
+        name: {thread: told.tell(value) for thread, value in (await module.finish(saver)).items()}
+        for name, module in modules().items()
+    }
