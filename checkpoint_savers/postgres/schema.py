@@ -283,7 +283,7 @@ async def look(cursor: psycopg.AsyncCursor[Any], schema: str, name: str, layout:
     version: int = rows[0][0]
     if version > layout.version:
         raise UnsupportedFormatError(name, version, layout.version)
-    wrong = sorted(
+    wrong = version == layout.version and sorted(
         f"{table}.{column}"
         for table, columns in layout.tables.items()
         for column, kind in columns.items()

@@ -217,7 +217,7 @@ def _version(connection: sqlite3.Connection, name: str) -> int:
     if application_id == APPLICATION_ID:
         if version > VERSION:
             raise UnsupportedFormatError(name, version, VERSION)
-        missing = sorted(TABLES.keys() - names)
+        missing = sorted(TABLES.keys() - names) if version == VERSION else []
         if version < 1 or missing:
             raise CorruptCheckpointError(name, f"its version is {version}, and these parts are missing: {missing}")
         return version

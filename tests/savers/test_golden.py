@@ -258,11 +258,12 @@ async def test_a_file_is_upgraded_in_one_transaction(threads: Threads, monkeypat
     before = threads.path.read_bytes()
 
     def upgrade(connection: sqlite3.Connection) -> None:
-        connection.execute("ALTER TABLE thread ADD COLUMN later TEXT")
+        connection.execute("CREATE TABLE later (thread INTEGER) STRICT")
         if fails:
             raise RuntimeError("no further")
 
     monkeypatch.setattr(schema, "UPGRADES", (*schema.UPGRADES, upgrade))
+    monkeypatch.setattr(schema, "TABLES", {**schema.TABLES, "later": ""})
     monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
     monkeypatch.setattr(schema, "MARKS", (f"PRAGMA user_version = {schema.VERSION}",))
     fails = True

@@ -109,13 +109,14 @@ class LaterSaver(PostgresSaver):
     """A saver as a later version of this package may have it."""
 
     _layout = SAVER._replace(
+        tables={**TABLES, "pregel_threads": {**TABLES["pregel_threads"], "later": "text"}},
         migrations=(
             *MIGRATIONS,
             (
                 "ALTER TABLE {s}.pregel_threads ADD COLUMN later text NOT NULL DEFAULT 'new'",
                 "UPDATE {s}.pregel_saver_version SET version = 2",
             ),
-        )
+        ),
     )
 
 

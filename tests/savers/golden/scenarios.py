@@ -16,7 +16,7 @@ def modules() -> dict[str, ModuleType]:
     """The modules of the graphs, whose threads are not being finished yet."""
     found = {name: importlib.import_module(f"tests.savers.golden.{name}_graphs") for name in NAMES}
     for module in found.values():
-        module.later = False  # type: ignore[attr-defined]
+        setattr(module, "later", False)
     return found
 
 
@@ -37,7 +37,7 @@ async def read(saver: Any, filled: dict[str, Any]) -> dict[str, Any]:
         }
         if hasattr(module, "more"):
             found[name]["more"] = await module.more(saver, filled[name])
-    return json.loads(json.dumps(found))  # type: ignore[no-any-return]
+    return json.loads(json.dumps(found))
 
 
 async def finish(saver: Any) -> dict[str, Any]:
