@@ -130,12 +130,12 @@ MARKS = (f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {V
 def prepare(
     connection: sqlite3.Connection, name: str, *, synchronous: Literal["FULL", "NORMAL"], busy_timeout: float
 ) -> None:
-    """Make a fresh connection ready: check whose file it is before anything is changed; then set an empty one up.
+    """Make a fresh connection ready: check whose file it is before anything is changed; then upgrade it.
 
     Raises:
         CorruptCheckpointError: the file is another program's, or none of SQLite's.
         UnsupportedFormatError: it is ours, of a later version.
-        StorageLockedError, StorageFullError: as errors of SQLite's: it cannot be set up now. Nothing was changed.
+        StorageLockedError, StorageFullError: as errors of SQLite's: it cannot be upgraded now. Nothing was changed.
         StorageReadOnlyError: it is empty, and cannot be written.
     """
     deadline = time.monotonic() + busy_timeout
@@ -174,7 +174,7 @@ def refuse_newer(db: sqlite3.Cursor, name: str) -> None:
 
 
 def _bring_up(connection: sqlite3.Connection, name: str, deadline: float) -> None:
-    """Make an empty file one of this version, in one transaction.
+    """Upgrade a file to this version, in one transaction; an empty one is of version 0.
 
     Of several processes that try, the first to get the lock does; the others see under it that it is done.
     """

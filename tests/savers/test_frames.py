@@ -73,8 +73,11 @@ def test_bytes_after_the_end_are_found() -> None:
 
 
 def test_what_never_was_a_frame_is_found() -> None:
+    before_the_first_release = [sealed(number, BODY, b"\xc1P") for number in range(1, 6)]
     for foreign in (b"", b"\0" * 100, b"SQLite format 3\0" * 4, b'{"v": 1, "id": "x"}', BODY, sealed(1, BODY, b"PK")):
         refused(foreign)
+    for frame in before_the_first_release:
+        assert "foreign" in str(refused(frame))
     for no_bytes in ("a text column", 7, None):
         refused(no_bytes)
 
