@@ -6,6 +6,25 @@ runtime and the savers raise alike.
 
 from __future__ import annotations
 
+import contextlib
+
+
+def annotate(error: BaseException, note: str, *, context: BaseException | None = None) -> None:
+    """Add a note to an error that is being raised, unless its class refuses attributes.
+
+    The class may be a user's: a frozen dataclass refuses every attribute, and an `add_note` of its own may raise. That
+    second error is dropped: it would reach the caller in the place of the first, which matters more than the note.
+    A note that the error already has is not added again: one object may be raised several times, or in several graphs.
+
+    Args:
+        context: the error that led to this one, which becomes its `__context__` if it has none.
+    """
+    with contextlib.suppress(Exception):
+        if context is not None and context is not error and error.__context__ is None:
+            error.__context__ = context
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+
 
 class PregelError(Exception):
     """The root of every deliberate error of `pregel_async` and `checkpoint_savers`. It keeps its facts when pickled.

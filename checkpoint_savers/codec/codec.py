@@ -13,6 +13,7 @@ from ..errors import (
     TypeRegistrationError,
     UnknownTypeError,
     UnstorableValueError,
+    annotate,
 )
 from . import canonical, containers, scalars
 from .annotations import classes, fields, is_typed_dict
@@ -306,7 +307,7 @@ def _packed(value: object, is_ready: Callable[[object], bool], quick: Writer, ca
     except RecursionError as error:
         raise UnstorableValueError(channel, "", "too little of Python's stack is left to look into it") from error
     except Exception as error:  # from a function given to with_type, or a property
-        error.add_note(f"While storing a value of channel {channel!r}.")
+        annotate(error, f"While storing a value of channel {channel!r}.")
         raise
 
 

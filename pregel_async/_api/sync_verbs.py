@@ -8,7 +8,6 @@ a loop themselves.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
@@ -16,7 +15,10 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar, Unpack, overload
 
+from checkpoint_savers.errors import annotate
+
 from .._checks.stream_options import CallOptions, ChunkModes, Modes, Overflow, StreamOptions
+from .._runtime.observing.error_text import with_notes
 from .._runtime.observing.observer import Observer
 from .._runtime.streaming.buffer import CAPACITY
 from .._runtime.streaming.stream import GraphStream
@@ -411,8 +413,7 @@ class SyncStream(Iterator[T]):
         except Exception as failure:
             if error is None:
                 raise
-            with contextlib.suppress(Exception):  # an exception that refuses attributes
-                error.add_note(f"and the stream's run had failed: {type(failure).__name__}: {failure}")
+            annotate(error, f"and the stream's run had failed: {with_notes(failure)}")
 
     def __del__(self) -> None:
         source = getattr(self, "_source", None)

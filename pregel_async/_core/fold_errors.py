@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import chain, repeat
 
+from checkpoint_savers.errors import annotate
+
 from ..errors import ConcurrentUpdateError, InvalidUpdateError, PregelError
 from .program import Write
 from .task import Task
@@ -19,9 +21,10 @@ def place(error: Exception, channel: str, tasks: Sequence[Task], writes: Sequenc
     if isinstance(error, InvalidUpdateError) and error.channel is None:
         error.channel = channel
     what = "" if isinstance(error, PregelError) else "the reducer of "
-    error.add_note(
+    annotate(
+        error,
         f"raised by {what}channel {channel!r} in superstep {step}, on writes of {', '.join(by)}. "
-        "The superstep was not applied."
+        "The superstep was not applied.",
     )
 
 

@@ -13,6 +13,9 @@ from typing import Any, Final, TypeAlias
 import anyio
 from anyio import to_thread
 
+from checkpoint_savers.errors import annotate
+
+from .._runtime.observing.error_text import with_notes
 from .errors import InvalidSourceError
 from .recognise import refuse
 
@@ -94,7 +97,7 @@ def _worse(failed: BaseException | None, closing: BaseException) -> BaseExceptio
         return closing
     if isinstance(failed, Exception) and not isinstance(closing, Exception):
         return closing
-    failed.add_note(f"closing its stream failed as well: {closing!r}")
+    annotate(failed, f"closing its stream failed as well: {with_notes(closing)}")
     return failed
 
 

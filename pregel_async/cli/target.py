@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any, TypeAlias, cast
 
 from checkpoint_savers import BaseCheckpointSaver
+from checkpoint_savers.errors import annotate
 
 from .._api.compiled import Graph
 from ..graph import StateGraph
@@ -114,14 +115,14 @@ def _import(name: str) -> ModuleType:
         missing = error.name or ""
         if name == missing or name.startswith(missing + "."):
             raise UsageError(f"there is no module {missing!r}, in {os.getcwd()} or where Python looks") from None
-        error.add_note(f"while importing {name}")
+        annotate(error, f"while importing {name}")
         raise
     except SystemExit:
         raise UsageError(
             f"importing {name} ended the program: what it runs as a script belongs under if __name__ == '__main__'"
         ) from None
     except Exception as error:
-        error.add_note(f"while importing {name}")
+        annotate(error, f"while importing {name}")
         raise
 
 

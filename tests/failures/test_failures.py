@@ -11,7 +11,10 @@ import anyio
 import pytest
 
 from checkpoint_savers import InMemorySaver
-from pregel_async import START, NodeBuilder, Pregel, Send, StateGraph, errors
+from checkpoint_savers.caches import InMemoryCache
+from checkpoint_savers.errors import annotate
+from pregel_async import START, CachePolicy, NodeBuilder, Pregel, RetryPolicy, Send, StateGraph, errors
+from pregel_async.adapters import stream_message
 from pregel_async.channels import LastValue
 from pregel_async.errors import ErrorCode, GraphRecursionError, InvalidUpdateError, PregelError
 
@@ -116,21 +119,92 @@ async def test_the_note_of_raw_pregel() -> None:
 
 
 class Stubborn(Exception):
-    """An exception that takes no notes."""
+    """An exception that takes no notes, and no attributes either."""
 
     def add_note(self, note: str) -> None:
         raise TypeError("no notes")
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "__traceback__":  # contextlib sets it
+            raise AttributeError(name)
+        super().__setattr__(name, value)
 
-async def test_an_exception_that_takes_no_notes() -> None:
-    """P9: a user's exception is only annotated; one that cannot be is raised all the same."""
 
-    def node(state: Any) -> None:
-        raise Stubborn
+def stubborn(*args: Any) -> Any:
+    raise Stubborn
 
-    graph = StateGraph(State).add_node("a", node).add_edge(START, "a").compile(blocking=False)
+
+async def fine(state: Any) -> dict[str, Any]:
+    return {"log": ["fine"]}
+
+
+class BadlyClosed:
+    """A source that fails while it is read, and again while it is closed."""
+
+    def __aiter__(self) -> Any:
+        return self
+
+    __anext__ = stubborn
+
+    async def aclose(self) -> None:
+        raise Oops("closing")
+
+
+async def streaming(state: Any) -> None:
+    await stream_message(BadlyClosed())
+
+
+class Refolded(TypedDict):
+    log: Annotated[list[str], stubborn]
+
+
+STUBBORN = {
+    "node": lambda: StateGraph(State).add_node("a", stubborn),
+    "reducer": lambda: StateGraph(Refolded).add_node("a", fine),
+    "retry_on": lambda: StateGraph(State).add_node("a", failing_node, retry_policy=RetryPolicy(retry_on=stubborn)),
+    "error handler": lambda: StateGraph(State).add_node("a", failing_node, error_handler=stubborn),
+    "key_func": lambda: StateGraph(State).add_node("a", fine, cache_policy=CachePolicy(key_func=stubborn)),
+    "source": lambda: StateGraph(State).add_node("a", streaming),
+}
+
+
+async def failing_node(state: Any) -> None:
+    raise Oops("a")
+
+
+@pytest.mark.parametrize("make", STUBBORN.values(), ids=STUBBORN)
+async def test_an_exception_that_takes_no_notes(make: Any) -> None:
+    """P9: a user's exception is only annotated; one that cannot be is raised all the same, whichever function raises it."""
+    graph = make().add_edge(START, "a").compile(blocking=False, cache=InMemoryCache())
     with pytest.raises(Stubborn):
-        await graph.ainvoke({})
+        await graph.ainvoke({"log": []})
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+async def test_a_stream_that_had_failed_with_what_has_no_text() -> None:
+    """P9: the reader's own error is raised, with a note on the run's failure, though that has no text."""
+
+    async def node(state: Any) -> None:
+        raise Unprintable
+
+    graph = StateGraph(State).add_node("a", node).add_edge(START, "a").compile()
+    with pytest.raises(Oops) as caught:
+        async with graph.astream({}):
+            await anyio.wait_all_tasks_blocked()
+            raise Oops("reader")
+    assert any("the stream's run had failed" in note and "Unprintable" in note for note in caught.value.__notes__)
+
+
+def test_notes_are_added_once() -> None:
+    """P9: an object that is raised again does not collect the same note."""
+    error, first = Oops("a"), Oops("b")
+    for _ in range(2):
+        annotate(error, "a note", context=first)
+    assert error.__notes__ == ["a note"] and error.__context__ is first
 
 
 async def test_a_group_of_the_users_own() -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import anyio
 import msgspec
 
-from checkpoint_savers.errors import CheckpointError
+from checkpoint_savers.errors import CheckpointError, annotate
 from checkpoint_savers.records import CheckpointRow, TaskId
 
 from ..._core import superstep
@@ -25,7 +25,7 @@ from ..._core.task import NEW, Cancelled, Finished, Outcome, Paused, Task
 from ..._core.untracked import filled, missing
 from ...errors import BudgetExceededError, GraphDrained, InvalidInputError, UntrackedValueLostError
 from ...types import Interrupt, RunStatus
-from ..observing.error_text import described
+from ..observing.error_text import described, with_notes
 from ..observing.observed import Observed
 from ..persistence.digests import AnsweredQuestions
 from ..persistence.namespace_writer import NOTHING_ANSWERED, Thread
@@ -471,9 +471,7 @@ class GraphRun:
             hold = self._thread.hold
             if second is error or hold.durability == "sync":  # what `error` is about, or as hopeless
                 return
-            with contextlib.suppress(Exception):  # an exception that refuses attributes
-                told = ". ".join([str(second), *getattr(second, "__notes__", ())])
-                error.add_note(f"and what waited could not be stored: {type(second).__name__}: {told}")
+            annotate(error, f"and what waited could not be stored: {with_notes(second)}")
 
     def _failure(self, error: BaseException) -> Told:
         """The part that tells of a failure; once."""

@@ -16,3 +16,8 @@ def text(error: BaseException) -> str:
     except Exception as second:
         said = f"(its message cannot be had: {type(second).__name__})"
     return said.encode("utf-8", "backslashreplace").decode()
+
+
+def with_notes(error: BaseException) -> str:
+    """Its class, text and notes in one line: for the note of another error, which is raised in its place."""
+    return ". ".join([": ".join(described(error)), *getattr(error, "__notes__", ())])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any, Literal, Protocol, TypeVar, cast
 import anyio
 
 from checkpoint_savers.abc import BaseCheckpointSaver
-from checkpoint_savers.errors import ThreadBusyError
+from checkpoint_savers.errors import ThreadBusyError, annotate
 from checkpoint_savers.records import CheckpointRow, Claim, Commit, EventRow, Owner, TaskRecord
 
 from ..._core.superstep import names_of
@@ -129,8 +128,7 @@ class Observers:
                     warning.__cause__ = failure.error
                     error = raised = warning
                 else:
-                    with contextlib.suppress(Exception):  # an exception of the user's may refuse attributes
-                        error.add_note(str(warning))
+                    annotate(error, str(warning))
         if raised is not None:
             raise raised
 

@@ -9,7 +9,6 @@ it was made on; and after one has failed there is none any more (`Hold.commit`).
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import anyio
 
 from checkpoint_savers.entries import Entry
-from checkpoint_savers.errors import CheckpointError, ThreadBusyError
+from checkpoint_savers.errors import CheckpointError, ThreadBusyError, annotate
 from checkpoint_savers.ledger import Ledger
 from checkpoint_savers.records import CheckpointId, CheckpointRow, Commit, EventRow, TaskId, TaskRecord
 
@@ -222,9 +221,7 @@ class Outbox:
         if not (isinstance(error, ThreadBusyError) and error.lost):  # else another run says where the thread stands
             there = "the thread" if not self.ns else "it"
             text += f"; {there} stands at superstep {self.standing}" if self.standing is not None else "; nothing is"
-        with contextlib.suppress(Exception):  # an exception that refuses attributes
-            if text not in getattr(error, "__notes__", ()):
-                error.add_note(text)
+        annotate(error, text)
 
     async def _saved_first(self, outer: Outbox) -> None:
         """A graph's state is stored after the checkpoint of the graph around it that it was made on."""

@@ -15,13 +15,14 @@ import anyio
 from msgspec.structs import replace
 
 from checkpoint_savers.abc import BaseCheckpointSaver
-from checkpoint_savers.errors import CheckpointError, StorageError, StorageReplacedError, ThreadBusyError
+from checkpoint_savers.errors import CheckpointError, StorageError, StorageReplacedError, ThreadBusyError, annotate
 from checkpoint_savers.holding import CLAIM_SECONDS, release, take
 from checkpoint_savers.owner import this_process
 from checkpoint_savers.records import CheckpointId, Claim, Commit, EventRow, Owner, TaskRecord
 from checkpoint_savers.scopes import is_done
 
 from ...types import Durability, OnConflict
+from ..observing.error_text import with_notes
 from ..platform.companions import accompanied_if_long, beside
 from ..platform.environment import World, checkpoint_id
 from ..platform.event_loops import Loop, loop, wait_out
@@ -174,8 +175,7 @@ class Hold:
         except CheckpointError as second:
             if error is None or isinstance(error, anyio.get_cancelled_exc_class()):
                 raise
-            with contextlib.suppress(Exception):  # an exception that refuses attributes
-                error.add_note(f"and its thread could not be given up: {type(second).__name__}: {second}")
+            annotate(error, f"and its thread could not be given up: {with_notes(second)}")
 
     async def _release(self, *, adds: bool) -> None:
         """Release the claim.

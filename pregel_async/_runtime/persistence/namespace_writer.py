@@ -12,7 +12,6 @@ Where a subgraph's state stands
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, Protocol, TypedDict
@@ -22,7 +21,7 @@ import msgspec
 
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.entries import Entry, TaskEntry, read_record, write_record
-from checkpoint_savers.errors import CheckpointError, UnstorableValueError
+from checkpoint_savers.errors import CheckpointError, UnstorableValueError, annotate
 from checkpoint_savers.growth import WORTH, decode, in_parts
 from checkpoint_savers.ledger import Ledger, Reader
 from checkpoint_savers.records import (
@@ -46,7 +45,7 @@ from ..._core.task import NEW, Failed, Finished, Outcome, Paused, Recorded, Task
 from ...channels import LastValue
 from ...errors import CheckpointNotFoundError, GraphChangedError, RecordedFailureError
 from ...types import Interrupt
-from ..observing.error_text import described
+from ..observing.error_text import described, with_notes
 from .commit_writers import Late, Outbox, outbox
 from .digests import Digests, fleeting_keys, is_changed
 from .encoder import Encoder
@@ -941,9 +940,7 @@ class Thread:
             self.counter.tell()
             await self._out.put(records)
         except CheckpointError as second:
-            with contextlib.suppress(Exception):  # an exception that refuses attributes
-                told = ". ".join([str(second), *getattr(second, "__notes__", ())])
-                error.add_note(f"and the failure could not be recorded: {type(second).__name__}: {told}")
+            annotate(error, f"and the failure could not be recorded: {with_notes(second)}")
             return False
         return True
 

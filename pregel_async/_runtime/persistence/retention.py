@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from checkpoint_savers.errors import annotate
 from checkpoint_savers.upkeep.pruning import prune_held
 from checkpoint_savers.upkeep.retention import Retention
 
@@ -43,8 +43,7 @@ class Retaining:
             try:
                 await self._prune()
             except RetentionWarning as warning:  # where warnings are errors
-                with contextlib.suppress(Exception):  # an exception that refuses attributes
-                    error.add_note(str(warning))
+                annotate(error, str(warning))
             raise
         await self._prune()
         return result

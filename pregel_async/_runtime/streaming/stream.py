@@ -7,7 +7,6 @@ holds the stream, so that Python drops it with the reader's last reference; the 
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Awaitable, Callable
 from types import TracebackType
@@ -15,7 +14,10 @@ from typing import Any, Generic, TypeVar
 
 import anyio
 
+from checkpoint_savers.errors import annotate
+
 from ...types import RunStatus
+from ..observing.error_text import with_notes
 from ..platform.event_loops import Event, cancelled_error, loop, wait_out
 from .buffer import Pipe
 from .parts import Shape, labelled_dict
@@ -138,8 +140,7 @@ class GraphStream(Generic[T]):
         except Exception as failure:
             if error is None:
                 raise
-            with contextlib.suppress(Exception):  # an exception that refuses attributes
-                error.add_note(f"and the stream's run had failed: {type(failure).__name__}: {failure}")
+            annotate(error, f"and the stream's run had failed: {with_notes(failure)}")
 
     async def aclose(self) -> None:
         """Cancel the run if it still goes on, and wait until it has ended. Chunks left unread are dropped.

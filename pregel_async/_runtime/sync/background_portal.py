@@ -36,8 +36,10 @@ import anyio.from_thread
 import anyio.to_thread
 
 from checkpoint_savers.bridge import running_library
+from checkpoint_savers.errors import annotate
 
 from ...errors import SyncCallError
+from ..observing.error_text import with_notes
 from ..platform.event_loops import on_asyncio
 from ..tasks.context import CURRENT
 from .blocked_loop import BlockedLoop, warn
@@ -273,7 +275,7 @@ class _Job(Generic[T]):
         """Tell what nobody would hear of: the run failed, and the thread raises something else."""
         failure, self._error = self._error, None
         if isinstance(failure, Exception):
-            error.add_note(f"and the call that was waited for had failed: {type(failure).__name__}: {failure}")
+            annotate(error, f"and the call that was waited for had failed: {with_notes(failure)}")
 
     # ---- on the loop -------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextvars import Context, copy_context
@@ -12,6 +11,8 @@ from typing import Any, TypeVar
 
 import anyio
 from msgspec import structs
+
+from checkpoint_savers.errors import annotate
 
 from ..._core.board import Board
 from ..._core.copying import ATOMS
@@ -504,6 +505,5 @@ def _cancelled_from_outside(natively_cancelled: NativeCancellations | None) -> b
 
 
 def _placed(error: BaseException, task: Task) -> BaseException:
-    with contextlib.suppress(Exception):  # an exception of the user's may refuse attributes; it is raised as it is then
-        error.add_note(f"in node {task.node.name!r}, superstep {task.step}, task {task.id}")
+    annotate(error, f"in node {task.node.name!r}, superstep {task.step}, task {task.id}")
     return error

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import structs
 
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.errors import CorruptCheckpointError, StoredTypeChangedError, UnstorableValueError
+from checkpoint_savers.errors import CorruptCheckpointError, StoredTypeChangedError, UnstorableValueError, annotate
 
 from ..._core.program import Node, Write
 from ..._core.task import Failed, Finished, Settled, Task
@@ -66,7 +66,7 @@ class Results:
         try:
             key = self._key(node, value(), context)
         except Exception as error:  # what the input is made of, what key_func makes of it, or what cannot be a key
-            error.add_note(f"while looking for a kept result of node {node.name!r}, superstep {task.step}")
+            annotate(error, f"while looking for a kept result of node {node.name!r}, superstep {task.step}")
             return Failed(error)
         computed: Settled | None = None
         kept: list[Write] | None = None

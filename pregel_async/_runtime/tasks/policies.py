@@ -11,12 +11,12 @@ not to the node. Whatever storage has failed with is nobody's to try again or to
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import msgspec
 
+from checkpoint_savers.errors import annotate
 from checkpoint_savers.records import EventRow
 
 from ..._core.program import Write
@@ -122,16 +122,14 @@ async def guarded(
     outcome = await _tried(attempts, by, None, world, final, failure)
     assert not isinstance(outcome, NotStarted), "a handler goes with its task, which has begun"
     if isinstance(outcome, Failed):
-        with contextlib.suppress(Exception):  # an exception of the user's may refuse attributes
-            if outcome.error.__context__ is None and outcome.error is not error:
-                outcome.error.__context__ = error
-            outcome.error.add_note(f"in the error handler of node {task.node.name!r}")
-            if records is not None:
-                outcome.error.add_note(
-                    f"the failure of node {task.node.name!r} is recorded: a resume starts at its error handler, and "
-                    "does not run the node again. To leave that superstep, pass a new input, or give the node's result "
-                    f"with aupdate_state(config, values, as_node={task.node.name!r})"
-                )
+        annotate(outcome.error, f"in the error handler of node {task.node.name!r}", context=error)
+        if records is not None:
+            annotate(
+                outcome.error,
+                f"the failure of node {task.node.name!r} is recorded: a resume starts at its error handler, and "
+                "does not run the node again. To leave that superstep, pass a new input, or give the node's result "
+                f"with aupdate_state(config, values, as_node={task.node.name!r})",
+            )
         return Failed(outcome.error)
     return msgspec.structs.replace(outcome, by=by)
 

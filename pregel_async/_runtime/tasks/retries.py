@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from checkpoint_savers.errors import annotate
 from checkpoint_savers.records import TaskId
 
 from ..._core.program import Write
@@ -63,15 +63,12 @@ async def tried(
         try:
             wait = _wait(task.node.retry, outcome.error, tries.number, world)
         except Exception as error:  # the user's predicate
-            with contextlib.suppress(Exception):  # an exception of the user's may refuse attributes
-                if error.__context__ is None and error is not outcome.error:
-                    error.__context__ = outcome.error
-                error.add_note(f"raised by retry_on of node {task.node.name!r}, superstep {task.step}, task {task.id}")
+            note = f"raised by retry_on of node {task.node.name!r}, superstep {task.step}, task {task.id}"
+            annotate(error, note, context=outcome.error)
             return Failed(error, outcome.writes)
         if wait is None:
             if tries.number > 1:
-                with contextlib.suppress(Exception):  # an exception of the user's may refuse attributes
-                    outcome.error.add_note(f"in attempt {tries.number}")
+                annotate(outcome.error, f"in attempt {tries.number}")
             return outcome
         await again(outcome, tries.number)
         given = outcome.writes
@@ -90,11 +87,11 @@ def _wait(policies: tuple[RetryPolicy, ...], error: BaseException, failed: int, 
     asked = max((_retry_after(leaf, world) for leaf in leaves_of(error)), default=0.0)
     if asked > wait:
         if asked > policy.max_interval:
-            with contextlib.suppress(Exception):  # as above
-                error.add_note(
-                    f"not tried again: the server asks to wait {asked:g} s, and the retry policy's max_interval is "
-                    f"{policy.max_interval:g} s"
-                )
+            annotate(
+                error,
+                f"not tried again: the server asks to wait {asked:g} s, and the retry policy's max_interval is "
+                f"{policy.max_interval:g} s",
+            )
             return None
         wait = asked
     return wait + world.jitter() if policy.jitter else wait
