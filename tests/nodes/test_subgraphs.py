@@ -1192,6 +1192,7 @@ def test_discovery() -> None:
     assert found_in(attribute) == ["mine"]
     assert found_in(holder.call) == ["mine"]
     assert found_in(holder) == ["mine"]
+    assert found_in(Holder([sub]).call) == ["mine"]
     assert found_in(functools.partial(with_argument, sub)) == ["mine"]
     assert found_in(functools.partial(closure)) == ["mine"]
     assert found_in(deeper) == ["mine"]

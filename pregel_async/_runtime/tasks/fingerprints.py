@@ -4,11 +4,15 @@ A function at the top of a module is known by its name. That does not tell apart
 lambdas, partials, methods of different objects, graphs. Those are known by their code and by what they hold: values by
 their canonical form, objects that have none by their class and by what their attributes hold, and what these have in
 them by its class alone. So a client within an object is no reason to find nothing again in another process.
+
+A name that the user declares would be simpler, and is not asked for: LangGraph knows a closure by its name alone, so
+that programs written for it declare none, and graphs that are built anew for each request find what earlier ones kept.
+By name alone two closures of one function would get each other's results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from hashlib import blake2b
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
@@ -52,51 +56,37 @@ class _Teller:
             return self._graph(program)
         match value:
             case FunctionType():
-                return self._function(value)
+                made = _code(value.__code__) if "<" in value.__qualname__ else b""
+                held = [content(cell) for cell in value.__closure__ or ()]
+                return _joined([_name(value), made, self._each([*held, value.__defaults__, value.__kwdefaults__])])
             case MethodType():
                 return self._each((value.__func__, value.__self__), inside=inside)
             case partial():
-                return self._each((value.func, *value.args), inside=inside) + self._mapping(value.keywords, inside)
+                return self._each((value.func, value.args, value.keywords), inside=inside)
             case type() | BuiltinFunctionType():
                 return _name(value)
             case dict():
-                return self._mapping(value, inside)
+                items = sorted(value.items(), key=lambda item: str(item[0]))
+                return self._each([part for item in items for part in item], inside=inside)
             case list() | tuple():
                 return self._each(value, inside=inside)
             case _:
-                attributes = {} if inside else getattr(value, "__dict__", None)
-                return _name(type(value)) + self._mapping(attributes or {}, inside=True)
-
-    def _function(self, function: FunctionType) -> bytes:
-        made = _code(function.__code__) if "<" in function.__qualname__ else b""
-        held = [_content(cell) for cell in function.__closure__ or ()]
-        return _joined([_name(function), made, self._each([*held, function.__defaults__, function.__kwdefaults__])])
+                attributes = {} if inside else getattr(value, "__dict__", {})
+                return _joined([_name(type(value)), self.tell(attributes, inside=True)])
 
     def _graph(self, program: Program) -> bytes:
-        nodes = [
-            _joined(
-                [
-                    name.encode("utf-8", "surrogatepass"),
-                    self.tell(node.call),
-                    repr((node.triggers, node.edges)).encode(),
-                ]
-            )
-            for name, node in program.nodes.items()
-        ]
-        return _joined([program.name.encode("utf-8", "surrogatepass"), *nodes])
+        nodes = ([name, node.call, repr((node.triggers, node.edges))] for name, node in program.nodes.items())
+        return self._each([program.name, *nodes])
 
     def _each(self, values: Iterable[object], *, inside: bool = False) -> bytes:
         return _joined([self.tell(one, inside=inside) for one in values])
 
-    def _mapping(self, values: Mapping[Any, object], inside: bool) -> bytes:
-        items = sorted(values.items(), key=lambda item: str(item[0]))
-        return self._each([part for item in items for part in item], inside=inside)
 
-
-def _content(cell: Any) -> object:
+def content(cell: Any) -> object:
+    """What a closure's cell holds; None if nothing is bound to its name yet."""
     try:
         return cell.cell_contents
-    except ValueError:  # not bound yet
+    except ValueError:
         return None
 
 
