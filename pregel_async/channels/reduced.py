@@ -6,15 +6,16 @@ import collections.abc
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any, Generic, NotRequired, Required, Self, cast, get_args, get_origin, overload
+from typing import Annotated, Any, NotRequired, Required, Self, cast, get_args, get_origin, overload
 
 from ..errors import EmptyChannelError
-from .abc import MISSING, BaseChannel, Missing, Update, Value
+from .abc import MISSING, BaseChannel, Update, Value
 from .fold import left_fold
 from .overwrite import overwritten
+from .single import Holding
 
 
-class Reduced(BaseChannel[Value, Update, Value], Generic[Value, Update]):
+class Reduced(Holding[Value, Update]):
     """A value that writes are merged into: where it starts, and that it is held, shown and stored as it is.
 
     A type that can be made without arguments is where the fold starts (an empty list, 0), and what is shown before the
@@ -23,18 +24,16 @@ class Reduced(BaseChannel[Value, Update, Value], Generic[Value, Update]):
     superstep.
     """
 
-    __slots__ = ("_start", "_value")
+    __slots__ = ("_start",)
 
     expires = False
 
     _start: Callable[[], Value] | None
-    # MISSING until the first write: what `_start` makes is not held, and is made anew for each reader.
-    _value: Value | Missing
+    """Makes what is shown until the first write: that is not held, and is made anew for each reader."""
 
     def __init__(self, typ: object) -> None:
         super().__init__(typ)
         self._start = maker_of(typ)
-        self._value = MISSING
 
     @abstractmethod
     def _fold(self, value: Value, updates: Sequence[Update]) -> Value:
@@ -68,23 +67,9 @@ class Reduced(BaseChannel[Value, Update, Value], Generic[Value, Update]):
         self._value = value
         return True
 
-    def checkpoint(self) -> Value | Missing:
-        return self._value
-
-    def from_checkpoint(self, stored: Value | Missing) -> Self:
-        twin = self.fresh()
-        twin._value = stored
-        return twin
-
     def fresh(self) -> Self:
-        twin = self._blank()
+        twin = super().fresh()
         twin._start = self._start
-        twin._value = MISSING
-        return twin
-
-    def copy(self) -> Self:
-        twin = self.fresh()
-        twin._value = self._value
         return twin
 
     def same_declaration(self, other: BaseChannel[Any, Any, Any]) -> bool:

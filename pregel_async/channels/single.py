@@ -1,18 +1,15 @@
-"""A channel that holds one value or nothing: what the kinds without a fold share."""
+"""Channels that hold one value or nothing: what all of them share, and those without a fold."""
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Generic, Self
 
 from ..errors import ConcurrentUpdateError, EmptyChannelError
-from .abc import MISSING, BaseChannel, Missing, Value
+from .abc import MISSING, BaseChannel, Missing, Update, Value
 
 
-class SingleValue(BaseChannel[Value, Value, Value]):
-    """Shows and stores the value that it holds. A subclass says what updates do to `_value`.
-
-    There is no fold that an `Overwrite` could bypass: it is written for what is in it, and counts as any other write.
-    """
+class Holding(BaseChannel[Value, Update, Value], Generic[Value, Update]):
+    """Stores the value that it holds, as it is. A subclass says what it shows, and what updates do to `_value`."""
 
     __slots__ = ("_value",)
 
@@ -21,15 +18,6 @@ class SingleValue(BaseChannel[Value, Value, Value]):
     def __init__(self, typ: object = Any, key: str = "") -> None:
         super().__init__(typ, key)
         self._value = MISSING
-
-    def get(self) -> Value:
-        value = self._value
-        if value is MISSING:
-            raise EmptyChannelError(self.key)
-        return value
-
-    def is_available(self) -> bool:
-        return self._value is not MISSING
 
     def checkpoint(self) -> Value | Missing:
         return self._value
@@ -48,6 +36,24 @@ class SingleValue(BaseChannel[Value, Value, Value]):
         twin = self.fresh()
         twin._value = self._value
         return twin
+
+
+class SingleValue(Holding[Value, Value]):
+    """Shows the value that it holds.
+
+    There is no fold that an `Overwrite` could bypass: it is written for what is in it, and counts as any other write.
+    """
+
+    __slots__ = ()
+
+    def get(self) -> Value:
+        value = self._value
+        if value is MISSING:
+            raise EmptyChannelError(self.key)
+        return value
+
+    def is_available(self) -> bool:
+        return self._value is not MISSING
 
     def _clear(self) -> bool:
         """Forget the value. Returns whether there was one."""
