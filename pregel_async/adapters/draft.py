@@ -167,3 +167,11 @@ def usage_of(counted: dict[str, Any], input: int, output: int, total: int | None
     if details:
         usage["details"] = details
     return usage
+
+
+def openai_usage(counted: dict[str, Any], input: str, output: str) -> Usage:
+    """Of one of OpenAI's APIs, which differ in their names of what went in and out."""
+    whole = counted.get("total_tokens")
+    return usage_of(
+        counted, counted.get(input, 0), counted.get(output, 0), whole, frozenset((input, output, "total_tokens"))
+    )

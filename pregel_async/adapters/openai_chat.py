@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from .draft import usage_of
+from .draft import openai_usage
 from .errors import InvalidSourceError, StreamFailedError
 from .fields import of, plain, text_of
 from .reader import Drafting
-
-_COUNTS: Final = frozenset(("prompt_tokens", "completion_tokens", "total_tokens"))
 
 _REASONING: Final = ("reasoning_content", "reasoning")
 """Where other servers (DeepSeek, vLLM, OpenRouter) put what a model thinks; OpenAI itself streams none of it here."""
@@ -54,14 +52,7 @@ class ChatCompletion(Drafting):
         usage = of(chunk, "usage")
         if usage is not None:
             # The last one counts: some servers tell with each chunk what has been used so far.
-            counted = plain(usage)
-            self.draft.usage = usage_of(
-                counted,
-                counted.get("prompt_tokens", 0),
-                counted.get("completion_tokens", 0),
-                counted.get("total_tokens"),
-                _COUNTS,
-            )
+            self.draft.usage = openai_usage(plain(usage), "prompt_tokens", "completion_tokens")
 
     def _call(self, piece: Any) -> None:
         function = of(piece, "function")

@@ -9,12 +9,10 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from .draft import usage_of
+from .draft import openai_usage
 from .errors import StreamFailedError
 from .fields import of, plain, text_of
 from .reader import Drafting
-
-_COUNTS: Final = frozenset(("input_tokens", "output_tokens", "total_tokens"))
 
 _ENDS: Final = frozenset(("response.completed", "response.incomplete"))
 
@@ -93,14 +91,7 @@ class Response(Drafting):
         self.draft.finish_reason = why or text_of(response, "status") or None
         usage = of(response, "usage")
         if usage is not None:
-            counted = plain(usage)
-            self.draft.usage = usage_of(
-                counted,
-                counted.get("input_tokens", 0),
-                counted.get("output_tokens", 0),
-                counted.get("total_tokens"),
-                _COUNTS,
-            )
+            self.draft.usage = openai_usage(plain(usage), "input_tokens", "output_tokens")
         output: list[dict[str, Any]] = [plain(item) for item in of(response, "output") or ()]
         if not all(_is_said(item) for item in output):
             self.draft.blocks = output

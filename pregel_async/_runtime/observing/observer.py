@@ -80,7 +80,7 @@ class _OfCall(_Event, frozen=True):
         return self.run.graph
 
 
-class _OfRun(_Event, frozen=True):
+class _OfRun(_OfCall, frozen=True):
     """What happens in a graph's run.
 
     Attributes:
@@ -90,20 +90,8 @@ class _OfRun(_Event, frozen=True):
     run: RunStarted
 
     @property
-    def run_id(self) -> str:
-        return self.run.run_id
-
-    @property
-    def thread_id(self) -> str | None:
-        return self.run.thread_id
-
-    @property
     def namespace(self) -> str:
         return self.run.namespace
-
-    @property
-    def graph(self) -> str:
-        return self.run.graph
 
 
 class RunEnded(_OfRun, frozen=True):
