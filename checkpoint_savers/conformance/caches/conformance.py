@@ -14,7 +14,7 @@ import pytest
 from ...caches.abc import BaseCache, FullKey, Namespace
 from ..savers.loops.cancellation import TURNS
 from ..savers.stored_bytes import HOSTILE, noise
-from ..savers.suite import NOW, in_threads, repeated
+from ..savers.suite import NOW, in_a_loop_each, in_threads, repeated
 
 OpenCache = Callable[[Callable[[], float]], AbstractAsyncContextManager[BaseCache]]
 
@@ -267,12 +267,7 @@ class CacheConformance:
         async def leave() -> None:
             await manager.__aexit__(None, None, None)
 
-        async def nothing() -> None:
-            pass
-
-        await in_threads(enter)
-        await in_threads(nothing, use)  # the second thread runs the other kind of loop
-        await in_threads(nothing, leave)
+        await in_a_loop_each(enter, use, leave)
 
     async def test_cancelled_callers(self, cache: BaseCache) -> None:
         """P7: cancelled at any moment, a write has happened or not, and the cache goes on serving others."""

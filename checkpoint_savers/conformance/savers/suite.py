@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import subprocess
 import sys
@@ -36,6 +37,8 @@ from ...records import (
     ThreadDump,
     ThreadHeader,
 )
+
+Work = Callable[[], Awaitable[None]]
 
 OpenSaver = Callable[[], AbstractAsyncContextManager[BaseCheckpointSaver]]
 
@@ -302,12 +305,39 @@ def loops() -> tuple[str, ...]:
     return ("asyncio", "trio") if find_spec("trio") else ("asyncio",)
 
 
-async def in_threads(*works: Callable[[], Awaitable[None]]) -> None:
+async def in_a_loop_each(enter: Work, use: Work, leave: Work) -> None:
+    """Run one after the other, each on an event loop that is gone before the next begins; `enter` on the one kind, and
+    the others on the other."""
+
+    async def nothing() -> None:
+        pass
+
+    await in_threads(enter)
+    await in_threads(nothing, use)  # the second thread runs the other kind of loop
+    await in_threads(nothing, leave)
+
+
+async def cancelled_natively(work: Awaitable[object], turns: int, again: int) -> None:
+    """Await something in a task of asyncio's, and cancel that after some turns of the loop, and so many times again: it
+    ends as cancelled, unless it was done by then."""
+    task = asyncio.ensure_future(work)  # noqa: TID251  # what is cancelled here is a task of asyncio's own
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    ended = task.done()
+    task.cancel()
+    for _ in range(again):
+        await asyncio.sleep(0)
+        task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled() is not ended
+
+
+async def in_threads(*works: Work) -> None:
     """Run each in an OS thread with an event loop of its own, asyncio and trio in turn; all at once."""
     errors: list[BaseException] = []
     gate = threading.Barrier(len(works))
 
-    def run(work: Callable[[], Awaitable[None]], backend: str) -> None:
+    def run(work: Work, backend: str) -> None:
         began = False
 
         async def main() -> None:

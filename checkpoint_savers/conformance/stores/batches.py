@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -16,7 +15,7 @@ from ...stores.ops import GetOp, Item, ListNamespacesOp, Op, PutOp, SearchOp
 from ...stores.port import Batch, Done, Scan
 from ..caches.conformance import Clock
 from ..savers.loops.cancellation import TURNS
-from ..savers.suite import in_threads, repeated
+from ..savers.suite import cancelled_natively, in_a_loop_each, in_threads, repeated
 from .suite import SPACE, OpenStore, StoreSuite, Watched, keys, put, there, turns, value
 
 THREADS = 10
@@ -189,18 +188,7 @@ class Batching(StoreSuite):
         for round in range(TURNS):
             for again in range(3):
                 await put(store, "a", "b")
-                task = asyncio.ensure_future(  # noqa: TID251  # what is cancelled here is a task of asyncio's own
-                    store.abatch([PutOp(SPACE, key, {"new": 1}) for key in "ab"])
-                )
-                for _ in range(round):
-                    await asyncio.sleep(0)
-                ended = task.done()
-                task.cancel()
-                for _ in range(again):
-                    await asyncio.sleep(0)
-                    task.cancel()
-                await asyncio.wait([task])
-                assert task.cancelled() is not ended
+                await cancelled_natively(store.abatch([PutOp(SPACE, key, {"new": 1}) for key in "ab"]), round, again)
                 found = [await value(store, key) for key in "ab"]
                 assert found in ([{"key": "a"}, {"key": "b"}], [{"new": 1}] * 2)
                 await put(store, "c")
@@ -252,12 +240,7 @@ class Batching(StoreSuite):
         async def leave() -> None:
             await manager.__aexit__(None, None, None)
 
-        async def nothing() -> None:
-            pass
-
-        await in_threads(enter)
-        await in_threads(nothing, use)  # the second thread runs the other kind of loop
-        await in_threads(nothing, leave)
+        await in_a_loop_each(enter, use, leave)
 
     async def test_without_async(self, store: BaseStore, clock: Clock) -> None:
         """Each verb has a twin without the `a`, for worker threads and for programs without an event loop."""

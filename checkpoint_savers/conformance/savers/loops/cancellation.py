@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import anyio
 import anyio.lowlevel
 import pytest
 
 from ....abc import BaseCheckpointSaver
-from ..suite import LATER, NOW, Suite, cid, commit, elsewhere, everything, head_of, here, record, row, take, written
+from ..suite import (
+    LATER,
+    NOW,
+    Suite,
+    cancelled_natively,
+    cid,
+    commit,
+    elsewhere,
+    everything,
+    head_of,
+    here,
+    record,
+    row,
+    take,
+    written,
+)
 
 TURNS = 6
 """Each check cancels at each of the first turns of the event loop: before the commit is handed over, within, after."""
@@ -44,21 +57,8 @@ class Cancellation(Suite):
                 thread = f"t{turns}{again}"
                 claim = await take(saver, thread)
                 await saver.commit(claim, commit(row(1), records=[record(1, "a")]))
-                task = asyncio.ensure_future(  # noqa: TID251  # what is cancelled here is a task of asyncio's own
-                    saver.commit(
-                        claim,
-                        commit(row(2, 1), row(3, 2), head=1, records=[record(3, "b")], clears=[record(1, "a")]),
-                    )
-                )
-                for _ in range(turns):
-                    await asyncio.sleep(0)
-                ended = task.done()
-                task.cancel()
-                for _ in range(again):
-                    await asyncio.sleep(0)
-                    task.cancel()
-                await asyncio.wait([task])
-                assert task.cancelled() is not ended
+                second = commit(row(2, 1), row(3, 2), head=1, records=[record(3, "b")], clears=[record(1, "a")])
+                await cancelled_natively(saver.commit(claim, second), turns, again)
                 await self.is_whole(saver, thread)
 
     async def is_whole(self, saver: BaseCheckpointSaver, thread: str) -> None:

@@ -6,7 +6,21 @@ import threading
 
 from ....abc import BaseCheckpointSaver
 from ....errors import ThreadBusyError
-from ..suite import LATER, OpenSaver, Suite, cid, commit, head_of, here, in_threads, record, repeated, row, take
+from ..suite import (
+    LATER,
+    OpenSaver,
+    Suite,
+    cid,
+    commit,
+    head_of,
+    here,
+    in_a_loop_each,
+    in_threads,
+    record,
+    repeated,
+    row,
+    take,
+)
 
 THREADS = 20
 STEPS = 10
@@ -77,9 +91,4 @@ class BothLoops(Suite):
             assert await head_of(opened[0]) == cid(2)
             await manager.__aexit__(None, None, None)
 
-        async def nothing() -> None:
-            pass
-
-        await in_threads(enter)
-        await in_threads(nothing, use)  # the second thread runs the other kind of loop
-        await in_threads(nothing, leave)
+        await in_a_loop_each(enter, use, leave)
