@@ -18,7 +18,7 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import anyio
 import anyio.lowlevel
@@ -272,3 +272,55 @@ class DriverThread:
             with self._lock:
                 self._ended = True
             tell(self._waiting)
+
+
+class Host(Protocol):
+    """Where a driver runs: a `DriverThread`, or an event loop that is somebody else's."""
+
+    def start(self) -> None: ...
+
+    @property
+    def forked(self) -> bool: ...
+
+    async def join(self) -> None: ...
+
+
+class Hosted:
+    """A driver that runs in a host, and is opened from any event loop.
+
+    What runs there sets `_failure` if it could not open, and calls `_tell_opener` when it has opened or failed.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._failure: BaseException | None = None
+        self._opener: Waiter | None = None  # who waits in `open`
+        self._started = False
+
+    async def open(self) -> None:
+        """Start the host, connect, and prepare. After an error nothing is left running."""
+        try:
+            await until(self._start)
+        except BaseException:  # cancelled
+            if self._started:
+                with anyio.CancelScope(shield=True):
+                    await self.close()
+            raise
+        if self._failure is not None:
+            with anyio.CancelScope(shield=True):
+                await self._host.join()
+            raise self._failure
+
+    async def close(self) -> None:
+        """Let what was handed in finish, and wait until the host has ended."""
+        raise NotImplementedError
+
+    def _start(self, waiter: Waiter) -> None:
+        self._opener = waiter
+        self._host.start()
+        self._started = True
+
+    def _tell_opener(self) -> None:
+        waiter, self._opener = self._opener, None
+        if waiter is not None:
+            tell((waiter,))

@@ -11,14 +11,13 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
-import msgspec
 from msgspec.structs import replace
 
 from .abc import BaseCheckpointSaver
 from .codec import Codec
 from .errors import CorruptCheckpointError, StorageError, ThreadBusyError, ThreadNotFoundError
 from .listing import Place, listed, place_before, place_of
-from .metadata import metadata_matches, read_metadata, with_changes, with_defaults, write_metadata
+from .metadata import TextRow, metadata_matches, read_metadata, text_row, with_changes, with_defaults, write_metadata
 from .owner import is_live
 from .records import (
     Chain,
@@ -37,44 +36,6 @@ from .records import (
     ThreadHeader,
 )
 from .saver_port import PAGE
-
-
-class _Stored(msgspec.Struct, frozen=True, gc=False):
-    """A row, with its metadata as text: nobody outside has a reference into it."""
-
-    ns: str
-    checkpoint_id: CheckpointId
-    parent_id: CheckpointId | None
-    base_id: CheckpointId
-    step: int
-    metadata: str
-    frame: bytes
-    pinned: bool
-
-    def row(self) -> CheckpointRow:
-        return CheckpointRow(
-            ns=self.ns,
-            checkpoint_id=self.checkpoint_id,
-            parent_id=self.parent_id,
-            base_id=self.base_id,
-            step=self.step,
-            metadata=read_metadata(self.metadata, f"checkpoint {self.checkpoint_id}"),
-            frame=self.frame,
-            pinned=self.pinned,
-        )
-
-    def header(self, thread_id: str) -> Header:
-        return Header(
-            thread_id=thread_id,
-            ns=self.ns,
-            checkpoint_id=self.checkpoint_id,
-            parent_id=self.parent_id,
-            base_id=self.base_id,
-            step=self.step,
-            metadata=read_metadata(self.metadata, f"thread {thread_id!r}, checkpoint {self.checkpoint_id}"),
-            size=len(self.frame),
-            pinned=self.pinned,
-        )
 
 
 class _Thread:
@@ -102,7 +63,7 @@ class _Thread:
         self.newest: CheckpointId | None = None
         self.heads: dict[str, CheckpointId] = {}
         self.metadata = "{}"
-        self.rows: dict[tuple[str, CheckpointId], _Stored] = {}
+        self.rows: dict[tuple[str, CheckpointId], TextRow] = {}
         self.chains: dict[tuple[str, CheckpointId], list[CheckpointId]] = {}  # (ns, base) -> ids, sorted
         self.order: list[tuple[CheckpointId, str]] = []  # sorted
         self.records: dict[tuple[str, CheckpointId], dict[TaskId, TaskRecord]] = {}
@@ -120,7 +81,7 @@ class _Thread:
             metadata=read_metadata(self.metadata, f"thread {thread_id!r}"),
         )
 
-    def upto(self, asked: _Stored) -> list[_Stored]:
+    def upto(self, asked: TextRow) -> list[TextRow]:
         """The rows of the same base, up to one of them."""
         ids = self.chains[asked.ns, asked.base_id]
         return [self.rows[asked.ns, i] for i in ids[: bisect_left(ids, asked.checkpoint_id) + 1]]
@@ -129,7 +90,7 @@ class _Thread:
         found = self.records.get((ns, checkpoint_id), {})
         return sorted(found.values(), key=lambda record: (record.index, record.task_id))
 
-    def insert(self, row: _Stored) -> None:
+    def insert(self, row: TextRow) -> None:
         self.rows[row.ns, row.checkpoint_id] = row
         insort(self.chains.setdefault((row.ns, row.base_id), []), row.checkpoint_id)
         insort(self.order, (row.checkpoint_id, row.ns))
@@ -194,7 +155,7 @@ class InMemorySaver(BaseCheckpointSaver):
             self._held(claim).expires_at = expires_at
 
     async def commit(self, claim: Claim, commit: Commit) -> None:
-        rows = [_stored(row, pinned=False) for row in commit.rows]
+        rows = [text_row(row, pinned=False) for row in commit.rows]
         with self._lock:
             thread = self._held(claim)
             # All that can be wrong is found before the first change: so it is all or nothing.
@@ -243,7 +204,7 @@ class InMemorySaver(BaseCheckpointSaver):
                 self._release(claim.thread_id, thread)
 
     async def rewrite(self, claim: Claim, change: Rewrite) -> None:
-        rows = {(row.ns, row.checkpoint_id): _stored(row, pinned=row.pinned) for row in change.rows}
+        rows = {(row.ns, row.checkpoint_id): text_row(row, pinned=row.pinned) for row in change.rows}
         with self._lock:
             thread = self._held(claim)
             gone = set(change.gone) & thread.rows.keys()
@@ -280,7 +241,7 @@ class InMemorySaver(BaseCheckpointSaver):
 
     async def load(self, claim: Claim, dump: ThreadDump) -> None:
         metadata = write_metadata(dump.metadata)
-        rows = {(row.ns, row.checkpoint_id): _stored(row, pinned=row.pinned) for row in dump.rows}
+        rows = {(row.ns, row.checkpoint_id): text_row(row, pinned=row.pinned) for row in dump.rows}
         records = {(record.ns, record.checkpoint_id, record.task_id) for record in dump.records}
         events = {event.key for event in dump.events}
         with self._lock:
@@ -387,7 +348,7 @@ class InMemorySaver(BaseCheckpointSaver):
         async def page(after: Place | None, size: int) -> list[Header]:
             with self._lock:
                 rows = self._page(thread_id, ns, after, size)
-            return [stored.header(name) for name, stored in rows]
+            return [_header(stored, name) for name, stored in rows]
 
         return await listed(page, place_before(before), place_of, limit, filter)
 
@@ -424,7 +385,7 @@ class InMemorySaver(BaseCheckpointSaver):
 
     def _page(
         self, thread_id: str | None, ns: str | None, before: Place | None, size: int
-    ) -> list[tuple[str, _Stored]]:
+    ) -> list[tuple[str, TextRow]]:
         """Rows, newest first, after a place."""
         names = self._threads if thread_id is None else [thread_id] if thread_id in self._threads else []
 
@@ -445,9 +406,18 @@ class InMemorySaver(BaseCheckpointSaver):
         ]
 
 
-def _stored(row: CheckpointRow, *, pinned: bool) -> _Stored:
-    metadata = write_metadata(row.metadata)
-    return _Stored(row.ns, row.checkpoint_id, row.parent_id, row.base_id, row.step, metadata, row.frame, pinned)
+def _header(row: TextRow, thread_id: str) -> Header:
+    return Header(
+        thread_id=thread_id,
+        ns=row.ns,
+        checkpoint_id=row.checkpoint_id,
+        parent_id=row.parent_id,
+        base_id=row.base_id,
+        step=row.step,
+        metadata=read_metadata(row.metadata, f"thread {thread_id!r}, checkpoint {row.checkpoint_id}"),
+        size=len(row.frame),
+        pinned=row.pinned,
+    )
 
 
 def _unfounded(heads: Mapping[str, CheckpointId], keys: Collection[tuple[str, CheckpointId]]) -> str | None:

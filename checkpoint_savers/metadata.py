@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from .errors import CorruptCheckpointError
+from .records import CheckpointId, CheckpointRow
 
 SCALARS: Final = frozenset((str, int, float, bool))
 """What values of metadata may be that users give."""
@@ -32,6 +33,40 @@ def read_metadata(text: str | bytes, where: str) -> dict[str, Any]:
         return _decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CorruptCheckpointError(where, f"its metadata cannot be read ({error})") from error
+
+
+class TextRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A `CheckpointRow` with its metadata as text, so that nobody outside has a reference into it."""
+
+    ns: str
+    checkpoint_id: CheckpointId
+    parent_id: CheckpointId | None
+    base_id: CheckpointId
+    step: int
+    metadata: str
+    frame: bytes
+    pinned: bool
+
+    def row(self, where: str = "") -> CheckpointRow:
+        """
+        Args:
+            where: begins the message about damaged metadata.
+        """
+        return CheckpointRow(
+            ns=self.ns,
+            checkpoint_id=self.checkpoint_id,
+            parent_id=self.parent_id,
+            base_id=self.base_id,
+            step=self.step,
+            metadata=read_metadata(self.metadata, f"{where}checkpoint {self.checkpoint_id}"),
+            frame=self.frame,
+            pinned=self.pinned,
+        )
+
+
+def text_row(row: CheckpointRow, *, pinned: bool) -> TextRow:
+    metadata = write_metadata(row.metadata)
+    return TextRow(row.ns, row.checkpoint_id, row.parent_id, row.base_id, row.step, metadata, row.frame, pinned)
 
 
 def read_thread_metadata(text: str | bytes | None, thread_id: str) -> dict[str, Any]:

@@ -15,9 +15,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Generic, TypeVar, cast
 
-import anyio
-
-from ..bridge import DriverThread, Waiter, tell, until
+from ..bridge import DriverThread, Hosted, Waiter, tell, until
 from ..errors import SaverClosedError
 from .connecting import Source
 from .failures import translate
@@ -45,7 +43,7 @@ class Work(Generic[T]):
         return cast("T", self.value)
 
 
-class Driver:
+class Driver(Hosted):
     """The loop of a pool, while a saver is open.
 
     Args:
@@ -70,39 +68,21 @@ class Driver:
         self.lock = threading.Lock()
         self._prepare = prepare
         self._closing = closing
-        self._host: DriverThread | Guest
         if source.given is None:
             # On Windows, psycopg cannot do with the kind of loop that is usual there.
             factory = asyncio.SelectorEventLoop if sys.platform == "win32" else None
-            self._host = DriverThread(f"{maker} {source.name}", self._drive, loop_factory=factory)
+            super().__init__(DriverThread(f"{maker} {source.name}", self._drive, loop_factory=factory))
         else:
-            self._host = Guest(self._drive)
+            super().__init__(Guest(self._drive))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._context: contextvars.Context | None = None  # the loop's own: a caller's would say that this is his loop
         self._group: asyncio.TaskGroup | None = None
         self._stop: asyncio.Event | None = None
         self._stopped = False
         self._open = self._was_open = False
-        self._started = False
-        self._failure: BaseException | None = None
-        self._opener: Waiter | None = None
         self._accepted: set[Work[Any]] = set()
 
     # ---- for callers, on any loop ----------------------------------------------------------------------------
-
-    async def open(self) -> None:
-        """Connect, and prepare. After an error nothing is left running."""
-        try:
-            await until(self._start)
-        except BaseException:  # cancelled
-            if self._started:
-                with anyio.CancelScope(shield=True):
-                    await self.close()
-            raise
-        if self._failure is not None:
-            with anyio.CancelScope(shield=True):
-                await self._host.join()
-            raise self._failure
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
         """Have something awaited on the driver's loop, and return its value or raise its error, translated.
@@ -201,11 +181,6 @@ class Driver:
             "'async with PostgresSaver.from_conn_string(...)', or 'with open_sync(...)'"
         )
 
-    def _start(self, waiter: Waiter) -> None:
-        self._opener = waiter
-        self._host.start()
-        self._started = True
-
     # ---- on the driver's loop --------------------------------------------------------------------------------
 
     async def _drive(self) -> None:
@@ -242,11 +217,6 @@ class Driver:
         """Begin work that the saver waits for when it closes. On the loop itself, and while other work is going on."""
         assert self._group is not None
         self._group.create_task(work())
-
-    def _tell_opener(self) -> None:
-        waiter, self._opener = self._opener, None
-        if waiter is not None:
-            tell((waiter,))
 
 
 class Guest:

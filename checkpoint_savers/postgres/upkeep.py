@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import StorageError, ThreadBusyError, ThreadNotFoundError, UnsupportedFormatError
 from ..metadata import read_metadata, with_changes, write_metadata
 from ..owner import is_live
-from ..records import Claim, Rewrite, ThreadDump
+from ..records import CheckpointRow, Claim, Rewrite, ThreadDump
 from .connecting import Cursor
 from .rows import Raw, owner_of, where_of
 from .schema import SAVER, TABLES
@@ -132,19 +132,7 @@ class Upkeep:
             for statement in _GONE:
                 await self._run(cursor, statement, *_columns(_keys(change.gone)), thread)
         if change.rows:
-            rows = [
-                (
-                    stored(row.ns),
-                    stored(row.checkpoint_id),
-                    stored_or_none(row.parent_id),
-                    stored(row.base_id),
-                    row.step,
-                    row.pinned,
-                    write_metadata(row.metadata),
-                    row.frame,
-                )
-                for row in change.rows
-            ]
+            rows = [_values(row) for row in change.rows]
             if await self._run(cursor, _REPLACE, *_columns(rows), thread) != len(rows):
                 raise StorageError(f"{where}: rows are to stand in the place of others that are not stored. {_NOTHING}")
         if change.pins:
@@ -195,19 +183,7 @@ class Upkeep:
         missing = sorted(set(dump.heads.items()) - keys)
         if missing:
             raise StorageError(f"{where}: heads are not among the rows: {missing}. {_NOTHING}")
-        rows = (
-            (
-                stored(row.ns),
-                stored(row.checkpoint_id),
-                stored_or_none(row.parent_id),
-                stored(row.base_id),
-                row.step,
-                row.pinned,
-                write_metadata(row.metadata),
-                row.frame,
-            )
-            for row in dump.rows
-        )
+        rows = (_values(row) for row in dump.rows)
         records = (
             (stored(one.ns), stored(one.checkpoint_id), stored(one.task_id), one.index, one.kind, one.frame)
             for one in dump.records
@@ -334,3 +310,17 @@ def _chunks(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
         chunk.append(row)
     if chunk:
         yield chunk
+
+
+def _values(row: CheckpointRow) -> tuple[Any, ...]:
+    """In the order of `_REPLACE` and `_LOAD_ROWS`."""
+    return (
+        stored(row.ns),
+        stored(row.checkpoint_id),
+        stored_or_none(row.parent_id),
+        stored(row.base_id),
+        row.step,
+        row.pinned,
+        write_metadata(row.metadata),
+        row.frame,
+    )

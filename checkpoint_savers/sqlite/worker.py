@@ -32,9 +32,8 @@ from queue import SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple, cast
 
 import aiosqlite
-import anyio
 
-from ..bridge import DriverThread, Waiter, tell, until
+from ..bridge import DriverThread, Hosted, Waiter, tell, until
 from ..errors import CheckpointError, SaverClosedError
 from ..scopes import mark_done
 from .failures import is_about_tables, is_busy, translate
@@ -111,7 +110,7 @@ class Maker(NamedTuple):
         return SaverClosedError(f"the {self.what} of {name} is not open in this process: use it {self.use}")
 
 
-class Worker:
+class Worker(Hosted):
     """One connection and its thread.
 
     Args:
@@ -148,27 +147,10 @@ class Worker:
         self._lock = threading.Lock()  # between asking whether the worker takes jobs, and giving it one
         self._open = False
         self._maker = maker
-        self._driver = DriverThread(f"{maker.kind} {name}", self._drive)
+        super().__init__(DriverThread(f"{maker.kind} {name}", self._drive))
         self._thread: threading.Thread | None = None  # aiosqlite's
-        self._failure: BaseException | None = None
-        self._opener: Waiter | None = None  # who waits in `open`
-        self._started = False
 
     # ---- for callers, on any loop ----------------------------------------------------------------------------
-
-    async def open(self) -> None:
-        """Start the thread, open and check the database. After an error nothing is left running."""
-        try:
-            await until(self._start)
-        except BaseException:  # cancelled
-            if self._started:
-                with anyio.CancelScope(shield=True):
-                    await self.close()
-            raise
-        if self._failure is not None:
-            with anyio.CancelScope(shield=True):
-                await self._driver.join()
-            raise self._failure
 
     async def run(self, job: Job[T], *, shielded: bool = False) -> T:
         """Have a job done, and return its value or raise its error.
@@ -194,10 +176,10 @@ class Worker:
 
     async def close(self) -> None:
         """Let the jobs that were given finish, close the connection, and wait until both threads are gone."""
-        if self._driver.forked:
+        if self._host.forked:
             return
         self.stop()
-        await self._driver.join()
+        await self._host.join()
 
     def stop(self) -> None:
         """Begin to close, without waiting. May be called from a finalizer: takes no lock."""
@@ -206,12 +188,7 @@ class Worker:
 
     @property
     def is_open(self) -> bool:
-        return self._open and not self._driver.forked
-
-    def _start(self, waiter: Waiter) -> None:
-        self._opener = waiter
-        self._driver.start()
-        self._started = True
+        return self._open and not self._host.forked
 
     def submit(self, job: Job[Any], waiter: Waiter | None) -> None:
         """Give a job, without waiting for it. What came of it is in the job when the waiter is told.
@@ -220,7 +197,7 @@ class Worker:
             SaverClosedError: as `run`.
         """
         job.waiter = waiter
-        if self._driver.forked:  # asked before the lock: another thread of the parent may have held it
+        if self._host.forked:  # asked before the lock: another thread of the parent may have held it
             raise self._maker.closed(self._name)
         with self._lock:
             if not self._open:
@@ -258,11 +235,6 @@ class Worker:
                 if job is not None:
                     job.error = self._maker.closed(self._name)
                     _tell([job])
-
-    def _tell_opener(self) -> None:
-        waiter, self._opener = self._opener, None
-        if waiter is not None:
-            tell((waiter,))
 
     # ---- in the connection's thread --------------------------------------------------------------------------
 

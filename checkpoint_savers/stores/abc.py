@@ -322,11 +322,17 @@ class BaseStore(ABC):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End the sweeping: on any thread and event loop, not just those on which it began."""
+        """Finish what was begun, and close: on any thread and event loop, not just those it was opened on."""
         sweeper, self._sweeper = self._sweeper, None
-        if sweeper is not None:
-            with anyio.CancelScope(shield=True):
-                await sweeper.end()
+        try:
+            if sweeper is not None:
+                with anyio.CancelScope(shield=True):
+                    await sweeper.end()
+        finally:  # however the end of the sweeping was cancelled
+            await self._disconnect()
+
+    async def _disconnect(self) -> None:  # noqa: B027  # there is nothing to close in a store without a connection
+        """Close what the store has opened."""
 
     # ---- from what is asked to the backend, and back ---------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
 
 try:
@@ -126,15 +125,6 @@ class PostgresStore(Connected, BaseStore):
         self._check_not_open()
         await self._connect(Driver(self._source, self._prepare, nothing, maker=LAYOUT.maker))
         return await super().__aenter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Finish what was begun, and close: on any thread and event loop, not just those it was opened on."""
-        try:
-            await super().__aexit__(kind, error, traceback)
-        finally:  # however the end of the sweeping was cancelled
-            await self._disconnect()
 
     # ---- the port --------------------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ import sqlite3
 import time
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from ..bridge import at_once
@@ -99,15 +98,6 @@ class SqliteStore(Connected, BaseStore):
             partial(upgraded_since, name=self.path),
         )
         return await super().__aenter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Finish what was begun, and close: on any thread and event loop, not just those it was opened on."""
-        try:
-            await super().__aexit__(kind, error, traceback)
-        finally:  # however the end of the sweeping was cancelled
-            await self._disconnect()
 
     # ---- the port --------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ from ..bridge import Waiter, tell, until
 from ..codec import unseal
 from ..errors import CorruptCheckpointError, ThreadExistsError, ThreadNotFoundError, UnsupportedFormatError
 from ..listing import check_parents
-from ..metadata import read_metadata, write_metadata
+from ..metadata import TextRow, read_metadata, text_row, write_metadata
 from ..records import CheckpointId, CheckpointRow, EventRow, TaskRecord, ThreadDump
 from ..saver_port import SaverPort
 from .threads import load_thread, moved
@@ -63,17 +63,6 @@ class _Thread(msgspec.Struct, array_like=True, frozen=True):
     records: int
     events: int
     metadata: str
-
-
-class _Row(msgspec.Struct, array_like=True, frozen=True):
-    ns: str
-    checkpoint_id: CheckpointId
-    parent_id: CheckpointId | None
-    base_id: CheckpointId
-    step: int
-    metadata: str
-    frame: bytes
-    pinned: bool
 
 
 class _Record(TaskRecord, array_like=True, frozen=True, kw_only=True):
@@ -111,9 +100,7 @@ class Writer:
         counts = len(dump.rows), len(dump.records), len(dump.events)
         self._block(b"T", _encode(_Thread(thread_id, dump.heads, *counts, write_metadata(dump.metadata))))
         for row in dump.rows:
-            metadata = write_metadata(row.metadata)
-            known = (row.ns, row.checkpoint_id, row.parent_id, row.base_id, row.step, metadata, row.frame, row.pinned)
-            self._block(b"C", _encode(_Row(*known)))
+            self._block(b"C", _encode(text_row(row, pinned=row.pinned)))
         for record in dump.records:
             self._block(b"R", _encode(_Record(**msgspec.structs.asdict(record))))
         for event in dump.events:
@@ -182,7 +169,7 @@ def read_file(file: BinaryIO, where: str) -> Iterator[tuple[str, ThreadDump]]:
         here = f"{where}, thread {begin.thread_id!r}"
         if begin.thread_id in known:
             raise _damaged(here, "it stands there twice")
-        rows = [_row(_decoded(blocks.of(b"C"), _Row, here), here) for _ in range(begin.rows)]
+        rows = [_decoded(blocks.of(b"C"), TextRow, here).row(f"{here}, ") for _ in range(begin.rows)]
         records = [_decoded(blocks.of(b"R"), _Record, here) for _ in range(begin.records)]
         events = [_decoded(blocks.of(b"E"), _Event, here) for _ in range(begin.events)]
         dump = ThreadDump(
@@ -240,19 +227,6 @@ class _Blocks:
         expected = self._sum
         if _SUM.unpack(self._read(_SUM.size))[0] != expected:
             raise _damaged(self._where, "a checksum is wrong: it is damaged")
-
-
-def _row(row: _Row, where: str) -> CheckpointRow:
-    return CheckpointRow(
-        ns=row.ns,
-        checkpoint_id=row.checkpoint_id,
-        parent_id=row.parent_id,
-        base_id=row.base_id,
-        step=row.step,
-        metadata=read_metadata(row.metadata, f"{where}, checkpoint {row.checkpoint_id}"),
-        frame=row.frame,
-        pinned=row.pinned,
-    )
 
 
 def _decoded(body: bytes, kind: type[T], where: str) -> T:

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.errors import StorageError
-from checkpoint_savers.memory import _stored, _Thread
+from checkpoint_savers.memory import _Thread
+from checkpoint_savers.metadata import text_row
 from checkpoint_savers.records import Claim, Commit, Header, Rewrite, ThreadDump
 from tests.savers.breaking import caught_by
 
@@ -72,7 +73,7 @@ class LoadsRowByRow(InMemorySaver):
         if thread.rows:
             raise StorageError("it holds something already")
         for one in dump.rows:
-            thread.insert(_stored(one, pinned=one.pinned))
+            thread.insert(text_row(one, pinned=one.pinned))
         thread.heads = dict(dump.heads)
         thread.put(dump.records)
         for event in dump.events:
