@@ -29,6 +29,7 @@ from .records import (
     TaskId,
     TaskRecord,
     ThreadHeader,
+    is_checkpoint_id,
 )
 from .saver_port import PAGE, SaverPort
 from .sharing import filled_sends
@@ -86,10 +87,17 @@ class BaseCheckpointSaver(SaverPort):
             filter: metadata entries, all of which must be equal.
             before: a config with a `checkpoint_id`; only older ones.
             limit: at most so many, counted after filtering; None for all.
+
+        Raises:
+            ValueError: `before` names what no checkpoint's id can be.
         """
         thread_id, ns, checkpoint_id = (None, None, None) if config is None else address(config)
         bound = address(before)[2] if before is not None else None
+        if bound is not None and not is_checkpoint_id(bound):
+            raise ValueError(f"before names {bound!r}, and a checkpoint's id is a UUID in lower case")
         if checkpoint_id is not None:
+            if not is_checkpoint_id(checkpoint_id):
+                return
             bound = min(bound or _after(checkpoint_id), _after(checkpoint_id))  # where it comes first
         walk = self.walk(thread_id, ns, before=bound, limit=limit, filter=filter)
         async with aclosing(walk):
@@ -341,8 +349,9 @@ class BaseCheckpointSaver(SaverPort):
 
 
 def _after(checkpoint_id: CheckpointId) -> CheckpointId:
-    """A bound before which a checkpoint is listed, and hardly another that is greater."""
-    return CheckpointId(checkpoint_id + "\x01")
+    """A bound before which a checkpoint is listed, and none that is greater: the next UUID."""
+    digits = f"{int(checkpoint_id.replace('-', ''), 16) + 1:032x}"
+    return CheckpointId("-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])))
 
 
 class _Listed(NamedTuple):

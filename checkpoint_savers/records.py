@@ -18,13 +18,23 @@ How a thread is laid out
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal, NewType, TypedDict
 
 import msgspec
 
 CheckpointId = NewType("CheckpointId", str)
-"""Unique; sorts, as a string, by creation, and is greater than its parent's."""
+"""A UUID in its canonical spelling: 36 characters, in lower case. Unique; sorts, as a string, by creation, and is
+greater than its parent's. Events that were shown before there was a checkpoint have the empty text in its place."""
+
+_is_uuid = re.compile("[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}").fullmatch
+
+
+def is_checkpoint_id(text: str) -> bool:
+    """Return True if a text is spelled as the ids of checkpoints are. Any other names no checkpoint of any thread."""
+    return _is_uuid(text) is not None
+
 
 TaskId = NewType("TaskId", str)
 """Structural: the same work has the same id on every attempt, replay, resume and fork."""

@@ -75,7 +75,10 @@ class Event(NamedTuple):
 
 
 def write_row(row: CheckpointRow, *, pinned: bool) -> Row:
+    """Raises `ValueError` if the checkpoint's id is none: it would not be read in its order."""
     id = write_id(row.checkpoint_id)
+    if isinstance(id, str):
+        raise ValueError(f"a checkpoint's id is a UUID in lower case, not {row.checkpoint_id!r}")
     base = id if row.base_id == row.checkpoint_id else write_id(row.base_id)
     parent = None if row.parent_id is None else write_id(row.parent_id)
     return Row(row.ns, id, parent, base, row.step, write_text(row.metadata, row.step), pinned, row.frame)

@@ -58,22 +58,16 @@ def rewritten(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 class Secret:
-    """A thread whose every part can be told apart from all other bytes.
-
-    Its ids are UUIDs, which are stored as 16 bytes, or texts.
-    """
+    """A thread whose every part can be told apart from all other bytes."""
 
     def __init__(self, number: int, rng: random.Random) -> None:
         self.rng = rng
         self.mark = f"<5ecre7-{number:03d}>"
         self.prefix = rng.getrandbits(48)
         self.ids: list[CheckpointId] = []
-        self.texts = number % 3 == 0
         self.claim: Claim | None = None
 
     def id(self, number: int) -> CheckpointId:
-        if self.texts:
-            return CheckpointId(f"{number:04d}{self.mark}")
         return CheckpointId(str(UUID(int=self.prefix << 80 | 0x7000 << 64 | number)))
 
     def large(self) -> bytes:
@@ -117,7 +111,7 @@ class Secret:
     def traces(self, path: Path) -> int:
         """How often something of it is in the files."""
         needles = [self.mark.encode(), *(one.encode() for one in self.ids)]
-        needles += [bytes.fromhex(one.replace("-", "")) for one in self.ids if not self.texts]
+        needles += [bytes.fromhex(one.replace("-", "")) for one in self.ids]
         return sum(data.count(needle) for data in contents(path) for needle in needles)
 
 

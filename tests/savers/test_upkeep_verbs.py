@@ -265,5 +265,6 @@ async def test_one_checkpoint_is_listed(saver: BaseCheckpointSaver) -> None:
     assert await listed({"checkpoint_id": cid(4), "checkpoint_ns": ""}, limit=1) == both[1:]
     assert await listed({"checkpoint_id": cid(4)}, limit=0) == []
     assert await listed({"checkpoint_id": "000004-between"}, limit=5) == []
+    assert await listed({"checkpoint_id": cid(4).replace("7000", "7001")}, limit=5) == []
     for number, found in ((4, []), (5, both), (9, both)):
         assert await listed({"checkpoint_id": cid(4)}, before={"configurable": {"checkpoint_id": cid(number)}}) == found

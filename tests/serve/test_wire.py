@@ -28,6 +28,8 @@ from pregel_async.serve.wire import Seen, Wire, seen
 from tests.serve.browser import Event, browsing, parsed
 from tests.serve.served import CHUNK, Log, asking, chain, logs
 
+AT = "00000000-0000-7000-8000-000000000001"
+
 pytestmark = pytest.mark.anyio
 
 
@@ -121,12 +123,12 @@ async def test_ids() -> None:
         "seq": 4,
         "step": 1,
         "committed": 0,
-        "cursor": "c.000002.00000007.00000004",
+        "cursor": f"{AT}.000002.00000007.00000004",
         "task": {"id": "t1", "ns": (), "name": "says"},
     }
     part["data"] = ({"role": "assistant", "content": "x", "id": "m"}, {})
     half, whole = parsed(b"".join(wire.part(part)).decode())
-    part = {**part, "seq": 5, "cursor": "c.000002.00000008.00000005"}
+    part = {**part, "seq": 5, "cursor": f"{AT}.000002.00000008.00000005"}
     parsed(b"".join(wire.part(part)).decode())
     (complete,) = parsed(b"".join(wire.rest("success")).decode())
     (end,) = parsed(wire.end("r", "success").decode())
@@ -134,13 +136,17 @@ async def test_ids() -> None:
     assert whole.id is not None
     assert complete.id is not None
     assert end.id is not None
-    assert "c.000002.00000006.00000003" < half.id < whole.id < "c.000002.00000008.+00000005"
-    assert "c.000002.00000008.00000005" < complete.id < end.id < "c.000002.00000009.+00000006"
-    assert seen(half.id) == Seen("c.000002.00000006.00000003", half=True)
-    assert seen(whole.id) == Seen("c.000002.00000007.00000004")
-    assert seen(complete.id) == Seen("c.000002.00000008.00000005", ended=1)
-    assert seen(end.id) == Seen("c.000002.00000008.00000005", over=True)
-    for bad in ("c.000002.00000008.00000005-", "c.000002.00000008.00000005-x", "c.000002.00000008-1.00000005"):
+    assert f"{AT}.000002.00000006.00000003" < half.id < whole.id < f"{AT}.000002.00000008.+00000005"
+    assert f"{AT}.000002.00000008.00000005" < complete.id < end.id < f"{AT}.000002.00000009.+00000006"
+    assert seen(half.id) == Seen(f"{AT}.000002.00000006.00000003", half=True)
+    assert seen(whole.id) == Seen(f"{AT}.000002.00000007.00000004")
+    assert seen(complete.id) == Seen(f"{AT}.000002.00000008.00000005", ended=1)
+    assert seen(end.id) == Seen(f"{AT}.000002.00000008.00000005", over=True)
+    for bad in (
+        f"{AT}.000002.00000008.00000005-",
+        f"{AT}.000002.00000008.00000005-x",
+        f"{AT}.000002.00000008-1.00000005",
+    ):
         with pytest.raises(InvalidCursorError):
             seen(bad)
 

@@ -11,14 +11,13 @@ from ...abc import BaseCheckpointSaver
 from ...records import CheckpointId, CheckpointRow, EventRow, TaskId, TaskRecord
 from .suite import LATER, MANY, Suite, commit, event, needs, record, row, take
 
-TEXTS = (
-    *("0", "00", "1", "10", "2", "A", "a", "-", "_", "~", " ", "%", "I", "i", "ss", "\u00df", "a\u0301", "\u00e1"),
-    *("\u0130", "\u0131", "\u05d0", "\u202e", "\ud7ff", "\ue000", "\uffff", "\U00010000", "\U0001f9f5", "\U0010ffff"),
+IDS = tuple(
+    CheckpointId(f"{first:08x}-{second:04x}-7000-8000-{last:012x}")
+    for first in (0, 9, 10, 0x7FFF_FFFF, 0xFFFF_FFFF)
+    for second in (0, 0xA000)
+    for last in (0, 10, 2**48 - 1)
 )
-"""Texts that come in other orders by letters, by length, or by the units of UTF-16."""
-
-IDS = tuple(CheckpointId(text) for text in sorted(TEXTS))
-"""Ids, in the order of code points."""
+"""Checkpoint ids in their order, which is that of their spellings and of the numbers that they spell."""
 
 SEEDS = (1, 2)
 

@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import Any, Final
 
 from ...abc import BaseCheckpointSaver
-from ...records import CheckpointId, CheckpointRow, TaskId, TaskRecord
+from ...records import TaskId, TaskRecord
 from .suite import LATER, NOW, Suite, cid, commit, everything, here, record, row, take, written
 
 HOSTILE = (
@@ -104,29 +104,6 @@ class Bytes(Suite):
         assert [one.thread_id for one in await saver.scan(None, "ns '")] == ["'"]
         await saver.adelete_thread("'; DROP TABLE checkpoints; --")
         assert len(await saver.scan(None, None, limit=1000)) == 2 * len(HOSTILE) - 2
-
-    async def test_ids_sort_by_code_point(self, saver: BaseCheckpointSaver) -> None:
-        """P11: in every saver as Python sorts them."""
-        ids = sorted({text for text in HOSTILE if text})
-        claim = await take(saver)
-        head = None
-        for text in ids:
-            one = CheckpointRow(
-                ns="",
-                checkpoint_id=CheckpointId(text),
-                parent_id=head,
-                base_id=CheckpointId(ids[0]),
-                step=0,
-                metadata={},
-                frame=b"",
-            )
-            await saver.commit(claim, commit(one).__class__(rows=(one,), expected_head=head, expires_at=LATER))
-            head = CheckpointId(text)
-        chain = await saver.read("t")
-        assert chain is not None and [one.checkpoint_id for one in chain.rows] == ids
-        assert [one.checkpoint_id for one in await saver.scan("t", "")] == ids[::-1]
-        await saver.release(claim)
-        assert (await take(saver, run="run-2")).newest == ids[-1]
 
     async def test_metadata_come_back(self, saver: BaseCheckpointSaver) -> None:
         """P11: a JSON value comes back equal in value and type."""

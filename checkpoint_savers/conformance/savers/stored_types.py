@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ...abc import BaseCheckpointSaver
 from ...errors import CheckpointError
-from ...records import CheckpointId, Owner, Rewrite
+from ...records import Owner, Rewrite
 from .scenarios import fill
 from .stored_bytes import noise
 from .suite import LATER, NOW, Suite, cid, commit, event, here, needs, offers, record, row, stored, take
@@ -97,12 +97,11 @@ async def metadata_of(saver: BaseCheckpointSaver) -> list[dict[str, Any]]:
 
 
 async def named(saver: BaseCheckpointSaver, text: str, frame: bytes) -> None:
-    """Store a thread that has a text as its name, and as that of its namespace, checkpoint, task, run and metadata."""
+    """Store a thread that has a text as its name, and as that of its namespace, task, run and metadata."""
     claim = await take(saver, text, text)
-    new = replace(row(1, ns=text, metadata={text: text}, frame=frame), checkpoint_id=CheckpointId(text), base_id=text)
-    kept = replace(record(1, text, ns=text, frame=frame), checkpoint_id=CheckpointId(text))
-    shown = replace(event(1, frame=frame), checkpoint_id=CheckpointId(text))
-    await saver.commit(claim, commit(new, records=[kept], events=[shown]))
+    new = row(1, ns=text, metadata={text: text}, frame=frame)
+    kept = record(1, text, ns=text, frame=frame)
+    await saver.commit(claim, commit(new, records=[kept], events=[event(1, frame=frame)]))
 
 
 async def forget(saver: BaseCheckpointSaver, *threads: str) -> None:
@@ -115,21 +114,20 @@ async def forget(saver: BaseCheckpointSaver, *threads: str) -> None:
 
 async def is_named(saver: BaseCheckpointSaver, text: str, frame: bytes) -> None:
     """Check that it is there, under that name, and under no other."""
-    chain = await saver.read(text, text, CheckpointId(text))
-    assert chain is not None and chain.head == text
+    chain = await saver.read(text, text)
+    assert chain is not None and chain.head == cid(1)
     (found,), (kept,) = chain.rows, chain.records
-    assert (found.ns, found.checkpoint_id, found.base_id, found.frame) == (text, text, text, frame)
-    assert found.metadata == {text: text}
-    assert (kept.ns, kept.checkpoint_id, kept.task_id, kept.frame) == (text, text, text, frame)
-    (shown,) = await saver.events(text, since=(CheckpointId(text), 0, 0))
-    assert (shown.checkpoint_id, shown.frame) == (text, frame)
+    assert (found.ns, found.frame, found.metadata) == (text, frame, {text: text})
+    assert (kept.ns, kept.task_id, kept.frame) == (text, text, frame)
+    (shown,) = await saver.events(text)
+    assert shown.frame == frame
     (header,) = await saver.scan(text, text)
-    assert (header.thread_id, header.ns, header.checkpoint_id) == (text, text, text)
+    assert (header.thread_id, header.ns) == (text, text)
     (listed,) = await saver.scan(None, text, filter={text: text})
     assert listed == header
     if offers(saver, "dump"):
         dump = await saver.dump(text)
-        assert dump is not None and dump.heads == {text: text} and dump.records == (kept,)
+        assert dump is not None and dump.heads == {text: cid(1)} and dump.records == (kept,)
 
 
 class Types(Suite):
@@ -170,7 +168,7 @@ class Types(Suite):
             await is_named(saver, text, text.encode())
 
     async def test_ids_that_differ_in_little_are_told_apart(self, saver: BaseCheckpointSaver) -> None:
-        """P11: threads, namespaces, checkpoints, tasks and names in metadata: equal is what is equal in Python."""
+        """P11: threads, namespaces, tasks and names in metadata: equal is what is equal in Python."""
         known: set[str] = set()
         for pair in LITTLE:
             for one, other in (pair, pair[::-1]):
@@ -245,14 +243,11 @@ class Types(Suite):
 
     async def _is_refused_everywhere(self, saver: BaseCheckpointSaver, text: str) -> None:
         """Each place for a text by itself: it is taken, or nothing was changed."""
-        id = CheckpointId(text)
         places = (
             commit(row(20, ns=text, frame=b"")),
-            replace(commit(replace(row(20, 7), checkpoint_id=id, base_id=id)), expected_head=cid(7)),
             commit(row(20, 7, metadata={"text": text}), head=7),
             commit(row(20, 7, metadata={text: 1}), head=7),
             commit(row(20, 7), head=7, records=[record(20, text)]),
-            commit(row(20, 7), head=7, events=[replace(event(20), checkpoint_id=id)]),
         )
         for number, place in enumerate(places):
             thread = f"place {number}"

@@ -161,7 +161,7 @@ def elsewhere(run: str) -> Owner:
 
 def cid(number: int) -> CheckpointId:
     """Checkpoint ids in order."""
-    return CheckpointId(f"{number:06d}-checkpoint")
+    return CheckpointId(f"{number:08d}-0000-7000-8000-000000000000")
 
 
 def row(

@@ -10,6 +10,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from checkpoint_savers.records import is_checkpoint_id
+
 from ..._core.copying import ATOMS
 from ..._core.task import Task
 from ...errors import InvalidCursorError
@@ -64,7 +66,8 @@ class Cursor(msgspec.Struct, frozen=True):
         checkpoint_id, *numbers = text.split(".")
         since = numbers.pop()[1:] if len(numbers) == 4 and numbers[-1].startswith("~") else None
         plain = all(number.isascii() and number.isdigit() and len(number) < 16 for number in numbers)
-        if len(numbers) != 3 or not plain or not checkpoint_id.isascii() or not (since or "").isascii():
+        known = all(is_checkpoint_id(one) for one in (checkpoint_id, since) if one)
+        if len(numbers) != 3 or not plain or not known:
             raise InvalidCursorError(f"{text!r} is no cursor: pass the cursor of a part that was read, as it was")
         epoch, position, seq = map(int, numbers)
         return cls(checkpoint_id, epoch, position, seq, since)

@@ -132,16 +132,16 @@ def record(number: int, task: str, kind: Any, ns: str = "") -> TaskRecord:
 
 
 DUMP = ThreadDump(
-    heads={"": cid(3), "inner": CheckpointId("no uuid")},
+    heads={"": cid(3), "inner": cid(9)},
     rows=(
         row(1, None, 1, write_entry(FULL)),
         row(2, 1, 1, write_entry(GROWN), user="ann"),
         row(3, 2, 1, write_entry(GROWN), __thread__="other"),
         CheckpointRow(
             ns="inner",
-            checkpoint_id=CheckpointId("no uuid"),
+            checkpoint_id=cid(9),
             parent_id=None,
-            base_id=CheckpointId("no uuid"),
+            base_id=cid(9),
             step=0,
             metadata={"step": "text", "rate": 1.5},
             frame=write_entry(FULL),

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ....abc import BaseCheckpointSaver
 from ....errors import StorageError, ThreadBusyError
 from ....memory import InMemorySaver
-from ....records import CheckpointId, Rewrite, ThreadDump
+from ....records import Rewrite, ThreadDump
 from ..scenarios import NEXT, WHOLE, fill, fill_by_commits
 from ..stored_bytes import noise
 from ..suite import (
@@ -298,21 +298,16 @@ class Dumping(Suite):
 
     @needs("load")
     async def test_an_id_of_any_text(self, saver: BaseCheckpointSaver) -> None:
-        """P11: namespaces, checkpoints and tasks that sort in ways of their own are dumped in the order of code
-        points."""
-        ids = sorted(["a", "B", "\ue000", "\U0001f9f5", "\uffff", "z", "a\u0301", "%", "'"])
-        rows = tuple(
-            replace(row(1, ns=ns), checkpoint_id=CheckpointId(one), base_id=CheckpointId(one))
-            for one in ids
-            for ns in ids
-        )
+        """P11: namespaces and tasks that sort in ways of their own are dumped in the order of code points."""
+        names = sorted(["a", "B", "\ue000", "\U0001f9f5", "\uffff", "z", "a\u0301", "%", "'"])
+        rows = tuple(row(number, ns=ns) for number in range(1, 10) for ns in names)
         records = tuple(
             replace(record(1, "x", index), ns=one.ns, checkpoint_id=one.checkpoint_id, task_id=task)
             for one in rows[:20]
             for index in (0, 1)
             for task in (f"{index}\ue000", f"{index}\U0001f9f5")
         )
-        events = tuple(replace(event(1), checkpoint_id=CheckpointId(one)) for one in ids)
-        dump = ThreadDump(heads={ns: CheckpointId(ids[3]) for ns in ids}, rows=rows, records=records, events=events)
+        events = tuple(event(number) for number in range(1, 10))
+        dump = ThreadDump(heads=dict.fromkeys(names, cid(4)), rows=rows, records=records, events=events)
         await saver.load(await take(saver), dump)
         assert await saver.dump("t") == dump
