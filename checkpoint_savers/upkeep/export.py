@@ -32,7 +32,7 @@ from ..codec import unseal
 from ..errors import CorruptCheckpointError, ThreadExistsError, ThreadNotFoundError, UnsupportedFormatError
 from ..listing import check_parents
 from ..metadata import TextRow, read_metadata, text_row, write_metadata
-from ..records import CheckpointId, CheckpointRow, EventRow, TaskRecord, ThreadDump
+from ..records import CheckpointId, EventRow, TaskRecord, ThreadDump
 from ..saver_port import SaverPort
 from .threads import load_thread, moved
 
