@@ -6,8 +6,8 @@ from checkpoint_savers.lazily import exported
 
 from ._api import plugins
 from ._api.compiled import PregelProtocol
-from ._api.defaults import set_defaults
 from ._api.sync_verbs import open_sync
+from ._checks.options import set_defaults
 from .errors import GraphDrained, GraphInterrupt, NodeError
 from .graph import CompiledStateGraph, StateGraph
 from .managed import IsLastStep, ManagedValue, RemainingSteps

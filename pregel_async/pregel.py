@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Unpack
 
-from checkpoint_savers import ports
 from checkpoint_savers.abc import BaseCheckpointSaver
-from checkpoint_savers.upkeep.retention import Retention
 
 from ._api.compiled import Graph
+from ._api.definition import define
 from ._api.drawing import Drawing, Edge, drawing
-from ._checks.node_policies import RetryPolicies, Timeout, node_policies, seconds_of
+from ._checks.options import PregelOptions, given_policies, given_to, ignores_unknown, name_of, takes
 from ._core.program import INPUT_MARK, SENDS, Program, Write, build_program
-from ._runtime.observing.observer import Observer
-from ._runtime.platform.environment import World
 from ._runtime.streaming.modes import MODES
 from .channels import BaseChannel, LastValue
 from .errors import GraphValidationError, InvalidInputError, InvalidUpdateError
 from .node import NodeBuilder, PregelNode, compile_node, own_policies
-from .policies import Budget, CachePolicy, OnFailure, OnTimeout
-from .types import END, RESERVED, START, All, ChangedQuestions, Command, Names, StreamMode
+from .types import END, RESERVED, START, Command, Names, StreamMode
 
 __all__ = ["Pregel"]
 
@@ -52,6 +47,7 @@ class Pregel(Graph[Any, Any]):
         GraphValidationError: an unknown or reserved name, an input that nothing reads.
     """
 
+    @takes(PregelOptions)
     def __init__(
         self,
         *,
@@ -61,31 +57,12 @@ class Pregel(Graph[Any, Any]):
         output_channels: Names,
         stream_channels: Names | None = None,
         checkpointer: BaseCheckpointSaver | bool | None = None,
-        store: ports.BaseStore | None = None,
-        interrupt_before: All | Sequence[str] | None = (),
-        interrupt_after: All | Sequence[str] | None = (),
-        name: str = "Pregel",
         stream_mode: StreamMode = "values",
-        blocking: bool = True,
-        unknown_keys: Literal["error", "ignore"] = "error",
-        debug: bool = False,
-        world: World | None = None,
-        retry_policy: RetryPolicies | None = None,
-        timeout: Timeout | None = None,
-        on_timeout: OnTimeout | None = None,
-        cache_policy: CachePolicy | None = None,
-        cache: ports.BaseCache | None = None,
-        step_timeout: float | timedelta | None = None,
-        on_failure: OnFailure = "fail_fast",
-        budgets: Mapping[str, Budget] | None = None,
-        time_limit: float | timedelta | None = None,
-        retention: Retention | None = None,
-        observer: Observer | Sequence[Observer] | None = None,
-        changed_questions: ChangedQuestions | None = None,
+        **options: Unpack[PregelOptions],
     ) -> None:
+        given_to("Pregel", PregelOptions, options)
+        ignore_unknown, blocking = ignores_unknown(options), options.get("blocking", True)
         built = {key: node.build() if isinstance(node, NodeBuilder) else node for key, node in nodes.items()}
-        if unknown_keys not in ("error", "ignore"):
-            raise GraphValidationError(f"unknown_keys is 'error' or 'ignore', not {unknown_keys!r}")
         if stream_mode not in MODES:
             raise GraphValidationError(
                 f"stream_mode {stream_mode!r} is not known; known are {', '.join(sorted(MODES))}"
@@ -94,11 +71,9 @@ class Pregel(Graph[Any, Any]):
         keys = tuple([key for key in channels if key != SENDS])
         shown = keys if stream_channels is None else _names(stream_channels)
         _validate(built, channels, inputs, outputs, shown)
-        defaults = node_policies(
-            "the graph", retry_policy=retry_policy, timeout=timeout, cache_policy=cache_policy, on_timeout=on_timeout
-        )
+        defaults = given_policies("the graph", options)
         program = build_program(
-            name=name,
+            name=name_of(options, "Pregel"),
             nodes=[compile_node(key, node, blocking=blocking, defaults=defaults) for key, node in built.items()],
             channels={**channels, INPUT_MARK: LastValue(bool)},
             keys=keys,
@@ -106,36 +81,25 @@ class Pregel(Graph[Any, Any]):
             outputs=outputs,
             shown=keys,
             input_mark=INPUT_MARK,
-            read_input=_input_reader(inputs, ignore=unknown_keys == "ignore"),
+            read_input=_input_reader(inputs, ignore=ignore_unknown),
             read_command=_command_reader(list(channels)),
-            step_timeout=seconds_of("step_timeout", step_timeout),
         )
-        super().__init__(
+        definition = define(
             program,
-            checkpointer=checkpointer,
+            checkpointer,
+            options,
             hints=[channel.typ for channel in channels.values()],
             stream_channels=shown,
             stream_mode=stream_mode,
-            world=world,
-            debug=debug,
-            store=store,
-            interrupt_before=interrupt_before,
-            interrupt_after=interrupt_after,
-            cache=cache,
-            on_failure=on_failure,
-            budgets=budgets,
-            time_limit=time_limit,
-            retention=retention,
-            observer=observer,
-            changed_questions=changed_questions,
-            defaults=defaults,
+            policies=defaults,
             own_policies={key: own_policies(key, node) for key, node in built.items()},
         )
+        super().__init__(definition)
         self._nodes = built
 
     def _drawing(self) -> Drawing:
         """An edge is a channel that one node writes and another is triggered by."""
-        return _draw(self._nodes, self._program)
+        return _draw(self._nodes, self._definition.program)
 
 
 def _draw(nodes: Mapping[str, PregelNode], program: Program) -> Drawing:

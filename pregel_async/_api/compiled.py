@@ -1,33 +1,40 @@
-"""The object that users call: run it, stream it, read its threads."""
+"""The object that users call: run it, stream it, read its threads. Its methods hand over to the modules that do it."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing
-from functools import cached_property
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, Self, TypeVar, Unpack, cast, overload, runtime_checkable
 
-from msgspec import structs
-
-from checkpoint_savers.abc import BaseCheckpointSaver, address
+from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
 
-from .._checks.config import address_of, merge_configs, settings_of, without_address
+from .._checks.config import merge_configs
+from .._checks.options import (
+    BatchOptions,
+    InvokeOptions,
+    OutputParts,
+    OutputRecord,
+    PlainOutput,
+    StreamedParts,
+    StreamOptions,
+    UpdateOptions,
+    given_to,
+    takes,
+)
 from .._core.program import INPUT_MARK, SENDS
-from .._runtime.observing.observed import ObservedUpdate, Observers, measured
-from .._runtime.observing.observer import UpdateStarted
-from .._runtime.persistence.lease import Hold
-from .._runtime.persistence.namespace_writer import Thread
-from .._runtime.persistence.namespaces import config_of
-from .._runtime.tasks.subgraphs import reachable
+from .._runtime.platform.environment import World
+from .._runtime.streaming.stream import GraphStream
 from ..channels import BaseChannel
-from ..errors import ConfigError, InvalidUpdateError, SubgraphNotFoundError
+from ..errors import ConfigError
 from ..node import PregelNode
-from ..types import Command, Config, OnConflict, RunnableConfig, StateSnapshot, StateUpdate
+from ..parts import GraphOutput, StreamPart
+from ..types import Command, Config, RunnableConfig, StateSnapshot, StateUpdate
+from . import calls, threads
+from .attributes import GraphAttributes
+from .definition import Definition
 from .drawing import Drawing
-from .editing import checked, edit, edit_inside
-from .runnable import Runs
-from .state import StateReader
+from .sync_verbs import SyncFace
 
 __all__ = ["Graph", "PregelProtocol"]
 
@@ -64,7 +71,7 @@ class PregelProtocol(Protocol[InputT, OutputT]):
     ) -> RunnableConfig: ...
 
 
-class Graph(Runs[InputT, OutputT]):
+class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
     """A compiled graph. It holds no state of a run: one serves concurrent runs on any thread and event loop.
 
     Made by `StateGraph.compile()` or `Pregel(...)`.
@@ -74,55 +81,131 @@ class Graph(Runs[InputT, OutputT]):
     `stream_channels` and `config`; see `GraphAttributes`. Setting any other is an `UnsettableAttributeError`.
     """
 
-    # ---- what it is made of --------------------------------------------------------------------------------------
+    def __init__(self, definition: Definition) -> None:
+        self._definition = definition
 
-    @property
-    def nodes(self) -> dict[str, PregelNode]:
-        """By name, the hidden start included."""
-        return {
-            name: PregelNode(name=name, channels=node.reads, triggers=node.triggers, bound=node.call)
-            for name, node in self._program.nodes.items()
-        }
+    def with_config(self, config: Config | None = None, **keys: Any) -> Self:
+        """The same graph with settings bound to it; those of a call win over them."""
+        bound = copy.copy(self)
+        bound.config = merge_configs(self.config, config, keys)
+        return bound
 
-    @property
-    def channels(self) -> dict[str, BaseChannel[Any, Any, Any]]:
-        """Empty channels, by name."""
-        return {
-            name: channel.fresh() for name, channel in self._program.channels.items() if name not in (SENDS, INPUT_MARK)
-        }
+    def with_checkpointer(self, checkpointer: BaseCheckpointSaver | bool | None) -> Self:
+        """The same graph, storing its threads there; None stores nothing."""
+        bound = copy.copy(self)
+        bound.checkpointer = checkpointer
+        return bound
 
-    @property
-    def input_channels(self) -> str | list[str]:
-        inputs = self._program.inputs
-        return inputs if isinstance(inputs, str) else list(inputs)
+    # ---- running -------------------------------------------------------------------------------------------------
 
-    @property
-    def output_channels(self) -> str | list[str]:
-        outputs = self._program.outputs
-        return outputs if isinstance(outputs, str) else list(outputs)
+    @overload
+    async def ainvoke(
+        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[OutputRecord]
+    ) -> GraphOutput[OutputT]: ...
+    @overload
+    async def ainvoke(
+        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[OutputParts]
+    ) -> list[StreamPart]: ...
+    @overload
+    async def ainvoke(
+        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[PlainOutput]
+    ) -> OutputT: ...
+    @takes(InvokeOptions)
+    async def ainvoke(self, input: Any, config: Config | None = None, **options: Any) -> Any:
+        """Run to the end, or to where the run pauses, and return the output.
 
-    @property
-    def hints(self) -> Sequence[Any]:
-        """The annotations that name the types of its values."""
-        return self._hints
+        Args:
+            input: what the input schema says; None goes on with what is stored of the thread; a `Command` answers
+                questions, or edits the state and says where to go on.
+            config: settings, or a thread id.
+            context: what nodes get as `Runtime.context`, as the context schema says. None takes that of the node that
+                calls the graph, if it has one, or the schema's defaults.
+            interrupt_before, interrupt_after: nodes before or after which to stop, "*" for all, instead of those that
+                the graph was compiled with. Call with input None to go on.
+            durability: "sync", the default, stores each superstep before the next starts; "async" while the next runs;
+                "exit" stores all of them as one when the run ends. See docs/durability.md.
+            stream_mode: other than "values": return the list of all chunks that `astream` would give.
+            output_keys: the channels to return, instead of the output schema's.
+            on_conflict: "reject" raises when another run owns the thread; "wait" waits for it.
+            on_failure: "fail_fast", "finish" or `Collect(channel)`; see `StateGraph.compile`.
+            budgets: other limits than those that the graph was compiled with, by name. One takes the place of the
+                graph's as a whole: a limit that it leaves out does not hold in this call.
+            time_limit: seconds, or a timedelta, after which the run stops at its next barrier.
+            control: lets the run be stopped from outside, at its next barrier.
+            observer: is told what the run does, the graphs inside included; besides the graph's own.
+            version: "v2" returns a `GraphOutput`.
 
-    def input_from(self, state: Any) -> Any:
-        """The input that this graph takes from the state of a graph in which it is a node."""
-        inputs = self._program.inputs
-        if isinstance(inputs, str) or not isinstance(state, dict):
-            return state
-        return {key: state[key] for key in inputs if key in state}
+        Returns:
+            The output channels' values at the end: those that hold something. When nodes have asked
+            (`interrupt()`), with their questions under "__interrupt__".
 
-    def output_from(self, state: Any) -> Any:
-        """The part of a thread's state, as `aget_state` shows it, that a call returns."""
-        shown, outputs = self._program.shown, self._program.outputs
-        if isinstance(shown, str) or not isinstance(state, dict):
-            return state
-        if isinstance(outputs, str):
-            return state.get(outputs)
-        return {key: state[key] for key in outputs if key in state}
+        Raises:
+            PregelError: see `pregel_async.errors`: a bad input or config, a busy thread, failing storage, the step
+                limit, a drained run.
+            Exception: what a node raised, with a note that names it; an `ExceptionGroup` in plan order when several
+                nodes of one superstep did. The thread can be resumed.
+        """
+        return await calls.invoke(self._definition, input, config, given_to("ainvoke", InvokeOptions, options))
 
-    # ---- reading threads -----------------------------------------------------------------------------------------
+    @overload
+    def astream(
+        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[StreamedParts]
+    ) -> GraphStream[StreamPart]: ...
+    @overload
+    def astream(
+        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[StreamOptions]
+    ) -> GraphStream[Any]: ...
+    @takes(StreamOptions)
+    def astream(self, input: Any, config: Config | None = None, **options: Any) -> GraphStream[Any]:
+        """Run, and show what happens while it does.
+
+        Args:
+            stream_mode: "updates" (each task's update as it finishes), "values" (the state after each superstep),
+                "messages" (messages and their chunks, with where they come from), "custom" (what nodes write to the
+                stream), "tasks" (each task when it is planned and when it has ended), "checkpoints" (each, once it is
+                stored), "debug" (the last two, dated), or a list of several, which labels each chunk: `(mode,
+                payload)`. Questions come as `{"__interrupt__": (...)}`.
+            subgraphs: show the graphs that nodes run too; each chunk says whose it is: `(namespace, payload)`, or
+                `(namespace, mode, payload)`.
+            output_keys: the channels to show, instead of all state keys.
+            capacity: how many chunks may wait for the reader.
+            overflow: what happens when that many do, for all modes or by mode: "block" makes the run wait,
+                "drop_oldest" drops the oldest chunk of the mode, "coalesce" keeps only its newest.
+            keep_events: keep what is shown with the commits, so that a reader can come back (`after`). The called
+                graph needs a checkpointer.
+            after: come back to a run: the cursor of the last part that was read. `input` is None, and the version
+                "v2". What was missed comes first. A run that goes on in this process is joined. One that was cut off is
+                resumed: "superstep_restarted" tells what is void. One that has ended is not run again.
+            version: "v2" gives each chunk as a dict: see `pregel_async.parts`.
+
+        The other arguments and the errors are those of `ainvoke`. A bad config raises here, all else while reading.
+
+        Raises:
+            InvalidCursorError: `after` is no cursor, or one of another thread or branch.
+            RecordedFailureError: the run that a reader came back to had failed.
+        """
+        return calls.stream(self._definition, input, config, given_to("astream", StreamOptions, options))
+
+    @takes(BatchOptions)
+    async def abatch(
+        self,
+        inputs: Sequence[InputT],
+        config: Config | Sequence[Config] | None = None,
+        **options: Unpack[BatchOptions],
+    ) -> list[OutputT]:
+        """Run once per input, concurrently; the outputs in the inputs' order.
+
+        Args:
+            config: one for all, or one for each input.
+            return_exceptions: put a run's exception in its place instead of raising it.
+            max_concurrency: how many runs at once; None for all.
+
+        Raises:
+            Exception: the failure of the first input, in order, that failed; the other runs are cancelled.
+        """
+        return await calls.batch(self.ainvoke, inputs, config, given_to("abatch", BatchOptions, options))
+
+    # ---- threads -------------------------------------------------------------------------------------------------
 
     async def aget_state(self, config: Config, *, subgraphs: bool = False) -> StateSnapshot:
         """The state of a thread: at its head, or at the `checkpoint_id` that the config names.
@@ -138,10 +221,9 @@ class Graph(Runs[InputT, OutputT]):
             SubgraphNotFoundError: the graph has no such subgraph.
             CorruptCheckpointError, GraphChangedError, StorageError
         """
-        reader, (thread_id, ns, at) = self._reader(config)
-        return await reader.latest(thread_id, ns, at, subgraphs=subgraphs)
+        return await threads.latest(self._definition, config, subgraphs=subgraphs)
 
-    async def aget_state_history(
+    def aget_state_history(
         self,
         config: Config,
         *,
@@ -159,47 +241,16 @@ class Graph(Runs[InputT, OutputT]):
 
         Raises: as `aget_state`.
         """
-        reader, (thread_id, ns, at) = self._reader(config)
-        bound = None if before is None else address(before)[2]
-        for named in (at, bound):
-            if named is not None:
-                await reader.require(thread_id, ns, named)
-        snapshots = reader.history(thread_id, ns, at, filter=filter, before=bound, limit=limit)
-        async with aclosing(snapshots):
-            async for snapshot in snapshots:
-                yield snapshot
+        return threads.history(self._definition, config, filter=filter, before=before, limit=limit)
 
-    def _reader(self, config: Config) -> tuple[StateReader, tuple[str, str, Any]]:
-        (thread_id, ns, at), saver, codec = self._reader_address(config)
-        graph, codec = self._inside(ns, codec)
-        return graph.reader_with(saver, codec), (thread_id, ns, at)
-
-    def _reader_address(self, config: Config) -> tuple[tuple[str, str, Any], BaseCheckpointSaver, Codec]:
-        """What a config addresses, and where it is stored."""
-        if not isinstance(self._checkpointer, BaseCheckpointSaver) or self._codec is None:
-            raise ConfigError("the graph has no checkpointer, so nothing is stored: compile it with one")
-        thread_id, ns, at = address_of(merge_configs(self._config, config))
-        if thread_id is None:
-            raise ConfigError(
-                "the config has no thread_id: pass {'configurable': {'thread_id': ...}}, or the thread's id"
-            )
-        return (thread_id, ns, at), self._checkpointer, self._codec
-
-    def reader_with(self, saver: BaseCheckpointSaver, codec: Codec) -> StateReader:
-        """What reads this graph's threads, with a codec that knows its types."""
-        inner = {name: _Inner(graph) for name, graph in self._graphs_inside.items()}
-        return StateReader(self._program, saver, codec, inner, complete=self._complete_state)
-
-    # ---- editing threads -----------------------------------------------------------------------------------------
-
+    @takes(UpdateOptions)
     async def aupdate_state(
         self,
         config: Config,
         values: Any,
         as_node: str | None = None,
         task_id: str | None = None,
-        *,
-        on_conflict: OnConflict = "reject",
+        **options: Unpack[UpdateOptions],
     ) -> RunnableConfig:
         """Change a thread's state as if a node had returned `values`; its conditional edges are asked, its code is not.
 
@@ -226,14 +277,12 @@ class Graph(Runs[InputT, OutputT]):
             ThreadBusyError: a run owns the thread.
             PregelError: as `aget_state`. Nothing was stored, whatever is raised.
         """
-        return await self.abulk_update_state(config, [[StateUpdate(values, as_node, task_id)]], on_conflict=on_conflict)
+        given_to("aupdate_state", UpdateOptions, options)
+        return await self.abulk_update_state(config, [[StateUpdate(values, as_node, task_id)]], **options)
 
+    @takes(UpdateOptions)
     async def abulk_update_state(
-        self,
-        config: Config,
-        supersteps: Sequence[Sequence[StateUpdate]],
-        *,
-        on_conflict: OnConflict = "reject",
+        self, config: Config, supersteps: Sequence[Sequence[StateUpdate]], **options: Unpack[UpdateOptions]
     ) -> RunnableConfig:
         """Apply several updates, superstep by superstep, in one transaction. See `aupdate_state`.
 
@@ -244,54 +293,8 @@ class Graph(Runs[InputT, OutputT]):
             ConfigError: there is nothing to update.
             PregelError: as `aupdate_state`.
         """
-        updates = checked(supersteps)
-        (thread_id, ns, at), saver, codec = self._reader_address(config)
-        graph, inner_codec = self._inside(ns, codec)
-        merged = merge_configs(self._config, config)
-        settings = settings_of(
-            without_address(merged),
-            stored=False,
-            nested=True,
-            on_conflict=on_conflict,
-            context=None,
-            store=None,
-            breakpoints=None,
-            debug=False,
-        )
-        run_id = settings.run_id or self._world.new_id()
-        metadata = {**settings.metadata, "run_id": run_id}
-
-        async def write(saver: BaseCheckpointSaver) -> RunnableConfig:
-            async with await Hold.take(saver, self._world, thread_id, on_conflict) as hold:
-                hold.metadata = settings.thread_metadata
-                thread = await Thread.open(hold, inner_codec, graph._program, ns=ns, at=at, metadata=metadata)
-                if ns:
-                    if thread.board is None:
-                        raise InvalidUpdateError(
-                            f"nothing is stored in namespace {ns!r} of thread {thread_id!r} to update"
-                        )
-                    root = await Thread.open(hold, codec, self._program, metadata=metadata)
-                    store = self._store if graph.store is None else graph.store
-                    is_past = at is not None and at != hold.tips.get(ns)
-                    await edit_inside(
-                        thread, root, updates, run_id, merged, store=store, limit=settings.limit, is_past=is_past
-                    )
-                else:
-                    await edit(thread, updates, run_id, merged, store=self._store, limit=settings.limit)
-            return config_of(thread_id, ns, thread.tip, thread.parents)
-
-        if not self._observers:
-            return await write(saver)
-        started = UpdateStarted(
-            run_id=run_id,
-            thread_id=thread_id,
-            namespace=ns,
-            graph=graph.name,
-            supersteps=len(updates),
-            updates=sum(len(superstep) for superstep in updates),
-        )
-        observed = ObservedUpdate(Observers(self._observers, self._world), started)
-        return await observed.over(lambda: write(measured(saver, observed, on_conflict)))
+        given_to("abulk_update_state", UpdateOptions, options)
+        return await threads.update(self._definition, config, supersteps, options)
 
     # ---- kept results --------------------------------------------------------------------------------------------
 
@@ -307,51 +310,74 @@ class Graph(Runs[InputT, OutputT]):
             ConfigError: the graph was compiled without a cache, or has no such node.
             StorageError: the cache's.
         """
-        if self._results is None:
+        program, results = self._definition.program, self._definition.results
+        if results is None:
             raise ConfigError(f"graph {self.name!r} has no cache to clear: compile it with one")
         if isinstance(nodes, str):
             raise ConfigError(f"aclear_cache takes a list of nodes' names, not {nodes!r}")
-        known = self._program.nodes
+        known = program.nodes
         for name in nodes or ():
             if name not in known:
                 raise ConfigError(f"aclear_cache names {name!r}, and graph {self.name!r} has no such node")
-        await self._results.clear([known[name] for name in (known if nodes is None else nodes)])
+        await results.clear([known[name] for name in (known if nodes is None else nodes)])
 
-    # ---- graphs inside -------------------------------------------------------------------------------------------
-
-    @cached_property
-    def _graphs_named(self) -> dict[str, list[Graph[Any, Any]]]:
-        """The graphs that each node's code names, by node."""
-        return {name: list(reachable(node.call, Graph)) for name, node in self._program.nodes.items()}
+    # ---- what it is made of --------------------------------------------------------------------------------------
 
     @property
-    def _graphs_inside(self) -> dict[str, Graph[Any, Any]]:
-        """The first of each node that stores its state."""
-        stored = {
-            name: [graph for graph in graphs if graph.checkpointer is not False]
-            for name, graphs in self._graphs_named.items()
+    def nodes(self) -> dict[str, PregelNode]:
+        """By name, the hidden start included."""
+        return {
+            name: PregelNode(name=name, channels=node.reads, triggers=node.triggers, bound=node.call)
+            for name, node in self._definition.program.nodes.items()
         }
-        return {name: graphs[0] for name, graphs in stored.items() if graphs}
 
-    def _inside(self, ns: str, codec: Codec) -> tuple[Graph[Any, Any], Codec]:
-        """The graph whose state a namespace holds, and the codec that knows its types.
+    @property
+    def channels(self) -> dict[str, BaseChannel[Any, Any, Any]]:
+        """Empty channels, by name."""
+        channels = self._definition.program.channels
+        return {name: channel.fresh() for name, channel in channels.items() if name not in (SENDS, INPUT_MARK)}
 
-        Raises:
-            SubgraphNotFoundError: there is none.
-        """
-        graph: Graph[Any, Any] = self
-        for part in ns.split("|") if ns else ():
-            if part.isdigit():  # the how-manieth graph that one task ran
-                continue
-            name = part.partition(":")[0]
-            inner = graph._graphs_inside.get(name)
-            if inner is None:
-                raise SubgraphNotFoundError(
-                    f"checkpoint_ns {ns!r} names node {name!r}, and graph {graph.name!r} has no node of that name that "
-                    "runs a graph"
-                )
-            codec, graph = inner._codec_inside(codec), inner
-        return graph, codec
+    @property
+    def input_channels(self) -> str | list[str]:
+        inputs = self._definition.program.inputs
+        return inputs if isinstance(inputs, str) else list(inputs)
+
+    @property
+    def output_channels(self) -> str | list[str]:
+        outputs = self._definition.program.outputs
+        return outputs if isinstance(outputs, str) else list(outputs)
+
+    @property
+    def world(self) -> World:
+        """The port for clock, ids and randomness, as given to `compile(world=)`."""
+        return self._definition.world
+
+    @property
+    def hints(self) -> Sequence[Any]:
+        """The annotations that name the types of its values."""
+        return self._definition.hints
+
+    def input_from(self, state: Any) -> Any:
+        """The input that this graph takes from the state of a graph in which it is a node."""
+        inputs = self._definition.program.inputs
+        if isinstance(inputs, str) or not isinstance(state, dict):
+            return state
+        return {key: state[key] for key in inputs if key in state}
+
+    def output_from(self, state: Any) -> Any:
+        """The part of a thread's state, as `aget_state` shows it, that a call returns."""
+        shown, outputs = self._definition.program.shown, self._definition.program.outputs
+        if isinstance(shown, str) or not isinstance(state, dict):
+            return state
+        if isinstance(outputs, str):
+            return state.get(outputs)
+        return {key: state[key] for key in outputs if key in state}
+
+    def events_codec(self) -> Codec:
+        """The codec of this graph and of all graphs inside."""
+        return self._definition.codecs.of_events(self._definition.codec)
+
+    # ---- graphs inside -------------------------------------------------------------------------------------------
 
     def get_subgraphs(
         self, *, namespace: str | None = None, recurse: bool = False
@@ -362,21 +388,15 @@ class Graph(Runs[InputT, OutputT]):
             namespace: only this path, or what is inside it.
             recurse: those inside of those too; their paths are joined with "|".
         """
-        yield from self._subgraphs(namespace, recurse, ())
+        found = self._definition.inside.walk(namespace, recurse=recurse)
+        return cast("Iterator[tuple[str, Graph[Any, Any]]]", found)
 
-    def _subgraphs(
-        self, namespace: str | None, recurse: bool, around: tuple[Graph[Any, Any], ...]
-    ) -> Iterator[tuple[str, Graph[Any, Any]]]:
-        inside = (*around, self)
-        for name, graph in self._graphs_inside.items():
-            if namespace is None or namespace == name:
-                yield name, graph
-            if any(graph is one for one in inside):  # a graph may run itself
-                continue
-            if recurse and (namespace is None or namespace.startswith(f"{name}|")):
-                rest = None if namespace is None else namespace.removeprefix(f"{name}|")
-                for path, inner in graph._subgraphs(rest, True, inside):
-                    yield f"{name}|{path}", inner
+    async def aget_subgraphs(
+        self, *, namespace: str | None = None, recurse: bool = False
+    ) -> AsyncIterator[tuple[str, Graph[Any, Any]]]:
+        """`get_subgraphs`, for code that iterates asynchronously."""
+        for found in self.get_subgraphs(namespace=namespace, recurse=recurse):
+            yield found
 
     def get_graph(self, *, xray: bool | int = False) -> Drawing:
         """Nodes and edges, to be drawn.
@@ -393,16 +413,12 @@ class Graph(Runs[InputT, OutputT]):
 
     def _outline(self, around: tuple[Graph[Any, Any], ...]) -> Drawing:
         inside = (*around, self)
-        return structs.replace(
-            self._drawing(),
-            interrupt_before=self._breakpoints.before,
-            interrupt_after=self._breakpoints.after,
-            subgraphs={
-                name: graphs[0]._outline(inside)
-                for name, graphs in self._graphs_named.items()
-                if graphs and not any(graphs[0] is one for one in inside)  # a graph may run itself
-            },
-        )
+        subgraphs = {
+            name: cast("Graph[Any, Any]", graphs[0])._outline(inside)
+            for name, graphs in self._definition.inside.by_node.items()
+            if graphs and not any(graphs[0] is one for one in inside)  # a graph may run itself
+        }
+        return self._drawing().with_marks(self._definition.options, subgraphs)
 
     def _drawing(self) -> Drawing:
         """This graph alone."""
@@ -411,21 +427,3 @@ class Graph(Runs[InputT, OutputT]):
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         """How a notebook shows the graph."""
         return self.get_graph(xray=True)._repr_mimebundle_(include, exclude)
-
-    async def aget_subgraphs(
-        self, *, namespace: str | None = None, recurse: bool = False
-    ) -> AsyncIterator[tuple[str, Graph[Any, Any]]]:
-        """`get_subgraphs`, for code that iterates asynchronously."""
-        for found in self.get_subgraphs(namespace=namespace, recurse=recurse):
-            yield found
-
-
-class _Inner:
-    """A graph inside another, as `StateReader` asks for it."""
-
-    def __init__(self, graph: Graph[Any, Any]) -> None:
-        self._graph = graph
-        self.keeps = graph.checkpointer is True
-
-    def reader(self, saver: BaseCheckpointSaver, codec: Codec) -> StateReader:
-        return self._graph.reader_with(saver, self._graph._codec_inside(codec))

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from .._runtime.engine.settings import RunOptions
 from ..types import END, START
 from .plugins import plugin
 
@@ -66,6 +67,11 @@ class Drawing(Outline, frozen=True, kw_only=True):
     """
 
     subgraphs: Mapping[str, Drawing] = {}
+
+    def with_marks(self, options: RunOptions, subgraphs: Mapping[str, Drawing]) -> Drawing:
+        """Return the drawing with where the graph's runs stop, and with the graphs that its nodes are."""
+        before, after = options.interrupt_before, options.interrupt_after
+        return msgspec.structs.replace(self, interrupt_before=before, interrupt_after=after, subgraphs=subgraphs)
 
     def expanded(self, depth: int | bool = True) -> Drawing:
         """The graphs of its nodes in the nodes' place, `depth` levels deep; True is all of them.

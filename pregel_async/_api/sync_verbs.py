@@ -10,29 +10,31 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, Unpack, overload
 
 from checkpoint_savers.errors import annotate
 
-from .._checks.stream_options import CallOptions, ChunkModes, Modes, Overflow, StreamOptions
+from .._checks.options import (
+    BatchOptions,
+    InvokeOptions,
+    OutputParts,
+    OutputRecord,
+    PlainOutput,
+    StreamedParts,
+    StreamOptions,
+    UpdateOptions,
+    given_to,
+    takes,
+)
 from .._runtime.observing.error_text import with_notes
-from .._runtime.observing.observer import Observer
-from .._runtime.streaming.buffer import CAPACITY
 from .._runtime.streaming.stream import GraphStream
 from .._runtime.tasks.context import CURRENT, in_order_of
-from .._runtime.tasks.control import RunControl
 from ..parts import GraphOutput, StreamPart
-from ..policies import Budget, OnFailure
 from ..types import (
-    All,
     Command,
     Config,
-    Durability,
-    Names,
-    OnConflict,
     RunnableConfig,
     RunStatus,
     StateSnapshot,
@@ -65,7 +67,9 @@ class SyncFace(Generic[InputT, OutputT]):
     """
 
     if TYPE_CHECKING:
-        _world: World
+
+        @property
+        def world(self) -> World: ...
 
         # The twins, which the graph brings. That each verb hands on every argument is held by a test.
         async def ainvoke(self, *args: Any, **kwargs: Any) -> Any: ...
@@ -79,121 +83,31 @@ class SyncFace(Generic[InputT, OutputT]):
 
     @overload
     def invoke(
-        self,
-        input: InputT | Command | None,
-        config: Config | None = None,
-        *,
-        stream_mode: Literal["values"] = "values",
-        version: Literal["v2"],
-        **call: Unpack[CallOptions],
+        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[OutputRecord]
     ) -> GraphOutput[OutputT]: ...
-
     @overload
     def invoke(
-        self,
-        input: InputT | Command | None,
-        config: Config | None = None,
-        *,
-        stream_mode: ChunkModes,
-        version: Literal["v2"],
-        **call: Unpack[CallOptions],
+        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[OutputParts]
     ) -> list[StreamPart]: ...
-
     @overload
     def invoke(
-        self,
-        input: InputT | Command | None,
-        config: Config | None = None,
-        *,
-        stream_mode: Modes = "values",
-        version: Literal["v1"] = "v1",
-        **call: Unpack[CallOptions],
+        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[PlainOutput]
     ) -> OutputT: ...
-
-    def invoke(
-        self,
-        input: InputT | Command | None,
-        config: Config | None = None,
-        *,
-        context: Any = None,
-        stream_mode: Modes = "values",
-        output_keys: Names | None = None,
-        interrupt_before: All | Sequence[str] | None = None,
-        interrupt_after: All | Sequence[str] | None = None,
-        durability: Durability | None = None,
-        on_conflict: OnConflict = "reject",
-        on_failure: OnFailure | None = None,
-        budgets: Mapping[str, Budget] | None = None,
-        time_limit: float | timedelta | None = None,
-        control: RunControl | None = None,
-        observer: Observer | Sequence[Observer] | None = None,
-        version: Literal["v1", "v2"] = "v1",
-    ) -> Any:
+    @takes(InvokeOptions)
+    def invoke(self, input: Any, config: Config | None = None, **options: Any) -> Any:
         """Run to the end, or to where the run pauses, and return the output: `ainvoke`, waited for."""
-        return _wait(
-            self._world,
-            self.ainvoke,
-            input,
-            config,
-            context=context,
-            stream_mode=stream_mode,
-            output_keys=output_keys,
-            interrupt_before=interrupt_before,
-            interrupt_after=interrupt_after,
-            durability=durability,
-            on_conflict=on_conflict,
-            on_failure=on_failure,
-            budgets=budgets,
-            time_limit=time_limit,
-            control=control,
-            observer=observer,
-            version=version,
-        )
+        return _wait(self.world, self.ainvoke, input, config, **given_to("invoke", InvokeOptions, options))
 
     @overload
     def stream(
-        self,
-        input: InputT | Command | None,
-        config: Config | None = None,
-        *,
-        version: Literal["v2"],
-        **call: Unpack[StreamOptions],
+        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[StreamedParts]
     ) -> SyncStream[StreamPart]: ...
-
     @overload
     def stream(
-        self,
-        input: InputT | Command | None,
-        config: Config | None = None,
-        *,
-        version: Literal["v1", "v2"] = "v1",
-        **call: Unpack[StreamOptions],
+        self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[StreamOptions]
     ) -> SyncStream[Any]: ...
-
-    def stream(
-        self,
-        input: InputT | Command | None,
-        config: Config | None = None,
-        *,
-        context: Any = None,
-        stream_mode: Modes | None = None,
-        subgraphs: bool = False,
-        output_keys: Names | None = None,
-        interrupt_before: All | Sequence[str] | None = None,
-        interrupt_after: All | Sequence[str] | None = None,
-        durability: Durability | None = None,
-        on_conflict: OnConflict = "reject",
-        on_failure: OnFailure | None = None,
-        budgets: Mapping[str, Budget] | None = None,
-        time_limit: float | timedelta | None = None,
-        control: RunControl | None = None,
-        observer: Observer | Sequence[Observer] | None = None,
-        capacity: int = CAPACITY,
-        overflow: Overflow = "block",
-        keep_events: bool = False,
-        after: str | None = None,
-        version: Literal["v1", "v2"] = "v1",
-    ) -> SyncStream[Any]:
+    @takes(StreamOptions)
+    def stream(self, input: Any, config: Config | None = None, **options: Any) -> SyncStream[Any]:
         """Run, and show what happens while it does: `astream`, chunk by chunk.
 
         with graph.stream(input) as chunks:
@@ -205,55 +119,22 @@ class SyncFace(Generic[InputT, OutputT]):
         from .._runtime.sync.background_portal import check_thread
 
         check_thread("stream()", _ASTREAM)
-        source: GraphStream[Any] = self.astream(
-            input,
-            config,
-            context=context,
-            stream_mode=stream_mode,
-            subgraphs=subgraphs,
-            output_keys=output_keys,
-            interrupt_before=interrupt_before,
-            interrupt_after=interrupt_after,
-            durability=durability,
-            on_conflict=on_conflict,
-            on_failure=on_failure,
-            budgets=budgets,
-            time_limit=time_limit,
-            control=control,
-            observer=observer,
-            capacity=capacity,
-            overflow=overflow,
-            keep_events=keep_events,
-            after=after,
-            version=version,
-        )
-        return SyncStream(source, "stream()", _ASTREAM, self._world)
+        source: GraphStream[Any] = self.astream(input, config, **given_to("stream", StreamOptions, options))
+        return SyncStream(source, "stream()", _ASTREAM, self.world)
 
+    @takes(BatchOptions)
     def batch(
         self,
         inputs: Sequence[InputT],
         config: Config | Sequence[Config] | None = None,
-        *,
-        context: Any = None,
-        return_exceptions: bool = False,
-        max_concurrency: int | None = None,
-        on_conflict: OnConflict = "reject",
+        **options: Unpack[BatchOptions],
     ) -> list[OutputT]:
         """Run once per input, concurrently: `abatch`, waited for."""
-        return _wait(
-            self._world,
-            self.abatch,
-            inputs,
-            config,
-            context=context,
-            return_exceptions=return_exceptions,
-            max_concurrency=max_concurrency,
-            on_conflict=on_conflict,
-        )
+        return _wait(self.world, self.abatch, inputs, config, **given_to("batch", BatchOptions, options))
 
     def get_state(self, config: Config, *, subgraphs: bool = False) -> StateSnapshot:
         """The state of a thread: `aget_state`, waited for."""
-        return _wait(self._world, self.aget_state, config, subgraphs=subgraphs)
+        return _wait(self.world, self.aget_state, config, subgraphs=subgraphs)
 
     def get_state_history(
         self,
@@ -269,33 +150,32 @@ class SyncFace(Generic[InputT, OutputT]):
         check_thread("get_state_history()", _AHISTORY)
         source = self.aget_state_history(config, filter=filter, before=before, limit=limit)
         assert isinstance(source, AsyncGenerator)
-        return SyncStream(source, "get_state_history()", _AHISTORY, self._world)
+        return SyncStream(source, "get_state_history()", _AHISTORY, self.world)
 
+    @takes(UpdateOptions)
     def update_state(
         self,
         config: Config,
         values: Any,
         as_node: str | None = None,
         task_id: str | None = None,
-        *,
-        on_conflict: OnConflict = "reject",
+        **options: Unpack[UpdateOptions],
     ) -> RunnableConfig:
         """Write to a thread's state: `aupdate_state`, waited for."""
-        return _wait(self._world, self.aupdate_state, config, values, as_node, task_id, on_conflict=on_conflict)
+        given_to("update_state", UpdateOptions, options)
+        return _wait(self.world, self.aupdate_state, config, values, as_node, task_id, **options)
 
+    @takes(UpdateOptions)
     def bulk_update_state(
-        self,
-        config: Config,
-        supersteps: Sequence[Sequence[StateUpdate]],
-        *,
-        on_conflict: OnConflict = "reject",
+        self, config: Config, supersteps: Sequence[Sequence[StateUpdate]], **options: Unpack[UpdateOptions]
     ) -> RunnableConfig:
         """Write several supersteps to a thread's state: `abulk_update_state`, waited for."""
-        return _wait(self._world, self.abulk_update_state, config, supersteps, on_conflict=on_conflict)
+        given_to("bulk_update_state", UpdateOptions, options)
+        return _wait(self.world, self.abulk_update_state, config, supersteps, **options)
 
     def clear_cache(self, nodes: Sequence[str] | None = None) -> None:
         """Forget kept results of nodes: `aclear_cache`, waited for."""
-        return _wait(self._world, self.aclear_cache, nodes)
+        return _wait(self.world, self.aclear_cache, nodes)
 
 
 _ASTREAM = "async with graph.astream(...) as chunks"

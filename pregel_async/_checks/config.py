@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, cast, get_args
+from typing import Any, cast
 from uuid import UUID
+
+from msgspec import structs
 
 from checkpoint_savers.metadata import plain_scalar
 from checkpoint_savers.records import RUN, CheckpointId
-from checkpoint_savers.upkeep.retention import Retention
 
-from .._core.program import Program
-from .._core.superstep import Breakpoints
-from .._runtime.engine.settings import Settings
-from .._runtime.observing.observer import Observer
-from .._runtime.tasks.control import RunControl
+from .._runtime.engine.settings import RunOptions, Settings
 from .._runtime.tasks.kept_results import Results
-from ..channels import AnyValue, EphemeralValue, LastValue
 from ..errors import ConfigError
-from ..policies import Budget, Collect, OnFailure
-from ..types import ChangedQuestions, Config, Durability, OnConflict, RunnableConfig, plain_name
+from ..types import Config, RunnableConfig, plain_name
 
 DEFAULT_RECURSION_LIMIT = 10_007
 
@@ -142,80 +137,6 @@ def is_elsewhere(config: RunnableConfig, here: RunnableConfig) -> bool:
     )
 
 
-def check_on_failure(program: Program, policy: object, error: type[Exception] = ConfigError) -> OnFailure:
-    """The failure policy, if the graph can follow it. Raises `error`."""
-    if isinstance(policy, Collect):
-        channel = program.channels.get(policy.channel)
-        if channel is None or policy.channel not in program.keys:
-            raise error(f"on_failure collects in {policy.channel!r}, and graph {program.name!r} has no such key")
-        if isinstance(channel, (LastValue, EphemeralValue, AnyValue)):
-            raise error(
-                f"on_failure collects in {policy.channel!r}, which holds one value only: several tasks may fail in one "
-                "superstep, so make it a list with a reducer, Annotated[list[NodeError], operator.add]"
-            )
-        return policy
-    if policy in ("fail_fast", "finish"):
-        return cast("OnFailure", policy)
-    raise error(f"on_failure is 'fail_fast', 'finish' or Collect(channel), not {policy!r}")
-
-
-def check_budgets(
-    budgets: Mapping[str, Budget] | None,
-    known: Mapping[str, Budget] | None = None,
-    error: type[Exception] = ConfigError,
-) -> dict[str, Budget]:
-    """Budgets by name, those of a call over those of the graph. Raises `error` for what is none, or not known."""
-    given: Any = {} if budgets is None else budgets
-    if not isinstance(given, Mapping):
-        raise error(f"budgets are a mapping of names to Budgets, not {budgets!r}")
-    for name, budget in given.items():
-        if not isinstance(name, str) or not name:
-            raise error(f"a budget's name is text, not {name!r}")
-        if not isinstance(budget, Budget):
-            raise error(f"budget {name!r} is a Budget(run=..., thread=...), not {budget!r}")
-        if known is not None and name not in known:
-            there = ", ".join(sorted(known)) or "none"
-            raise error(f"there is no budget {name!r} to change: the graph was compiled with {there}")
-    before = known or {}
-    return {**before, **{name: _over(before.get(name), budget) for name, budget in given.items()}}
-
-
-def _over(before: Budget | None, budget: Budget) -> Budget:
-    """A call's budget, with the limits that it leaves open as the graph has them."""
-    if before is None:
-        return budget
-    return Budget(
-        run=before.run if budget.run is None else budget.run,
-        thread=before.thread if budget.thread is None else budget.thread,
-    )
-
-
-def check_durability(durability: str | None, *, stored: bool, around: Durability | None) -> Durability:
-    """How durable a run is.
-
-    Args:
-        durability: what was asked for; None for the default.
-        around: how durable the run is that the call is a part of; None when it is none.
-
-    Raises:
-        ConfigError: a durability that is not known, that nothing could have, or that the run around has not.
-    """
-    if durability is None:
-        return "sync" if around is None else around
-    if durability not in get_args(Durability):
-        raise ConfigError(f"durability {durability!r} is not known; known are {', '.join(get_args(Durability))}")
-    if not stored:
-        raise ConfigError(
-            f"durability={durability!r} was asked for, and the graph has no checkpointer: compile it with one"
-        )
-    if around is not None and durability != around:
-        raise ConfigError(
-            f"durability={durability!r} was asked for, and the graph runs as part of a run with durability={around!r}, "
-            "which it shares: leave it out, or name a thread of its own in config"
-        )
-    return cast("Durability", durability)
-
-
 def _journey(
     config: Mapping[str, Any], ns: str, at: CheckpointId | None
 ) -> tuple[CheckpointId, dict[str, CheckpointId]]:
@@ -258,37 +179,20 @@ def _stored_part(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def settings_of(
     config: RunnableConfig,
+    options: RunOptions,
     *,
     stored: bool,
     nested: bool,
-    on_conflict: OnConflict,
-    durability: Durability = "sync",
-    context: Any,
-    store: Any,
-    breakpoints: Breakpoints | None,
-    debug: bool,
-    control: RunControl | None = None,
-    on_failure: OnFailure = "fail_fast",
-    budgets: Mapping[str, Budget] | None = None,
-    time_limit: float | None = None,
-    retention: Retention | None = None,
     results: Results | None = None,
-    observers: tuple[Observer, ...] = (),
-    changed_questions: ChangedQuestions = "error",
 ) -> Settings:
     """A call's settings.
 
     Args:
+        options: checked.
         stored: the graph has a checkpointer, so that a thread is needed.
         nested: a node runs the graph: its thread is that of the graph around it.
-        durability: as `check_durability` gives it.
-        context, store, breakpoints, debug, control, on_failure, budgets, time_limit, retention, results, observers,
-            changed_questions: as in `Settings`.
+        results: as in `Settings`.
     """
-    if not (control is None or isinstance(cast("object", control), RunControl)):
-        raise ConfigError(f"control is a RunControl, not {control!r}")
-    if on_conflict not in ("reject", "wait"):
-        raise ConfigError(f"on_conflict is 'reject' or 'wait', not {on_conflict!r}")
     thread_id, ns, checkpoint_id = address_of(config)
     if stored and thread_id is None:
         raise ConfigError(
@@ -301,27 +205,15 @@ def settings_of(
     metadata = _metadata(config) if config else {}
     given = config.get("metadata")
     return Settings(
+        **structs.asdict(options),
         thread_id=thread_id,
         at=checkpoint_id,
         travels=travels,
         run_id=config.get("run_id"),
         limit=_count(config, "recursion_limit") or DEFAULT_RECURSION_LIMIT,
         max_concurrency=_count(config, "max_concurrency"),
-        on_conflict=on_conflict,
-        durability=durability,
         metadata=metadata,
         config=config,
-        context=context,
-        store=store,
-        breakpoints=breakpoints,
-        debug=debug,
-        control=control,
-        on_failure=on_failure,
-        budgets=budgets or {},
-        time_limit=time_limit,
-        retention=retention,
         results=results,
-        observers=observers,
-        changed_questions=changed_questions,
         thread_metadata=_stored_part(given) if given else None,
     )

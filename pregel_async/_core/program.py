@@ -223,7 +223,6 @@ def build_program(
     read_command: Callable[[Command], list[Write]],
     check_update: Callable[[list[Write]], list[Write]] = list,
     validate: Callable[[Mapping[str, Any], list[Write]], list[Write]] | None = None,
-    step_timeout: float | None = None,
 ) -> Program:
     """Make the tables of nodes and channels that fit each other; whoever calls has validated them.
 
@@ -262,7 +261,6 @@ def build_program(
         read_command=read_command,
         check_update=check_update,
         validate=validate,
-        step_timeout=step_timeout,
     )
 
 

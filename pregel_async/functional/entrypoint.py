@@ -8,31 +8,26 @@ what it saves                channel `__previous__`, which the thread's next run
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import timedelta
-from typing import Any, Generic, TypeVar, get_args, get_origin, overload
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar, Unpack, cast, get_args, get_origin, overload
 
 import msgspec
 
-from checkpoint_savers import ports
 from checkpoint_savers.abc import BaseCheckpointSaver
-from checkpoint_savers.upkeep.retention import Retention
 
 from .._api.compiled import Graph
-from .._api.defaults import validates_input
+from .._api.definition import Definition, define
 from .._api.drawing import Drawing, Edge, drawing
 from .._checks.context_schema import context_reader
-from .._checks.node_policies import RetryPolicies, Timeout, abandons, check_on_timeout, node_policies
+from .._checks.node_policies import abandons, check_on_timeout
+from .._checks.options import EntrypointOptions, StepOptions, given_policies, given_to, name_of, takes, validates_input
 from .._checks.values import compile_check, path_of
 from .._core.program import Node, Write, build_program
-from .._runtime.observing.observer import Observer
-from .._runtime.platform.environment import World
 from .._runtime.tasks.context import PREVIOUS
 from .._runtime.tasks.injection import check_signature, hints_of, injections_of, is_generator
 from ..channels import EphemeralValue, LastValue
 from ..errors import GraphValidationError, InvalidInputError, InvalidUpdateError
-from ..policies import Budget, CachePolicy, OnTimeout
-from ..types import END, START, ChangedQuestions, Command
+from ..types import END, START, Command
 from .by_name import elsewhere, with_one
 
 __all__ = ["CompiledEntrypoint", "entrypoint"]
@@ -52,8 +47,12 @@ class CompiledEntrypoint(Graph[InputT, OutputT], Generic[InputT, OutputT]):
 
     func: Callable[..., Any]
 
+    def __init__(self, definition: Definition, func: Callable[..., Any]) -> None:
+        super().__init__(definition)
+        object.__setattr__(self, "func", func)  # it is not to be set
+
     def _drawing(self) -> Drawing:
-        name = next(iter(self._program.nodes))
+        name = next(iter(self._definition.program.nodes))
         return drawing([name], [Edge(source=START, target=name), Edge(source=name, target=END)])
 
 
@@ -91,51 +90,19 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         value: R
         save: SavedT
 
+    @takes(EntrypointOptions)
     def __init__(
         self,
         checkpointer: BaseCheckpointSaver | bool | None = None,
-        *,
-        store: ports.BaseStore | None = None,
-        context_schema: type[Any] | None = None,
-        name: str | None = None,
-        blocking: bool = True,
-        debug: bool = False,
-        world: World | None = None,
-        retry_policy: RetryPolicies | None = None,
-        timeout: Timeout | None = None,
-        on_timeout: OnTimeout | None = None,
-        cache_policy: CachePolicy | None = None,
-        cache: ports.BaseCache | None = None,
-        budgets: Mapping[str, Budget] | None = None,
-        time_limit: float | timedelta | None = None,
-        retention: Retention | None = None,
-        observer: Observer | Sequence[Observer] | None = None,
-        changed_questions: ChangedQuestions | None = None,
-        validate_input: bool | None = None,
+        **options: Unpack[EntrypointOptions],
     ) -> None:
         if callable(checkpointer) and not isinstance(checkpointer, BaseCheckpointSaver):
             raise GraphValidationError("entrypoint is called: @entrypoint(), or @entrypoint(checkpointer=saver)")
         self._checkpointer = checkpointer
-        self._store = store
+        self._options = given_to("entrypoint", EntrypointOptions, options)
+        context_schema = options.get("context_schema")
         self._read_context = None if context_schema is None else context_reader(context_schema)
-        self._name = name
-        self._blocking = blocking
-        self._debug = debug
-        self._world = world
-        self._policies = node_policies(
-            "the entrypoint",
-            retry_policy=retry_policy,
-            timeout=timeout,
-            cache_policy=cache_policy,
-            on_timeout=on_timeout,
-        )
-        self._cache = cache
-        self._budgets = budgets
-        self._time_limit = time_limit
-        self._retention = retention
-        self._observer = observer
-        self._changed_questions: ChangedQuestions | None = changed_questions
-        self._validate_input = validate_input
+        self._policies = given_policies("the entrypoint", options)
 
     @overload
     def __call__(self, call: Callable[..., Awaitable[final[R, Any]]]) -> CompiledEntrypoint[Any, R]: ...
@@ -146,7 +113,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
     @overload
     def __call__(self, call: Callable[..., R]) -> CompiledEntrypoint[Any, R]: ...
     def __call__(self, call: Callable[..., Any]) -> CompiledEntrypoint[Any, Any]:
-        name = self._name or getattr(call, "__name__", None) or type(call).__name__
+        name = name_of(self._options, getattr(call, "__name__", None) or type(call).__name__)
         if is_generator(call):
             raise GraphValidationError(f"entrypoint {name!r} is a generator: return a value instead of yielding")
         injects = injections_of(call, after=1)
@@ -157,10 +124,10 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         returned = hints.get("return", Any)
         returned, saved = get_args(returned) if get_origin(returned) is entrypoint.final else (returned, returned)
         first = next(iter(inspect.signature(call).parameters))
-        validate = validates_input(self._validate_input)
+        validate = validates_input(self._options.get("validate_input"))
         policies = self._policies
         check_on_timeout(call, policies.on_timeout, f"entrypoint {name!r}")
-        flavour = policies.flavour(call, blocking=self._blocking)
+        flavour = policies.flavour(call, blocking=self._options.get("blocking", True))
         policies.check(call, flavour, f"entrypoint {name!r}", injects=injects, abandons=False, decorated=True)
         node = Node(
             name=name,
@@ -191,26 +158,17 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
             read_input=_input_reader(hints.get(first, Any), name) if validate else _read_input,
             read_command=_read_command,
         )
-        made: CompiledEntrypoint[Any, Any] = CompiledEntrypoint(
+        definition = define(
             program,
-            checkpointer=self._checkpointer,
+            self._checkpointer,
+            cast("StepOptions", self._options),  # it has none of those of several nodes
             hints=list(hints.values()),
             stream_channels=END,
             stream_mode="updates",
-            world=self._world,
-            debug=self._debug,
-            store=self._store,
             read_context=self._read_context,
-            cache=self._cache,
-            budgets=self._budgets,
-            time_limit=self._time_limit,
-            retention=self._retention,
-            observer=self._observer,
-            changed_questions=self._changed_questions,
-            defaults=self._policies,
+            policies=self._policies,
         )
-        object.__setattr__(made, "func", call)  # it is not to be set
-        return made
+        return CompiledEntrypoint(definition, call)
 
 
 def _input_reader(hint: Any, name: str) -> Callable[[Any], list[Write]]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import timedelta
-from functools import partial
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -15,7 +13,6 @@ from typing import (
     Literal,
     Self,
     TypeAlias,
-    TypedDict,
     Unpack,
     cast,
     get_args,
@@ -23,12 +20,10 @@ from typing import (
     overload,
 )
 
-from checkpoint_savers import ports
 from checkpoint_savers.abc import BaseCheckpointSaver
-from checkpoint_savers.upkeep.retention import Retention
 
 from .._api.compiled import Graph
-from .._api.defaults import validates_input
+from .._api.definition import Definition
 from .._api.drawing import Drawing
 from .._checks.annotations import aliased, class_of
 from .._checks.node_policies import (
@@ -38,13 +33,12 @@ from .._checks.node_policies import (
     check_on_timeout,
     node_policies,
 )
-from .._runtime.observing.observer import Observer
-from .._runtime.platform.environment import World
+from .._checks.options import CompileOptions, PolicyOptions, given_to, takes
 from .._runtime.tasks.injection import check_signature, hints_of, injections_of, is_generator
 from ..errors import GraphValidationError
-from ..policies import Budget, CachePolicy, OnFailure, OnTimeout
-from ..types import END, RESERVED, START, All, ChangedQuestions, Command, Send, plain_name
-from .compile import compile_program
+from ..policies import CachePolicy, OnTimeout
+from ..types import END, RESERVED, START, Command, Send, plain_name
+from .compile import compile_graph
 from .schema import Schema, is_schema, merge_channels, read_schema
 from .specs import DEFAULT_HANDLER, HANDLER, BranchSpec, GraphSpec, HandlerSpec, NodeSpec, draw
 
@@ -68,45 +62,19 @@ else:
     MappingT = TypeVar("MappingT")
     NodeInputT = TypeVar("NodeInputT")
 
-UnknownKeys: TypeAlias = Literal["error", "ignore"]
 Destination: TypeAlias = str | Send
 Path: TypeAlias = Callable[..., Destination | Sequence[Destination] | Awaitable[Destination | Sequence[Destination]]]
 Destinations: TypeAlias = Sequence[str] | Mapping[str, str]
 
 
-class NodeOptions(TypedDict, total=False):
+class NodeOptions(PolicyOptions, total=False):
     """What every overload of `add_node` takes besides; explained there."""
 
     defer: bool
     metadata: Mapping[str, Any] | None
     destinations: Destinations | None
     abandon_on_cancel: bool
-    retry_policy: RetryPolicies | None
-    timeout: Timeout | None
-    on_timeout: OnTimeout | None
     error_handler: Callable[..., object] | None
-    cache_policy: CachePolicy | None
-
-
-class CompileOptions(TypedDict, total=False):
-    """What every overload of `compile` takes besides; explained there."""
-
-    store: ports.BaseStore | None
-    cache: ports.BaseCache | None
-    interrupt_before: All | Sequence[str] | None
-    interrupt_after: All | Sequence[str] | None
-    name: str | None
-    blocking: bool
-    unknown_keys: UnknownKeys
-    debug: bool
-    world: World | None
-    step_timeout: float | timedelta | None
-    on_failure: OnFailure
-    budgets: Mapping[str, Budget] | None
-    time_limit: float | timedelta | None
-    retention: Retention | None
-    observer: Observer | Sequence[Observer] | None
-    validate_input: bool | None
 
 
 class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
@@ -443,27 +411,9 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
         checkpointer: BaseCheckpointSaver | bool | None = None,
         **options: Unpack[CompileOptions],
     ) -> CompiledStateGraph[StateT, InputT, dict[str, Any]]: ...
+    @takes(CompileOptions)
     def compile(
-        self,
-        checkpointer: BaseCheckpointSaver | bool | None = None,
-        *,
-        store: ports.BaseStore | None = None,
-        cache: ports.BaseCache | None = None,
-        interrupt_before: All | Sequence[str] | None = (),
-        interrupt_after: All | Sequence[str] | None = (),
-        name: str | None = None,
-        blocking: bool = True,
-        unknown_keys: UnknownKeys = "error",
-        debug: bool = False,
-        world: World | None = None,
-        step_timeout: float | timedelta | None = None,
-        on_failure: OnFailure = "fail_fast",
-        budgets: Mapping[str, Budget] | None = None,
-        time_limit: float | timedelta | None = None,
-        retention: Retention | None = None,
-        observer: Observer | Sequence[Observer] | None = None,
-        changed_questions: ChangedQuestions | None = None,
-        validate_input: bool | None = None,
+        self, checkpointer: BaseCheckpointSaver | bool | None = None, **options: Unpack[CompileOptions]
     ) -> CompiledStateGraph[Any, Any, Any]:
         """Check the graph and make it runnable. The builder is left as it is, and may be changed and compiled again.
 
@@ -508,30 +458,7 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
             GraphValidationError: no entry, an edge from or to a node that does not exist, or a policy that something
                 cannot have.
         """
-        if unknown_keys not in ("error", "ignore"):
-            raise GraphValidationError(f"unknown_keys is 'error' or 'ignore', not {unknown_keys!r}")
-        return compile_program(
-            self,
-            checkpointer,
-            make=partial(CompiledStateGraph, self),
-            name=name or "StateGraph",
-            blocking=blocking,
-            ignore_unknown=unknown_keys == "ignore",
-            validate_input=validates_input(validate_input),
-            world=world,
-            debug=debug,
-            store=store,
-            cache=cache,
-            interrupt_before=interrupt_before,
-            interrupt_after=interrupt_after,
-            step_timeout=step_timeout,
-            on_failure=on_failure,
-            budgets=budgets,
-            time_limit=time_limit,
-            retention=retention,
-            observer=observer,
-            changed_questions=changed_questions,
-        )
+        return CompiledStateGraph(self, compile_graph(self, checkpointer, given_to("compile", CompileOptions, options)))
 
     @overload
     def _annotated_schema(self, call: Callable[..., Any], role: str, default: Schema) -> Schema: ...
@@ -568,8 +495,8 @@ class CompiledStateGraph(Graph[InputT, OutputT], Generic[StateT, InputT, OutputT
         def __class_getitem__(cls, item: object) -> types.GenericAlias:
             return types.GenericAlias(cls, item)
 
-    def __init__(self, builder: StateGraph[Any, Any, Any], **settings: Any) -> None:
-        super().__init__(**settings)
+    def __init__(self, builder: StateGraph[Any, Any, Any], definition: Definition) -> None:
+        super().__init__(definition)
         object.__setattr__(self, "builder", builder)  # it is not to be set: the graph is compiled
         self._drawn = draw(builder)
 

@@ -9,23 +9,21 @@ a conditional edge          a router of the node, whose answer becomes writes to
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from msgspec import structs
 
 from checkpoint_savers.abc import BaseCheckpointSaver
-from checkpoint_savers.upkeep.retention import Retention
 
 from .._api.compiled import Graph
-from .._checks.node_policies import NodePolicies, abandons, flavour_of, seconds_of
+from .._api.definition import Definition, define
+from .._checks.node_policies import NodePolicies, abandons, flavour_of
+from .._checks.options import CompileOptions, ignores_unknown, name_of, validates_input
 from .._core.program import BRANCH, JOIN, PARENT, SENDS, Flavour, Node, Router, Write, build_program
-from .._runtime.observing.observer import Observer
 from .._runtime.persistence.digests import RUNS_GRAPH
-from .._runtime.platform.environment import World
 from .._runtime.tasks.context import current
 from .._runtime.tasks.injection import hints_of
 from ..channels import (
@@ -35,8 +33,7 @@ from ..channels import (
     NamedBarrierValueAfterFinish,
 )
 from ..errors import ErrorCode, GraphValidationError, InvalidRouteError, InvalidUpdateError
-from ..policies import Budget, OnFailure
-from ..types import END, INTERRUPT, RESERVED, START, All, ChangedQuestions, Command, Send, plain_name
+from ..types import END, INTERRUPT, RESERVED, START, Command, Send, plain_name
 from .reachability import warn_of_unreachable
 from .schema import (
     ROOT,
@@ -53,42 +50,13 @@ from .schema import (
 )
 from .specs import BranchSpec, GraphSpec, NodeSpec
 
-if TYPE_CHECKING:
-    from checkpoint_savers.caches.abc import BaseCache
-    from checkpoint_savers.stores.abc import BaseStore
 
-CompiledT = TypeVar("CompiledT", bound=Graph[Any, Any])
-
-
-def compile_program(
-    builder: GraphSpec,
-    checkpointer: BaseCheckpointSaver | bool | None,
-    *,
-    make: Callable[..., CompiledT],
-    name: str,
-    blocking: bool,
-    ignore_unknown: bool,
-    validate_input: bool,
-    world: World | None,
-    debug: bool,
-    store: BaseStore | None,
-    cache: BaseCache | None,
-    interrupt_before: All | Sequence[str] | None,
-    interrupt_after: All | Sequence[str] | None,
-    step_timeout: float | timedelta | None,
-    on_failure: OnFailure,
-    budgets: Mapping[str, Budget] | None,
-    time_limit: float | timedelta | None,
-    retention: Retention | None,
-    observer: Observer | Sequence[Observer] | None,
-    changed_questions: ChangedQuestions | None,
-) -> CompiledT:
-    """Compile a graph.
-
-    Args:
-        builder: is only read.
-        make: makes the runnable graph of the settings that `Graph` takes.
-    """
+def compile_graph(
+    builder: GraphSpec, checkpointer: BaseCheckpointSaver | bool | None, options: CompileOptions
+) -> Definition:
+    """Compile a graph. The builder is only read."""
+    name, blocking = name_of(options, "StateGraph"), options.get("blocking", True)
+    ignore_unknown, validate_input = ignores_unknown(options), validates_input(options.get("validate_input"))
     _validate(builder)
     warn_of_unreachable(builder, name)
     keys = tuple(sorted(builder.channels))
@@ -172,7 +140,6 @@ def compile_program(
         read_command=_Updates(builder, known, START, builder.input_schema, ignore_unknown=ignore_unknown).command,
         check_update=update_checker(schemas, builder.channels) if validate_input else list,
         validate=None if model is None else model.validator(),
-        step_timeout=seconds_of("step_timeout", step_timeout),
     )
     hints: list[Any] = [schema.type for schema in schemas]
     hints += [hint for schema in schemas for hint in schema.hints.values()]
@@ -181,29 +148,18 @@ def compile_program(
     calls += [handler.call for handler in handlers if handler is not None]
     hints += [hint for call in calls for hint in hints_of(call).values()]
     hints += [hint for spec in builder.nodes.values() if spec.graph is not None for hint in spec.graph.hints]
-    return make(
-        program=program,
-        checkpointer=checkpointer,
+    return define(
+        program,
+        checkpointer,
+        options,
         hints=hints,
         stream_channels=shown,
         stream_mode="updates",
-        world=world,
-        debug=debug,
-        store=store,
-        cache=cache,
-        interrupt_before=interrupt_before,
-        interrupt_after=interrupt_after,
-        on_failure=on_failure,
-        budgets=budgets,
-        time_limit=time_limit,
-        retention=retention,
-        observer=observer,
-        changed_questions=changed_questions,
         read_context=builder.read_context,
         coerce_state=coercion(builder.state_schema),
         coerce_output=coercion(builder.output_schema),
         complete_state=completion(builder.state_schema),
-        defaults=builder.defaults,
+        policies=builder.defaults,
         own_policies={name: spec.policies for name, spec in builder.nodes.items()},
     )
 
@@ -285,7 +241,7 @@ def _as_node(graph: Graph[Any, Any], keys: frozenset[str]) -> Callable[[Any], Aw
             return {key: value for key, value in result.items() if key in keys}
         return result
 
-    setattr(run_graph, RUNS_GRAPH, True)
+    vars(run_graph)[RUNS_GRAPH] = True
     run_graph.__qualname__ = f"graph {graph.name}"  # what kept results are known by
     return run_graph
 

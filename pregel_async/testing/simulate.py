@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, cast
 
 import anyio
 import anyio.lowlevel
+from msgspec import structs
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.children import start_soon
@@ -24,7 +25,6 @@ from checkpoint_savers.errors import StorageError, ThreadBusyError
 from checkpoint_savers.memory import InMemorySaver
 
 from .._api.compiled import Graph
-from .._runtime.streaming.subscription import Live
 from .._runtime.tasks.context import WATCH, Running
 from ..errors import GraphRecursionError, InvalidResumeError
 from ..policies import leaves_of
@@ -191,9 +191,9 @@ class _Call:
         if self._last is None or self._last[0] is not graph:
             stores = isinstance(graph.checkpointer, BaseCheckpointSaver)
             self._last = graph, graph if stores else graph.with_checkpointer(saver)
-            _ = graph._graphs_named  # found out once, and copied with it: it costs more than a short run
+            _ = graph._definition.inside.by_node  # found out once, and copied with it: it costs more than a short run
         bound = copy.copy(self._last[1])
-        bound.checkpointer, bound._world, bound._live = saver, world, Live()
+        bound._definition = structs.replace(bound._definition.with_checkpointer(saver), world=world)
         return bound
 
     def answer(self, question: Interrupt) -> Any:
@@ -298,7 +298,7 @@ class _Play:
 
     @property
     def _codec(self) -> Codec:
-        return self._graph._codec or self._inner.codec
+        return self._graph._definition.codec or self._inner.codec
 
     def _bound(self, graph: AnyGraph, saver: BaseCheckpointSaver) -> AnyGraph:
         return self._call.bound(graph, saver, self.clock)

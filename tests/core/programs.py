@@ -170,7 +170,7 @@ class RandomGraph(NamedTuple):
                 graph.add_edge(list(part[0]), part[1])
             else:
                 graph.add_conditional_edges(part[0], self._router(*part))
-        return graph.compile(blocking=False)._program
+        return graph.compile(blocking=False)._definition.program
 
     def _node(self, name: str) -> Callable[[Any], Any]:
         def call(state: Any) -> dict[str, Any] | None:

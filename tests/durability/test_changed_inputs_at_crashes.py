@@ -43,9 +43,8 @@ def graph_of(saver: BaseCheckpointSaver, names: list[str], world: TestWorld) -> 
     async def office(state: State) -> State:
         return {"log": [line for name in names for line in (await inside.ainvoke({"name": name, "log": []}))["log"]]}
 
-    made: Any = StateGraph(State).add_node("office", office).add_edge(START, "office").compile(saver)
-    made._world = world
-    return made
+    made = StateGraph(State).add_node("office", office).add_edge(START, "office")
+    return made.compile(saver, world=world)
 
 
 def lines(*names: str) -> list[str]:

@@ -776,7 +776,10 @@ def test_two_compilations_share_nothing() -> None:
     assert (one.name, other.name, one.checkpointer) == ("StateGraph", "other", None)
     assert isinstance(one, CompiledStateGraph)
     assert list(one.channels) == list(other.channels)
-    assert not any(one._program.channels[name] is other._program.channels[name] for name in one._program.channels)
+    assert not any(
+        one._definition.program.channels[name] is other._definition.program.channels[name]
+        for name in one._definition.program.channels
+    )
 
 
 def test_methods_chain() -> None:

@@ -173,7 +173,7 @@ async def trace_of(graph: Any, saver: BaseCheckpointSaver, *, sources: bool = Tr
         counted[header.ns] = counted.get(header.ns, 0) + 1
     trace: dict[str, list[Any]] = {}
     for header, state in found:
-        codec = graph._codec
+        codec = graph._definition.codec
         trace.setdefault(header.ns, []).append(
             {
                 "step": header.step,

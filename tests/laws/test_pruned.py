@@ -79,7 +79,7 @@ async def compare(
     assert all(("", at) in left for ns, at in headers if ns == "" and at not in closed), "a tip of a branch is gone"
     for ns, checkpoint_id in sorted(left):
         config = {"configurable": {"thread_id": "t", "checkpoint_ns": ns, "checkpoint_id": checkpoint_id}}
-        one, other = [await each.aget_tuple(config, codec=before._codec) for each in (saver, pruned)]
+        one, other = [await each.aget_tuple(config, codec=before._definition.codec) for each in (saver, pruned)]
         assert one is not None and other is not None
         same(one.checkpoint, other.checkpoint, "the stored state")
         same(one.pending_writes, other.pending_writes, "what is recorded")

@@ -72,10 +72,10 @@ async def test_without_an_observer_nothing_is_made(monkeypatch: pytest.MonkeyPat
 
         return make
 
-    from pregel_async._api import compiled
+    from pregel_async._api import threads
     from pregel_async._runtime.engine import run
 
-    for module in (observed, run, compiled):
+    for module in (observed, run, threads):
         for kind in kinds:
             if vars(module).get(kind.__name__) is kind:
                 monkeypatch.setattr(module, kind.__name__, counting(kind))

@@ -49,7 +49,7 @@ class TestMeasuredSaver(SaverConformance):
     def open_saver(self) -> OpenSaver:
         world = SystemWorld()
         run = UpdateStarted(run_id="run", thread_id="t", namespace="", graph="graph", supersteps=1, updates=1)
-        saver = measured(InMemorySaver(), ObservedUpdate(Observers((), world), run), "reject")
+        saver = measured(InMemorySaver(), ObservedUpdate(Observers((), world), run), waits=False)
         return lambda: nullcontext(saver)
 
 

@@ -33,7 +33,6 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import START, PregelProtocol, StateGraph
 from pregel_async._api.compiled import Graph
 from pregel_async._api.sync_verbs import SyncFace, SyncStream, open_sync
-from pregel_async._checks.stream_options import CallOptions, StreamOptions
 from pregel_async._runtime.platform.environment import SystemWorld
 from pregel_async._runtime.streaming.buffer import CAPACITY
 from pregel_async._runtime.sync import background_portal as portal
@@ -119,20 +118,10 @@ def test_the_signatures_are_the_twins(verb: str) -> None:
     assert list(ours.parameters.values()) == list(theirs.parameters.values())
 
 
-@pytest.mark.parametrize(
-    ("verb", "options", "overloaded"),
-    [("ainvoke", CallOptions, {"stream_mode", "version"}), ("astream", StreamOptions, {"version"})],
-)
-def test_what_type_checkers_are_told(verb: str, options: Any, overloaded: set[str]) -> None:
-    """The overloads take what the verb takes: their options are written once more, as a TypedDict, for all of them."""
-    taken = set(inspect.signature(getattr(Graph, verb)).parameters)
-    assert taken == {"self", "input", "config", *overloaded, *options.__annotations__}
-
-
 class Recorder(SyncFace[Any, Any]):
     """Twins that say what reached them."""
 
-    _world = SystemWorld()
+    world = SystemWorld()
 
     async def aupdate_state(self, *args: Any, **kwargs: Any) -> Any:
         return self.bound("update_state", args, kwargs)

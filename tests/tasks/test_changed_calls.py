@@ -27,7 +27,7 @@ from pregel_async import (
     set_defaults,
     task,
 )
-from pregel_async._api.defaults import validates_input
+from pregel_async._checks.options import validates_input
 from pregel_async.channels import EphemeralValue, LastValue
 from pregel_async.errors import (
     CallsChangedError,

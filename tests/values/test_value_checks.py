@@ -422,7 +422,7 @@ def test_a_value_that_holds_itself_is_left_to_what_stores_it() -> None:
     """A value that is nested without end does not end the check with an error of Python's."""
     tree: Any = {"value": 1}
     tree["children"] = [tree]
-    assert graph(Tree)._program.read_input({"children": [tree]})
+    assert graph(Tree)._definition.program.read_input({"children": [tree]})
 
 
 @pytest.mark.one_loop

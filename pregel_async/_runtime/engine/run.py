@@ -72,7 +72,7 @@ async def _run_observed(
     observed = Observed(Observers(settings.observers, world), started)
     settings = msgspec.structs.replace(settings, run_id=run_id)
     if saver is not None:
-        saver = measured(saver, observed, settings.on_conflict)
+        saver = measured(saver, observed, waits=settings.waits)
     return await observed.over(lambda: _run(program, given, settings, world, saver, codec, audience, observed))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -23,7 +23,57 @@ from ..tasks.control import RunControl
 from ..tasks.kept_results import Results
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What `compile` and a call say of a run, checked. A graph has its own; a call's own take their place.
+
+    Attributes:
+        interrupt_before, interrupt_after: nodes before and after which to stop.
+        on_conflict: what to do when another run owns the thread.
+        durability: when supersteps are stored; a graph that a node runs has that of the run around it.
+        debug: warn when a node changes its input in place.
+        control: stops the run from outside; None for the one of the run around it.
+        on_failure: what the others of a superstep do when a task has failed.
+        budgets: by name, how much may be spent; of the called graph.
+        time_limit: seconds after which the run stops at a barrier; None for no limit.
+        retention: what is kept of the thread when the run ends; None for everything. That of a graph that a node runs
+            does not count.
+        observers: who is told what the run does; those of the graphs around included.
+        changed_questions: see `StateGraph.compile`.
+        context, store: what nodes get besides.
+    """
+
+    interrupt_before: frozenset[str] = frozenset()
+    interrupt_after: frozenset[str] = frozenset()
+    on_conflict: OnConflict = "reject"
+    durability: Durability = "sync"
+    debug: bool = False
+    control: RunControl | None = None
+    on_failure: OnFailure = "fail_fast"
+    budgets: Mapping[str, Budget] = {}
+    time_limit: float | None = None
+    retention: Retention | None = None
+    observers: tuple[Observer, ...] = ()
+    changed_questions: ChangedQuestions = "error"
+    context: Any = None
+    store: Any = None
+
+    @property
+    def breakpoints(self) -> Breakpoints | None:
+        """Where to stop; None for nowhere."""
+        if not self.interrupt_before and not self.interrupt_after:
+            return None
+        return Breakpoints(self.interrupt_before, self.interrupt_after)
+
+    @property
+    def waits(self) -> bool:
+        """Whether to wait when another run owns the thread."""
+        return self.on_conflict == "wait"
+
+    def without_waiting(self) -> Self:
+        return msgspec.structs.replace(self, on_conflict="reject")
+
+
+class Settings(RunOptions, frozen=True, kw_only=True):
     """One call's settings, validated.
 
     Attributes:
@@ -33,23 +83,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         run_id: None to make one up.
         limit: how many supersteps the run may take.
         max_concurrency: how many tasks run at once; None for all.
-        on_conflict: what to do when another run owns the thread.
-        durability: when supersteps are stored; a graph that a node runs has that of the run around it.
         metadata: stored with each checkpoint.
         thread_metadata: what of the user's the thread's own metadata get, where they lack it; None for nothing.
         config: all of the call's settings, as nodes see them.
-        context, store: what nodes get besides.
-        breakpoints: where to stop; None for nowhere.
-        debug: warn when a node changes its input in place.
-        control: stops the run from outside; None for the one of the run around it.
-        on_failure: what the others of a superstep do when a task has failed.
-        budgets: by name, how much may be spent; of the called graph.
-        time_limit: seconds after which the run stops at a barrier; None for no limit.
-        retention: what is kept of the thread when the run ends; None for everything. That of a graph that a node runs
-            does not count.
         results: of the graph's nodes, kept from run to run; None for those of the run around it.
-        observers: who is told what the run does; those of the graphs around included.
-        changed_questions: see `StateGraph.compile`.
     """
 
     thread_id: str | None
@@ -58,23 +95,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str | None
     limit: int
     max_concurrency: int | None
-    on_conflict: OnConflict
-    durability: Durability
     metadata: dict[str, Any]
+    thread_metadata: dict[str, Any] | None
     config: RunnableConfig
-    context: Any
-    store: Any
-    breakpoints: Breakpoints | None
-    debug: bool
-    control: RunControl | None = None
-    on_failure: OnFailure = "fail_fast"
-    budgets: Mapping[str, Budget] = {}
-    time_limit: float | None = None
-    retention: Retention | None = None
-    results: Results | None = None
-    observers: tuple[Observer, ...] = ()
-    changed_questions: ChangedQuestions = "error"
-    thread_metadata: dict[str, Any] | None = None
+    results: Results | None
 
 
 class Audience(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -18,7 +18,7 @@ from checkpoint_savers.records import CheckpointRow, Claim, Commit, EventRow, Ow
 from ..._core.superstep import names_of
 from ..._core.task import Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Task
 from ...errors import GraphDrained, GraphInterrupt, ObserverWarning, ParentCommand
-from ...types import OnConflict, RunStatus
+from ...types import RunStatus
 from ..platform.environment import World
 from .error_text import described
 from .observer import (
@@ -390,11 +390,11 @@ class ObservedUpdate:
 class _Measured:
     """A saver whose writes are measured. Everything else is the saver's own."""
 
-    def __init__(self, saver: BaseCheckpointSaver, call: Observed | ObservedUpdate, on_conflict: OnConflict) -> None:
+    def __init__(self, saver: BaseCheckpointSaver, call: Observed | ObservedUpdate, *, waits: bool) -> None:
         self._saver = saver
         self._observers = call.observers
         self._run = call.run
-        self._on_conflict = on_conflict
+        self._waits = waits
         self._waiting = False  # that has been told
 
     def __getattr__(self, name: str) -> Any:
@@ -406,7 +406,7 @@ class _Measured:
         except ThreadBusyError as error:
             if not self._waiting:
                 self._waiting = True
-                self._conflict("waiting" if self._on_conflict == "wait" else "rejected", error)
+                self._conflict("waiting" if self._waits else "rejected", error)
             raise
 
     async def commit(self, claim: Claim, commit: Commit) -> None:
@@ -459,11 +459,9 @@ class _Measured:
         self._observers.tell(ConflictMet(run=self._run, kind=kind, holder=error.holder))
 
 
-def measured(
-    saver: BaseCheckpointSaver, call: Observed | ObservedUpdate, on_conflict: OnConflict
-) -> BaseCheckpointSaver:
+def measured(saver: BaseCheckpointSaver, call: Observed | ObservedUpdate, *, waits: bool) -> BaseCheckpointSaver:
     """The saver, telling the call's observers how long its writes take, how large they are, and who is in the way.
 
     It comes between a run and its storage, and not into either: whatever the run writes, in whichever mode, passes it.
     """
-    return cast("BaseCheckpointSaver", _Measured(saver, call, on_conflict))
+    return cast("BaseCheckpointSaver", _Measured(saver, call, waits=waits))

@@ -1,0 +1,358 @@
+"""Running a graph: what `ainvoke`, `astream` and `abatch` ask of the runtime, and what a call in a node takes over."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Literal, TypeVar, cast
+
+import anyio
+import msgspec
+from msgspec import structs
+
+from checkpoint_savers.children import start_soon
+
+from .._checks.config import is_elsewhere, merge_configs, settings_of, without_address
+from .._checks.options import (
+    BatchOptions,
+    CallOptions,
+    InvokeOptions,
+    StreamOptions,
+    check_capacity,
+    check_version,
+    names_of_modes,
+    options_of_call,
+    policies_of,
+)
+from .._core.isolation import isolate
+from .._runtime.engine.graph_run import Ended
+from .._runtime.engine.run import run, run_nested
+from .._runtime.engine.settings import Audience, Settings
+from .._runtime.persistence.digests import Digests
+from .._runtime.persistence.namespace_writer import Thread
+from .._runtime.platform.event_loops import alone
+from .._runtime.streaming.buffer import CAPACITY, ChunkList, Pipe
+from .._runtime.streaming.parts import Cursor, Part, shape_of
+from .._runtime.streaming.stream import GraphStream
+from .._runtime.streaming.subscription import Feed
+from .._runtime.tasks.context import BESIDE, CURRENT, Running
+from ..errors import ConfigError, OutsideRunError
+from ..parts import GraphOutput
+from ..types import INTERRUPT, Config, Interrupt, Names, StreamWriter
+from .definition import Definition
+from .plugins import plugin
+
+OutputT = TypeVar("OutputT")
+
+
+async def invoke(graph: Definition, given: Any, config: Config | None, options: InvokeOptions) -> Any:
+    """See `Graph.ainvoke`."""
+    call = _prepare(graph, given, config, options)
+    output_keys, modes = options.get("output_keys"), options.get("stream_mode", "values")
+    shown = graph.program.outputs if output_keys is None else _channels(graph, output_keys)
+    version = check_version(options.get("version", "v1"))
+    if modes == "values":
+        ended = await _run(graph, given, call, None)
+        value = ended.board.output(graph.program, shown)
+        if version == "v1":
+            return _result(value, ended.interrupts)
+        if output_keys is None and graph.coerce_output is not None and ended.done:
+            value = graph.coerce_output(value)
+        return GraphOutput(value, isolate(ended.interrupts))
+    kept = ChunkList(shape_of(version, labelled=not isinstance(modes, str), subgraphs=False))
+    channels = None if output_keys is None else shown
+    await _run(graph, given, call, Feed(names_of_modes(modes), kept, channels=channels, tells=version == "v2"))
+    return kept.chunks
+
+
+def stream(graph: Definition, given: Any, config: Config | None, options: StreamOptions) -> GraphStream[Any]:
+    """See `Graph.astream`."""
+    asked, after = options.get("stream_mode"), options.get("after")
+    if after is not None and asked is None:
+        raise ConfigError("after= comes back to what was asked for: say stream_mode= as it was said then")
+    modes = graph.stream_mode if asked is None else asked
+    names = names_of_modes(modes)
+    version = check_version(options.get("version", "v1"))
+    pipe = Pipe(check_capacity(options.get("capacity", CAPACITY)), policies_of(options.get("overflow", "block"), names))
+    cursor = None if after is None else _check_return(graph, given, after, version)
+    keeps = options.get("keep_events", False)
+    if keeps:
+        _check_keeps(graph)
+    call = _prepare(graph, given, config, options)
+    if call.outer is not None and (keeps or cursor is not None):
+        raise ConfigError(
+            f"graph {graph.name!r} runs as part of the node that calls it, and the run around it keeps its events: "
+            "ask for them there (keep_events=True, subgraphs=True), or name a thread of its own in config"
+        )
+    output_keys, subgraphs = options.get("output_keys"), options.get("subgraphs", False)
+    feed = Feed(
+        names,
+        pipe,
+        channels=None if output_keys is None else _channels(graph, output_keys),
+        subgraphs=subgraphs,
+        tells=version == "v2",
+        keeps=keeps or cursor is not None,
+        fresh=True,
+        returns=cursor is not None,
+        number=0 if cursor is None else cursor.seq,
+    )
+
+    async def work(pipe: Pipe) -> None:
+        try:
+            if cursor is None:
+                await _run(graph, given, call, feed)
+            else:
+                await _rejoin(graph, call, feed, cursor, pipe)
+        except Exception as error:
+            if feed.tells and not feed.failed:  # it failed before it had begun
+                await feed.put(feed.fail(error, 0))
+            raise
+
+    shape = shape_of(version, labelled=not isinstance(modes, str), subgraphs=subgraphs)
+    return GraphStream(work, pipe, shape, feed, cursor=after)
+
+
+async def batch(
+    ainvoke: Callable[..., Awaitable[OutputT]],
+    inputs: Sequence[Any],
+    config: Config | Sequence[Config] | None,
+    options: BatchOptions,
+) -> list[OutputT]:
+    """See `Graph.abatch`."""
+    call = cast("dict[str, Any]", options).copy()
+    return_exceptions, max_concurrency = call.pop("return_exceptions", False), call.pop("max_concurrency", None)
+    if config is None or isinstance(config, (str, Mapping)):
+        configs: list[Config | None] = [config] * len(inputs)
+    else:
+        configs = list(config)
+    if len(configs) != len(inputs):
+        raise ConfigError(
+            f"abatch got {len(inputs)} inputs and {len(configs)} configs: pass one config, or one for each"
+        )
+    done: dict[int, OutputT | BaseException] = {}
+    places = iter(range(len(inputs)))
+
+    async def work() -> None:
+        for place in places:
+            try:
+                done[place] = await ainvoke(inputs[place], configs[place], **call)
+            except Exception as error:
+                done[place] = error
+                if not return_exceptions:
+                    group.cancel_scope.cancel()
+
+    try:
+        async with anyio.create_task_group() as group:
+            for _ in range(len(inputs) if max_concurrency is None else max(1, max_concurrency)):
+                start_soon(group, work)
+    except BaseExceptionGroup as several:  # Ctrl-C: every other error is kept in its place
+        raise alone(several) from None
+    if not return_exceptions:
+        for place in sorted(done):
+            result = done[place]
+            if isinstance(result, BaseException):
+                raise result
+    return [cast("OutputT", done[place]) for place in range(len(inputs))]
+
+
+# ---- a call ----------------------------------------------------------------------------------------------------------
+
+
+class _Call(msgspec.Struct, frozen=True):
+    """A call of a graph.
+
+    Attributes:
+        settings: checked.
+        outer: the node that makes it, when the graph runs as part of its run.
+        number: which of the graphs that the node runs this is.
+        digest: of the input, if it is compared with that of an earlier attempt at the same run; else empty.
+    """
+
+    settings: Settings
+    outer: Running | None
+    number: int
+    digest: bytes = b""
+
+
+def _prepare(graph: Definition, given: Any, config: Config | None, options: CallOptions) -> _Call:
+    """A call's settings, checked; and the node that makes it, when the graph runs as part of its run.
+
+    A config that names a thread makes a run of its own, unless it is the config of that node, or of one around it.
+    """
+    mine = merge_configs(graph.config, config)
+    outer = around = CURRENT.get()
+    if outer is not None:
+        own_saver = graph.saver is not None and outer.around.session.hold is None
+        if own_saver or all(is_elsewhere(mine, here) for here in outer.configs()):
+            inherited = outer.around.config if own_saver else None
+            mine, outer, around = merge_configs(inherited, mine), None, outer if own_saver else None
+        else:
+            mine = merge_configs(outer.around.config, without_address(mine))
+    if outer is None and graph.checkpointer is True:
+        raise ConfigError(
+            f"graph {graph.name!r} is compiled with checkpointer=True, which is for a graph that a node runs: it "
+            "keeps its state with the graph around it. Give it a saver to run it by itself"
+        )
+    stored = outer is None and graph.saver is not None
+    checked = options_of_call(
+        graph.program,
+        graph.options,
+        options,
+        stored=stored,
+        outer=outer,
+        around=around,
+        read_context=graph.read_context,
+    )
+    settings = settings_of(mine, checked, stored=stored, nested=outer is not None, results=graph.results)
+    if outer is None:
+        return _Call(settings, None, 0)
+    if outer.fence is not None:
+        outer.fence.check(f"graph {graph.name!r}")
+    if outer.ended:
+        raise OutsideRunError(
+            f"graph {graph.name!r} was run for node {outer.task.node.name!r}, which has ended: wait in the node "
+            "for whatever it starts"
+        )
+    name, nodes = graph.name, list(graph.program.nodes)  # a graph that was given no name is known by them
+
+    def fingerprint(digests: Digests) -> bytes:
+        return digests.fingerprint((name, nodes, given))
+
+    kept = graph.checkpointer is True
+    number = outer.number("run", fingerprint, name=name, who=graph.program, ordered=kept)
+    digest = b""
+    if number < BESIDE and graph.checkpointer is not False:  # else its number says it, or nothing is stored
+        digest = outer.digest_of_input(given)
+    return _Call(settings, outer, number, digest)
+
+
+def _run(
+    graph: Definition,
+    given: Any,
+    call: _Call,
+    feed: Feed | None,
+    begun: Callable[[Thread], Awaitable[bool]] | None = None,
+) -> Coroutine[Any, Any, Ended]:
+    around = CURRENT.get()
+    if around is None or around.fence is None:
+        return _run_here(graph, given, call, feed, begun)
+    # In a thread that may be left behind: what it runs on the event loop has ended by then.
+    return around.fence.admit("a graph", partial(_run_here, graph, given, call, feed, begun))
+
+
+def _run_here(
+    graph: Definition,
+    given: Any,
+    call: _Call,
+    feed: Feed | None,
+    begun: Callable[[Thread], Awaitable[bool]] | None,
+) -> Coroutine[Any, Any, Ended]:
+    settings, outer = call.settings, call.outer
+    codec = partial(graph.codecs.of_events, graph.codec) if feed is not None and feed.keeps else None
+    audience = Audience(shown=graph.shown, feed=feed, codec=codec, overhears=_overhears(), begun=begun)
+    if outer is not None:
+        keeps = None if graph.checkpointer is False else graph.checkpointer is True
+        nested, number, digest = graph.codecs.nested, call.number, call.digest
+        return run_nested(graph.program, given, settings, outer, number, digest, nested, audience, keeps=keeps)
+    if feed is not None and feed.keeps:
+        return _run_joinable(graph, given, settings, feed, audience)
+    return run(graph.program, given, settings, graph.world, graph.saver, graph.codec, audience)
+
+
+async def _run_joinable(graph: Definition, given: Any, settings: Settings, feed: Feed, audience: Audience) -> Ended:
+    """A run that others can join while it goes on."""
+    begun = audience.begun
+
+    async def joinable(thread: Thread) -> bool:
+        graph.live.add(thread.thread_id, feed)
+        return begun is None or await begun(thread)
+
+    audience = structs.replace(audience, begun=joinable)
+    failure: BaseException | None = None
+    try:
+        return await run(graph.program, given, settings, graph.world, graph.saver, graph.codec, audience)
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        graph.live.remove(settings.thread_id or "", feed, failure)
+
+
+# ---- coming back -----------------------------------------------------------------------------------------------------
+
+
+async def _rejoin(graph: Definition, call: _Call, feed: Feed, after: Cursor, pipe: Pipe) -> None:
+    from .._runtime.streaming.replay import rejoin  # loaded when it is used
+
+    saver, thread_id = graph.saver, call.settings.thread_id
+    assert saver is not None and thread_id is not None  # checked when it was called
+    eager = _Call(call.settings.without_waiting(), None, 0)
+
+    async def resume(feed: Feed, begun: Callable[[Thread], Awaitable[bool]]) -> Ended:
+        return await _run(graph, None, eager, feed, begun)
+
+    await rejoin(
+        pipe,
+        feed,
+        after,
+        saver,
+        thread_id,
+        graph.codecs.of_events(graph.codec),
+        graph.live,
+        resume,
+        coerce=partial(_coercion_of, graph),
+        waits=call.settings.waits,
+    )
+
+
+def _coercion_of(graph: Definition, part: Part) -> Callable[[Any], Any] | None:
+    """What makes the schema's own object of an event that was stored."""
+    for step in part.ns:
+        if not step.isdigit():
+            found = graph.inside.stored.get(step.partition(":")[0])
+            if found is None:
+                return None
+            graph = found._definition
+    return graph.coerce_state
+
+
+def _check_keeps(graph: Definition) -> None:
+    if graph.saver is None:
+        raise ConfigError("keep_events=True keeps events with a thread, and the graph has no checkpointer of its own")
+
+
+def _check_return(graph: Definition, given: Any, after: str, version: Literal["v1", "v2"]) -> Cursor:
+    _check_keeps(graph)
+    if given is not None:
+        raise ConfigError("after= comes back to a run, which has its input: pass None as input")
+    if version != "v2":
+        raise ConfigError("after= tells what is void in parts of their own: pass version='v2'")
+    return Cursor.read(after)
+
+
+# ---- what is shown ---------------------------------------------------------------------------------------------------
+
+
+def _channels(graph: Definition, output_keys: Names) -> str | tuple[str, ...]:
+    for key in (output_keys,) if isinstance(output_keys, str) else output_keys:
+        if key not in graph.program.channels:
+            raise ConfigError(f"output_keys names {key!r}, and graph {graph.name!r} has no such channel")
+    return output_keys if isinstance(output_keys, str) else tuple(output_keys)
+
+
+def _result(value: Any, interrupts: tuple[Interrupt, ...]) -> Any:
+    """What a call returns: its output, with the open questions in it."""
+    if not interrupts:
+        return value
+    asked = list(isolate(interrupts))
+    return {**value, INTERRUPT: asked} if isinstance(value, dict) else {INTERRUPT: asked}
+
+
+def _overhears() -> Callable[[StreamWriter], AbstractContextManager[None]] | None:
+    """What makes langchain-core's models show what they say, where it is in use."""
+    if "langchain_core" not in sys.modules:
+        return None
+    ambient: Callable[[StreamWriter], AbstractContextManager[None]] = plugin("model tokens").ambient
+    return ambient

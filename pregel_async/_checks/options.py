@@ -1,0 +1,541 @@
+"""The options of a call and of `compile`: what users may say, as type checkers read it, and how each is checked.
+
+An option is written here, as an entry of the `TypedDict`s of the verbs that take it; it is a field of `RunOptions` if a
+run obeys it, and is read where it is obeyed. All verbs, with and without `async`, `compile`, `Pregel` and `@entrypoint`
+hand their options on as one mapping.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Literal, Required, TypeAlias, TypedDict, TypeVar, cast, get_args
+
+import msgspec
+from msgspec import structs
+
+from checkpoint_savers import ports
+from checkpoint_savers.upkeep.retention import Retention
+
+from .._core.program import Program
+from .._runtime.engine.settings import RunOptions
+from .._runtime.observing.observer import Observer
+from .._runtime.platform.environment import World
+from .._runtime.streaming.modes import MODES
+from .._runtime.tasks.context import Running
+from .._runtime.tasks.control import RunControl
+from ..channels import AnyValue, EphemeralValue, LastValue
+from ..errors import ConfigError, GraphValidationError
+from ..policies import Budget, CachePolicy, Collect, OnFailure, OnTimeout
+from ..types import All, ChangedQuestions, Durability, Names, OnConflict, OverflowPolicy, StreamMode
+from .node_policies import NodePolicies, RetryPolicies, Timeout, node_policies, seconds_of
+
+T = TypeVar("T")
+CallT = TypeVar("CallT", bound=Callable[..., Any])
+
+Modes: TypeAlias = StreamMode | Sequence[StreamMode]
+"""One mode, or several."""
+
+ChunkModes: TypeAlias = (
+    Literal["updates", "messages", "custom", "tasks", "checkpoints", "debug"]
+    | list[StreamMode]
+    | tuple[StreamMode, ...]
+)
+"""What makes `ainvoke` return chunks, and not the output."""
+
+Overflow: TypeAlias = OverflowPolicy | Mapping[StreamMode, OverflowPolicy]
+"""One policy for all modes, or one by mode; the others block."""
+
+UnknownKeys: TypeAlias = Literal["error", "ignore"]
+
+
+# ---- what a call may say; `ainvoke`, `astream` and `abatch` explain it -----------------------------------------------
+
+
+class UpdateOptions(TypedDict, total=False):
+    """Of `aupdate_state` and `abulk_update_state`, and of every verb that writes to a thread."""
+
+    on_conflict: OnConflict
+
+
+class CallOptions(UpdateOptions, total=False):
+    """Of every verb that runs a graph once."""
+
+    context: Any
+    output_keys: Names | None
+    interrupt_before: All | Sequence[str] | None
+    interrupt_after: All | Sequence[str] | None
+    durability: Durability | None
+    on_failure: OnFailure | None
+    budgets: Mapping[str, Budget] | None
+    time_limit: float | timedelta | None
+    control: RunControl | None
+    observer: Observer | Sequence[Observer] | None
+
+
+class InvokeOptions(CallOptions, total=False):
+    """Of `ainvoke`. What it returns depends on two of them: see the next three."""
+
+    stream_mode: Modes
+    version: Literal["v1", "v2"]
+
+
+class PlainOutput(CallOptions, total=False):
+    """Of `ainvoke`, when it returns the output, or a list of chunks."""
+
+    stream_mode: Modes
+    version: Literal["v1"]
+
+
+class OutputRecord(CallOptions, total=False):
+    """Of `ainvoke`, when it returns a `GraphOutput`."""
+
+    stream_mode: Literal["values"]
+    version: Required[Literal["v2"]]
+
+
+class OutputParts(CallOptions, total=False):
+    """Of `ainvoke`, when it returns a list of parts."""
+
+    stream_mode: Required[ChunkModes]
+    version: Required[Literal["v2"]]
+
+
+class _ViewOptions(CallOptions, total=False):
+    stream_mode: Modes | None
+    subgraphs: bool
+    capacity: int
+    overflow: Overflow
+    keep_events: bool
+    after: str | None
+
+
+class StreamOptions(_ViewOptions, total=False):
+    """Of `astream`."""
+
+    version: Literal["v1", "v2"]
+
+
+class StreamedParts(_ViewOptions, total=False):
+    """Of `astream`, when it shows parts."""
+
+    version: Required[Literal["v2"]]
+
+
+class BatchOptions(UpdateOptions, total=False):
+    """Of `abatch`."""
+
+    context: Any
+    return_exceptions: bool
+    max_concurrency: int | None
+
+
+# ---- what is said of a graph; `StateGraph.compile` and `StateGraph.add_node` explain it ------------------------------
+
+
+class GraphOptions(TypedDict, total=False):
+    """Of every graph, however it is built."""
+
+    store: ports.BaseStore | None
+    cache: ports.BaseCache | None
+    name: str | None
+    blocking: bool
+    debug: bool
+    world: World | None
+    budgets: Mapping[str, Budget] | None
+    time_limit: float | timedelta | None
+    retention: Retention | None
+    observer: Observer | Sequence[Observer] | None
+    changed_questions: ChangedQuestions | None
+
+
+class StepOptions(GraphOptions, total=False):
+    """Of graphs of several nodes."""
+
+    interrupt_before: All | Sequence[str] | None
+    interrupt_after: All | Sequence[str] | None
+    unknown_keys: UnknownKeys
+    step_timeout: float | timedelta | None
+    on_failure: OnFailure
+
+
+class CompileOptions(StepOptions, total=False):
+    """Of `StateGraph.compile`."""
+
+    validate_input: bool | None
+
+
+class PolicyOptions(TypedDict, total=False):
+    """Of a node, and of all nodes."""
+
+    retry_policy: RetryPolicies | None
+    timeout: Timeout | None
+    on_timeout: OnTimeout | None
+    cache_policy: CachePolicy | None
+
+
+class PregelOptions(StepOptions, PolicyOptions, total=False):
+    """Of `Pregel`."""
+
+
+class EntrypointOptions(GraphOptions, PolicyOptions, total=False):
+    """Of `@entrypoint`."""
+
+    context_schema: type[Any] | None
+    validate_input: bool | None
+
+
+# ---- checks ----------------------------------------------------------------------------------------------------------
+
+
+def takes(options: type[Any]) -> Callable[[CallT], CallT]:
+    """Show a verb's options in its signature, as `help()` and notebooks read it. Type checkers need no help."""
+
+    def mark(call: CallT) -> CallT:
+        signature = inspect.signature(call)
+        *first, _ = signature.parameters.values()
+        more = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=kind)
+            for name, kind in options.__annotations__.items()
+        ]
+        cast("Any", call).__signature__ = signature.replace(parameters=[*first, *more])
+        return call
+
+    return mark
+
+
+def given_to(verb: str, options: type[T], given: Any) -> T:
+    """Return a verb's options as they are. Raises `TypeError` for one that it does not take, as Python does."""
+    for name in given:
+        if name not in options.__annotations__:
+            close = difflib.get_close_matches(name, options.__annotations__, n=1)
+            hint = f". Did you mean {close[0]!r}?" if close else ""
+            raise TypeError(f"{verb}() got an unexpected keyword argument {name!r}{hint}")
+    checked: T = given
+    return checked
+
+
+def given_policies(what: str, given: PolicyOptions) -> NodePolicies:
+    """Return policies, checked. Raises `GraphValidationError`."""
+    return node_policies(
+        what,
+        retry_policy=given.get("retry_policy"),
+        timeout=given.get("timeout"),
+        on_timeout=given.get("on_timeout"),
+        cache_policy=given.get("cache_policy"),
+    )
+
+
+def options_of_graph(program: Program, given: StepOptions) -> RunOptions:
+    """Return the options of a graph's runs, as it is compiled with them. Raises `GraphValidationError`."""
+    error = GraphValidationError
+    return RunOptions(
+        interrupt_before=node_names(program, given.get("interrupt_before"), "interrupt_before"),
+        interrupt_after=node_names(program, given.get("interrupt_after"), "interrupt_after"),
+        debug=check_debug(given.get("debug", False)),
+        on_failure=check_on_failure(program, given.get("on_failure", "fail_fast"), error),
+        budgets=check_budgets(given.get("budgets"), error=error),
+        time_limit=seconds_of("time_limit", given.get("time_limit")),
+        retention=_check_retention(given.get("retention")),
+        observers=check_observer(given.get("observer"), error),
+        changed_questions=changed_questions_of(given.get("changed_questions")),
+        store=check_store(given.get("store")),
+    )
+
+
+def name_of(given: GraphOptions, otherwise: str) -> str:
+    """Return a graph's name, for messages and drawings."""
+    return given.get("name") or otherwise
+
+
+def with_step_timeout(program: Program, given: StepOptions) -> Program:
+    """Return the program whose supersteps may take as long as was said. Raises `GraphValidationError`."""
+    return structs.replace(program, step_timeout=seconds_of("step_timeout", given.get("step_timeout")))
+
+
+def options_of_call(
+    program: Program,
+    graph: RunOptions,
+    given: CallOptions,
+    *,
+    stored: bool,
+    outer: Running | None,
+    around: Running | None,
+    read_context: Callable[[Any], Any] | None,
+) -> RunOptions:
+    """Return the options of one run: what the call says, and else what the graph was compiled with.
+
+    Args:
+        stored: the graph stores its threads itself.
+        outer: the node whose run the call is a part of; None if it is none.
+        around: the node whose context, store and observers the run takes over; None for none.
+        read_context: makes what nodes get of a context.
+
+    Raises:
+        ConfigError
+    """
+    before, after = given.get("interrupt_before"), given.get("interrupt_after")
+    on_failure, time_limit = given.get("on_failure"), given.get("time_limit")
+    control = given.get("control")
+    if not (control is None or isinstance(cast("object", control), RunControl)):
+        raise ConfigError(f"control is a RunControl, not {control!r}")
+    hold = None if outer is None else outer.around.session.hold
+    durability = check_durability(
+        given.get("durability"),
+        stored=stored or (outer is not None and outer.around.thread is not None),
+        around=None if hold is None else hold.durability,
+    )
+    context = given_context = given.get("context")
+    if context is None and around is not None:
+        context = around.context  # as the schema of the graph around has made it
+    if read_context is not None and (given_context is not None or context is None):
+        context = read_context(context)
+    watching = None if around is None else around.around.observed
+    inherited = () if watching is None else watching.observers.each
+    observers = (*inherited, *graph.observers, *check_observer(given.get("observer")))
+    return structs.replace(
+        graph,
+        on_conflict=check_on_conflict(given),
+        durability=durability,
+        interrupt_before=graph.interrupt_before if before is None else node_names(program, before, "interrupt_before"),
+        interrupt_after=graph.interrupt_after if after is None else node_names(program, after, "interrupt_after"),
+        control=control,
+        on_failure=graph.on_failure if on_failure is None else check_on_failure(program, on_failure),
+        budgets=check_budgets(given.get("budgets"), graph.budgets),
+        time_limit=graph.time_limit if time_limit is None else seconds_of("time_limit", time_limit, ConfigError),
+        observers=tuple({id(each): each for each in observers}.values()),  # each once
+        context=context,
+        store=around.store if around is not None and graph.store is None else graph.store,
+    )
+
+
+def node_names(program: Program, names: All | Sequence[str] | None, what: str) -> frozenset[str]:
+    """Names of nodes; none for None. Raises `ConfigError` for unknown ones."""
+    shown = frozenset(name for name, node in program.nodes.items() if not node.hidden)
+    if names is None:
+        return frozenset()
+    if names == "*":
+        return shown
+    if isinstance(names, str) or not isinstance(cast("object", names), Iterable):
+        raise ConfigError(f'{what} is a list of nodes, or "*" for all, not {names!r}')
+    for name in names:
+        if not isinstance(cast("object", name), str) or name not in shown:
+            raise ConfigError(f"{what} names {name!r}, and graph {program.name!r} has no such node")
+    return frozenset(names)
+
+
+def check_on_conflict(given: UpdateOptions) -> OnConflict:
+    """Raises `ConfigError`."""
+    on_conflict = given.get("on_conflict", "reject")
+    if on_conflict not in ("reject", "wait"):
+        raise ConfigError(f"on_conflict is 'reject' or 'wait', not {on_conflict!r}")
+    return on_conflict
+
+
+def check_debug(debug: bool) -> bool:
+    """Raises `GraphValidationError`."""
+    if not isinstance(cast("object", debug), bool):
+        raise GraphValidationError(f"debug is True or False, not {debug!r}")
+    return debug
+
+
+def check_store(store: ports.BaseStore | None) -> ports.BaseStore | None:
+    """Return a store as it is. Raises `GraphValidationError` for a class; a test double need be no `BaseStore`."""
+    given: object = store
+    if isinstance(given, type):
+        raise GraphValidationError(f"a store is a BaseStore, not a class: make one, {given.__name__}()")
+    return store
+
+
+def ignores_unknown(given: StepOptions) -> bool:
+    """Return whether unknown keys are dropped, and not refused. Raises `GraphValidationError`."""
+    unknown_keys = given.get("unknown_keys", "error")
+    if unknown_keys not in get_args(UnknownKeys):
+        raise GraphValidationError(f"unknown_keys is 'error' or 'ignore', not {unknown_keys!r}")
+    return unknown_keys == "ignore"
+
+
+def _check_retention(retention: object) -> Retention | None:
+    if retention is None or isinstance(retention, Retention):
+        return retention
+    raise GraphValidationError(f"retention is a Retention(keep=..., max_age=..., max_bytes=...), not {retention!r}")
+
+
+def check_on_failure(program: Program, policy: object, error: type[Exception] = ConfigError) -> OnFailure:
+    """The failure policy, if the graph can follow it. Raises `error`."""
+    if isinstance(policy, Collect):
+        channel = program.channels.get(policy.channel)
+        if channel is None or policy.channel not in program.keys:
+            raise error(f"on_failure collects in {policy.channel!r}, and graph {program.name!r} has no such key")
+        if isinstance(channel, (LastValue, EphemeralValue, AnyValue)):
+            raise error(
+                f"on_failure collects in {policy.channel!r}, which holds one value only: several tasks may fail in one "
+                "superstep, so make it a list with a reducer, Annotated[list[NodeError], operator.add]"
+            )
+        return policy
+    if policy in ("fail_fast", "finish"):
+        return cast("OnFailure", policy)
+    raise error(f"on_failure is 'fail_fast', 'finish' or Collect(channel), not {policy!r}")
+
+
+def check_budgets(
+    budgets: Mapping[str, Budget] | None,
+    known: Mapping[str, Budget] | None = None,
+    error: type[Exception] = ConfigError,
+) -> dict[str, Budget]:
+    """Budgets by name, those of a call over those of the graph. Raises `error` for what is none, or not known."""
+    given: Any = {} if budgets is None else budgets
+    if not isinstance(given, Mapping):
+        raise error(f"budgets are a mapping of names to Budgets, not {budgets!r}")
+    for name, budget in given.items():
+        if not isinstance(name, str) or not name:
+            raise error(f"a budget's name is text, not {name!r}")
+        if not isinstance(budget, Budget):
+            raise error(f"budget {name!r} is a Budget(run=..., thread=...), not {budget!r}")
+        if known is not None and name not in known:
+            there = ", ".join(sorted(known)) or "none"
+            raise error(f"there is no budget {name!r} to change: the graph was compiled with {there}")
+    before = known or {}
+    return {**before, **{name: _over(before.get(name), budget) for name, budget in given.items()}}
+
+
+def _over(before: Budget | None, budget: Budget) -> Budget:
+    """A call's budget, with the limits that it leaves open as the graph has them."""
+    if before is None:
+        return budget
+    return Budget(
+        run=before.run if budget.run is None else budget.run,
+        thread=before.thread if budget.thread is None else budget.thread,
+    )
+
+
+def check_durability(durability: str | None, *, stored: bool, around: Durability | None) -> Durability:
+    """How durable a run is.
+
+    Args:
+        durability: what was asked for; None for the default.
+        around: how durable the run is that the call is a part of; None when it is none.
+
+    Raises:
+        ConfigError: a durability that is not known, that nothing could have, or that the run around has not.
+    """
+    if durability is None:
+        return "sync" if around is None else around
+    if durability not in get_args(Durability):
+        raise ConfigError(f"durability {durability!r} is not known; known are {', '.join(get_args(Durability))}")
+    if not stored:
+        raise ConfigError(
+            f"durability={durability!r} was asked for, and the graph has no checkpointer: compile it with one"
+        )
+    if around is not None and durability != around:
+        raise ConfigError(
+            f"durability={durability!r} was asked for, and the graph runs as part of a run with durability={around!r}, "
+            "which it shares: leave it out, or name a thread of its own in config"
+        )
+    return cast("Durability", durability)
+
+
+def names_of_modes(modes: Modes) -> tuple[str, ...]:
+    """The modes' names. Raises `ConfigError`."""
+    given: object = modes
+    names: tuple[Any, ...] = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else ()
+    for name in names:
+        if not isinstance(name, str) or name not in MODES:
+            raise ConfigError(f"stream_mode {name!r} is not known; known are {', '.join(sorted(MODES))}")
+    if not names or len(set(names)) < len(names):
+        raise ConfigError("stream_mode names each mode once, and at least one")
+    return names
+
+
+def policies_of(overflow: Overflow, modes: Sequence[str]) -> dict[str, OverflowPolicy]:
+    """The policy of each mode that does not block. Raises `ConfigError`."""
+    if overflow == "block":
+        return {}
+    known = get_args(OverflowPolicy)
+    if isinstance(overflow, str):
+        by_mode: Mapping[Any, Any] = dict.fromkeys(modes, overflow)
+    elif isinstance(cast("object", overflow), Mapping):
+        by_mode = overflow
+    else:
+        raise ConfigError(f"overflow is a policy, or a policy by mode, not {overflow!r}")
+    for mode, policy in by_mode.items():
+        if policy not in known:
+            raise ConfigError(f"overflow {policy!r} is not known; known are {', '.join(known)}")
+        if mode not in modes:
+            raise ConfigError(f"overflow names mode {mode!r}, and stream_mode asks for {', '.join(modes)}")
+    return {mode: policy for mode, policy in by_mode.items() if policy != "block"}
+
+
+def check_observer(observer: object, error: type[Exception] = ConfigError) -> tuple[Observer, ...]:
+    """One observer, several, or none. Raises `error`."""
+    if observer is None:
+        return ()
+    if isinstance(observer, Observer):
+        return (observer,)
+    if isinstance(observer, (list, tuple)):
+        return tuple(each for one in cast("Sequence[object]", observer) for each in check_observer(one, error))
+    what = f"the class {observer.__name__}: make one" if isinstance(observer, type) else f"a {type(observer).__name__}"
+    raise error(f"an observer is a subclass's instance of pregel_async.observing.Observer, not {what}")
+
+
+def check_capacity(capacity: int) -> int:
+    """Raises `ConfigError`."""
+    if not isinstance(cast("object", capacity), int) or isinstance(capacity, bool) or capacity < 1:
+        raise ConfigError(f"capacity is how many chunks may wait for the reader, at least 1, not {capacity!r}")
+    return capacity
+
+
+def check_version(version: Literal["v1", "v2"]) -> Literal["v1", "v2"]:
+    """Raises `ConfigError`."""
+    if version not in ("v1", "v2"):
+        raise ConfigError(f"version is 'v1' or 'v2', not {version!r}")
+    return version
+
+
+# ---- defaults of all graphs of the process ---------------------------------------------------------------------------
+
+
+class _Defaults(msgspec.Struct):
+    validate_input: bool = True
+    changed_questions: ChangedQuestions = "error"
+
+
+# The one object of the package that code may change at run time. A service switches a check off for all of its graphs
+# in one place while its callers are mended; a context variable would not reach graphs that another thread compiles.
+_DEFAULTS = _Defaults()
+
+
+def set_defaults(*, validate_input: bool | None = None, changed_questions: ChangedQuestions | None = None) -> None:
+    """Set what holds for graphs that are compiled from now on and do not say otherwise.
+
+    None leaves a setting as it is.
+
+    Args:
+        validate_input: as in `StateGraph.compile`. It is True at first.
+        changed_questions: as in `StateGraph.compile`. It is "error" at first.
+
+    Raises:
+        GraphValidationError: a value is unknown, or of the wrong type. Nothing is set then.
+    """
+    validates, changed = validates_input(validate_input), changed_questions_of(changed_questions)
+    _DEFAULTS.validate_input, _DEFAULTS.changed_questions = validates, changed
+
+
+def validates_input(given: object) -> bool:
+    """Return what a graph was given as `validate_input=`; for None, the default. Raises `GraphValidationError`."""
+    if given is None:
+        return _DEFAULTS.validate_input
+    if not isinstance(given, bool):
+        raise GraphValidationError(f"validate_input is True or False, not {given!r}")
+    return given
+
+
+def changed_questions_of(given: object) -> ChangedQuestions:
+    """Return what a graph was given as `changed_questions=`; for None, the default. Raises `GraphValidationError`."""
+    if given is None:
+        return _DEFAULTS.changed_questions
+    if given not in get_args(ChangedQuestions):
+        raise GraphValidationError(f"changed_questions is 'error' or 'accept', not {given!r}")
+    return cast("ChangedQuestions", given)
