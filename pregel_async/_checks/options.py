@@ -22,6 +22,7 @@ from checkpoint_savers.upkeep.retention import Retention
 from .._core.program import Program
 from .._runtime.engine.settings import RunOptions
 from .._runtime.observing.observer import Observer
+from .._runtime.persistence.spending import Limits
 from .._runtime.platform.environment import World
 from .._runtime.streaming.modes import MODES
 from .._runtime.tasks.context import Running
@@ -237,7 +238,7 @@ def options_of_graph(program: Program, given: StepOptions) -> RunOptions:
         debug=check_debug(given.get("debug", False)),
         on_failure=check_on_failure(program, given.get("on_failure", "fail_fast"), error),
         budgets=check_budgets(given.get("budgets"), error=error),
-        time_limit=seconds_of("time_limit", given.get("time_limit")),
+        limits=Limits(time_limit=seconds_of("time_limit", given.get("time_limit"))),
         retention=_check_retention(given.get("retention")),
         observers=check_observer(given.get("observer"), error),
         changed_questions=changed_questions_of(given.get("changed_questions")),
@@ -277,7 +278,8 @@ def options_of_call(
         ConfigError
     """
     before, after = given.get("interrupt_before"), given.get("interrupt_after")
-    on_failure, time_limit = given.get("on_failure"), given.get("time_limit")
+    on_failure = given.get("on_failure")
+    limit = seconds_of("time_limit", given.get("time_limit"), ConfigError)
     control = given.get("control")
     if not (control is None or isinstance(cast("object", control), RunControl)):
         raise ConfigError(f"control is a RunControl, not {control!r}")
@@ -304,7 +306,7 @@ def options_of_call(
         control=control,
         on_failure=graph.on_failure if on_failure is None else check_on_failure(program, on_failure),
         budgets=check_budgets(given.get("budgets"), graph.budgets),
-        time_limit=graph.time_limit if time_limit is None else seconds_of("time_limit", time_limit, ConfigError),
+        limits=graph.limits if limit is None else Limits(time_limit=limit),
         observers=tuple({id(each): each for each in observers}.values()),  # each once
         context=context,
         store=around.store if around is not None and graph.store is None else graph.store,

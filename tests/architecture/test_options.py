@@ -57,7 +57,7 @@ what clearly is the option counts."""
 
 RECORDS = frozenset(("options", "settings", "definition"))
 
-MORE = {"budgets": 6, "context": 5, "debug": 6, "step_timeout": 5, "store": 7, "world": 5}
+MORE = {"budgets": 6, "context": 5, "debug": 6, "step_timeout": 5, "store": 7}
 """Options that the runtime hands on in one more record, `Around`, which has what a node sees, or reads in several
 modules of its own. These numbers may only fall."""
 

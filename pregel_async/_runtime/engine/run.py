@@ -26,7 +26,7 @@ from ..observing.observer import RunStarted
 from ..persistence.lease import Hold
 from ..persistence.namespace_writer import Thread
 from ..persistence.namespaces import has_child, namespace_of
-from ..persistence.spending import Spending
+from ..persistence.spending import NO_LIMITS, Spending
 from ..platform.environment import World
 from ..streaming.event_recorder import Keeper
 from ..streaming.publisher import log_of
@@ -140,9 +140,9 @@ async def _run(
 
 
 def _spending(settings: Settings, world: World) -> Spending | None:
-    if not settings.budgets and settings.time_limit is None:
+    if not settings.budgets and settings.limits == NO_LIMITS:
         return None
-    return Spending(world, settings.budgets, settings.time_limit)
+    return Spending(world, settings.budgets, settings.limits)
 
 
 def _stopped(session: Session, ended: Ended) -> Ended:
@@ -205,7 +205,9 @@ async def run_nested(
     place = outer.next_place(number)
     outer.sign()
     if settings.budgets and session.spending is None:
-        session.spending = Spending(session.world, {}, None)  # it counts; its limits are for when it is called itself
+        session.spending = Spending(
+            session.world, {}, NO_LIMITS
+        )  # it counts; its limits are for when it is called itself
     thread: Thread | None = None
     with _only_one(session.hold, ns, outer) if keeps and session.hold is not None else contextlib.nullcontext():
         if around.thread is not None and keeps is not None:

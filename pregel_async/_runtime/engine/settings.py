@@ -17,6 +17,7 @@ from ...policies import Budget, OnFailure
 from ...types import ChangedQuestions, Durability, OnConflict, RunnableConfig, StreamWriter
 from ..observing.observer import Observer
 from ..persistence.namespace_writer import Thread
+from ..persistence.spending import NO_LIMITS, Limits
 from ..streaming.publisher import Shown
 from ..streaming.subscription import Feed
 from ..tasks.control import RunControl
@@ -34,7 +35,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
         control: stops the run from outside; None for the one of the run around it.
         on_failure: what the others of a superstep do when a task has failed.
         budgets: by name, how much may be spent; of the called graph.
-        time_limit: seconds after which the run stops at a barrier; None for no limit.
+        limits: what may be spent besides.
         retention: what is kept of the thread when the run ends; None for everything. That of a graph that a node runs
             does not count.
         observers: who is told what the run does; those of the graphs around included.
@@ -50,7 +51,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     control: RunControl | None = None
     on_failure: OnFailure = "fail_fast"
     budgets: Mapping[str, Budget] = {}
-    time_limit: float | None = None
+    limits: Limits = NO_LIMITS
     retention: Retention | None = None
     observers: tuple[Observer, ...] = ()
     changed_questions: ChangedQuestions = "error"

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import TypeAlias
 
+import msgspec
+
 from checkpoint_savers.errors import CorruptCheckpointError
 from checkpoint_savers.records import TaskId
 
@@ -60,24 +62,36 @@ def of_text(stored: Mapping[str, str]) -> Amounts:
         raise CorruptCheckpointError("what was spent", f"it is no amount ({error})") from error
 
 
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one call may spend.
+
+    Attributes:
+        time_limit: seconds that the run may take; None for any time.
+    """
+
+    time_limit: float | None = None
+
+
+NO_LIMITS = Limits()
+
+
 class Spending:
     """What one call spends, in all its graphs.
 
     Args:
         budgets: of the graph that was called.
-        time_limit: seconds that the run may take; None for any time.
 
     Attributes:
         run: spent in this call, failed attempts included.
         before: spent in the thread before it.
     """
 
-    def __init__(self, world: World, budgets: Mapping[str, Budget], time_limit: float | None) -> None:
+    def __init__(self, world: World, budgets: Mapping[str, Budget], limits: Limits) -> None:
         self.run: Amounts = {}
         self.before: Amounts = {}
         self._world = world
         self._budgets = budgets
-        self._time_limit = time_limit
+        self._limits = limits
         self._began = world.monotonic()
         self._lock = threading.Lock()
 
@@ -109,12 +123,11 @@ class Spending:
         Args:
             step: the last superstep that ran.
         """
-        if self._time_limit is not None:
+        limit = self._limits.time_limit
+        if limit is not None:
             elapsed = self._world.monotonic() - self._began
-            if elapsed > self._time_limit:
-                return BudgetExceededError(
-                    "seconds", spent=elapsed, limit=self._time_limit, per="run", step=step, pending=pending
-                )
+            if elapsed > limit:
+                return BudgetExceededError("seconds", spent=elapsed, limit=limit, per="run", step=step, pending=pending)
         for name, budget in self._budgets.items():
             spent = self.run.get(name, 0)
             if budget.run is not None and spent > budget.run:
