@@ -87,8 +87,6 @@ class BaseChannel(ABC, Generic[Value, Update, Stored]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key!r}>"
 
-    # ---- reading ----
-
     @abstractmethod
     def get(self) -> Value:
         """The value.
@@ -104,8 +102,6 @@ class BaseChannel(ABC, Generic[Value, Update, Stored]):
         except EmptyChannelError:
             return False
         return True
-
-    # ---- changing ----
 
     @abstractmethod
     def update(self, values: Sequence[Update]) -> bool:
@@ -137,8 +133,6 @@ class BaseChannel(ABC, Generic[Value, Update, Stored]):
             Whether the channel changed.
         """
         return False
-
-    # ---- storing and multiplying ----
 
     def checkpoint(self) -> Stored | Missing:
         """What to store: everything `from_checkpoint` needs, or `MISSING` if and only if the channel holds nothing.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, overload
 
 from .abc import Value
-from .overwrite import written
 from .single import SingleValue
 
 
@@ -17,6 +15,7 @@ class AnyValue(SingleValue[Value]):
 
     kind = "AnyValue"
     expires = True
+    takes_several = True
 
     @overload
     def __init__(self, typ: type[Value], key: str = "") -> None: ...
@@ -24,9 +23,3 @@ class AnyValue(SingleValue[Value]):
     def __init__(self: AnyValue[Any], typ: object = Any, key: str = "") -> None: ...
     def __init__(self, typ: object = Any, key: str = "") -> None:
         super().__init__(typ, key)
-
-    def update(self, values: Sequence[Value]) -> bool:
-        if not values:
-            return self._clear()
-        self._value = written(values[-1])
-        return True

@@ -8,7 +8,7 @@ from typing import Any, Self, overload
 from ..errors import EmptyChannelError
 from .abc import MISSING, BaseChannel, Missing, Value
 from .overwrite import written
-from .single import SingleValue, too_many
+from .single import SingleValue
 
 
 class LastValue(SingleValue[Value]):
@@ -29,14 +29,6 @@ class LastValue(SingleValue[Value]):
     def __init__(self: LastValue[Any], typ: object = Any, key: str = "") -> None: ...
     def __init__(self, typ: object = Any, key: str = "") -> None:
         super().__init__(typ, key)
-
-    def update(self, values: Sequence[Value]) -> bool:
-        if len(values) > 1:
-            raise too_many(self, len(values))
-        if not values:
-            return False
-        self._value = written(values[0])
-        return True
 
 
 class LastValueAfterFinish(BaseChannel[Value, Value, tuple[Value, bool]]):

@@ -277,9 +277,6 @@ class ChannelLaws:
         return st.lists(self._operations, max_size=6)
 
 
-# ---- how channels are compared -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Seen:
     """What can be seen of a channel at one moment; `MISSING` where there is nothing."""

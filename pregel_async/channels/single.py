@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Generic, Self
 
 from ..errors import ConcurrentUpdateError, EmptyChannelError
+from ..types import Overwrite
 from .abc import MISSING, BaseChannel, Missing, Update, Value
 
 
@@ -39,12 +41,19 @@ class Holding(BaseChannel[Value, Update, Value], Generic[Value, Update]):
 
 
 class SingleValue(Holding[Value, Value]):
-    """Shows the value that it holds.
+    """Shows the value that it holds: the last of a superstep's writes. A subclass says what a superstep without a write
+    does (`expires`: the value is gone), and whether one may have several.
 
     There is no fold that an `Overwrite` could bypass: it is written for what is in it, and counts as any other write.
+    A dict is never taken for an overwrite here. It could be anybody's data, and nothing is gained by the spelling.
+
+    Attributes:
+        takes_several: a superstep may have several writes, of which the last stays.
     """
 
     __slots__ = ()
+
+    takes_several: bool = False  # no ClassVar: for some it depends on a parameter
 
     def get(self) -> Value:
         value = self._value
@@ -55,14 +64,42 @@ class SingleValue(Holding[Value, Value]):
     def is_available(self) -> bool:
         return self._value is not MISSING
 
-    def _clear(self) -> bool:
-        """Forget the value. Returns whether there was one."""
-        if self._value is MISSING:
-            return False
-        self._value = MISSING
+    def update(self, values: Sequence[Value]) -> bool:
+        if not values:
+            had_one = self.expires and self._value is not MISSING
+            if had_one:
+                self._value = MISSING
+            return had_one
+        if len(values) > 1 and not self.takes_several:
+            raise ConcurrentUpdateError(self.key, len(values))
+        value = values[-1]
+        self._value = value.value if isinstance(value, Overwrite) else value
         return True
 
 
-def too_many(channel: BaseChannel[Any, Any, Any], count: int) -> ConcurrentUpdateError:
-    """The error for several writes to a channel that takes one."""
-    return ConcurrentUpdateError(channel.key, count)
+class Guarded(SingleValue[Value]):
+    """Refuses a second write in one superstep, or keeps the last, as its declaration says.
+
+    Attributes:
+        guard: True refuses a second write in one superstep; False keeps the last.
+    """
+
+    __slots__ = ("guard",)
+
+    guard: bool
+
+    def __init__(self, typ: object = Any, guard: bool = True) -> None:
+        super().__init__(typ)
+        self.guard = guard
+
+    @property
+    def takes_several(self) -> bool:  # type: ignore[override]  # of others it is a constant
+        return not self.guard
+
+    def fresh(self) -> Self:
+        twin = super().fresh()
+        twin.guard = self.guard
+        return twin
+
+    def same_declaration(self, other: BaseChannel[Any, Any, Any]) -> bool:
+        return super().same_declaration(other) and isinstance(other, Guarded) and self.guard == other.guard

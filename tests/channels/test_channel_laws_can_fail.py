@@ -148,6 +148,12 @@ class ExtendedInPlace(Topic[Any]):
 class ExpiresUnsaid(EphemeralValue[Any]):
     expires = False
 
+    def update(self, values: Any) -> bool:
+        if values or not self.is_available():
+            return super().update(values)
+        self._value = MISSING
+        return True
+
 
 @breaks("test_flags_tell_the_truth", str, ["a", "b"])
 class ConsumesUnsaid(NamedBarrierValue[str]):
