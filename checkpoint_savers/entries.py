@@ -146,9 +146,6 @@ class TaskEntry(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=F
         return self.routed and self.error is None and self.interrupts is None
 
 
-# ---- two that are stored as one ----------------------------------------------------------------------------------
-
-
 def merge(first: Entry, second: Entry) -> Entry:
     """The one entry that does what two do, one after the other.
 
@@ -202,9 +199,6 @@ def _spelled_out(first: Entry, second: Entry) -> Results:
         )
         for task, written in first.results.items()
     }
-
-
-# ---- what is new in an entry -------------------------------------------------------------------------------------
 
 
 def as_stored(entry: Entry, before: Mapping[str, Value], *, since: CheckpointId | None = None) -> StoredEntry | Entry:
@@ -280,9 +274,6 @@ class _Literal:
         first = self._count
         self._at, self._count = self._at + len(elements), first + length
         return Tail(first, length)
-
-
-# ---- frames ------------------------------------------------------------------------------------------------------
 
 
 _T = TypeVar("_T")

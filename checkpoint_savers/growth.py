@@ -222,9 +222,6 @@ def decode(value: Value, codec: Codec, *, channel: str) -> Any:
     return codec.decode(value, channel=channel) if isinstance(value, bytes) else value.decode(codec, channel=channel)
 
 
-# ---- what makes the one of the other -----------------------------------------------------------------------------
-
-
 def difference(now: Value, before: Value | None, depth: int = DEPTH) -> Patch | None:
     """What makes `now` of `before`; None when that takes more than about three quarters of `now`.
 
@@ -329,9 +326,6 @@ def literal_of(patch: Patch) -> bytes | None:
     return last if isinstance(last, bytes) else None
 
 
-# ---- making the one of the other, encoded ------------------------------------------------------------------------
-
-
 def apply_encoded(patch: Patch, parts: list[bytes] | dict[bytes, bytes]) -> list[bytes] | dict[bytes, bytes]:
     """The parts that a patch makes of others. Raises `CorruptCheckpointError` where it does not fit them."""
     try:
@@ -367,9 +361,6 @@ def _span_of(elements: list[Any], span: tuple[int, int]) -> list[Any]:
     if not 0 <= start <= stop <= len(elements):
         raise IndexError(f"elements {start} to {stop} of {len(elements)}")
     return elements[start:stop]
-
-
-# ---- making the one of the other, decoded ------------------------------------------------------------------------
 
 
 def _decoded(patch: Patch, codec: Codec, channel: str) -> Any:
@@ -409,9 +400,6 @@ def _applied(patch: Any, made: Any) -> Any:
         made[key] = _applied(inner, made[key].copy())  # other values may hold it
     made.update(put)
     return made
-
-
-# ---- bytes ---------------------------------------------------------------------------------------------------------
 
 
 def split(data: bytes) -> list[bytes]:

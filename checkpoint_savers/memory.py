@@ -8,9 +8,9 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from heapq import merge
 from itertools import islice
-from types import TracebackType
 from typing import Any, Self
 
+import msgspec
 from msgspec.structs import replace
 
 from .abc import BaseCheckpointSaver
@@ -38,37 +38,21 @@ from .records import (
 from .saver_port import PAGE
 
 
-class _Thread:
-    """All that is kept of one thread."""
+class _Thread(msgspec.Struct):
+    """All that is kept of one thread. Each instance has containers of its own: msgspec copies empty defaults."""
 
-    __slots__ = (
-        "chains",
-        "epoch",
-        "event_order",
-        "events",
-        "expires_at",
-        "heads",
-        "metadata",
-        "newest",
-        "order",
-        "owner",
-        "records",
-        "rows",
-    )
-
-    def __init__(self) -> None:
-        self.epoch = 0
-        self.owner: Owner | None = None
-        self.expires_at = 0.0
-        self.newest: CheckpointId | None = None
-        self.heads: dict[str, CheckpointId] = {}
-        self.metadata = "{}"
-        self.rows: dict[tuple[str, CheckpointId], TextRow] = {}
-        self.chains: dict[tuple[str, CheckpointId], list[CheckpointId]] = {}  # (ns, base) -> ids, sorted
-        self.order: list[tuple[CheckpointId, str]] = []  # sorted
-        self.records: dict[tuple[str, CheckpointId], dict[TaskId, TaskRecord]] = {}
-        self.events: dict[EventKey, EventRow] = {}
-        self.event_order: list[EventKey] = []  # sorted
+    epoch: int = 0
+    owner: Owner | None = None
+    expires_at: float = 0.0
+    newest: CheckpointId | None = None
+    heads: dict[str, CheckpointId] = {}
+    metadata: str = "{}"
+    rows: dict[tuple[str, CheckpointId], TextRow] = {}
+    chains: dict[tuple[str, CheckpointId], list[CheckpointId]] = {}  # (ns, base) -> ids, sorted
+    order: list[tuple[CheckpointId, str]] = []  # sorted
+    records: dict[tuple[str, CheckpointId], dict[TaskId, TaskRecord]] = {}
+    events: dict[EventKey, EventRow] = {}
+    event_order: list[EventKey] = []  # sorted
 
     def header(self, thread_id: str) -> ThreadHeader:
         return ThreadHeader(
@@ -132,9 +116,7 @@ class InMemorySaver(BaseCheckpointSaver):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         pass
 
     async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:

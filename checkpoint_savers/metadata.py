@@ -69,11 +69,6 @@ def text_row(row: CheckpointRow, *, pinned: bool) -> TextRow:
     return TextRow(row.ns, row.checkpoint_id, row.parent_id, row.base_id, row.step, metadata, row.frame, pinned)
 
 
-def read_thread_metadata(text: str | bytes | None, thread_id: str) -> dict[str, Any]:
-    """Read the metadata of a thread's row. Raises `CorruptCheckpointError`."""
-    return read_metadata(b"" if text is None else text, f"thread {thread_id!r}")
-
-
 def plain_scalar(value: Any) -> Any:
     """Return what is stored of a value that a user gave: of a subclass of a scalar the plain value (of a `StrEnum`'s
     member, say, or of a text that a template calls safe); None of what is no scalar."""

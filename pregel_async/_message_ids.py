@@ -111,14 +111,11 @@ def _spelled(value: object) -> str:
     if parts is not None:
         return name + _spelled(parts)
     # Values of the standard library's own types (dates, decimals, uuids, paths) say by `str` what they are.
-    return f"{name} {value}" if type(value).__str__ is not object.__str__ and _is_standard(type(value)) else name
+    is_standard = type(value).__module__.partition(".")[0] in sys.stdlib_module_names
+    return f"{name} {value}" if is_standard and type(value).__str__ is not object.__str__ else name
 
 
 _PLAIN: Final = (bool, int, float, complex, bytes, bytearray, range)
-
-
-def _is_standard(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in sys.stdlib_module_names
 
 
 def _fields_of(value: Any) -> dict[str, Any] | None:

@@ -185,9 +185,6 @@ class RetentionWarning(UserWarning):
     prevented it is the cause."""
 
 
-# ---- building ----------------------------------------------------------------------------------------------------
-
-
 class GraphValidationError(PregelError, ValueError):
     """The graph as it was built cannot run: an unknown name, a missing entry, a duplicate, a reserved word."""
 
@@ -213,9 +210,6 @@ class UnsettableAttributeError(PregelError, AttributeError):
         self.graph = graph
         self.name = name
         self.nearest = nearest
-
-
-# ---- calling -----------------------------------------------------------------------------------------------------
 
 
 class ConfigError(PregelError, ValueError):
@@ -292,9 +286,6 @@ class InvalidContextError(ConfigError, TypeError):
     def __init__(self, message: str, *, path: str = "") -> None:
         self.path = path
         super().__init__(message)
-
-
-# ---- running -----------------------------------------------------------------------------------------------------
 
 
 class EmptyChannelError(PregelError):

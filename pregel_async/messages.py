@@ -38,9 +38,6 @@ REMOVE_ALL_MESSAGES: Final = "__remove_all__"
 Reducer: TypeAlias = Callable[[Any, Any], list[Any]]
 
 
-# ---- errors --------------------------------------------------------------------------------------------------------
-
-
 class InvalidMessageError(InvalidUpdateError, ValueError):
     """What was given to `add_messages` is no message. The superstep was not applied."""
 
@@ -58,9 +55,6 @@ class MessageNotFoundError(InvalidUpdateError, ValueError):
             f"the message {id!r} cannot be removed: the list has none of that id. Remove each message once, or all of "
             "them with RemoveMessage(REMOVE_ALL_MESSAGES)."
         )
-
-
-# ---- what users write ----------------------------------------------------------------------------------------------
 
 
 def RemoveMessage(id: str) -> dict[str, Any]:  # noqa: N802  # users know it as a class, which langchain-core's is
@@ -131,9 +125,6 @@ class MessagesState(TypedDict):
     """
 
     messages: Annotated[list[Any], add_messages]
-
-
-# ---- the fold ------------------------------------------------------------------------------------------------------
 
 
 def fold_messages(left: Any, updates: Iterable[Any], convert: Callable[[Any], Any] | None = None) -> list[Any]:
@@ -238,8 +229,6 @@ class _Fold:
         return id
 
 
-# ---- messages, told by their shape ---------------------------------------------------------------------------------
-
 _ROLES: Final = {"human": "user", "ai": "assistant"}
 """Names of langchain's for roles that dicts of messages call otherwise."""
 
@@ -336,9 +325,6 @@ def with_id(message: Any, id: str) -> Any:
     except (AttributeError, TypeError) as error:
         raise InvalidMessageError(f"{message!r} has no id, and a copy of it cannot be given one: {error}") from error
     return copied
-
-
-# ---- for streams ---------------------------------------------------------------------------------------------------
 
 
 _TYPES: Final = frozenset(("human", "ai", "system", "tool", "function", "AIMessageChunk"))

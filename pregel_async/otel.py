@@ -179,8 +179,6 @@ class OpenTelemetryObserver(Observer):
                 if event.error is None:
                     self._update.record(event.seconds * 1000 / event.run.supersteps, {GRAPH: event.run.graph})
 
-    # ---- spans -------------------------------------------------------------------------------------------------------
-
     def _begin_run(self, event: RunStarted) -> None:
         attributes: dict[str, AttributeValue] = {RUN_ID: event.run_id, GRAPH: event.graph, NAMESPACE: event.namespace}
         if event.thread_id is not None:

@@ -59,9 +59,6 @@ class GraphOutput(msgspec.Struct, Generic[OutputT], frozen=True):
     interrupts: tuple[Interrupt, ...] = ()
 
 
-# ---- payloads --------------------------------------------------------------------------------------------------------
-
-
 class TaskPayload(TypedDict):
     """A task that is about to run."""
 
@@ -149,9 +146,6 @@ class RestartedPayload(TypedDict):
     checkpoint_id: str
     after: str
     tasks: list[StreamTask] | None
-
-
-# ---- parts -----------------------------------------------------------------------------------------------------------
 
 
 class _Part(TypedDict):

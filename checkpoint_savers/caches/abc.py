@@ -80,9 +80,6 @@ class BaseCache(ABC):
         """
 
 
-# ---- what implementations share: checking what was passed in ---------------------------------------------------------
-
-
 class Entry(NamedTuple):
     """What is kept under a key.
 

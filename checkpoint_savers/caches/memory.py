@@ -8,7 +8,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from heapq import heapify, heappop, heappush
-from types import TracebackType
 from typing import Self
 
 from .abc import BaseCache, Entry, FullKey, Namespace, checked_entries, checked_keys, checked_namespaces
@@ -39,9 +38,7 @@ class InMemoryCache(BaseCache):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         """Nothing is held open."""
 
     def __len__(self) -> int:

@@ -14,14 +14,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from struct import Struct
-from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from ..codec import seal, unseal
 from ..errors import CorruptCheckpointError, StorageReadOnlyError, UnsupportedFormatError
 from ..sqlite.connected import Connected
-from ..sqlite.failures import is_read_only
-from ..sqlite.schema import patiently, roll_back
+from ..sqlite.schema import looking, patiently, setting_up, use_wal
 from ..sqlite.worker import Job, Maker
 from .abc import BaseCache, Entry, FullKey, Namespace, checked_entries, checked_keys, checked_namespaces
 
@@ -93,8 +91,6 @@ class SqliteCache(Connected, BaseCache):
         super().__init__(clock=clock)
         self._have(path, busy_timeout)
 
-    # ---- opening and closing ---------------------------------------------------------------------------------
-
     async def __aenter__(self) -> Self:
         """Open the database, checking first whose it is.
 
@@ -109,9 +105,7 @@ class SqliteCache(Connected, BaseCache):
             raise _in_own_words(error) from error.__cause__
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         """Finish what was begun, and close: on any thread and event loop, not just those it was opened on."""
         await self._disconnect()
 
@@ -120,8 +114,6 @@ class SqliteCache(Connected, BaseCache):
             return await self._connection.run(Job(work, writes=writes))
         except CorruptCheckpointError as error:
             raise _in_own_words(error) from error.__cause__
-
-    # ---- the port --------------------------------------------------------------------------------------------
 
     async def aget(self, keys: Iterable[FullKey]) -> dict[FullKey, bytes]:
         wanted = checked_keys(keys)
@@ -179,9 +171,6 @@ class SqliteCache(Connected, BaseCache):
             await self._run(clear, writes=True)
 
 
-# ---- rows ------------------------------------------------------------------------------------------------------------
-
-
 def _get(db: sqlite3.Cursor, *, keys: list[FullKey]) -> list[tuple[FullKey, object]]:
     rows = [(key, db.execute(_GET, _columns(key)).fetchone()) for key in keys]
     return [(key, row[0]) for key, row in rows if row is not None]
@@ -227,41 +216,18 @@ def _read(key: FullKey, frame: object) -> Entry:
     return Entry(bytes(body[end:]), *_EXPIRY.unpack_from(body))
 
 
-# ---- the file --------------------------------------------------------------------------------------------------------
-
-
 def _prepare(connection: sqlite3.Connection, name: str, *, busy_timeout: float) -> None:
     """Make a fresh connection ready: check whose file it is before anything is changed; then set an empty one up."""
     deadline = time.monotonic() + busy_timeout
-    patiently(connection, "BEGIN", deadline)
-    try:
+    with looking(connection, deadline):
         is_ready = _is_ready(connection, name)
-    finally:
-        roll_back(connection)
     if not is_ready:
-        _set_up(connection, name, deadline)
-    try:
-        patiently(connection, "PRAGMA journal_mode = WAL", deadline)
-    except sqlite3.OperationalError as error:
-        if not is_read_only(error):
-            raise
+        with setting_up(connection, deadline, f"{name}: the database is empty, and cannot be written"):
+            if not _is_ready(connection, name):
+                for statement in _TABLES:
+                    connection.execute(statement)
+    use_wal(connection, deadline)
     patiently(connection, "PRAGMA synchronous = NORMAL", deadline)
-
-
-def _set_up(connection: sqlite3.Connection, name: str, deadline: float) -> None:
-    """Of several processes that try, the first to get the lock does; the others see under it that it is done."""
-    try:
-        patiently(connection, "BEGIN IMMEDIATE", deadline)
-        if not _is_ready(connection, name):
-            for statement in _TABLES:
-                connection.execute(statement)
-        patiently(connection, "COMMIT", deadline)
-    except sqlite3.OperationalError as error:
-        if not is_read_only(error):
-            raise
-        raise StorageReadOnlyError(f"{name}: the database is empty, and cannot be written") from error
-    finally:
-        roll_back(connection)
 
 
 def _is_ready(connection: sqlite3.Connection, name: str) -> bool:
@@ -279,9 +245,6 @@ def _is_ready(connection: sqlite3.Connection, name: str) -> bool:
     if application_id or version or names:
         raise CorruptCheckpointError(name, "it is a database, and no cache", _ANOTHER_FILE)
     return False
-
-
-# ---- errors ----------------------------------------------------------------------------------------------------------
 
 
 def _in_own_words(error: CorruptCheckpointError) -> CorruptCheckpointError:

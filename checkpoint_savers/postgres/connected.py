@@ -59,8 +59,6 @@ class Connected(OpenedAsync):
         self._sets_up = setup
         return quoted
 
-    # ---- the tables --------------------------------------------------------------------------------------------
-
     @classmethod
     def setup_script(cls, *, schema: str = "public", version: int = 0) -> str:
         """What `setup` does, as SQL to be read, kept, and run by whoever may: one transaction.
@@ -89,8 +87,6 @@ class Connected(OpenedAsync):
         await driver.open()
         with anyio.CancelScope(shield=True):
             await driver.close()
-
-    # ---- opening and closing -----------------------------------------------------------------------------------
 
     @property
     def _prepare(self) -> Callable[[], Awaitable[None]]:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable
 
+import anyio
+
+from ..children import start_soon
+from ..errors import CheckpointError
 from ..records import Claim
 from ..scopes import mark_done
 from .claiming import Claiming, Wanted
@@ -58,6 +63,16 @@ class Opened:
                 mark_done(cancelled)
             raise
         write.told()
+
+    async def release_all(self, releases: Iterable[UnderClaim]) -> None:
+        """Release claims, many at the same time, before the driver closes."""
+        async with anyio.create_task_group() as group:
+            for release in releases:
+                start_soon(group, self._try, release)
+
+    async def _try(self, release: UnderClaim) -> None:
+        with contextlib.suppress(CheckpointError):  # the claim lapses by itself then
+            await self.written(release)
 
     def _closing(self) -> None:
         if self.listener is not None:

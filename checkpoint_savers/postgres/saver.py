@@ -7,14 +7,12 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import anyio
 import psycopg_pool
 
 from ..abc import BaseCheckpointSaver
-from ..children import start_soon
 from ..codec import Codec
 from ..errors import CheckpointError, SaverClosedError
 from ..listing import Place, listed, place_before, place_of
@@ -152,8 +150,6 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
             clock=clock,
         )
 
-    # ---- the tables --------------------------------------------------------------------------------------------
-
     async def vacuum(self, *, full: bool = False) -> None:
         """Make room of what was deleted (`VACUUM`), which the server also does by itself, in its own time.
 
@@ -170,8 +166,6 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
     async def size(self) -> int:
         """Bytes that the tables and their indexes take."""
         return await self._run(self._upkeep.size)
-
-    # ---- opening and closing -----------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         """Connect, and look whether the tables are there, and whose they are.
@@ -195,25 +189,15 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
         self._open = opened
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         """Finish what was begun, and close: on any thread and event loop, not just those it was opened on.
 
         A run that still goes on can store nothing any more; its thread is given up, so that nobody has to wait for it.
         """
         opened, self._open = self._open, None
-        await self._disconnect(None if opened is None else partial(self._give_up_all, opened))
-
-    async def _give_up_all(self, opened: Opened) -> None:
-        left, self._taken = self._taken, {}
-        async with anyio.create_task_group() as group:
-            for claim in left.values():
-                start_soon(group, self._give_up, opened, claim)
-
-    async def _give_up(self, opened: Opened, claim: Claim) -> None:
-        with contextlib.suppress(CheckpointError):  # it lapses by itself then
-            await opened.written(UnderClaim(claim, None, self._next))
+        releases = [UnderClaim(claim, None, self._next) for claim in self._taken.values()]
+        self._taken = {}
+        await self._disconnect(None if opened is None else partial(opened.release_all, releases))
 
     def _opened(self) -> Opened:
         opened = self._open  # read once: another thread may close the saver meanwhile
@@ -236,8 +220,6 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
         """A number for a write: greater than all before it, of this saver, and of others in this process."""
         self._number = max(self._number, time.monotonic_ns() & -SPACING) + SPACING
         return self._number
-
-    # ---- the port: a run's verbs -------------------------------------------------------------------------------
 
     async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
         wanted = Wanted(thread_id, owner, now, expires_at)
@@ -277,8 +259,6 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
         else:
             await opened.listener.hear(payload(self.schema, thread_id), opened.driver)
 
-    # ---- the port: upkeep --------------------------------------------------------------------------------------
-
     async def rewrite(self, claim: Claim, change: Rewrite) -> None:
         await self._run(self._upkeep.rewrite, claim, change, interrupted=Attempt().interrupted)
 
@@ -302,8 +282,6 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
 
     async def adelete_thread(self, thread_id: str) -> None:
         await self._run(self._upkeep.delete, thread_id, self.clock(), interrupted=Attempt().interrupted)
-
-    # ---- the port: reading -------------------------------------------------------------------------------------
 
     async def threads(
         self, *, after: str | None = None, limit: int = PAGE, filter: Mapping[str, Any] | None = None

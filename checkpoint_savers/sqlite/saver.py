@@ -11,7 +11,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar, TypeVarTuple
 
 import anyio
@@ -97,8 +96,6 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
         """A saver to be opened with `async with`. Arguments as for the class."""
         return cls(path, codec=codec, synchronous=synchronous, busy_timeout=busy_timeout, clock=clock)
 
-    # ---- opening and closing ---------------------------------------------------------------------------------
-
     async def __aenter__(self) -> Self:
         """Open the database, checking first whose it is.
 
@@ -113,17 +110,13 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
         )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         """Finish what was begun, and close: on any thread and event loop, not just those it was opened on.
 
         A run that still goes on can store nothing any more; its thread is given up, so that nobody has to wait for it.
         """
         left, self._taken = self._taken, {}
         await self._disconnect(*[Job(writing.release, (claim,), writes=True) for claim in left.values()])
-
-    # ---- the port --------------------------------------------------------------------------------------------
 
     async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
         job = self._writing(writing.claim, (thread_id, owner, now, expires_at, self._refuse_newer))
@@ -260,8 +253,6 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
         now = self.clock()
         await self._connection.run(self._writing(writing.delete_thread, (thread_id, now, self._refuse_newer)))
 
-    # ---- for operators -----------------------------------------------------------------------------------------
-
     async def size(self) -> DatabaseSize:
         """Bytes of the file, of its log, and of what is free in it."""
         return await self._connection.run(Job(files.size, writes=False))
@@ -294,8 +285,6 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
         await files.copy(
             lambda: sqlite3.connect(name, uri=True, timeout=self.busy_timeout, isolation_level=None), self.path, target
         )
-
-    # ---- inside ------------------------------------------------------------------------------------------------
 
     def _read(self, work: Callable[[sqlite3.Cursor, *Ts], T], *args: *Ts) -> Coroutine[Any, Any, T]:
         return self._connection.run(Job(work, args, writes=False))

@@ -6,7 +6,8 @@ import random
 import sqlite3
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Final, Literal
 
 from ..errors import CorruptCheckpointError, StorageReadOnlyError, UnsupportedFormatError
@@ -139,16 +140,13 @@ def prepare(
         StorageReadOnlyError: it is empty, and cannot be written.
     """
     deadline = time.monotonic() + busy_timeout
-    found = _look(connection, name, deadline)
+    with looking(connection, deadline):
+        found = _version(connection, name)
     # What is deleted is overwritten where that costs no more writing. It is no promise: see `files.vacuum`.
     connection.execute("PRAGMA secure_delete = FAST")
     if found < VERSION:
         _bring_up(connection, name, deadline)
-    try:
-        patiently(connection, "PRAGMA journal_mode = WAL", deadline)
-    except sqlite3.OperationalError as error:
-        if not is_read_only(error):
-            raise
+    use_wal(connection, deadline)
     patiently(connection, f"PRAGMA synchronous = {synchronous}", deadline)
     if sys.platform == "darwin" and synchronous == "FULL":
         # There, fsync leaves the data in the drive's own cache, and a power loss takes it.
@@ -174,34 +172,53 @@ def refuse_newer(db: sqlite3.Cursor, name: str) -> None:
 
 
 def _bring_up(connection: sqlite3.Connection, name: str, deadline: float) -> None:
-    """Upgrade a file to this version, in one transaction; an empty one is of version 0.
-
-    Of several processes that try, the first to get the lock does; the others see under it that it is done.
-    """
-    try:
-        patiently(connection, "BEGIN IMMEDIATE", deadline)
+    """Upgrade a file to this version, in one transaction; an empty one is of version 0."""
+    with setting_up(connection, deadline, f"{name}: the database is empty, and cannot be written"):
         found = _version(connection, name)
         if found < VERSION:
             for upgrade in UPGRADES[found:]:
                 upgrade(connection)
             for mark in MARKS:
                 connection.execute(mark)
+
+
+@contextmanager
+def setting_up(connection: sqlite3.Connection, deadline: float, refusal: str) -> Generator[None]:
+    """A transaction that makes what is missing. Look again in it: of several processes that try, the first to get the
+    lock does; the others see under it that it is done.
+
+    Args:
+        refusal: what to say where nothing can be written.
+    """
+    try:
+        patiently(connection, "BEGIN IMMEDIATE", deadline)
+        yield
         patiently(connection, "COMMIT", deadline)
     except sqlite3.OperationalError as error:
         if not is_read_only(error):
             raise
-        raise StorageReadOnlyError(f"{name}: the database is empty, and cannot be written") from error
+        raise StorageReadOnlyError(refusal) from error
     finally:
         roll_back(connection)
 
 
-def _look(connection: sqlite3.Connection, name: str, deadline: float) -> int:
-    """As `_version`, in a transaction, so that what it sees is of one moment."""
+@contextmanager
+def looking(connection: sqlite3.Connection, deadline: float) -> Generator[None]:
+    """A transaction that only reads, so that what it sees is of one moment."""
     patiently(connection, "BEGIN", deadline)
     try:
-        return _version(connection, name)
+        yield
     finally:
         roll_back(connection)
+
+
+def use_wal(connection: sqlite3.Connection, deadline: float) -> None:
+    """Have the file keep a write-ahead log, if it can be written."""
+    try:
+        patiently(connection, "PRAGMA journal_mode = WAL", deadline)
+    except sqlite3.OperationalError as error:
+        if not is_read_only(error):
+            raise
 
 
 def _number(connection: sqlite3.Connection) -> int:

@@ -23,7 +23,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from types import TracebackType
 from typing import Any, ClassVar, Literal, Self
 
 import anyio
@@ -114,8 +113,6 @@ class BaseStore(ABC):
             StorageError: the batch was not taken, and `done` will not be called.
         """
 
-    # ---- one item ------------------------------------------------------------------------------------------------
-
     async def aget(self, namespace: Namespace, key: str, *, refresh_ttl: bool | None = None) -> Item | None:
         """The item of a key; None if there is none.
 
@@ -156,8 +153,6 @@ class BaseStore(ABC):
     async def adelete(self, namespace: Namespace, key: str) -> None:
         """Delete an item; nothing happens when there is none. Raises: as `aput`."""
         await self._one(PutOp(namespace, key, None))
-
-    # ---- many ----------------------------------------------------------------------------------------------------
 
     async def asearch(
         self,
@@ -234,12 +229,9 @@ class BaseStore(ABC):
             if count < MANY:
                 return total
 
-    # ---- without async -------------------------------------------------------------------------------------------
-
     def get(self, namespace: Namespace, key: str, *, refresh_ttl: bool | None = None) -> Item | None:
         """As `aget`. Raises `SyncCallError`, too."""
-        self._check_blocking("get")
-        item: Item | None = self._one_here(GetOp(namespace, key, refresh_ttl))
+        item: Item | None = self._one_here("get", GetOp(namespace, key, refresh_ttl))
         return item
 
     def put(
@@ -252,13 +244,11 @@ class BaseStore(ABC):
         ttl: float | NotProvided | None = NOT_PROVIDED,
     ) -> None:
         """As `aput`. Raises `SyncCallError`, too."""
-        self._check_blocking("put")
-        self._one_here(PutOp(namespace, key, value, index, ttl))
+        self._one_here("put", PutOp(namespace, key, value, index, ttl))
 
     def delete(self, namespace: Namespace, key: str) -> None:
         """As `adelete`. Raises `SyncCallError`, too."""
-        self._check_blocking("delete")
-        self._one_here(PutOp(namespace, key, None))
+        self._one_here("delete", PutOp(namespace, key, None))
 
     def search(
         self,
@@ -272,8 +262,8 @@ class BaseStore(ABC):
         refresh_ttl: bool | None = None,
     ) -> list[SearchItem]:
         """As `asearch`. Raises `SyncCallError`, too."""
-        self._check_blocking("search")
-        found: list[SearchItem] = self._one_here(SearchOp(namespace_prefix, filter, limit, offset, query, refresh_ttl))
+        search = SearchOp(namespace_prefix, filter, limit, offset, query, refresh_ttl)
+        found: list[SearchItem] = self._one_here("search", search)
         return found
 
     def list_namespaces(
@@ -286,14 +276,13 @@ class BaseStore(ABC):
         offset: int = 0,
     ) -> list[Namespace]:
         """As `alist_namespaces`. Raises `SyncCallError`, too."""
-        self._check_blocking("list_namespaces")
-        found: list[Namespace] = self._one_here(listing(prefix, suffix, max_depth, limit, offset))
+        wanted = listing(prefix, suffix, max_depth, limit, offset)
+        found: list[Namespace] = self._one_here("list_namespaces", wanted)
         return found
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """As `abatch`. Raises `SyncCallError`, too."""
-        self._check_blocking("batch")
-        return self._all_here(ops)
+        return self._all_here("batch", ops)
 
     def sweep_ttl(self) -> int:
         """As `asweep_ttl`. Raises `SyncCallError`, too."""
@@ -307,8 +296,6 @@ class BaseStore(ABC):
             if count < MANY:
                 return total
 
-    # ---- its life ------------------------------------------------------------------------------------------------
-
     async def __aenter__(self) -> Self:
         """Begin to sweep, if the store was told to. A store that has to be opened does so first."""
         every = self._lifetimes.sweep_every
@@ -319,9 +306,7 @@ class BaseStore(ABC):
             self._sweeper.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         """Finish what was begun, and close: on any thread and event loop, not just those it was opened on."""
         sweeper, self._sweeper = self._sweeper, None
         try:
@@ -333,8 +318,6 @@ class BaseStore(ABC):
 
     async def _disconnect(self) -> None:  # noqa: B027  # there is nothing to close in a store without a connection
         """Close what the store has opened."""
-
-    # ---- from what is asked to the backend, and back ---------------------------------------------------------------
 
     async def _one(self, op: Op) -> Any:
         (answer,) = await self._all([op])
@@ -349,11 +332,12 @@ class BaseStore(ABC):
         await until(lambda waiter: joined.append(self._gatherings.join(asks, waiter, self._begin)))
         return joined[0].answers(asks)
 
-    def _one_here(self, op: Op) -> Any:
-        (answer,) = self._all_here([op])
+    def _one_here(self, verb: str, op: Op) -> Any:
+        (answer,) = self._all_here(verb, [op])
         return answer
 
-    def _all_here(self, ops: Iterable[Op]) -> list[Any]:
+    def _all_here(self, verb: str, ops: Iterable[Op]) -> list[Any]:
+        self._check_blocking(verb)
         asks = self._asks(ops)
         gathering = Gathering()
         gathering.add(asks)
@@ -381,12 +365,8 @@ class BaseStore(ABC):
             sweeps = gathering.sweeps
             if gathering.writes and not 0 <= now - self._swept_at < APART:
                 self._swept_at, sweeps = now, MANY
-            batch = Batch(
-                now=now,
-                reads=tuple(gathering.reads.values()),
-                writes=tuple(gathering.writes.values()),
-                sweeps=sweeps,
-            )
+            reads, writes = tuple(gathering.reads.values()), tuple(gathering.writes.values())
+            batch = Batch(now=now, reads=reads, writes=writes, sweeps=sweeps)
             self.transact(batch, gathering.end)
         except BaseException as error:  # whatever it is: those who wait have to be told
             gathering.end(error)

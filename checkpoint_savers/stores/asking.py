@@ -101,9 +101,6 @@ def listing(
     return ListNamespacesOp(tuple(conditions), max_depth, limit, offset)
 
 
-# ---- one by one ------------------------------------------------------------------------------------------------------
-
-
 def _get(op: GetOp, codec: Codec, lifetimes: Lifetimes) -> Ask:
     refresh = _refresh(op.refresh_ttl, lifetimes)
     read = Find(*checked_address(op.namespace, op.key), refresh)
@@ -150,9 +147,6 @@ def _list(op: ListNamespacesOp) -> Ask:
         return [namespace_of(one) for one in found]
 
     return Ask(read=read, same=(conditions, op.max_depth, offset, limit), answer=answer)
-
-
-# ---- arguments -------------------------------------------------------------------------------------------------------
 
 
 def _nothing(_: Any) -> None:

@@ -86,9 +86,6 @@ def _operators(wanted: dict[Any, Any]) -> Check:
     return lambda value: all(holds(value, operand) for holds, operand in pairs)
 
 
-# ---- comparing -------------------------------------------------------------------------------------------------------
-
-
 def same(one: Any, other: Any) -> bool:
     """Whether two values are equal, as filters understand it."""
     if isinstance(one, dict) and isinstance(other, dict):

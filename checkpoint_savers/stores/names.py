@@ -24,9 +24,6 @@ _END: Final = b"\xff"
 """What nothing in UTF-8 begins with, and all of it stands before."""
 
 
-# ---- what users pass -------------------------------------------------------------------------------------------------
-
-
 def checked_address(namespace: object, key: object) -> tuple[bytes, bytes]:
     """The bytes of an item's namespace and key.
 
@@ -79,9 +76,6 @@ def checked_labels(namespace: object) -> Namespace:
     return cast("Namespace", namespace)
 
 
-# ---- bytes -----------------------------------------------------------------------------------------------------------
-
-
 def pack(namespace: Namespace) -> bytes:
     """The bytes of a namespace."""
     return b"".join(label.encode() + b"\0" for label in namespace)
@@ -99,9 +93,6 @@ def span(prefix: Namespace) -> tuple[bytes, bytes]:
     """The range of a namespace and of all inside it: from the first on, and before the second."""
     start = pack(prefix)
     return start, start + _END
-
-
-# ---- patterns --------------------------------------------------------------------------------------------------------
 
 
 def pattern(

@@ -54,9 +54,6 @@ class TTLConfig(TypedDict, total=False):
     sweep_interval_minutes: float | None
 
 
-# ---- answers ---------------------------------------------------------------------------------------------------------
-
-
 class Item(msgspec.Struct, frozen=True, kw_only=True):
     """An item, as it was when it was read. It is the reader's own: changing its value changes nothing that is stored.
 
@@ -99,9 +96,6 @@ class SearchItem(Item, frozen=True, kw_only=True):
 
     def dict(self) -> Value:
         return {**super().dict(), "score": self.score}
-
-
-# ---- operations ------------------------------------------------------------------------------------------------------
 
 
 class GetOp(msgspec.Struct, frozen=True):

@@ -136,9 +136,6 @@ Done: TypeAlias = Callable[[Outcome | BaseException], None]
 """Told what came of a batch, once: the outcome, or why nothing of it was stored. Any thread may call it."""
 
 
-# ---- what backends share ---------------------------------------------------------------------------------------------
-
-
 def page_of_rows(rows: Iterable[Row], scan: Scan) -> list[Row]:
     """The answer to a scan, of its rows in their order. No more of them are taken than are needed."""
     found = list[Row]()

@@ -112,8 +112,6 @@ class PostgresStore(Connected, BaseStore):
             index=index,
         )
 
-    # ---- opening and closing ---------------------------------------------------------------------------------
-
     async def __aenter__(self) -> Self:
         """Connect, and look whether the table is there, and whose it is.
 
@@ -125,8 +123,6 @@ class PostgresStore(Connected, BaseStore):
         self._check_not_open()
         await self._connect(Driver(self._source, self._prepare, nothing, maker=LAYOUT.maker))
         return await super().__aenter__()
-
-    # ---- the port --------------------------------------------------------------------------------------------
 
     def transact(self, batch: Batch, done: Done) -> None:
         driver = self._driver  # read once: another thread may close the store meanwhile

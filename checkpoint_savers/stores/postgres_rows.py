@@ -184,8 +184,6 @@ class Rows:
         self._refresh = of(_REFRESH)
         self._sweep = of(_SWEEP)
 
-    # ---- reading ---------------------------------------------------------------------------------------------
-
     async def read(self, cursor: Cursor, batch: Batch) -> tuple[list[Answer], list[Key]]:
         """The answers to a batch's reads, and the keys of the rows that are to live for their ttl from now on."""
         finds = [(n, one) for n, one in enumerate(batch.reads) if isinstance(one, Find)]
@@ -251,8 +249,6 @@ class Rows:
         except StopIteration as end:
             found: list[bytes] = end.value
             return found
-
-    # ---- writing ---------------------------------------------------------------------------------------------
 
     async def write(
         self, cursor: Cursor, batch: Batch, answers: list[Answer], due: Sequence[Key], attempt: Attempt

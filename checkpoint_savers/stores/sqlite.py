@@ -23,7 +23,6 @@ from ..errors import (
 )
 from ..sqlite import schema
 from ..sqlite.connected import Connected
-from ..sqlite.failures import is_read_only
 from ..sqlite.worker import Job, Maker, Worker
 from . import sqlite_rows as rows
 from .abc import BaseStore
@@ -82,8 +81,6 @@ class SqliteStore(Connected, BaseStore):
             path, codec=codec, ttl=ttl, synchronous=synchronous, busy_timeout=busy_timeout, clock=clock, index=index
         )
 
-    # ---- opening and closing ---------------------------------------------------------------------------------
-
     async def __aenter__(self) -> Self:
         """Open the database, checking first whose it is.
 
@@ -98,8 +95,6 @@ class SqliteStore(Connected, BaseStore):
             partial(upgraded_since, name=self.path),
         )
         return await super().__aenter__()
-
-    # ---- the port --------------------------------------------------------------------------------------------
 
     def transact(self, batch: Batch, done: Done) -> None:
         _Transaction(self._connection, batch, done).begin()
@@ -162,9 +157,6 @@ class _Transaction:
             self._done(Outcome([] if found is None else found.answers, self._writing.value or 0))
 
 
-# ---- the file --------------------------------------------------------------------------------------------------------
-
-
 def prepare(
     connection: sqlite3.Connection, name: str, *, synchronous: Literal["FULL", "NORMAL"], busy_timeout: float
 ) -> None:
@@ -172,13 +164,14 @@ def prepare(
     there is none. Raises: as `SqliteStore.__aenter__` says; locked and full as errors of SQLite's."""
     deadline = time.monotonic() + busy_timeout
     schema.prepare(connection, name, synchronous=synchronous, busy_timeout=busy_timeout)
-    schema.patiently(connection, "BEGIN", deadline)
-    try:
+    with schema.looking(connection, deadline):
         is_ready = _is_ready(connection, name)
-    finally:
-        schema.roll_back(connection)
     if not is_ready:
-        _set_up(connection, name, deadline)
+        with schema.setting_up(connection, deadline, f"{name}: there is no store in it, and it cannot be written"):
+            if not _is_ready(connection, name):
+                for statement in rows.TABLES.values():
+                    connection.execute(statement)
+                connection.execute("INSERT INTO store_version (version) VALUES (?)", (rows.VERSION,))
 
 
 def upgraded_since(connection: sqlite3.Connection, name: str) -> UnsupportedFormatError | None:
@@ -190,23 +183,6 @@ def upgraded_since(connection: sqlite3.Connection, name: str) -> UnsupportedForm
     except CorruptCheckpointError:
         return None
     return None
-
-
-def _set_up(connection: sqlite3.Connection, name: str, deadline: float) -> None:
-    """Of several processes that try, the first to get the lock does; the others see under it that it is done."""
-    try:
-        schema.patiently(connection, "BEGIN IMMEDIATE", deadline)
-        if not _is_ready(connection, name):
-            for statement in rows.TABLES.values():
-                connection.execute(statement)
-            connection.execute("INSERT INTO store_version (version) VALUES (?)", (rows.VERSION,))
-        schema.patiently(connection, "COMMIT", deadline)
-    except sqlite3.OperationalError as error:
-        if not is_read_only(error):
-            raise
-        raise StorageReadOnlyError(f"{name}: there is no store in it, and it cannot be written") from error
-    finally:
-        schema.roll_back(connection)
 
 
 def _is_ready(connection: sqlite3.Connection, name: str) -> bool:

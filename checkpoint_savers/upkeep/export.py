@@ -76,9 +76,6 @@ class _Event(EventRow, array_like=True, frozen=True, kw_only=True):
 _encode = msgspec.msgpack.Encoder().encode
 
 
-# ---- writing ---------------------------------------------------------------------------------------------------------
-
-
 class Writer:
     """Writes threads to a file that is open in binary mode. It is complete when `end` has returned."""
 
@@ -138,9 +135,6 @@ def check_frames(thread_id: str, dump: ThreadDump) -> None:
         unseal(record.frame, f"{where}, checkpoint {record.checkpoint_id}, record of task {record.task_id!r}")
     for event in dump.events:
         unseal(event.frame, f"{where}, the events on checkpoint {event.checkpoint_id}")
-
-
-# ---- reading ---------------------------------------------------------------------------------------------------------
 
 
 def read_file(file: BinaryIO, where: str) -> Iterator[tuple[str, ThreadDump]]:
@@ -238,9 +232,6 @@ def _decoded(body: bytes, kind: type[T], where: str) -> T:
 
 def _damaged(where: str, reason: str) -> CorruptCheckpointError:
     return CorruptCheckpointError(where, reason, _ADVICE)
-
-
-# ---- files and savers ------------------------------------------------------------------------------------------------
 
 
 async def export_threads(saver: SaverPort, thread_ids: Iterable[str], target: Place) -> int:

@@ -198,9 +198,6 @@ async def _look(
     return _Look(thread_id, kin, needed.stays)
 
 
-# ---- the rows --------------------------------------------------------------------------------------------------------
-
-
 async def _change(saver: SaverPort, thread_id: str, kin: Kin, stays: Collection[Key], due: Sequence[Change]) -> Rewrite:
     """What has to be done so that nothing but some checkpoints of a thread stays."""
     gone = [key for key in kin.rows if key not in stays]

@@ -30,9 +30,6 @@ ERASED = 64
 """Threads that are erased at the same time."""
 
 
-# ---- listing ---------------------------------------------------------------------------------------------------------
-
-
 async def list_threads(
     saver: SaverPort, *, filter: Mapping[str, Any] | None = None, after: str | None = None, limit: int | None = None
 ) -> AsyncGenerator[ThreadHeader, None]:
@@ -67,9 +64,6 @@ async def headers_of(saver: SaverPort, thread_id: str) -> list[Header]:
             await check_gaps(saver, gaps.end())
             return found
         before = page[-1].checkpoint_id
-
-
-# ---- copying ---------------------------------------------------------------------------------------------------------
 
 
 async def copy_thread(saver: SaverPort, source: str, target: str) -> None:
@@ -113,9 +107,6 @@ def moved(dump: ThreadDump, source: str) -> ThreadDump:
         for row in dump.rows
     ]
     return replace(dump, rows=tuple(rows))
-
-
-# ---- erasing and pinning ---------------------------------------------------------------------------------------------
 
 
 async def erase_thread(saver: SaverPort, thread_id: str) -> None:

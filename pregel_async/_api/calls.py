@@ -28,7 +28,8 @@ from .._checks.options import (
 )
 from .._core.isolation import isolate
 from .._runtime.engine.graph_run import Ended
-from .._runtime.engine.run import run, run_nested
+from .._runtime.engine.nested import NestedCall, run_nested
+from .._runtime.engine.run import run
 from .._runtime.engine.settings import Audience, Settings
 from .._runtime.persistence.digests import Digests
 from .._runtime.persistence.namespace_writer import Thread
@@ -157,9 +158,6 @@ async def batch(
     return [cast("OutputT", done[place]) for place in range(len(inputs))]
 
 
-# ---- a call ----------------------------------------------------------------------------------------------------------
-
-
 class _Call(msgspec.Struct, frozen=True):
     """A call of a graph.
 
@@ -184,7 +182,7 @@ def _prepare(graph: Definition, given: Any, config: Config | None, options: Call
     mine = merge_configs(graph.config, config)
     outer = around = CURRENT.get()
     if outer is not None:
-        own_saver = graph.saver is not None and outer.around.session.hold is None
+        own_saver = graph.saver is not None and not outer.around.session.is_stored
         if own_saver or all(is_elsewhere(mine, here) for here in outer.configs()):
             inherited = outer.around.config if own_saver else None
             mine, outer, around = merge_configs(inherited, mine), None, outer if own_saver else None
@@ -208,8 +206,7 @@ def _prepare(graph: Definition, given: Any, config: Config | None, options: Call
     settings = settings_of(mine, checked, stored=stored, nested=outer is not None, results=graph.results)
     if outer is None:
         return _Call(settings, None, 0)
-    if outer.fence is not None:
-        outer.fence.check(f"graph {graph.name!r}")
+    outer.fence.check(f"graph {graph.name!r}")
     if outer.ended:
         raise OutsideRunError(
             f"graph {graph.name!r} was run for node {outer.task.node.name!r}, which has ended: wait in the node "
@@ -232,11 +229,11 @@ def _run(
     graph: Definition,
     given: Any,
     call: _Call,
-    feed: Feed | None,
-    begun: Callable[[Thread], Awaitable[bool]] | None = None,
+    feed: Feed | None = None,
+    begun: tuple[Callable[[Thread], Awaitable[bool]], ...] = (),
 ) -> Coroutine[Any, Any, Ended]:
     around = CURRENT.get()
-    if around is None or around.fence is None:
+    if around is None or not around.fence.is_up:
         return _run_here(graph, given, call, feed, begun)
     # In a thread that may be left behind: what it runs on the event loop has ended by then.
     return around.fence.admit("a graph", partial(_run_here, graph, given, call, feed, begun))
@@ -247,15 +244,16 @@ def _run_here(
     given: Any,
     call: _Call,
     feed: Feed | None,
-    begun: Callable[[Thread], Awaitable[bool]] | None,
+    begun: tuple[Callable[[Thread], Awaitable[bool]], ...],
 ) -> Coroutine[Any, Any, Ended]:
     settings, outer = call.settings, call.outer
-    codec = partial(graph.codecs.of_events, graph.codec) if feed is not None and feed.keeps else None
-    audience = Audience(shown=graph.shown, feed=feed, codec=codec, overhears=_overhears(), begun=begun)
+    codec = partial(graph.codecs.of_events, graph.codec)  # as the run begins: another saver may be set while it runs
+    feeds = () if feed is None else (feed,)
+    audience = Audience(shown=graph.shown, feeds=feeds, codec=codec, overhears=_overhears(), begun=begun)
     if outer is not None:
-        keeps = None if graph.checkpointer is False else graph.checkpointer is True
-        nested, number, digest = graph.codecs.nested, call.number, call.digest
-        return run_nested(graph.program, given, settings, outer, number, digest, nested, audience, keeps=keeps)
+        stores, keeps = graph.checkpointer is not False, graph.checkpointer is True
+        nested = NestedCall(outer, call.number, call.digest, graph.codecs.nested, stores=stores, keeps=keeps)
+        return run_nested(graph.program, given, settings, nested, audience)
     if feed is not None and feed.keeps:
         return _run_joinable(graph, given, settings, feed, audience)
     return run(graph.program, given, settings, graph.world, graph.saver, graph.codec, audience)
@@ -263,24 +261,20 @@ def _run_here(
 
 async def _run_joinable(graph: Definition, given: Any, settings: Settings, feed: Feed, audience: Audience) -> Ended:
     """A run that others can join while it goes on."""
-    begun = audience.begun
 
     async def joinable(thread: Thread) -> bool:
         graph.live.add(thread.thread_id, feed)
-        return begun is None or await begun(thread)
+        return True
 
-    audience = structs.replace(audience, begun=joinable)
-    failure: BaseException | None = None
+    audience = structs.replace(audience, begun=(joinable, *audience.begun))
+    failure: list[BaseException] = []
     try:
         return await run(graph.program, given, settings, graph.world, graph.saver, graph.codec, audience)
     except BaseException as error:
-        failure = error
+        failure.append(error)
         raise
     finally:
-        graph.live.remove(settings.thread_id or "", feed, failure)
-
-
-# ---- coming back -----------------------------------------------------------------------------------------------------
+        graph.live.remove(settings.thread_id or "", feed, *failure)
 
 
 async def _rejoin(graph: Definition, call: _Call, feed: Feed, after: Cursor, pipe: Pipe) -> None:
@@ -291,7 +285,7 @@ async def _rejoin(graph: Definition, call: _Call, feed: Feed, after: Cursor, pip
     eager = _Call(call.settings.without_waiting(), None, 0)
 
     async def resume(feed: Feed, begun: Callable[[Thread], Awaitable[bool]]) -> Ended:
-        return await _run(graph, None, eager, feed, begun)
+        return await _run(graph, None, eager, feed, (begun,))
 
     await rejoin(
         pipe,
@@ -330,9 +324,6 @@ def _check_return(graph: Definition, given: Any, after: str, version: Literal["v
     if version != "v2":
         raise ConfigError("after= tells what is void in parts of their own: pass version='v2'")
     return Cursor.read(after)
-
-
-# ---- what is shown ---------------------------------------------------------------------------------------------------
 
 
 def _channels(graph: Definition, output_keys: Names) -> str | tuple[str, ...]:

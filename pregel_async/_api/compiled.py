@@ -96,8 +96,6 @@ class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
         bound.checkpointer = checkpointer
         return bound
 
-    # ---- running -------------------------------------------------------------------------------------------------
-
     @overload
     async def ainvoke(
         self, input: InputT | Command | None, config: Config | None = None, **options: Unpack[OutputRecord]
@@ -205,8 +203,6 @@ class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
         """
         return await calls.batch(self.ainvoke, inputs, config, given_to("abatch", BatchOptions, options))
 
-    # ---- threads -------------------------------------------------------------------------------------------------
-
     async def aget_state(self, config: Config, *, subgraphs: bool = False) -> StateSnapshot:
         """The state of a thread: at its head, or at the `checkpoint_id` that the config names.
 
@@ -296,8 +292,6 @@ class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
         given_to("abulk_update_state", UpdateOptions, options)
         return await threads.update(self._definition, config, supersteps, options)
 
-    # ---- kept results --------------------------------------------------------------------------------------------
-
     async def aclear_cache(self, nodes: Sequence[str] | None = None) -> None:
         """Forget the kept results of nodes, so that they run again.
 
@@ -320,8 +314,6 @@ class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
             if name not in known:
                 raise ConfigError(f"aclear_cache names {name!r}, and graph {self.name!r} has no such node")
         await results.clear([known[name] for name in (known if nodes is None else nodes)])
-
-    # ---- what it is made of --------------------------------------------------------------------------------------
 
     @property
     def nodes(self) -> dict[str, PregelNode]:
@@ -376,8 +368,6 @@ class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
     def events_codec(self) -> Codec:
         """The codec of this graph and of all graphs inside."""
         return self._definition.codecs.of_events(self._definition.codec)
-
-    # ---- graphs inside -------------------------------------------------------------------------------------------
 
     def get_subgraphs(
         self, *, namespace: str | None = None, recurse: bool = False

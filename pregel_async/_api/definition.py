@@ -19,11 +19,11 @@ from checkpoint_savers.codec import Codec
 from .._checks.node_policies import NodePolicies
 from .._checks.options import StepOptions, options_of_graph, with_step_timeout
 from .._core.program import Node, Program
-from .._runtime.engine.settings import RunOptions
 from .._runtime.platform.environment import SystemWorld, World
 from .._runtime.streaming.publisher import Shown
 from .._runtime.streaming.subscription import Live
 from .._runtime.tasks.kept_results import Results
+from .._runtime.tasks.run_options import RunOptions
 from .._runtime.tasks.subgraphs import reachable
 from ..errors import GraphValidationError, InvalidCheckpointerError
 from ..types import RunnableConfig, StreamMode

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from .._runtime.engine.settings import RunOptions
+from .._runtime.tasks.run_options import RunOptions
 from ..types import END, START
 from .plugins import plugin
 

@@ -19,11 +19,14 @@ from .._core import superstep
 from .._core.board import Board
 from .._core.isolation import REGISTERED, own
 from .._core.program import PARENT, Node, Program, Write, no_writes
-from .._core.task import Cancelled, Failed, Finished, Outcome, Recorded, Task
+from .._core.task import Cancelled, Failed, Finished, Outcome, Recorded, Task, Unfinished
 from .._runtime.persistence.namespace_writer import NOTHING_ANSWERED, Thread
 from .._runtime.persistence.namespaces import ids_in
+from .._runtime.persistence.spending import NO_LIMITS, Spending
+from .._runtime.platform.event_loops import NEVER_CANCELLED
 from .._runtime.tasks.attempt import attempt
 from .._runtime.tasks.context import Around, Running, Session
+from .._runtime.tasks.run_options import RunOptions
 from ..errors import ConfigError, InvalidUpdateError
 from ..types import COPY, END, INPUT, START, RunnableConfig, StateUpdate
 
@@ -53,7 +56,9 @@ def checked(supersteps: Sequence[Sequence[StateUpdate]]) -> list[list[StateUpdat
 class Editor:
     """Applies updates to one namespace of a claimed thread."""
 
-    def __init__(self, thread: Thread, session: Session, config: RunnableConfig, *, store: Any, limit: int) -> None:
+    def __init__(
+        self, thread: Thread, session: Session, config: RunnableConfig, options: RunOptions, *, limit: int
+    ) -> None:
         self._thread = thread
         self._program: Program = thread.program
         self._board = Board(self._program) if thread.board is None else thread.board
@@ -63,15 +68,10 @@ class Editor:
             session=session,
             program=self._program,
             ns=thread.ns,
-            thread=thread,
+            persistence=thread,
             config=config,
-            context=None,
-            store=store,
-            log=None,
-            outer=None,
-            places=None,
+            options=options,
             call=_no_calls,
-            debug=False,
         )
 
     @property
@@ -110,8 +110,6 @@ class Editor:
 
     def _recorded(self, task: Task) -> Recorded:
         return self._thread.recorded(task, NOTHING_ANSWERED)
-
-    # ---- as a node ---------------------------------------------------------------------------------------------------
 
     async def _update(self, updates: Sequence[StateUpdate]) -> None:
         pending = superstep.plan(self._program, self._board, self._scope)
@@ -209,7 +207,15 @@ class Editor:
             )
         if node.writes is no_writes and values is not None and not node.edges and not node.routers:
             raise InvalidUpdateError(f"node {node.name!r} writes nothing, so that an update as it does nothing")
-        outcome = await attempt(self._around, self._board, task, writes, None, natively_cancelled=None, contained=False)
+        outcome = await attempt(
+            self._around,
+            self._board,
+            task,
+            Unfinished(writes),
+            natively_cancelled=NEVER_CANCELLED,
+            contained=False,
+            record=_records_nothing,
+        )
         if isinstance(outcome, Failed):
             raise outcome.error
         if not isinstance(outcome, Finished):
@@ -219,8 +225,6 @@ class Editor:
     def _validated(self, writes: list[Write]) -> list[Write]:
         validate = self._program.validate
         return writes if validate is None or not writes else validate(self._board.values, writes)
-
-    # ---- as something else -------------------------------------------------------------------------------------------
 
     async def _finish(self, update: StateUpdate) -> None:
         """All that is pending counts as done; what has a result keeps it."""
@@ -311,20 +315,20 @@ async def edit(
     updates: Sequence[Sequence[StateUpdate]],
     run_id: str,
     config: RunnableConfig,
+    options: RunOptions,
     *,
-    store: Any,
     limit: int,
     then: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Apply updates to a loaded thread; see `Editor.apply`.
 
     Args:
-        config, store: what routers get.
+        config, options: what routers get.
         limit: how many supersteps a run may take by the config, which managed values tell routers.
     """
 
-    session = Session(thread.hold.world, run_id, thread.thread_id, thread.hold)
-    editor = Editor(thread, session, config, store=store, limit=limit)
+    session = Session(thread.hold.world, run_id, thread.thread_id, thread.hold, Spending(thread.hold.world, NO_LIMITS))
+    editor = Editor(thread, session, config, options, limit=limit)
     token = REGISTERED.set(thread.codec.kept_scalars)
     try:
         await thread.hold.beside(lambda: editor.apply(updates, then))
@@ -338,8 +342,8 @@ async def edit_inside(
     updates: Sequence[Sequence[StateUpdate]],
     run_id: str,
     config: RunnableConfig,
+    options: RunOptions,
     *,
-    store: Any,
     limit: int,
     is_past: bool,
 ) -> None:
@@ -379,9 +383,9 @@ async def edit_inside(
             await _withdraw(thread, gone)
         if stands and root.board is not None and thread.tip is not None:
             root.hold.moved[thread.ns] = thread.tip
-            await edit(root, [[StateUpdate(None)]], run_id, config, store=store, limit=limit)
+            await edit(root, [[StateUpdate(None)]], run_id, config, options, limit=limit)
 
-    await edit(thread, updates, run_id, config, store=store, limit=limit, then=tell_those_around)
+    await edit(thread, updates, run_id, config, options, limit=limit, then=tell_those_around)
 
 
 async def _check_goes_on(inside: Thread) -> None:
@@ -417,6 +421,10 @@ async def _withdraw(inside: Thread, ids: Collection[str]) -> None:
                 changed.append(structs.replace(record, frame=frame))
         if changed:
             await hold.record(changed)
+
+
+async def _records_nothing(around: Around, task: Task, writes: list[Write]) -> None:
+    """An update is stored whole, after its routers have answered."""
 
 
 async def _no_calls(caller: Running, task: Task) -> Outcome:

@@ -13,6 +13,7 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.entries import TaskEntry, read_record, timestamp
 from checkpoint_savers.growth import data_of
+from checkpoint_savers.history import walk
 from checkpoint_savers.ledger import Reader, State
 from checkpoint_savers.metadata import metadata_matches
 from checkpoint_savers.records import (
@@ -28,10 +29,9 @@ from checkpoint_savers.records import (
 )
 
 from .._core import superstep
-from .._core.ids import PUSH
 from .._core.program import Program, Write
-from .._core.task import Task
-from .._runtime.persistence.namespaces import config_of, ids_in, made_on, namespace_of, parents_of
+from .._core.task import PUSH, Task
+from .._runtime.persistence.namespaces import NO_TASK, config_of, ids_in, made_on, namespace_of, parents_of
 from .._runtime.persistence.records import AMENDED, SUPERSTEP, amend_again, handler_of, open_questions
 from .._runtime.persistence.restore import is_unknown, restore, unknown_values
 from .._runtime.persistence.spending import Amounts, of_text, total_of
@@ -120,8 +120,8 @@ class StateReader:
         known: dict[CheckpointId, list[Place]] = {}  # the children of each that close its superstep
         left = limit
         # Filtered here and not by the saver: a checkpoint is told with what its child says of its tasks, shown or not.
-        async with aclosing(self._saver.walk(thread_id, ns, before=before)) as walk:
-            async for header, reader, records in walk:
+        async with aclosing(walk(self._saver, thread_id, ns, before=before)) as rows:
+            async for header, reader, records in rows:
                 row = reader.rows[header.checkpoint_id]
                 if row.parent_id is not None and _closes(row):
                     known.setdefault(row.parent_id, []).append((reader, row))
@@ -141,8 +141,8 @@ class StateReader:
     async def _children_of(self, thread_id: str, ns: str, at: CheckpointId) -> list[Place]:
         """The checkpoints that close the superstep after this one, one for each branch from here, newest first."""
         found: list[Place] = []
-        async with aclosing(self._saver.walk(thread_id, ns)) as walk:
-            async for header, reader, _ in walk:
+        async with aclosing(walk(self._saver, thread_id, ns)) as rows:
+            async for header, reader, _ in rows:
                 if header.parent_id == at and _closes(reader.rows[header.checkpoint_id]):
                     found.append((reader, reader.rows[header.checkpoint_id]))
                 if header.checkpoint_id <= at:
@@ -271,7 +271,7 @@ class StateReader:
             ns,
             row.ns,
             row.checkpoint_id,
-            caller=task.id if inner.keeps else None,
+            caller=task.id if inner.keeps else NO_TASK,
         )
         if found is None:
             return None

@@ -44,7 +44,7 @@ from ..types import (
 if TYPE_CHECKING:
     from .._runtime.platform.environment import World
     from .._runtime.sync.background_portal import Portal, WorkerLoop  # a program with an event loop needs no other
-    from .._runtime.sync.blocked_loop import BlockedLoop
+    from .._runtime.sync.blocked_loop import WaitingThread
 
 __all__ = ["SyncFace", "SyncStream", "open_sync"]
 
@@ -197,16 +197,13 @@ def wait_for_twin(
     """
     name = twin.__name__
     from .._runtime.sync.background_portal import here
-    from .._runtime.sync.blocked_loop import blocked_loop
+    from .._runtime.sync.blocked_loop import blocked_loop, watched
 
     called, instead = f"{name[1:]}()", f"await {whose}.{name}(...)"
     where = here(called, instead)
-    blocked = blocked_loop(called, instead, world)
+    blocked = blocked_loop(called, instead, loop=watched(world))
     with in_order_of(CURRENT.get()):
         return where.call(partial(twin, *args, **kwargs), blocked=blocked)
-
-
-# ---- streams ---------------------------------------------------------------------------------------------------------
 
 
 class Source(Protocol[T_co]):
@@ -237,7 +234,7 @@ class SyncStream(Iterator[T]):
         self._called = called
         self._instead = instead
         self._world = world
-        self._blocked: BlockedLoop | None = None
+        self._blocked: WaitingThread | None = None
         self._stream = source if isinstance(source, GraphStream) else None
 
     @property
@@ -300,34 +297,31 @@ class SyncStream(Iterator[T]):
         if isinstance(source, GraphStream):
             source.drop("Use 'with graph.stream(...) as chunks', or call close().")
 
-    def _at(self, *, closes: bool = False) -> tuple[Portal | WorkerLoop, BlockedLoop | None]:
+    def _at(self, *, closes: bool = False) -> tuple[Portal | WorkerLoop, WaitingThread]:
         """Return where the source lives, which the first read decides, and the loop that this read blocks, if any.
 
         Of one stream, the first read that blocks a loop warns of it. A close does not: where warnings are errors, the
         run would go on.
         """
         from .._runtime.sync.background_portal import ELSEWHERE, WorkerLoop, here
-        from .._runtime.sync.blocked_loop import blocked_loop
+        from .._runtime.sync.blocked_loop import BlockedLoop, blocked_loop, watched
 
         now, home = here(self._called, self._instead), self._home
         # Nodes that are at work already were not seen to begin: then a blocked loop is not watched.
-        world = self._world if home is None else None
-        blocked = blocked_loop(self._called, self._instead, world, warns=not closes and self._blocked is None)
-        if blocked is not None:
+        loop = watched(self._world) if home is None else BlockedLoop
+        blocked = blocked_loop(self._called, self._instead, loop=loop, warns=not closes and self._blocked is None)
+        if blocked.blocks:
             blocked = self._blocked = self._blocked or blocked
         if home is None:
             self._home = home = now
             running = CURRENT.get()
-            if running is not None and running.fence is not None and self._source is not None:
+            if running is not None and self._source is not None:
                 running.fence.keep(self._source)
         elif isinstance(home, WorkerLoop):
             if not isinstance(now, WorkerLoop):
                 raise RuntimeError(ELSEWHERE)
             return home.rebound(now), blocked
         return home, blocked
-
-
-# ---- savers ----------------------------------------------------------------------------------------------------------
 
 
 class open_sync(Generic[T]):  # noqa: N801  # a verb, which is entered
@@ -361,15 +355,13 @@ class open_sync(Generic[T]):  # noqa: N801  # a verb, which is entered
     def __enter__(self) -> T:
         return self._call(self._manager.__aenter__)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._call(partial(self._manager.__aexit__, kind, error, traceback), closes=True)
+    def __exit__(self, *error: Any) -> None:
+        self._call(partial(self._manager.__aexit__, *error), closes=True)
 
     def _call(self, end: Callable[[], Awaitable[U]], *, closes: bool = False) -> U:
         from .._runtime.sync.background_portal import here
         from .._runtime.sync.blocked_loop import blocked_loop
 
         where = here("open_sync()", "async with")
-        blocked = blocked_loop("open_sync()", "async with", None, warns=not closes)
+        blocked = blocked_loop("open_sync()", "async with", warns=not closes)
         return where.call(end, closes=closes, blocked=blocked)

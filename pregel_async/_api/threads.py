@@ -8,18 +8,20 @@ from typing import Any
 
 import msgspec
 
-from checkpoint_savers.abc import BaseCheckpointSaver, address
+from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
+from checkpoint_savers.history import address
 from checkpoint_savers.records import CheckpointId
 
 from .._checks.config import address_of, merge_configs, settings_of, without_address
 from .._checks.options import UpdateOptions, check_on_conflict
-from .._runtime.engine.settings import RunOptions
-from .._runtime.observing.observed import ObservedUpdate, Observers, measured
+from .._runtime.observing.observed import ObservedUpdate, measured
 from .._runtime.observing.observer import UpdateStarted
+from .._runtime.observing.observers import Observers
 from .._runtime.persistence.lease import Hold
 from .._runtime.persistence.namespace_writer import Thread
 from .._runtime.persistence.namespaces import config_of
+from .._runtime.tasks.run_options import RunOptions
 from ..errors import ConfigError, InvalidUpdateError, SubgraphNotFoundError
 from ..types import Config, RunnableConfig, StateSnapshot, StateUpdate
 from .definition import Definition
@@ -64,9 +66,6 @@ def _find(graph: Definition, config: Config) -> _Place:
         graph = inner._definition
         codec = graph.codecs.nested(codec)
     return _Place(graph, saver, codec, thread_id, ns, at)
-
-
-# ---- reading ---------------------------------------------------------------------------------------------------------
 
 
 async def latest(graph: Definition, config: Config, *, subgraphs: bool) -> StateSnapshot:
@@ -114,21 +113,19 @@ class _Inner:
         return _reader(self._graph, saver, self._graph.codecs.nested(codec))
 
 
-# ---- updating --------------------------------------------------------------------------------------------------------
-
-
 async def update(
-    root: Definition, config: Config, supersteps: Sequence[Sequence[StateUpdate]], options: UpdateOptions
+    root: Definition, config: Config, supersteps: Sequence[Sequence[StateUpdate]], given: UpdateOptions
 ) -> RunnableConfig:
     """See `Graph.abulk_update_state`."""
     updates = checked(supersteps)
-    on_conflict = check_on_conflict(options)
+    on_conflict = check_on_conflict(given)
     place = _find(root, config)
     graph, thread_id, ns, at = place.graph, place.thread_id, place.ns, place.at
     merged = merge_configs(root.config, config)
     settings = settings_of(without_address(merged), RunOptions(), stored=False, nested=True)
     run_id = settings.run_id or root.world.new_id()
     metadata = {**settings.metadata, "run_id": run_id}
+    options = graph.options.of_edit(root.options)
 
     async def write(saver: BaseCheckpointSaver) -> RunnableConfig:
         async with await Hold.take(saver, root.world, thread_id, on_conflict) as hold:
@@ -139,13 +136,12 @@ async def update(
                     raise InvalidUpdateError(f"nothing is stored in namespace {ns!r} of thread {thread_id!r} to update")
                 assert root.codec is not None  # what `_find` has asked
                 outer = await Thread.open(hold, root.codec, root.program, metadata=metadata)
-                store = root.options.store if graph.options.store is None else graph.options.store
                 is_past = at is not None and at != hold.tips.get(ns)
                 await edit_inside(
-                    thread, outer, updates, run_id, merged, store=store, limit=settings.limit, is_past=is_past
+                    thread, outer, updates, run_id, merged, options, limit=settings.limit, is_past=is_past
                 )
             else:
-                await edit(thread, updates, run_id, merged, store=root.options.store, limit=settings.limit)
+                await edit(thread, updates, run_id, merged, options, limit=settings.limit)
         return config_of(thread_id, ns, thread.tip, thread.parents)
 
     if not root.options.observers:

@@ -12,8 +12,9 @@ from msgspec import structs
 from checkpoint_savers.metadata import plain_scalar
 from checkpoint_savers.records import RUN, CheckpointId
 
-from .._runtime.engine.settings import RunOptions, Settings
+from .._runtime.engine.settings import Settings
 from .._runtime.tasks.kept_results import Results
+from .._runtime.tasks.run_options import RunOptions
 from ..errors import ConfigError
 from ..types import Config, RunnableConfig, plain_name
 
@@ -215,5 +216,5 @@ def settings_of(
         metadata=metadata,
         config=config,
         results=results,
-        thread_metadata=_stored_part(given) if given else None,
+        thread_metadata=_stored_part(given) if given else {},
     )

@@ -11,7 +11,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal, Required, TypeAlias, TypedDict, TypeVar, cast, get_args
+from typing import Any, ForwardRef, Literal, Required, TypeAlias, TypedDict, TypeVar, cast, get_args
 
 import msgspec
 from msgspec import structs
@@ -20,13 +20,13 @@ from checkpoint_savers import ports
 from checkpoint_savers.upkeep.retention import Retention
 
 from .._core.program import Program
-from .._runtime.engine.settings import RunOptions
 from .._runtime.observing.observer import Observer
 from .._runtime.persistence.spending import Limits
 from .._runtime.platform.environment import World
 from .._runtime.streaming.modes import MODES
 from .._runtime.tasks.context import Running
 from .._runtime.tasks.control import RunControl
+from .._runtime.tasks.run_options import RunOptions
 from ..channels import AnyValue, EphemeralValue, LastValue
 from ..errors import ConfigError, GraphValidationError
 from ..policies import Budget, CachePolicy, Collect, OnFailure, OnTimeout
@@ -188,9 +188,6 @@ class EntrypointOptions(GraphOptions, PolicyOptions, total=False):
     validate_input: bool | None
 
 
-# ---- checks ----------------------------------------------------------------------------------------------------------
-
-
 def takes(options: type[Any]) -> Callable[[CallT], CallT]:
     """Show a verb's options in its signature, as `help()` and notebooks read it. Type checkers need no help."""
 
@@ -198,13 +195,18 @@ def takes(options: type[Any]) -> Callable[[CallT], CallT]:
         signature = inspect.signature(call)
         *first, _ = signature.parameters.values()
         more = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=kind)
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=_as_written(kind))
             for name, kind in options.__annotations__.items()
         ]
         cast("Any", call).__signature__ = signature.replace(parameters=[*first, *more])
         return call
 
     return mark
+
+
+def _as_written(kind: Any) -> Any:
+    """A type as it is written in the source, as signatures with postponed annotations have it."""
+    return kind.__forward_arg__ if isinstance(kind, ForwardRef) else kind
 
 
 def given_to(verb: str, options: type[T], given: Any) -> T:
@@ -237,8 +239,10 @@ def options_of_graph(program: Program, given: StepOptions) -> RunOptions:
         interrupt_after=node_names(program, given.get("interrupt_after"), "interrupt_after"),
         debug=check_debug(given.get("debug", False)),
         on_failure=check_on_failure(program, given.get("on_failure", "fail_fast"), error),
-        budgets=check_budgets(given.get("budgets"), error=error),
-        limits=Limits(time_limit=seconds_of("time_limit", given.get("time_limit"))),
+        limits=Limits(
+            budgets=check_budgets(given.get("budgets"), error=error),
+            time_limit=seconds_of("time_limit", given.get("time_limit")),
+        ),
         retention=_check_retention(given.get("retention")),
         observers=check_observer(given.get("observer"), error),
         changed_questions=changed_questions_of(given.get("changed_questions")),
@@ -283,19 +287,17 @@ def options_of_call(
     control = given.get("control")
     if not (control is None or isinstance(cast("object", control), RunControl)):
         raise ConfigError(f"control is a RunControl, not {control!r}")
-    hold = None if outer is None else outer.around.session.hold
     durability = check_durability(
         given.get("durability"),
-        stored=stored or (outer is not None and outer.around.thread is not None),
-        around=None if hold is None else hold.durability,
+        stored=stored or (outer is not None and outer.around.persistence.is_stored),
+        around=None if outer is None else outer.around.session.hold.durability,
     )
     context = given_context = given.get("context")
     if context is None and around is not None:
         context = around.context  # as the schema of the graph around has made it
     if read_context is not None and (given_context is not None or context is None):
         context = read_context(context)
-    watching = None if around is None else around.around.observed
-    inherited = () if watching is None else watching.observers.each
+    inherited = () if around is None else around.around.observation.each
     observers = (*inherited, *graph.observers, *check_observer(given.get("observer")))
     return structs.replace(
         graph,
@@ -305,8 +307,10 @@ def options_of_call(
         interrupt_after=graph.interrupt_after if after is None else node_names(program, after, "interrupt_after"),
         control=control,
         on_failure=graph.on_failure if on_failure is None else check_on_failure(program, on_failure),
-        budgets=check_budgets(given.get("budgets"), graph.budgets),
-        limits=graph.limits if limit is None else Limits(time_limit=limit),
+        limits=Limits(
+            budgets=check_budgets(given.get("budgets"), graph.limits.budgets),
+            time_limit=graph.limits.time_limit if limit is None else limit,
+        ),
         observers=tuple({id(each): each for each in observers}.values()),  # each once
         context=context,
         store=around.store if around is not None and graph.store is None else graph.store,
@@ -494,9 +498,6 @@ def check_version(version: Literal["v1", "v2"]) -> Literal["v1", "v2"]:
     if version not in ("v1", "v2"):
         raise ConfigError(f"version is 'v1' or 'v2', not {version!r}")
     return version
-
-
-# ---- defaults of all graphs of the process ---------------------------------------------------------------------------
 
 
 class _Defaults(msgspec.Struct):

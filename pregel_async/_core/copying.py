@@ -112,9 +112,6 @@ def _copy_tuple(value: tuple[Any, ...], each: Callable[[Any], Any]) -> tuple[Any
     return value if _same(made, value) else made
 
 
-# ---- attributes --------------------------------------------------------------------------------------------------
-
-
 class Attributes:
     """The attributes that objects of a class may have besides their fields or elements.
 
@@ -187,9 +184,6 @@ class Attributes:
 
 
 _UNSET = object()
-
-
-# ---- subclasses of built-in types --------------------------------------------------------------------------------
 
 
 def _built_in_copier(kind: type) -> Copier:
@@ -286,9 +280,6 @@ _MAKERS: dict[type, Callable[[Any, Any, Any, Callable[[Any], Any]], Any]] = {
 }
 
 _BUILT_IN = tuple(_MAKERS)
-
-
-# ---- classes with fields -----------------------------------------------------------------------------------------
 
 
 def _struct_copier(kind: type[msgspec.Struct]) -> Copier:

@@ -34,9 +34,6 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
-# ---- on the way out ----------------------------------------------------------------------------------------------
-
-
 def isolate(value: _T) -> _T:
     """A copy of an owned value; its containers are copied when they are taken out of it."""
     kind = type(value)
@@ -245,9 +242,6 @@ class IsolatedList(list[_T]):
 
     def __reduce_ex__(self, protocol: SupportsIndex, /) -> tuple[Any, ...]:
         return (list, (list.__getitem__(self, slice(None)),))
-
-
-# ---- on the way in -----------------------------------------------------------------------------------------------
 
 
 def own(value: Any, channel: str = "") -> Any:

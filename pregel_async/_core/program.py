@@ -113,7 +113,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         handler: runs in its place when it has failed, on the same input.
         spread: its input is (arguments, keyword arguments): it is a task that a node calls.
         plain: it is attempted once, and nothing of it is kept or handled. Computed.
-        known_by: what tells its function from others of its name; None until its results are looked for.
+        known_by: what tells its function from others of its name; empty until its results are looked for.
     """
 
     name: str
@@ -139,7 +139,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     handler: Node | None = None
     spread: bool = False
     plain: bool = True
-    known_by: bytes | None = None
+    known_by: bytes = b""
 
     def __post_init__(self) -> None:
         structs.force_setattr(self, "plain", not self.retry and self.handler is None and self.cache is None)
@@ -207,6 +207,15 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     validate: Callable[[Mapping[str, Any], list[Write]], list[Write]] | None = None
     step_timeout: float | None = None
     warned: set[str] = set()  # of each program its own: msgspec copies an empty default
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether a superstep may run out of time."""
+        return self.step_timeout is not None
+
+    def validated(self, values: Mapping[str, Any], writes: list[Write]) -> list[Write]:
+        """The writes of an input or an update, checked together with what the keys hold; see `validate`."""
+        return writes if self.validate is None or not writes else self.validate(values, writes)
 
 
 def build_program(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Any, TypeAlias
 
 import msgspec
@@ -10,8 +11,31 @@ from checkpoint_savers.records import TaskId
 
 from ..policies import TimeoutPolicy
 from ..types import Interrupt
-from .ids import PULL, PUSH, Path, task_id
 from .program import Node, Write
+
+PULL = "__pregel_pull"
+PUSH = "__pregel_push"
+
+Path: TypeAlias = "tuple[str | int | bool | Path, ...]"
+"""`(PULL, node)` of a triggered node, `(PUSH, index, False)` of a send, `(PUSH, path of the caller, index, True)` of a
+call that a task makes; and any of these with "error" behind it, of the error handler that runs in a task's place."""
+
+
+def task_id(scope: str, ns: str, step: int, node: str, path: Path) -> TaskId:
+    """Make a task's id, 32 hex digits, of where the work stands in the graph and in time, and of nothing else.
+
+    The same work has the same id on every attempt, replay, resume and fork, and after the thread was moved to another
+    database, because neither a checkpoint's id nor a clock goes into it. The thread's id does, so that an id can serve
+    as an idempotency key towards a service that many threads call.
+
+    Args:
+        scope: the thread's id; the run's id when it has no thread.
+        ns: the namespace, "" for the root graph.
+        step: the number of the superstep that runs the task.
+    """
+    # repr() of a tuple of strings and numbers: no two different tuples have the same.
+    key = repr((scope, ns, step, node, path)).encode("utf-8", "surrogatepass")
+    return TaskId(blake2b(key, digest_size=16).hexdigest())
 
 
 class Task:
@@ -20,7 +44,7 @@ class Task:
     Attributes:
         node: what runs.
         step: the superstep's number.
-        scope: what its id is made in; see `ids`.
+        scope: what its id is made in; see `task_id`.
         index: the task's place in the plan.
         send: the place among the superstep's sends, or among the calls of one task, from 0; -1 for a triggered node.
         arg: the argument of the send or call.
@@ -71,14 +95,24 @@ class Task:
 
     @property
     def id(self) -> TaskId:
-        """Structural; see `ids`. Made when somebody asks."""
+        """Structural; see `task_id`. Made when somebody asks."""
         if self._id is None:
             self._id = task_id(self.scope[0], self.scope[1], self.step, self.node.name, self.path)
         return self._id
 
+    @property
+    def is_planned(self) -> bool:
+        """Whether the task is of the superstep's plan, and was not called by another."""
+        return self.caller is None
+
     def written_as(self) -> TaskId:
         """The id under which what it writes belongs to the superstep: of an error handler, that of the failed task."""
         return self.id if self._failed is None else self._failed.written_as()
+
+    @property
+    def is_called(self) -> bool:
+        """Whether another task calls it; or else it is of the superstep's plan."""
+        return self.caller is not None
 
     @property
     def path(self) -> Path:

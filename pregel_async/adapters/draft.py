@@ -51,8 +51,6 @@ class Draft:
         """What the provider calls the message: that is its id, if it has none yet."""
         self._id = self._id or id
 
-    # ---- what arrives ------------------------------------------------------------------------------------------------
-
     def text(self, text: str, kind: str = "content") -> None:
         """The next piece of text, or of another of `TEXTS`."""
         if text:
@@ -89,8 +87,6 @@ class Draft:
     def said(self, kind: str) -> bool:
         """Whether there is any text of a kind."""
         return bool(self._texts[kind])
-
-    # ---- what is streamed, and what is returned ----------------------------------------------------------------------
 
     def take(self) -> MessageChunk | None:
         """What has arrived since the last call; None when that is nothing."""

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from checkpoint_savers import SqliteSaver
 from checkpoint_savers.entries import read_record, timestamp
+from checkpoint_savers.history import walk
 
 from ..types import START
 from .showing import columns, counted, escaped, print_json
@@ -63,8 +64,9 @@ async def _read(target: Target | None, thread: str, db: str, limit: int | None) 
         upcoming: dict[str, tuple[str, ...]] = {}
         if target is not None:
             async for snapshot in attach(target, saver).aget_state_history(thread, limit=limit):
-                upcoming[snapshot.config.get("configurable", {})["checkpoint_id"]] = snapshot.next
-        async for header, reader, records in saver.walk(thread, "", limit=limit):
+                shown = tuple(name for name in snapshot.next if name != START)
+                upcoming[snapshot.config.get("configurable", {})["checkpoint_id"]] = shown
+        async for header, reader, records in walk(saver, thread, "", limit=limit):
             state = reader.state(header.checkpoint_id)
             entries = [read_record(record, thread) for record in records]
             rows.append(
@@ -72,7 +74,7 @@ async def _read(target: Target | None, thread: str, db: str, limit: int | None) 
                     step=header.step,
                     source=str(header.metadata.get("source", "")),
                     ran=tuple(name for name in state.ran if name != START),
-                    next=None if target is None else _visible(upcoming.get(header.checkpoint_id, ())),
+                    next=None if target is None else upcoming.get(header.checkpoint_id, ()),
                     time=timestamp(state.ts),
                     checkpoint_id=header.checkpoint_id,
                     parent_id=header.parent_id,
@@ -87,10 +89,6 @@ async def _read(target: Target | None, thread: str, db: str, limit: int | None) 
 def exists(db: str) -> bool:
     """Whether there is such a database, as far as can be told without opening it, which would make one."""
     return db.startswith("file:") or Path(db).exists()
-
-
-def _visible(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name for name in names if name != START)
 
 
 def print_rows(rows: list[Row], *, as_json: bool) -> None:

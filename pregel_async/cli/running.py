@@ -122,8 +122,6 @@ class _Run:
             config["max_concurrency"] = self._request.max_concurrency
         return config
 
-    # ---- before --------------------------------------------------------------------------------------------------
-
     def _begin(self, before: StateSnapshot) -> Any:
         """Say what is going to happen, and with which input: None goes on with what is stored."""
         given, where = self._request.given, f"thread {self._thread} in {self._request.db}"
@@ -154,8 +152,6 @@ class _Run:
                 f"To go on with it, leave --input out: {self._again}. To discard it, add --discard-pending."
             )
         return given
-
-    # ---- running -------------------------------------------------------------------------------------------------
 
     async def _go(self, graph: AnyGraph, given: Any, before: StateSnapshot) -> int:
         progress = Progress(_first_step(graph, given, before))
@@ -218,8 +214,6 @@ class _Run:
             group.cancel_scope.cancel()
         if failure is not None:
             raise failure
-
-    # ---- afterwards ----------------------------------------------------------------------------------------------
 
     def _failed(self, error: BaseException) -> int:
         for line in explain(error, full=self._request.traceback):

@@ -29,9 +29,6 @@ ERRORS = 5
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 
-# ---- text ------------------------------------------------------------------------------------------------------------
-
-
 def escaped(text: str) -> str:
     """Write every character that would not be seen as Python writes it in a string: `\\x1b`, `\\n`, `\\u202e`.
 
@@ -62,9 +59,6 @@ def _shell_character(one: str) -> str:
     if number < 0x80:
         return f"\\x{number:02x}"
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
-
-
-# ---- values ----------------------------------------------------------------------------------------------------------
 
 
 def print_value(value: object) -> None:
@@ -120,9 +114,6 @@ def _fields(value: Any) -> Iterable[str] | None:
     return cast("Iterable[str] | None", getattr(type(value), "model_fields", None))  # pydantic
 
 
-# ---- errors ----------------------------------------------------------------------------------------------------------
-
-
 def explain(error: BaseException, *, full: bool) -> Iterator[str]:
     """An error in lines: its type, its message, and the notes that say where it happened. Further lines of a message
     are indented, so that none can pass for a line of the command's.
@@ -162,9 +153,6 @@ def _brief(error: BaseException) -> list[str]:
 def _message_lines(message: str) -> list[str]:
     first, *rest = message.splitlines() or [""]
     return [first, *(f"  {line}" for line in rest)]
-
-
-# ---- names and tables ------------------------------------------------------------------------------------------------
 
 
 def counted(names: Iterable[str], most: int = 3) -> str:

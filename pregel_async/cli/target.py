@@ -103,9 +103,6 @@ def _made(make: Callable[..., object], saver: BaseCheckpointSaver | None) -> Any
     raise UsageError(f"{name} returned a {type(made).__name__}, which is no graph")
 
 
-# ---- importing -------------------------------------------------------------------------------------------------------
-
-
 def _import(name: str) -> ModuleType:
     if name.startswith(".") or not all(name.split(".")):
         raise UsageError(f"{name!r} is no module's name")

@@ -229,9 +229,6 @@ def import_(
         print("\n".join(map(escaped, made)))
 
 
-# ---- the saver -------------------------------------------------------------------------------------------------------
-
-
 def _with(
     db: str,
     postgres: str | None,
@@ -287,9 +284,6 @@ async def _told(saver: BaseCheckpointSaver, thread_id: str) -> dict[str, Any]:
             for ns in spaces
         ],
     }
-
-
-# ---- from text and to text -------------------------------------------------------------------------------------------
 
 
 def _filter(given: list[str] | None) -> dict[str, Any] | None:

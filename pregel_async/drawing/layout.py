@@ -150,9 +150,6 @@ def layout(
     )
 
 
-# ---- columns of slots ------------------------------------------------------------------------------------------------
-
-
 def _apart(one: Slot, two: Slot) -> int:
     """From the first column of a slot to that of the next in its row. Frames that end or begin between have room."""
     gap = GAP if one.kind == two.kind == "node" else 1
@@ -252,9 +249,6 @@ def _tokens(row: list[Slot]) -> Iterator[Token]:
         if slot is not None:
             yield slot
         path = then
-
-
-# ---- edges -----------------------------------------------------------------------------------------------------------
 
 
 def _linked(number: int, chain: Chain) -> list[_Link]:

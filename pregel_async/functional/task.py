@@ -17,7 +17,7 @@ from .._checks.node_policies import (
     check_on_timeout,
     node_policies,
 )
-from .._core.program import RETURN, Node, Write
+from .._core.program import RETURN, Node
 from .._runtime.platform.environment import SystemWorld
 from .._runtime.tasks.calls import TaskFuture, call_task
 from .._runtime.tasks.context import current
@@ -65,7 +65,7 @@ class TaskFunction(Generic[P, T_co]):
             reads=(),
             call=elsewhere(with_several, call) if flavour == "process" else _with_arguments(call),
             flavour=flavour,
-            writes=_returned,
+            writes=lambda result: [(RETURN, result)],
             injects=injects,
             abandons=abandons(flavour, policies, abandon_on_cancel),
             retry=policies.retry,
@@ -158,10 +158,6 @@ def _positional(call: Callable[..., Any], count: int) -> tuple[str, ...]:
     parameters = inspect.signature(call).parameters.values()
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return tuple([parameter.name for parameter in parameters if parameter.kind in positional])[:count]
-
-
-def _returned(result: Any) -> list[Write]:
-    return [(RETURN, result)]
 
 
 @overload

@@ -136,8 +136,6 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
     ) -> None:
         super().__init__(state_schema, context_schema, input_schema=input_schema, output_schema=output_schema)
 
-    # ---- nodes ---------------------------------------------------------------------------------------------------
-
     @overload  # plain ones first: of a function with more parameters no lambda can be inferred
     def add_node(
         self,
@@ -325,8 +323,6 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
             before = name
         return self
 
-    # ---- edges ---------------------------------------------------------------------------------------------------
-
     def add_edge(self, start_key: str | Sequence[str], end_key: str) -> Self:
         """When `start_key` has run, run `end_key` next. A list of starts waits until all of them have run."""
         if any(callable(key) for key in (start_key, end_key)):
@@ -396,8 +392,6 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
     def set_finish_point(self, key: str) -> Self:
         """End after this node: `add_edge(key, END)`."""
         return self.add_edge(key, END)
-
-    # ---- compiling -----------------------------------------------------------------------------------------------
 
     @overload
     def compile(  # type: ignore[overload-overlap]  # a TypedDict is what a run returns; of other schemas, their fields

@@ -198,14 +198,11 @@ def merge_channels(channels: dict[str, Channel], more: Schema, managed: dict[str
 
 def filled_in(managed: Mapping[str, Managed]) -> tuple[tuple[str, Callable[[int, int], Any]], ...]:
     """How the managed values of a schema are made, for a node or a router that reads it."""
-    return tuple((name, _of_progress(kind)) for name, kind in managed.items())
 
+    def of_progress(kind: Managed) -> Callable[[int, int], Any]:
+        return lambda step, remaining: kind.get(Progress(step, remaining))
 
-def _of_progress(kind: Managed) -> Callable[[int, int], Any]:
-    return lambda step, remaining: kind.get(Progress(step, remaining))
-
-
-# ---- what comes in -------------------------------------------------------------------------------------------------
+    return tuple((name, of_progress(kind)) for name, kind in managed.items())
 
 
 def input_reader(
@@ -418,9 +415,6 @@ def as_mapping(schema: Schema, given: Any) -> Mapping[str, Any] | None:
     return None
 
 
-# ---- keys ----------------------------------------------------------------------------------------------------------
-
-
 def _managed(where: str, hint: Any) -> Managed | None:
     """The class that an annotation names to fill in its key. `where` is the key, as messages say it."""
     if get_origin(hint) is not Annotated:
@@ -489,9 +483,6 @@ def _takes_two(call: Callable[..., Any]) -> bool:
     variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     needs_names = any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters)
     return len(required) <= 2 and (len(positional) >= 2 or variadic) and not needs_names
-
-
-# ---- to and from the schema's class --------------------------------------------------------------------------------
 
 
 def coercion(schema: Schema) -> Callable[[Any], Any] | None:

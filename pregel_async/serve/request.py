@@ -312,8 +312,6 @@ def _target(given: str | SendBody) -> str | Send:
     return Send(given.node, given.input) if isinstance(given, SendBody) else given
 
 
-# ---- whose thread ----------------------------------------------------------------------------------------------------
-
 PLACE = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
 
 

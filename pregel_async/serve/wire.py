@@ -189,9 +189,6 @@ def _without_words(task: dict[str, Any]) -> dict[str, Any]:
     return {**task, "error": named(error) if isinstance(error, str) else type(error).__name__}
 
 
-# ---- ids -------------------------------------------------------------------------------------------------------------
-
-
 class Seen(NamedTuple):
     """How far a reader has got.
 

@@ -56,8 +56,6 @@ class VirtualClock:
         self._numbers = 0
         self._watched: set[object] = set()
 
-    # ---- the port ----------------------------------------------------------------------------------------------------
-
     def now(self) -> float:
         return self._start + self._passed
 
@@ -93,8 +91,6 @@ class VirtualClock:
     def jitter(self) -> float:
         return self._random.random()
 
-    # ---- for tests ---------------------------------------------------------------------------------------------------
-
     @property
     def sleepers(self) -> int:
         """How many sleep on this clock now."""
@@ -125,8 +121,6 @@ class VirtualClock:
             while self._sleepers and self._sleepers[0][2].awake:
                 heappop(self._sleepers)
             return self._sleepers[0][0] if self._sleepers else None
-
-    # ---- jumping -----------------------------------------------------------------------------------------------------
 
     def _jump(self) -> bool:
         """Go to the next sleeper's time. Whether there was one."""

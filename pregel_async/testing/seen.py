@@ -9,6 +9,7 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.entries import SENDS, TaskEntry, read_record
 from checkpoint_savers.growth import data_of
+from checkpoint_savers.history import walk
 from checkpoint_savers.ledger import Reader
 from checkpoint_savers.records import CheckpointId, Claim, Commit, Header, Owner, TaskRecord
 
@@ -98,14 +99,10 @@ def _of(ns: str) -> str:
 
 def short(ns: str) -> str:
     """A namespace, to be read."""
-    return "|".join(name if not rest else f"{name}:{rest[:8]}" for name, _, rest in map(_parted, ns.split("|")))
+    return "|".join(
+        name if not rest else f"{name}:{rest[:8]}" for name, _, rest in (part.partition(":") for part in ns.split("|"))
+    )
 
-
-def _parted(part: str) -> tuple[str, str, str]:
-    return part.partition(":")
-
-
-# ---- the trace in the storage ----------------------------------------------------------------------------------------
 
 Stored = dict[str, list[dict[str, Any]]]
 """By namespace: its checkpoints, oldest first."""
@@ -117,7 +114,7 @@ async def stored_in(saver: BaseCheckpointSaver) -> Stored:
     Of each checkpoint: its number and parent, on which checkpoints of the graphs around it was made, what its channels
     hold, in which version and who saw it, what ran, and the results of the tasks that were planned on it.
     """
-    found: list[tuple[Header, Reader, tuple[TaskRecord, ...]]] = [each async for each in saver.walk(THREAD, None)]
+    found: list[tuple[Header, Reader, tuple[TaskRecord, ...]]] = [each async for each in walk(saver, THREAD, None)]
     found.reverse()
     places: dict[str, tuple[str, int]] = {}
     made: Stored = {}

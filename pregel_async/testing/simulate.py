@@ -25,6 +25,7 @@ from checkpoint_savers.errors import StorageError, ThreadBusyError
 from checkpoint_savers.memory import InMemorySaver
 
 from .._api.compiled import Graph
+from .._runtime.persistence.lease import Hold
 from .._runtime.tasks.context import WATCH, Running
 from ..errors import GraphRecursionError, InvalidResumeError
 from ..policies import leaves_of
@@ -307,8 +308,6 @@ class _Play:
         self.told.append(f"BROKEN: {promise}")
         return SimulationError(self.simulation, promise)
 
-    # ---- what goes wrong ---------------------------------------------------------------------------------------------
-
     def _strike(self, step: int) -> None:
         fault = self._steps.pop(step, None)
         if fault is None:
@@ -334,15 +333,13 @@ class _Play:
         self.simulation.ran[name] += 1
         inside = f" in {short(running.around.ns)}" if running.around.ns else ""
         self.told.append(f"runs: {name} ({task.id[:8]}){inside}")
-        holds = hold is not None and hold.claim.epoch == self.seen.epoch  # else it has lost the thread, and will notice
+        holds = isinstance(hold, Hold) and hold.claim.epoch == self.seen.epoch  # else it has lost the thread
         if holds and task.id in self.seen.recorded:
             self._found.append(f"P5: {name!r} runs although its result is recorded (task {task.id})")
         if self._begun in self._bodies:
             self._happened += 1
             self.told.append(f"FAULT: the code of {name} fails")
             raise SimulatedFailure(f"as planned, the {self._begun}. that begins")
-
-    # ---- the conversation --------------------------------------------------------------------------------------------
 
     async def _converse(self) -> None:
         try:

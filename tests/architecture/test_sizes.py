@@ -11,15 +11,6 @@ import msgspec
 ROOT = Path(__file__).parents[2]
 MOST = 400
 
-ALLOWED = {
-    "Thread": "the writer of a namespace is being divided",
-    "ObservedGraphRun": "four lines too many; it is divided with the engine",
-    "PostgresSaver": "a saver is one object with all verbs of the port; it and its bases are divided by subject",
-    "SqliteSaver": "as PostgresSaver",
-    "InMemorySaver": "as PostgresSaver",
-}
-"""Classes that are larger, each with its reason. A class that is small enough is not to be listed."""
-
 
 class Found(msgspec.Struct, frozen=True):
     """A class: lines of its own, and the names of its bases."""
@@ -78,7 +69,7 @@ def test_sizes_of_classes() -> None:
     lists of tests, which are as long as the promises are many."""
     sizes = {place: whole(*place) for place, found in classes().items() if not found.is_suite}
     large = {name: size for (_, name), size in sizes.items() if size > MOST}
-    assert large.keys() == ALLOWED.keys(), large
+    assert not large
 
 
 def test_no_dispatch_by_setattr() -> None:
@@ -94,8 +85,6 @@ def test_no_dispatch_by_setattr() -> None:
 
 
 SETS = {
-    "pregel_async/_runtime/engine/graph_run.py",  # one attribute of the feed, when a commit is acknowledged
-    "pregel_async/_runtime/streaming/publisher.py",  # what makes parts of events; it is being divided
     "pregel_async/serve/lifespan.py",  # an attribute of the state that belongs to the user's application
 }
 """Files that do so still, each with its reason."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoint_savers.records import CheckpointId
-from pregel_async._runtime.platform.environment import SystemWorld, checkpoint_id
+from pregel_async._runtime.persistence.lease import CheckpointIds
+from pregel_async._runtime.platform.environment import SystemWorld
 
 MOST = (1 << 62) - 1
 
@@ -34,6 +36,11 @@ class Scripted:
         return 0.5
 
 
+def checkpoint_id(world: Any, after: CheckpointId | None) -> CheckpointId:
+    """The first id of a new owner of the thread."""
+    return CheckpointIds(world, after).next(world.now())
+
+
 times = st.floats(0, 2**40 / 1000, allow_nan=False, allow_infinity=False)
 moments = st.lists(st.tuples(times, st.integers(0, MOST)), min_size=2, max_size=20)
 
@@ -52,6 +59,17 @@ def test_an_id_is_greater_than_the_one_before(moments: list[tuple[float, int]]) 
     ids = made(moments)
     assert ids == sorted(ids)
     assert len(set(ids)) == len(ids)
+
+
+@given(moments=moments)
+def test_the_ids_of_one_owner(moments: list[tuple[float, int]]) -> None:
+    """The ids that one owner of a thread makes are those that it would make of its first random bits, and the next owner
+    counts on."""
+    random = moments[0][1]
+    ids = CheckpointIds(Scripted(0.0, random), None)
+    listed = [ids.next(time) for time, _ in moments]
+    assert listed == made([(time, random) for time, _ in moments])
+    assert checkpoint_id(Scripted(0.0, moments[-1][1]), listed[-1]) > listed[-1]
 
 
 @given(moments=moments)

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from pregel_async._core import superstep
 from pregel_async._core.board import Board
-from pregel_async._core.ids import PULL, PUSH, Path, task_id
 from pregel_async._core.program import SENDS
-from pregel_async._core.task import Task
+from pregel_async._core.task import PULL, PUSH, Path, Task, task_id
 from pregel_async.channels import LastValue
 from pregel_async.types import Send
 from tests.core.scripted import SCOPE, Script, begin, drive, node, plan, program, run, write
@@ -76,7 +75,7 @@ def test_an_id_is_text_fit_for_a_key() -> None:
 def test_an_id_is_the_same_in_another_process() -> None:
     """P2: the id survives a crash and a migration: no clock, hash seed or address goes into it."""
     code = (
-        "import json, sys; from pregel_async._core.ids import *;"
+        "import json, sys; from pregel_async._core.task import *;"
         "print(json.dumps([task_id('t', 'ns', 3, 'é', (PULL, 'é')), task_id('t', '', 4, 'n', (PUSH, 7, False))]))"
     )
     shown = subprocess.run(

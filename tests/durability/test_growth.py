@@ -10,6 +10,7 @@ import pytest
 
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.growth import decode
+from checkpoint_savers.history import walk
 from checkpoint_savers.ledger import Reader
 from pregel_async import END, START, StateGraph
 from pregel_async.channels import Topic
@@ -90,7 +91,7 @@ async def taken(name: str, n: int, durability: Durability = "sync") -> tuple[int
     result = await graph(made, write, saver).ainvoke({"n": n}, config, durability=durability)
     assert len(result["held"]) >= n
     frames, rows = 0, 0
-    async for header, reader, records in saver.walk("t", None):
+    async for header, reader, records in walk(saver, "t", None):
         frames += len(reader.rows[header.checkpoint_id].frame) + sum(len(record.frame) for record in records)
         rows += 1
     return frames, rows
@@ -121,7 +122,9 @@ async def test_many_runs_take_what_is_new() -> None:
     for turn in range(100):
         await app.ainvoke({"held": [message(10_000 + turn)], "n": 2 * turn + 2}, config)
         if turn in (24, 99):
-            frames = [len(reader.rows[header.checkpoint_id].frame) async for header, reader, _ in saver.walk("t", None)]
+            frames = [
+                len(reader.rows[header.checkpoint_id].frame) async for header, reader, _ in walk(saver, "t", None)
+            ]
             sizes.append(sum(frames))
     assert sizes[1] <= 4.6 * sizes[0]
     state = await app.aget_state(config)

@@ -14,7 +14,9 @@ from pregel_async import START, StateGraph, get_stream_writer, interrupt
 from pregel_async._runtime.streaming.buffer import CAPACITY
 from pregel_async._runtime.streaming.event_recorder import MANY
 from pregel_async.errors import StreamFullError
+from pregel_async.types import Durability
 from tests.helpers.passing_saver import WRITES, Through
+from tests.helpers.stream_reader import kept_by_reader
 
 pytestmark = pytest.mark.anyio
 
@@ -47,9 +49,9 @@ class Attempts:
         builder = StateGraph(State).add_node(first).add_node(second).add_edge(START, "first")
         self.graph = builder.add_edge("first", "second").compile(InMemorySaver())
 
-    async def cut_off(self) -> list[dict[str, Any]]:
+    async def cut_off(self, durability: Durability = "sync") -> list[dict[str, Any]]:
         """What a reader saw of the first attempt, which is cut off in its second superstep."""
-        stream = self.graph.astream({"log": []}, "t", keep_events=True, **ASK)
+        stream = self.graph.astream({"log": []}, "t", keep_events=True, durability=durability, **ASK)
         parts: list[dict[str, Any]] = []
         async with stream:
             with anyio.move_on_after(10):
@@ -100,6 +102,20 @@ async def test_somebody_else_went_on() -> None:
     assert said(rest) == ["2 second"]
     assert [part["seq"] for part in rest] == list(range(len(parts) + 1, len(parts) + 1 + len(rest)))
     assert said(await attempts.back(parts[0])) == ["1 first", "2 second"]
+
+
+@pytest.mark.parametrize("at", [0, -1], ids=["of the beginning", "of the end"])
+@pytest.mark.parametrize("mode", ["sync", "async", "exit"])
+async def test_a_reader_resumes_what_was_cut_off(mode: Durability, at: int) -> None:
+    """P12: what was shown of closed supersteps comes again from storage, what was shown of the open one is void; also
+    where all of it is stored as the run is cut off."""
+    attempts = Attempts(1)
+    parts = await attempts.cut_off(mode)
+    assert said(parts) == ["1 first", "1 second"]
+    rest = await attempts.back(parts[at])
+    seen = parts[:1] if at == 0 else parts
+    assert said(kept_by_reader([*seen, *rest])) == ["1 first", "2 second"]
+    assert rest[-1]["data"] == {"log": ["first", "second"]}
 
 
 async def test_somebody_else_was_cut_off_too() -> None:

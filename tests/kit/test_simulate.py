@@ -179,12 +179,11 @@ def test_a_thread_that_is_not_given_up_is_found(monkeypatch: pytest.MonkeyPatch)
 
 def test_chunks_that_come_too_early_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """P4: what a stream shows as finished is stored."""
-    tell = runner.Runner.tell
 
-    async def early(self: Any, task: Any, outcome: Any, *, stored: bool, at_barrier: bool = False) -> None:
-        await tell(self, task, outcome, stored=True, at_barrier=at_barrier)
+    async def early(self: Any, task: Any, outcome: Any) -> None:
+        await self._around.events.finished(task, outcome)
 
-    monkeypatch.setattr(runner.Runner, "tell", early)
+    monkeypatch.setattr(runner.Runner, "_show_finished", early)
     broken_on_some_seed("P4")
 
 

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, note, reject, settings
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.entries import read_record
 from checkpoint_savers.growth import decode
+from checkpoint_savers.history import walk
 from checkpoint_savers.records import (
     Header,
 )
@@ -163,7 +164,7 @@ async def trace_of(graph: Any, saver: BaseCheckpointSaver, *, sources: bool = Tr
     checkpoints of the graphs around it was made.
     """
     found: list[tuple[Header, Any]] = []
-    async for header, reader, _ in saver.walk("t", None):
+    async for header, reader, _ in walk(saver, "t", None):
         found.append((header, reader.state(header.checkpoint_id)))
     found.reverse()
     place: dict[str, tuple[str, int]] = {}
@@ -237,7 +238,7 @@ async def undisturbed(
 async def recorded_in(saver: BaseCheckpointSaver) -> set[str]:
     """Ids of the tasks whose results are stored (of some, only the routers are left to run)."""
     ids: set[str] = set()
-    async for header, reader, records in saver.walk("t", None):
+    async for header, reader, records in walk(saver, "t", None):
         ids.update(reader.results(header.checkpoint_id))
         for record in records:
             entry = read_record(record, "t")

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.history import walk
 from pregel_async import Command, Interrupt, StateSnapshot, StateUpdate
 from tests.helpers.law_programs import Build, Flow, Node, Program, Tell, answer_to, inputs_of, keeps, programs
 from tests.laws.law_world import (
@@ -41,7 +42,7 @@ async def seen(graph: Any) -> Any:
 async def inside(graph: Any, saver: BaseCheckpointSaver) -> dict[str, list[Any]]:
     """The history of each namespace of a thread; where a task's state stands inside, with the checkpoint there."""
     names: dict[str, None] = {}
-    async for header, _, _ in saver.walk("t", None):
+    async for header, _, _ in walk(saver, "t", None):
         names[header.ns] = None
     configs = {ns: {"configurable": {"thread_id": "t", "checkpoint_ns": ns}} for ns in names}
     return {

@@ -17,7 +17,7 @@ import pytest
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.errors import StorageError
 from pregel_async import START, Command, NodeError, RetryPolicy, StateGraph, interrupt, task
-from pregel_async._runtime.observing import observed, observer
+from pregel_async._runtime.observing import observation, observed, observer, observers
 from pregel_async.errors import ObserverWarning
 from pregel_async.observing import AttemptStarted, Event, Figures, Observer, RunEnded, RunStarted
 from tests.observing.watched import Clock, Slow, State, Told, beside, chain, node
@@ -63,7 +63,7 @@ async def test_without_an_observer_nothing_is_made(monkeypatch: pytest.MonkeyPat
     """No event, and nothing that would tell one; in runs in which everything happens."""
     made: list[str] = []
     kinds = [getattr(observer, kind.__name__) for kind in Event.__args__]
-    kinds += [observed.Observers, observed.Observed, observed.ObservedUpdate, observed.Attempt, observed._Measured]
+    kinds += [observers.Observers, observed.Observed, observed.ObservedUpdate, observed.Attempt, observed._Measured]
 
     def counting(kind: Any) -> Any:
         def make(*args: Any, **kwargs: Any) -> Any:
@@ -73,9 +73,9 @@ async def test_without_an_observer_nothing_is_made(monkeypatch: pytest.MonkeyPat
         return make
 
     from pregel_async._api import threads
-    from pregel_async._runtime.engine import run
+    from pregel_async._runtime.engine import nested, run
 
-    for module in (observed, run, threads):
+    for module in (observed, observation, observers, run, nested, threads):
         for kind in kinds:
             if vars(module).get(kind.__name__) is kind:
                 monkeypatch.setattr(module, kind.__name__, counting(kind))

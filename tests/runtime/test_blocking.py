@@ -617,10 +617,10 @@ async def test_a_long_run_of_quick_nodes() -> None:
 @blocks
 async def test_nodes_that_have_ended_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long run holds no more than a few of its nodes for this, and the one that waits is found behind the others."""
-    ask, loops = on_the_loop(), list[blocking.BlockedLoop]()
-    make = blocking.BlockedLoop
+    ask, loops = on_the_loop(), list[blocking.WatchedLoop]()
+    make = blocking.WatchedLoop
 
-    def made_one(*given: Any) -> blocking.BlockedLoop:
+    def made_one(*given: Any) -> blocking.WatchedLoop:
         loops.append(make(*given))
         return loops[-1]
 
@@ -631,7 +631,7 @@ async def test_nodes_that_have_ended_are_forgotten(monkeypatch: pytest.MonkeyPat
     async def waits(state: State) -> None:
         await turns_until(ask())
 
-    monkeypatch.setattr(blocking, "BlockedLoop", made_one)
+    monkeypatch.setattr(blocking, "WatchedLoop", made_one)
     made = StateGraph(State).add_node(quick).add_node(waits).add_edge(START, "quick")
     made.add_conditional_edges(
         "quick", lambda state: "quick" if len(state["log"]) < 500 else "waits", ["quick", "waits"]
@@ -750,7 +750,7 @@ def test_a_runner_asks_the_loop() -> None:
     seen: list[object] = []
 
     async def main() -> None:
-        blocked = blocking.BlockedLoop("invoke()", "asyncio", None)
+        blocked = blocking.BlockedLoop("invoke()", "asyncio")
         runners = signal.getsignal(signal.SIGINT)
         assert runners is not signal.default_int_handler
         with blocked.interruptible():

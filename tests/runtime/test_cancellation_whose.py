@@ -328,6 +328,41 @@ async def test_a_node_that_cancels_and_goes_on(node: Any, place: Any, verb: str,
     assert log == (["went on", "done", "done"] if place is beside else ["went on", "done"])
 
 
+@pytest.mark.parametrize("place", [alone, inside], ids=lambda place: place.__name__)
+async def test_a_cancellation_while_a_native_group_fails(place: Any, anyio_backend_name: str) -> None:
+    """P7: of two cancellations that end where a failed group waits for its children, one is the group's own, and the
+    other is the run's, which the node has swallowed."""
+    if anyio_backend_name != "asyncio":
+        pytest.skip("asyncio's own task groups, which trio has not")
+    cleans, cleaned = asyncio.Event(), asyncio.Event()
+
+    async def fail() -> None:
+        raise ValueError("a child's")
+
+    async def clean() -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            cleans.set()
+            await cleaned.wait()
+
+    async def node(state: Any) -> dict[str, Any]:
+        with pytest.raises(ExceptionGroup):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(clean())
+                group.create_task(fail())
+        return {"log": ["went on"]}
+
+    async with nothing_left():
+        caller = asyncio.ensure_future(run(place(node), "ainvoke"))
+        await cleans.wait()
+        caller.cancel()
+        await anyio.wait_all_tasks_blocked()
+        cleaned.set()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+
+
 async def raises_what_a_child_did(state: Any) -> None:
     child = asyncio.ensure_future(asyncio.sleep(1000))
     asyncio.get_running_loop().call_soon(child.cancel)

@@ -11,10 +11,13 @@ from typing import Annotated, Any, TypedDict
 import anyio
 import anyio.lowlevel
 import pytest
+import sniffio
+import trio
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import END, START, StateGraph
-from pregel_async.errors import NodeCancelledError
+from pregel_async.errors import NodeCancelledError, OutsideRunError
+from pregel_async.types import StreamWriter
 from tests.runtime.living import nothing_left
 
 pytestmark = pytest.mark.anyio
@@ -39,13 +42,94 @@ def beside(node: Any, *, saver: Any = None, blocking: bool = False) -> Any:
     return made.compile(saver, blocking=blocking)
 
 
-both = pytest.mark.parametrize("build", [alone, beside])
+def in_a_group_of_one(node: Any, *, saver: Any = None, blocking: bool = False) -> Any:
+    """The same node by itself in a task group, as supersteps with a timeout run."""
+    made = StateGraph(State).add_node("node", node).add_edge(START, "node")
+    return made.compile(saver, blocking=blocking, step_timeout=600)
+
+
+both = pytest.mark.parametrize("build", [alone, in_a_group_of_one, beside])
 
 
 def looping(node: Any, *, blocking: bool = False) -> Any:
     """A node that goes on for ever."""
     made = StateGraph(State).add_node("node", node).add_edge(START, "node").add_edge("node", "node")
     return made.compile(blocking=blocking).with_config(recursion_limit=200_000)
+
+
+# ---- what a node sees of its task -----------------------------------------------------------------------------------
+
+
+def current_task() -> Any:
+    if sniffio.current_async_library() == "asyncio":
+        return asyncio.current_task()
+    return trio.lowlevel.current_task()
+
+
+@both
+async def test_the_current_task(build: Callable[..., Any]) -> None:
+    """A node runs in one task from its first line to its last, whatever it awaits; what it starts in a group of its own has tasks of its own."""
+    seen: list[dict[str, bool]] = []
+
+    async def node(state: Any) -> None:
+        mine, others = current_task(), []
+
+        async def child() -> None:
+            others.append(current_task())
+            await anyio.lowlevel.checkpoint()
+            others.append(current_task())
+
+        await anyio.lowlevel.checkpoint()
+        after_a_wait = current_task()
+        async with anyio.create_task_group() as group:
+            group.start_soon(child)
+        with anyio.move_on_after(0) as scope:
+            await anyio.sleep_forever()
+        await child()
+        seen.append(
+            {
+                "is there": mine is not None,
+                "is the same after a wait": after_a_wait is mine,
+                "is the same after a group": current_task() is mine,
+                "is the same in what it awaits": others[2] is others[3] is mine,
+                "children have their own": others[0] is others[1] is not mine,
+                "a scope's timeout stays in it": scope.cancelled_caught,
+                "is not cancelled": sniffio.current_async_library() != "asyncio" or not mine.cancelling(),
+            }
+        )
+
+    async with nothing_left():
+        await build(node).ainvoke({})
+    assert seen == [dict.fromkeys(seen[0], True)]
+
+
+@both
+async def test_leaked_tasks(build: Callable[..., Any], anyio_backend_name: str) -> None:
+    """A task that a node leaves running goes on, and reaches nothing of the run: the run neither waits for it nor cancels
+    it, as a group waits only for its own."""
+    if anyio_backend_name != "asyncio":
+        return  # trio has no task without a group
+    refused: list[str] = []
+    leaked: list[asyncio.Task[None]] = []
+    over = asyncio.Event()
+
+    async def linger(writer: Any) -> None:
+        await over.wait()
+        try:
+            writer("late")
+        except OutsideRunError:
+            refused.append("late")
+
+    async def node(state: Any, writer: StreamWriter) -> dict[str, Any]:
+        leaked.append(asyncio.get_running_loop().create_task(linger(writer)))
+        await anyio.lowlevel.checkpoint()
+        return {"log": ["done"]}
+
+    assert (await build(node).ainvoke({}))["log"] == ["done"]
+    assert not leaked[0].done() and not leaked[0].cancelling()
+    over.set()
+    await leaked[0]
+    assert refused == ["late"]
 
 
 # ---- rule 1: a context of its own --------------------------------------------------------------------------------
@@ -414,8 +498,9 @@ async def test_alone_as_beside_another(name: str, streamed: bool, anyio_backend_
     for blocking in (False, True):
         async with nothing_left():
             by_itself = await outcome(alone(node, saver=InMemorySaver(), blocking=blocking), streamed=streamed)
+            group = await outcome(in_a_group_of_one(node, saver=InMemorySaver(), blocking=blocking), streamed=streamed)
             in_group = await outcome(beside(node, saver=InMemorySaver(), blocking=blocking), streamed=streamed)
-        assert by_itself == in_group
+        assert by_itself == group == in_group
 
 
 @pytest.mark.parametrize("streamed", [False, True])

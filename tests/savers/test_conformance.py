@@ -12,7 +12,8 @@ import pytest
 
 from checkpoint_savers import InMemorySaver, PostgresSaver, SqliteSaver
 from checkpoint_savers.conformance import Cell, OpenSaver, SaverConformance
-from pregel_async._runtime.observing.observed import ObservedUpdate, Observers, measured
+from pregel_async._runtime.observing.observed import ObservedUpdate, measured
+from pregel_async._runtime.observing.observers import Observers
 from pregel_async._runtime.platform.environment import SystemWorld
 from pregel_async.observing import UpdateStarted
 from pregel_async.testing import FaultySaver

@@ -111,7 +111,7 @@ async def test_upkeep_does_not_pass_it_on(
 
 async def test_rows_that_are_pruned_meanwhile_are_not_missing(opened: Damaged, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that retention deletes between two pages of a listing are not reported as damage."""
-    monkeypatch.setattr("checkpoint_savers.abc.PAGE", 4)
+    monkeypatch.setattr("checkpoint_savers.history.PAGE", 4)
     saver, _, _ = opened
     await Growing(saver, "t", 5).grow(12)
     count = 0

@@ -432,8 +432,7 @@ def test_a_job_that_is_cancelled_before_its_first_step() -> None:
     async def main() -> None:
         job = portal._Job(work, over.append)
         job.start()
-        task = job.cancel()
-        assert task is not None
+        (task,) = job.cancel()
         await task
         assert (ran, over) == ([], [job])
 

@@ -326,6 +326,66 @@ async def test_nothing_more_is_done_after_a_refusal(how: str, saver: BaseCheckpo
     assert charged == done
 
 
+@pytest.mark.parametrize("how", ["task", "graph"])
+async def test_the_caller_of_what_was_refused_cannot_hide_it(how: str, saver: BaseCheckpointSaver) -> None:
+    """P9: the error of a called task, or of a graph inside, fails the node that runs it, also when that catches it."""
+    names = ["a"]
+    dies = [True]
+
+    @task
+    async def charge(name: str) -> str:
+        return name
+
+    async def charge_all(state: State) -> State:
+        log = [await charge(name) for name in names]
+        if dies:
+            raise Killed
+        return {"log": log}
+
+    as_task = task(charge_all)
+    inside = StateGraph(State).add_node(charge_all).add_edge(START, "charge_all").compile()
+
+    async def pay(state: State) -> State:
+        try:
+            await (as_task({"log": []}) if how == "task" else inside.ainvoke({"log": []}))
+        except Exception:
+            if dies:
+                raise
+        return {"log": ["paid"]}
+
+    graph = graph_of(pay, saver)
+    with pytest.raises(Killed):
+        await graph.ainvoke({"log": []}, CONFIG)
+    dies.clear()
+    names[:] = ["b"]
+    with pytest.raises(CallsChangedError):
+        await graph.ainvoke(None, CONFIG)
+    assert (await graph.aget_state(CONFIG)).next == ("pay",)
+
+
+async def test_no_answer_is_given_after_a_refusal(saver: BaseCheckpointSaver) -> None:
+    """P8: code that catches QuestionChangedError gets no answer to a later question, on which it would act."""
+    names = ["a", "b"]
+    acted: list[str] = []
+
+    async def pay(state: State) -> State:
+        for name in names:
+            with contextlib.suppress(Exception):
+                acted.append(interrupt(name))
+        raise Killed
+
+    graph = graph_of(pay, saver)
+    await graph.ainvoke({"log": []}, CONFIG)
+    await graph.ainvoke(Command(resume="to a"), CONFIG)
+    with pytest.raises(Killed):
+        await graph.ainvoke(Command(resume="to b"), CONFIG)
+    names[0] = "c"
+    acted.clear()
+    with pytest.raises(QuestionChangedError):
+        await graph.ainvoke(None, CONFIG)
+    assert acted == []
+
+
 class Opaque:
     """Of no kind that can be stored."""
 

@@ -13,6 +13,7 @@ import pytest
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import StorageError, UnstorableValueError
+from checkpoint_savers.history import walk
 from pregel_async import START, Command, StateGraph, entrypoint, interrupt, task
 from pregel_async.errors import ConfigError, GraphDrained, GraphRecursionError
 from pregel_async.types import Durability
@@ -268,7 +269,7 @@ async def test_graphs_inside_store_nothing_with_exit_when_all_ends_well() -> Non
     graph = builder.compile(saver)
     for _ in range(2):
         await graph.ainvoke({"log": []}, "t", durability="exit")
-    found = [header.ns async for header, _, _ in saver.walk("t", None)]
+    found = [header.ns async for header, _, _ in walk(saver, "t", None)]
     assert sorted(found) == ["", "", "y", "y", "z", "z"]
 
 
@@ -368,7 +369,7 @@ async def test_a_caught_failure_inside(mode: Durability) -> None:
     graph = chain(saver, "a", "calls", calls=calls)
     assert (await graph.ainvoke({"log": []}, "t", durability=mode))["log"] == ["a", "caught"]
     if mode == "exit":
-        assert [header.ns async for header, _, _ in saver.walk("t", None)] == [""]
+        assert [header.ns async for header, _, _ in walk(saver, "t", None)] == [""]
 
 
 async def test_who_inherits_it() -> None:
@@ -543,6 +544,29 @@ async def test_a_failed_commit_beside_a_node_stops_the_run() -> None:
     saver.failing = None
     state = await graph.aget_state("t")
     assert state.values["log"] == ["in"] and state.next == ("a",)
+
+
+async def test_no_node_starts_once_storing_has_failed() -> None:
+    """P4: the commit of a superstep fails while the run waits for its reader: the next superstep does not start."""
+    saver = Told(InMemorySaver())
+    ran: list[str] = []
+
+    async def a(state: State) -> dict[str, Any]:
+        await stored(graph, 0)
+        saver.failing = StorageError("no disk")
+        return {"log": ["a"]}
+
+    async def b(state: State) -> dict[str, Any]:
+        ran.append("b")
+        return {"log": ["b"]}
+
+    graph = chain(saver, "a", "b", a=a, b=b)
+    modes: Any = ["updates", "values"]
+    with pytest.raises(StorageError, match="no disk"):
+        async for _ in graph.astream({"log": []}, "t", durability="async", stream_mode=modes, capacity=1):
+            for _ in range(20):
+                await anyio.lowlevel.checkpoint()
+    assert ran == []
 
 
 # ---- what streams say ----------------------------------------------------------------------------------------------

@@ -72,8 +72,6 @@ class CacheConformance:
         async with open_cache(clock) as cache:
             yield cache
 
-    # ---- values ----------------------------------------------------------------------------------------------
-
     async def test_values_come_back_byte_for_byte(self, cache: BaseCache) -> None:
         """P11: of every size, the empty one too, and of every byte."""
         sizes = (0, 1, 2, 255, 256, 4095, 4096, 4097, 65_536, 1_000_000)
@@ -156,8 +154,6 @@ class CacheConformance:
             with pytest.raises(TypeError):
                 await cache.aget(cast("Any", [mistake]))
 
-    # ---- expiry ----------------------------------------------------------------------------------------------
-
     async def test_an_entry_expires(self, cache: BaseCache, clock: Clock) -> None:
         """P5: an entry is there for its time, and not at the end of it; one without a time stays."""
         await keeps(cache, key("short"), ttl=10)
@@ -197,8 +193,6 @@ class CacheConformance:
         await keeps(cache, key(), ttl=1)
         assert await kept(cache, [key()]) == [key()]
 
-    # ---- clearing --------------------------------------------------------------------------------------------
-
     @pytest.mark.parametrize(
         ("namespaces", "cleared"),
         [
@@ -234,8 +228,6 @@ class CacheConformance:
         with pytest.raises(TypeError):
             await cache.aclear(mistake)
         assert await kept(cache, keys) == keys
-
-    # ---- many callers ----------------------------------------------------------------------------------------
 
     async def test_one_cache_in_many_threads(self, cache: BaseCache) -> None:
         """P13: one open cache serves ten OS threads at once, each with a loop of its own, asyncio and trio."""

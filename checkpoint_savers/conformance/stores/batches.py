@@ -22,8 +22,6 @@ THREADS = 10
 
 
 class Batching(StoreSuite):
-    # ---- what is one batch -----------------------------------------------------------------------------------
-
     async def test_what_is_asked_in_one_turn_is_one_transaction(
         self, store: BaseStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -120,8 +118,6 @@ class Batching(StoreSuite):
             for number in range(10):
                 group.start_soon(work, number)
 
-    # ---- failures and cancellation -----------------------------------------------------------------------------
-
     async def test_a_failing_batch_fails_its_members_only(
         self, store: BaseStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -205,8 +201,6 @@ class Batching(StoreSuite):
             with anyio.CancelScope(shield=True):
                 await put(store, "b")
         assert await there(store, "a", "b") == ["b"]
-
-    # ---- loops and threads -----------------------------------------------------------------------------------
 
     async def test_one_store_in_many_threads(self, store: BaseStore) -> None:
         """P13: one open store serves ten OS threads at once, each with a loop of its own, asyncio and trio."""

@@ -73,8 +73,6 @@ class Expiry(StoreSuite):
             clock.now = NOW + 20 * MINUTE
             assert await keys(store) == ["ever"]
 
-    # ---- reading ---------------------------------------------------------------------------------------------
-
     async def test_reading_begins_the_time_anew(self, store: BaseStore, clock: Clock) -> None:
         """An item that is read lives for its ttl from then on; updated_at stays."""
         await put(store, "got", "found", "unread", "asked not to", ttl=10)
@@ -131,8 +129,6 @@ class Expiry(StoreSuite):
         assert await keys(store) == ["ever"]
         clock.now = NOW + 1e9
         assert await keys(store) == ["ever"]
-
-    # ---- sweeping --------------------------------------------------------------------------------------------
 
     async def test_sweeping(self, store: BaseStore, clock: Clock) -> None:
         """It removes what has expired, says how many these were, and nothing else."""

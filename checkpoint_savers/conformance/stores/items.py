@@ -69,8 +69,6 @@ KEYS = tuple(text for text in HOSTILE if "\x00" not in text and len(text) < 500)
 
 
 class Items(StoreSuite):
-    # ---- values ----------------------------------------------------------------------------------------------
-
     @pytest.mark.parametrize("given", VALUES, ids=range(len(VALUES)))
     async def test_a_value_comes_back(self, store: BaseStore, given: dict[str, Any]) -> None:
         """P11: equal in value and exact type, at any depth."""
@@ -151,8 +149,6 @@ class Items(StoreSuite):
             item.value["dict"]["b"] = 2
         assert await value(store, "k") == kept
 
-    # ---- their life ------------------------------------------------------------------------------------------
-
     async def test_what_is_not_there(self, store: BaseStore) -> None:
         """A key without an item gives None, and deleting it does nothing."""
         assert await store.aget(SPACE, "k") is None
@@ -189,8 +185,6 @@ class Items(StoreSuite):
         await put(store, "k", "other")
         await store.aput(SPACE, "k", cast("Any", None))
         assert await keys(store) == ["other"]
-
-    # ---- names -----------------------------------------------------------------------------------------------
 
     async def test_every_text_is_a_name(self, store: BaseStore) -> None:
         """P11: labels and keys are any texts, and are told apart exactly; none of them is ever text in a query."""
@@ -258,8 +252,6 @@ class Items(StoreSuite):
             assert await keys(store, space) == [key]
             with pytest.raises(InvalidKeyError, match=f"takes {LONGEST + 1} bytes; {LONGEST} are allowed"):
                 await store.aput(space, key + "a", {})
-
-    # ---- what there is not -----------------------------------------------------------------------------------
 
     async def test_vector_search_is_refused(self, store: BaseStore) -> None:
         """Who asks for vector search is told that there is none; it is never passed over."""

@@ -138,8 +138,6 @@ LISTINGS: list[tuple[dict[str, Any], list[tuple[str, ...]]]] = [
 
 
 class Searching(StoreSuite):
-    # ---- filters ---------------------------------------------------------------------------------------------
-
     async def test_filters(self, store: BaseStore) -> None:
         """Equality and operators, inside dicts and lists too; what cannot be compared does not match."""
         await store.abatch([PutOp(SPACE, key, given) for key, given in DISHES.items()])
@@ -170,8 +168,6 @@ class Searching(StoreSuite):
             assert await keys(store, filter={text: text}) == [str(at)]
             assert await keys(store, filter={text: {"$gte": text}}) == [str(at)]
             assert await keys(store, filter={text: [text]}) == []
-
-    # ---- prefixes, order, pages ------------------------------------------------------------------------------
 
     async def test_a_prefix_is_of_labels(self, store: BaseStore) -> None:
         """A namespace stands for itself and what is inside it, and not for those that begin with its letters."""
@@ -241,8 +237,6 @@ class Searching(StoreSuite):
         if mistake is not None:
             with pytest.raises(ValueError, match="max_depth"):
                 await store.alist_namespaces(max_depth=0 if mistake is True else mistake)
-
-    # ---- namespaces ------------------------------------------------------------------------------------------
 
     async def test_listing_namespaces(self, store: BaseStore) -> None:
         """Those in which there is an item, sorted label by label; by beginning and end, with wildcards; cut to a

@@ -13,20 +13,24 @@ from ...errors import EmptyInputError, InvalidInputError, InvalidResumeError
 from ...types import Command, Interrupt
 
 
-class Given(msgspec.Struct, frozen=True, gc=False):
-    """What a run was given.
+class CallInput(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What a call brings to a run.
 
     Attributes:
-        writes: the input's; None when there is none.
-        command: the command that was given instead.
+        is_input: it is an input, which discards what was pending.
+        writes: the input's.
+        is_command: it is a command.
         edits: the writes of the command's update and goto.
-        answers: it brings an answer.
+        answers: the command brings an answer,
+        resume: which is this.
     """
 
-    writes: list[Write] | None
-    command: Command | None
-    edits: list[Write]
-    answers: bool
+    is_input: bool = False
+    writes: list[Write] = []
+    is_command: bool = False
+    edits: list[Write] = []
+    answers: bool = False
+    resume: Any = None
 
     def require_input(self, program: Program, thread_id: str | None) -> None:
         """Refuse what could only go on with something stored, when nothing is.
@@ -42,13 +46,17 @@ class Given(msgspec.Struct, frozen=True, gc=False):
                 "a checkpointer, and pass the thread_id of the run that asked",
                 thread_id=thread_id,
             )
-        if self.writes is None and not self.edits:
+        if not self.is_input and not self.edits:
             raise EmptyInputError(
                 f"no input for graph {program.name!r}, and nothing is stored{where} to go on with: pass an input"
             )
 
 
-def read_given(program: Program, given: Any, registered: frozenset[type] = NO_CLASSES) -> Given:
+NOTHING_GIVEN = CallInput()
+"""The call goes on with what is stored."""
+
+
+def read_given(program: Program, given: Any, registered: frozenset[type] = NO_CLASSES) -> CallInput:
     """Read what a call brings, and copy it.
 
     Args:
@@ -63,11 +71,12 @@ def read_given(program: Program, given: Any, registered: frozenset[type] = NO_CL
         REGISTERED.reset(token)
 
 
-def _read_given(program: Program, given: Any) -> Given:
+def _read_given(program: Program, given: Any) -> CallInput:
     if given is None:
-        return Given(None, None, [], False)
+        return NOTHING_GIVEN
     if not isinstance(given, Command):
-        return Given([(name, own(value)) for name, value in program.read_input(given)], None, [], False)
+        writes = [(name, own(value)) for name, value in program.read_input(given)]
+        return CallInput(is_input=True, writes=writes)
     if given.graph is not None:
         raise InvalidInputError(
             f"a command for graph {given.graph!r} was given as input: leave out graph=, it is for the graph called"
@@ -77,7 +86,7 @@ def _read_given(program: Program, given: Any) -> Given:
         raise EmptyInputError(
             f"the command given to graph {program.name!r} is empty: it resumes, updates or goes nowhere"
         )
-    return Given(None, given, edits, given.resume is not None)
+    return CallInput(is_command=True, edits=edits, answers=given.resume is not None, resume=given.resume)
 
 
 _DIGITS = frozenset("0123456789abcdefABCDEF")

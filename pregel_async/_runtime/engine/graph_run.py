@@ -1,44 +1,36 @@
-"""The port that the algorithm asks of the world: execute, checkpoint, pause, give up; and what is shown of each.
+"""The port that the algorithm asks of the world: execute, checkpoint, pause, give up.
 
-A superstep's tasks are the runner's, what is stored the thread's, and what is shown the log's. Here they meet, in the
-order that durability asks for: what belongs to a commit is shown after it.
+A superstep's tasks are the runner's, what is stored the persistence's, and what is shown the events'. Here they meet,
+in the order that durability asks for.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Iterator, Sequence
-from functools import partial
-from typing import Any, Literal
 
 import anyio
 import msgspec
 
 from checkpoint_savers.errors import CheckpointError, annotate
-from checkpoint_savers.records import CheckpointRow, TaskId
 
 from ..._core import superstep
 from ..._core.board import Board
-from ..._core.isolation import NO_CLASSES, REGISTERED
-from ..._core.program import Program, Write
+from ..._core.isolation import REGISTERED
+from ..._core.program import Program
+from ..._core.stop import drained, overspent
 from ..._core.task import NEW, Cancelled, Finished, Outcome, Paused, Task
 from ..._core.untracked import filled, missing
-from ...errors import BudgetExceededError, GraphDrained, InvalidInputError, UntrackedValueLostError
-from ...types import Interrupt, RunStatus
-from ..observing.error_text import described, with_notes
-from ..observing.observed import Observed
+from ...errors import InvalidInputError, UntrackedValueLostError
+from ...types import Interrupt
+from ..observing.error_text import with_notes
 from ..persistence.digests import AnsweredQuestions
 from ..persistence.namespace_writer import NOTHING_ANSWERED, Thread
-from ..persistence.namespaces import ids_in
-from ..streaming.event_recorder import Keeper
-from ..streaming.parts import END, Unit
-from ..streaming.publisher import Log, Told
-from ..streaming.subscription import Feed
-from ..tasks.context import Around, Running, Session
-from ..tasks.slots import Places
-from .call_input import Given, answers_to
+from ..streaming.parts import Unit
+from ..tasks.context import Around
+from .call_input import CallInput, answers_to
 from .runner import Runner
-from .settings import Audience, Settings
+from .settings import Settings
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -55,106 +47,63 @@ class Ended(msgspec.Struct, frozen=True):
     interrupts: tuple[Interrupt, ...]
 
 
-def _status(
-    stopped: GraphDrained | BudgetExceededError | None, step: int
-) -> tuple[RunStatus, int, BudgetExceededError | None]:
-    """How a run ends that stops with work left, in which superstep, and its failure, if that is one."""
-    if isinstance(stopped, BudgetExceededError):
-        return "failed", step, stopped
-    return ("stopped" if stopped is None else "drained"), step, None
-
-
 class GraphRun:
-    """One run of one graph: puts the input on the board, lets the algorithm run, and is the port that it asks."""
+    """One run of one graph: puts the input on the board, lets the algorithm run, and is the port that it asks.
 
-    def __init__(
-        self,
-        program: Program,
-        settings: Settings,
-        session: Session,
-        log: Log | None,
-        thread: Thread | None,
-        ns: str,
-        outer: Running | None,
-        caller: TaskId | None = None,
-        *,
-        audience: Audience,
-        observed: Observed | None,
-    ) -> None:
-        self._program = program
-        self._settings = settings
-        self._session = session
-        self._scope = (session.scope, ns if caller is None else ids_in(ns, caller))
-        self._thread = thread
-        self._log = log
-        self._feed = None if log is None else log.own
-        if self._feed is not None:
-            self._feed.observed = observed
-        width = settings.max_concurrency
-        self._control = outer.around.control if settings.control is None and outer is not None else settings.control
-        fresh = thread is None and self._feed is not None and self._feed.fresh
-        self._runner = Runner(thread, log, width, session.loop, on_failure=settings.on_failure, fresh=fresh)
-        self._runner.around = Around(
-            session=session,
-            program=program,
-            ns=ns,
-            thread=thread,
-            config=settings.config,
-            context=settings.context,
-            store=settings.store,
-            log=log,
-            outer=outer,
-            places=None if width is None else Places(width),
-            control=self._control,
-            call=self._runner.call,
-            debug=settings.debug,
-            budgets=settings.budgets,
-            running=None if program.step_timeout is None else set(),
-            results=outer.around.results if settings.results is None and outer is not None else settings.results,
-            overhears=None if log is None or log.spoke is None else audience.overhears,
-            observed=observed,
-            changed_questions=settings.changed_questions,
-        )
-        if log is not None and outer is not None and outer.is_timed:
-            log.waiting = outer.waiting
+    Args:
+        around: what the nodes of the run share.
+        settings: of the call.
+        scope: what ids of tasks are made in.
+    """
+
+    def __init__(self, around: Around, settings: Settings, scope: tuple[str, str], runner: Runner) -> None:
+        self._around = around
+        self._program: Program = around.program
+        self._persistence = around.persistence
+        self._events = around.events
+        self._observation = around.observation
+        self._limit = settings.limit
+        self._breakpoints = settings.breakpoints
+        self._scope = scope
+        self._runner = runner
         self._interrupts: tuple[Interrupt, ...] = ()
         self._paused = False
-        self._board: Board | None = None
-        self._upcoming: list[Task] | None = None  # after an input, or when they were planned in another thread
-        self._told: Told = []  # what is shown when the checkpoints that wait are stored
-        if thread is not None and self._feed is not None:
-            thread.acknowledge(partial(setattr, self._feed, "committed"))
+        self._board = around.persistence.start
+        self._begun = False  # the board is the one to run from
 
-    async def go(self, call: Given) -> Ended:
-        resumed = call.writes is None and self._thread is not None and self._thread.board is not None
+    async def go(self, call: CallInput) -> Ended:
+        """Run the graph."""
+        session, resumed = self._around.session, not (call.is_input or self._persistence.is_new)
         # A graph inside another of which nothing is stored gives its result to that one: what that one stores, stays.
-        scalars = NO_CLASSES if self._thread is None else self._thread.codec.kept_scalars
-        token = REGISTERED.set(scalars) if scalars else None
+        scalars = self._persistence.kept_scalars or REGISTERED.get()
+        token = REGISTERED.set(scalars)
         try:
-            board = self._board = await self._begin(call)
+            tasks = await (self._resume(call) if resumed else self._enter(call))
+            self._begun = True
             done = await superstep.run(
                 self._program,
-                board,
+                self._board,
                 self,
                 scope=self._scope,
-                limit=self._settings.limit,
-                tasks=self._upcoming,
-                breakpoints=self._settings.breakpoints,
-                resumed=resumed,
-                barrier=self._barrier if self._control is not None or self._session.spending is not None else None,
+                limit=self._limit,
+                tasks=tasks,
+                breakpoints=self._breakpoints,
+                resumed=resumed and not call.is_input,
+                barrier=self._barrier if self._around.control is not None or session.spending.is_limited else None,
             )
-            if self._feed is not None:
-                self._feed.begin()  # if it has not
-                self._feed.status = "done" if done else self._feed.status
-            if not done and not self._paused:
-                await self._stopped(board)
-            if self._thread is not None:
-                await self._thread.finish()
+            self._events.begin()  # if it has not
+            if done:
+                self._events.done("done")
+            elif not self._paused:  # between two supersteps: at a breakpoint, or because it was asked to
+                told = self._events.stopping(self._board, session.stop)
+                await self._persistence.rest()
+                await self._events.send(told)
+            await self._persistence.finish()
         except Exception as error:
             await self._failed(error)
             raise
         except anyio.get_cancelled_exc_class():
-            await self._dismissed()
+            await self._cancelled()
             raise
         except GeneratorExit:
             raise
@@ -162,123 +111,88 @@ class GraphRun:
             await self._finish_beside(error)
             raise
         finally:
-            if token is not None:
-                REGISTERED.reset(token)
-            self._runner.end()
-        return Ended(board, done, self._interrupts)
+            REGISTERED.reset(token)
+        return Ended(self._board, done, self._interrupts)
 
     def _barrier(self, board: Board, tasks: Sequence[Task]) -> bool:
         """Whether to stop before these tasks: as it was asked to, or as more was spent than may be."""
-        session = self._session
-        if self._control is not None and self._control.drain_reason is not None:
-            session.stopped = GraphDrained(self._control.drain_reason)
-        elif session.spending is not None:
-            session.stopped = session.spending.exceeded(board.step, superstep.names_of(tasks))
-        return session.stopped is not None
+        session, control = self._around.session, self._around.control
+        if control is not None and control.drain_reason is not None:
+            session.stop = drained(control.drain_reason)
+        for error in session.spending.exceeded(board.step, superstep.names_of(tasks)):
+            session.stop = overspent(error)
+        return bool(session.stop.errors)
 
-    async def _begin(self, call: Given) -> Board:
-        """The board to run from: the stored one, with the input written on it if there is one.
+    @property
+    def _step(self) -> int:
+        """The superstep that is open; 0 before the run has begun."""
+        return self._board.step + 1 if self._begun else 0
 
-        A new input discards what was pending: those tasks count as run, with nothing written.
-        """
-        thread = self._thread
-        stored = None if thread is None else thread.board
-        if call.writes is not None or stored is None:
-            return await self._enter(Board(self._program) if stored is None else stored, call)
-        assert thread is not None
-        if call.command is not None:
-            answers: dict[str, Any] = {}
-            if call.answers:
-                answers = answers_to(call.command.resume, thread.questions(), thread.thread_id)
-            await thread.resume(stored, answers, self._validated(stored, call.edits))
-            self._session.given = answers
+    async def _resume(self, call: CallInput) -> Sequence[Task] | None:
+        """Go on from the stored board. Return the open superstep's tasks, if they were planned in another thread."""
+        thread, board, session = self._persistence, self._board, self._around.session
+        assert isinstance(thread, Thread), "what holds something is stored"
+        if call.is_command:
+            answers = answers_to(call.resume, thread.questions(), thread.thread_id) if call.answers else {}
+            await thread.resume(board, answers, self._program.validated(board.values, call.edits))
+            session.given = answers
+        loaded = thread.tip
         if thread.ns == "":
             await thread.find_kept()
-        loaded = thread.tip
-        thread.branch_off(stored)
-        if thread.scope != thread.thread_id:
-            self._upcoming = superstep.plan(self._program, stored, self._open_scope)
+        thread.branch_off(board)
         if thread.ns == "":
-            self._session.answers = thread.answers()
-            self._session.asked = AnsweredQuestions(thread.answered_questions(), thread.is_same)
-        if self._feed is not None:
-            self._feed.committed = stored.step
-            keeper = self._feed.keeper
-            if keeper is not None and thread.tip != loaded:
-                keeper.move()  # to a branch of its own
-            elif keeper is not None:
-                await self._begin_events(thread, self._feed, keeper, stored)
-        if self._log is not None and self._log.resumed is not None and not (self._feed and self._feed.returns):
-            await self._log.send(self._log.resumed(stored))
-        return stored
+            session.answers = thread.answers()
+            session.asked = AnsweredQuestions(thread.answered_questions(), thread.is_same)
+        await self._events.resumed(thread, board, self._open_units, branched=thread.tip != loaded)
+        return superstep.plan(self._program, board, self._open_scope) if thread.scope != thread.thread_id else None
 
-    def _validated(self, board: Board, writes: list[Write]) -> list[Write]:
-        validate = self._program.validate
-        return writes if validate is None or not writes else validate(board.values, writes)
-
-    async def _begin_events(self, thread: Thread, feed: Feed, keeper: Keeper, board: Board) -> None:
-        """Keep, and show to a reader who was there, what of the open superstep runs again."""
-
-        def planned(everything: bool) -> Iterator[Unit]:
-            assert self._log is not None
-            for task in superstep.plan(self._program, board, self._open_scope):
-                recorded = thread.recorded(task, NOTHING_ANSWERED)
-                if everything:
-                    yield from self._log.units_of(task)
-                elif not isinstance(recorded, Finished):
-                    over = set() if recorded == NEW else {task.id}  # else its routers or its error handler are left
-                    yield from (unit for unit in self._log.units_of(task) if unit.id not in over)
-
-        part = await keeper.begin(planned, board.step + 1, feed.said)
-        if part is None:
-            return
-        feed.resumes = keeper.has_earlier
-        if feed.last is None:
-            feed.last = keeper.place  # of what is shown again, and not kept
-        if feed.shows_restart:
-            await feed.put(part)
-        else:
-            feed.label(part)
+    async def _enter(self, call: CallInput) -> Sequence[Task]:
+        """Write the input on the board. What was pending is discarded: those tasks count as run, and wrote nothing."""
+        board, program = self._board, self._program
+        writes = program.validated(board.values, call.writes or call.edits)
+        discarded = superstep.plan(program, board, self._open_scope) if board.updated else []
+        superstep.update(program, board, discarded, [*[[] for _ in discarded], writes], scope=self._scope)
+        board.ran = ()
+        upcoming = superstep.plan(program, board, self._scope)
+        if not call.is_input and not upcoming:
+            raise InvalidInputError(
+                f"the command given to graph {program.name!r} only updates, and nothing is stored to go on "
+                "with: pass an input, or say goto="
+            )
+        nothing = [Cancelled()] * len(discarded)
+        await self._events.commit(self._persistence, board, discarded, nothing, upcoming, "input", stops=False)
+        return upcoming
 
     @property
     def _open_scope(self) -> tuple[str, str]:
         """What the ids of the loaded superstep's tasks are made of."""
-        return self._scope if self._thread is None else (self._thread.scope, self._scope[1])
+        return self._persistence.scope, self._scope[1]
 
-    async def _enter(self, board: Board, call: Given) -> Board:
-        writes = call.edits if call.writes is None else call.writes
-        if self._program.validate is not None and writes:
-            writes = self._program.validate(board.values, writes)
-        discarded = superstep.plan(self._program, board, self._open_scope) if board.updated else []
-        each = [*[[] for _ in discarded], writes] if discarded else [writes]
-        superstep.update(self._program, board, discarded, each, scope=self._scope)
-        board.ran = ()
-        upcoming = self._upcoming = superstep.plan(self._program, board, self._scope)
-        if call.writes is None and not upcoming:
-            raise InvalidInputError(
-                f"the command given to graph {self._program.name!r} only updates, and nothing is stored to go on "
-                "with: pass an input, or say goto="
-            )
-        if self._thread is not None:
-            nothing = [Cancelled()] * len(discarded)
-            await self._commit(self._thread, board, discarded, nothing, upcoming, source="input")
-        return board
+    def _open_units(self, everything: bool) -> Iterator[Unit]:
+        """The units of the open superstep that run again; if `everything`, with those that are recorded."""
+        units = self._events.log.units
+        for task in superstep.plan(self._program, self._board, self._open_scope):
+            recorded = self._persistence.recorded(task, NOTHING_ANSWERED)
+            if everything or not isinstance(recorded, Finished):
+                # Of a task whose routers or error handler are left, only these run.
+                over = set() if everything or recorded == NEW else {task.id}
+                yield from (unit for unit in units.of(task) if unit.id not in over)
 
     # ---- superstep.Port ----------------------------------------------------------------------------------------------
 
     def execute(self, board: Board, tasks: Sequence[Task]) -> Awaitable[Sequence[Outcome]]:
-        hold = self._session.hold
-        if hold is not None and hold.broken is not None:  # "async": the last superstep could not be stored
-            raise hold.broken
-        if self._program.untracked and self._thread is not None:
-            self._fill_in(self._thread, board, tasks)
-        if self._feed is not None and not tasks[0].node.hidden:
-            self._feed.begin()
-        if self._log is not None and self._log.planned is not None:
-            return self._execute_shown(self._log, self._log.planned(board, tasks), board, tasks)
+        hold = self._around.session.hold
+        if hold.failures:  # "async": the last superstep could not be stored
+            hold.require_storage()
+        if self._program.untracked:
+            self._fill_in(board, tasks)
+        if self._events.are_shown and not tasks[0].node.hidden:
+            self._events.begin()
+        if self._observation.is_on:
+            self._observation.superstep_started(tasks)
         return self._runner.execute(board, tasks)
 
-    def _fill_in(self, thread: Thread, board: Board, tasks: Sequence[Task]) -> None:
+    def _fill_in(self, board: Board, tasks: Sequence[Task]) -> None:
         """Give the tasks of sends that were stored what was not stored of them, as far as the state has it.
 
         Raises:
@@ -286,258 +200,60 @@ class GraphRun:
         """
         for task in tasks:
             lost = missing(task.arg) if task.send >= 0 else ()
-            if lost and not isinstance(thread.recorded(task, NOTHING_ANSWERED), Finished):
+            if lost and not isinstance(self._persistence.recorded(task, NOTHING_ANSWERED), Finished):
                 for key in lost:
                     if key not in board.values:
-                        raise UntrackedValueLostError(task.node.name, key, thread.thread_id, task.step)
+                        raise UntrackedValueLostError(task.node.name, key, self._scope[0], task.step)
                 task.arg = filled(task.arg, {key: board.values[key] for key in lost})
-
-    async def _execute_shown(self, log: Log, planned: Told, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
-        await log.send(planned)
-        return await self._runner.execute(board, tasks)
 
     async def checkpoint(
         self, board: Board, ran: Sequence[Task], outcomes: Sequence[Outcome], upcoming: Sequence[Task]
     ) -> None:
-        if self._thread is not None and self._log is None:
-            await self._thread.commit(board, ran, outcomes, upcoming)
-        elif self._thread is not None:
-            await self._commit(self._thread, board, ran, outcomes, upcoming, source="loop")
-        elif self._log is not None and self._log.updated is not None:
-            await self._runner.show(self._log.updated(board), at_barrier=True)
+        if self._events.are_shown:
+            stops = self._breakpoints is not None and bool(upcoming) and self._breakpoints.between(ran, upcoming)
+            await self._events.commit(self._persistence, board, ran, outcomes, upcoming, "loop", stops=stops)
+        elif self._persistence.is_stored:
+            await self._persistence.commit(board, ran, outcomes, upcoming)
+        if self._observation.is_on:
+            self._observation.superstep_ended("done", outcomes)
 
     async def pause(self, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
-        stopped = self._session.stopped
-        asked = [question for outcome in outcomes if isinstance(outcome, Paused) for question in outcome.interrupts]
-        told = self._runner.take_rest()
-        await self._close_finished(tasks, outcomes, told)
-        if self._log is not None and self._log.paused is not None:
-            paused = [
-                (task, each)
-                for task, each in zip(tasks, outcomes, strict=True)
-                if isinstance(each, Paused) and (each.interrupts or stopped is None)  # else a graph inside had to stop
-            ]
-            told += self._log.paused(board, paused)
-        if asked or stopped is None:
-            self._rest(told, "interrupted" if asked else "stopped", board.step + 1)
-        else:
-            told += self._failure(stopped) if isinstance(stopped, BudgetExceededError) else []
-            self._rest(told, *_status(stopped, board.step + 1))
-        if self._thread is not None:
-            await self._thread.pause(tasks, outcomes)
-        self._interrupts, self._paused = tuple(asked), True
-        await self._send(told)
+        told = await self._events.pausing(self._persistence, board, tasks, outcomes, self._around.session.stop)
+        await self._persistence.pause(tasks, outcomes)
+        paused = [outcome for outcome in outcomes if isinstance(outcome, Paused)]
+        self._interrupts, self._paused = tuple([each for pause in paused for each in pause.interrupts]), True
+        await self._events.send(told)
+        self._observation.superstep_ended("interrupted", outcomes)
 
     async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
-        if self._thread is not None and tasks[0].node.hidden and not tasks[0].node.routers:
-            self._thread.forget()  # the state refuses the input: nothing has run, and nothing is stored
-            return
-        unshown, rest = self._runner.take_unshown(), self._runner.take_rest()
-        await self._close_finished(tasks, outcomes, rest)
-        told: Told = []
-        if self._log is not None and self._log.failed is not None:
-            told = self._log.failed(tasks, outcomes)
-        told += self._failure(error)
-        self._rest([*unshown, *rest, *told], "failed", tasks[0].step, error)
-        if self._thread is not None and await self._thread.give_up(tasks, outcomes, error):
-            told = [*rest, *told]
-        await self._send([*unshown, *told])
-
-    async def _close_finished(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], told: Told) -> None:
-        """Keep the events of tasks inside that are recorded because their superstep stays open. (Those of the called
-        graph are kept with the run's rest.)"""
-        log, thread = self._log, self._thread
-        if log is None or thread is None or self._feed is not None or not log.keeps:
-            return
-        await log.settle_events()
-        done = [task for task, outcome in zip(tasks, outcomes, strict=True) if isinstance(outcome, Finished)]
-        events = log.close([unit.id for task in done for unit in log.units_of(task)], told)
-        if events is not None:
-            thread.events.append(events)
-
-    # ---- what is shown, and kept -------------------------------------------------------------------------------------
-
-    async def _commit(
-        self,
-        thread: Thread,
-        board: Board,
-        ran: Sequence[Task],
-        outcomes: Sequence[Outcome],
-        upcoming: Sequence[Task],
-        *,
-        source: Literal["input", "loop"],
-    ) -> None:
-        """Store a superstep; what it shows is kept with it, and shown after it."""
-        log = self._log
-        if log is None:
-            await thread.commit(board, ran, outcomes, upcoming, source=source)
-            return
-
-        asks = self._feed is None and bool(upcoming) and upcoming[0].node.hidden and bool(upcoming[0].node.routers)
-
-        def made(row: CheckpointRow) -> None:
-            told = self._runner.take_rest()
-            if source == "loop" and log.updated is not None:
-                told += log.updated(board)
-            if log.stored is not None:
-                told += log.stored(board, row, upcoming)
-            feed = self._feed
-            if feed is None and log.keeps:
-                told = [*self._told, *told]
-                self._told = []
-                if asks or not (upcoming and upcoming[0].node.hidden):  # else it is stored with the next commit
-                    events = log.close([unit.id for task in ran for unit in log.units_of(task)], told, upcoming)
-                    if events is not None:
-                        thread.events.append(events)
-            elif feed is not None and feed.keeper is not None and feed.keeper.is_late and upcoming:
-                self._label(told, None, board.step)
-                feed.keeper.superstep_over()
-            elif feed is not None and feed.keeper is not None:
-                stops = source == "loop" and self._stops_between(ran, upcoming)
-                if stops:  # told with the superstep: who comes back must not run past a breakpoint
-                    told += [] if log.stopped is None else log.stopped(board)
-                    feed.status = "stopped"
-                feed.keeper.close(row.checkpoint_id)
-                self._label(told, feed.status if upcoming else "done", board.step)
-                feed.keeper.stage_head()
-            self._told += told
-
-        if log.keeps:
-            await log.settle_events()
-        if await thread.commit(board, ran, outcomes, upcoming, source=source, made=made):
-            told, self._told = self._told, []
-            await self._runner.show(told, at_barrier=True)
-            if self._feed is None and log.keeps:
-                await log.catch_up()
-        elif asks and thread.events:
-            await thread.spill()  # it has to be known that the routers have begun before they show anything
-
-    def _stops_between(self, ran: Sequence[Task], upcoming: Sequence[Task]) -> bool:
-        breakpoints = self._settings.breakpoints
-        return bool(upcoming) and breakpoints is not None and breakpoints.between(ran, upcoming)
-
-    async def _stopped(self, board: Board) -> None:
-        """The run stops between two supersteps: at a breakpoint, or because it drains."""
-        stopped, log = self._session.stopped, self._log
-        told: Told = []
-        if stopped is not None:
-            told += self._failure(stopped) if isinstance(stopped, BudgetExceededError) else []
-        elif self._feed is not None and self._feed.status == "stopped":
-            pass  # it was told with the superstep
-        elif log is not None and log.stopped is not None:
-            told = log.stopped(board)
-        self._rest(told, *_status(stopped, board.step))
-        if self._thread is not None:
-            await self._thread.rest()
-        await self._send(told)
+        if tasks[0].node.hidden and not tasks[0].node.routers:
+            self._persistence.forget()  # the state refuses the input: nothing has run, and nothing is stored
+        else:
+            events, persistence = self._events, self._persistence
+            unrecorded, recorded = await events.giving_up(persistence, tasks, outcomes, error, self._step)
+            is_recorded = await persistence.give_up(tasks, outcomes, error)
+            await events.send(recorded if is_recorded else unrecorded)
+        self._observation.superstep_ended("failed", outcomes)
 
     async def _failed(self, error: Exception) -> None:
         """Show a failure that is no superstep's: a limit, a value that cannot be stored, failing storage."""
-        feed = self._feed
-        if feed is not None:
-            feed.abandon()
-        if feed is not None and self._board is None:
-            feed.keeper = None  # it has not begun: this is not how the run ended that the thread's events tell of
-        told = self._failure(error)
-        step = told[0][1].step if told else 0
-        self._rest(told, "failed", step, error)
+        told = self._events.failing(error, self._step, begun=self._begun)
         await self._finish_beside(error)
-        if feed is not None:
-            feed.status = "failed"  # it may have come to rest before, and that could not be stored
-        await self._send(told)
+        self._events.done("failed")  # it may have come to rest before, and that could not be stored
+        await self._events.send(told)
 
-    async def _dismissed(self) -> None:
-        """Keep that the run was cancelled for good, if it was: nobody is to pick it up."""
-        feed, thread = self._feed, self._thread
-        if thread is None:
-            return
-        if feed is not None and feed.keeper is not None and feed.status is None:
-            feed.keeper.cut_off()
-        if feed is not None and feed.dismissed and feed.keeper is not None and feed.status is None:
-            feed.status = "cancelled"
-            self._label([], "cancelled", 0 if self._board is None else self._board.step + 1)
-            feed.keeper.stage_head()  # beside what is void
+    async def _cancelled(self) -> None:
+        """Store that the run was cancelled for good, if it was: then it is not to be picked up."""
+        if self._events.cancelling(self._step):
             with anyio.CancelScope(shield=True), contextlib.suppress(CheckpointError):
-                await thread.rest()
-        await thread.finish()
+                await self._persistence.rest()
+        await self._persistence.finish()
 
     async def _finish_beside(self, error: BaseException) -> None:
         """Store what waits, as an error ends the run. What fails in that becomes the error's note."""
-        if self._thread is None:
-            return
         try:
-            await self._thread.rest()
+            await self._persistence.rest()
         except CheckpointError as second:
-            hold = self._thread.hold
-            if second is error or hold.durability == "sync":  # what `error` is about, or as hopeless
-                return
+            if second is error or self._around.session.hold.durability == "sync":
+                return  # it is what `error` is about, or as hopeless
             annotate(error, f"and what waited could not be stored: {with_notes(second)}")
-
-    def _failure(self, error: BaseException) -> Told:
-        """The part that tells of a failure; once."""
-        feed = self._feed
-        if feed is None or not feed.tells or feed.failed or not isinstance(error, Exception):
-            return []
-        feed.failed = True
-        step = 0 if self._board is None else self._board.step + 1
-        return [(feed, feed.fail(error, step))]
-
-    def _rest(self, told: Told, status: RunStatus, step: int, error: BaseException | None = None) -> bool:
-        """Keep what is shown, and how the run ends, with the next transaction. Whether there is anything to keep."""
-        feed = self._feed
-        if feed is None or feed.status is not None:
-            return False
-        feed.status = status
-        if feed.keeper is None:
-            return False
-        self._label(told, status, step, error)
-        feed.keeper.rest()
-        return True
-
-    def _label(self, told: Told, status: RunStatus | None, step: int, error: BaseException | None = None) -> None:
-        """Give parts that are to go out their places, and say there how the run ends, if it does."""
-        for feed, part in told:
-            feed.label(part)
-        if status is not None and self._feed is not None:
-            why = {} if error is None else dict(zip(("error", "message"), described(error), strict=True))
-            self._feed.label(self._feed.tell(END, {"status": status, **why}, step))
-
-    async def _send(self, told: Told) -> None:
-        if told and self._log is not None:
-            await self._log.send(told)
-
-
-class ObservedGraphRun(GraphRun):
-    """The port of a run that somebody observes: tells when supersteps start and end.
-
-    What is told stands here, beside the port and not in it: a run that nobody observes does not even ask.
-    """
-
-    @property
-    def _observed(self) -> Observed:
-        observed = self._runner.around.observed
-        assert observed is not None  # see `port_for`
-        return observed
-
-    def execute(self, board: Board, tasks: Sequence[Task]) -> Awaitable[Sequence[Outcome]]:
-        self._observed.superstep_started(tasks)
-        return super().execute(board, tasks)
-
-    async def checkpoint(
-        self, board: Board, ran: Sequence[Task], outcomes: Sequence[Outcome], upcoming: Sequence[Task]
-    ) -> None:
-        await super().checkpoint(board, ran, outcomes, upcoming)
-        self._observed.superstep_ended("done", outcomes)
-
-    async def pause(self, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
-        await super().pause(board, tasks, outcomes)
-        self._observed.superstep_ended("interrupted", outcomes)
-
-    async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
-        await super().give_up(tasks, outcomes, error)
-        self._observed.superstep_ended("failed", outcomes)
-
-
-def port_for(observed: Observed | None) -> type[GraphRun]:
-    """The kind of port that a run needs."""
-    return GraphRun if observed is None else ObservedGraphRun

@@ -1,26 +1,24 @@
-"""A run as it is observed. Where nobody observes, none of this is made: each place that tells asks one attribute."""
+"""A run, an attempt and an edit that observers watch. A run that nobody observes has `NOT_OBSERVED` in its place."""
 
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from decimal import Decimal
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import anyio
 
 from checkpoint_savers.abc import BaseCheckpointSaver
-from checkpoint_savers.errors import ThreadBusyError, annotate
+from checkpoint_savers.errors import ThreadBusyError
 from checkpoint_savers.records import CheckpointRow, Claim, Commit, EventRow, Owner, TaskRecord
 
 from ..._core.superstep import names_of
 from ..._core.task import Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Task
-from ...errors import GraphDrained, GraphInterrupt, ObserverWarning, ParentCommand
+from ...errors import GraphDrained, GraphInterrupt, ParentCommand
 from ...types import RunStatus
 from ..platform.environment import World
-from .error_text import described
+from .observation import AttemptObservation, EndsT, Observation
 from .observer import (
     AttemptEnded,
     AttemptRetried,
@@ -28,7 +26,6 @@ from .observer import (
     CheckpointRefused,
     CheckpointWritten,
     ConflictMet,
-    Event,
     FailureHandled,
     Observer,
     RunEnded,
@@ -39,163 +36,31 @@ from .observer import (
     UpdateEnded,
     UpdateStarted,
 )
+from .observers import Observers
 
 T = TypeVar("T")
 
 
-class Ends(Protocol):
-    """How a run has ended that did not fail."""
-
-    @property
-    def done(self) -> bool: ...
-
-    @property
-    def interrupts(self) -> Sequence[object]: ...
-
-
-EndsT = TypeVar("EndsT", bound=Ends)
-
-
-class Spends(Protocol):
-    """What a call spends."""
-
-    @property
-    def run(self) -> Mapping[str, int | Decimal]: ...
-
-
-class Observers:
-    """Those who watch a call, and what they have failed with.
-
-    Attributes:
-        each: all of them, each once.
-        world: its clock measures.
-    """
-
-    def __init__(self, each: tuple[Observer, ...], world: World, failures: dict[int, _Failure] | None = None) -> None:
-        self.each = each
-        self.world = world
-        self._surrounding = [observer for observer in each if type(observer).around is not Observer.around]
-        self._failures: dict[int, _Failure] = {} if failures is None else failures
-
-    def and_also(self, each: tuple[Observer, ...]) -> Observers:
-        """These and more, for a graph inside; whoever fails is told of with the call."""
-        return self if each == self.each else Observers(each, self.world, self._failures)
-
-    def tell(self, event: Event) -> None:
-        for observer in self.each:
-            try:
-                observer.observe(event)
-            except BaseException as error:
-                self.failed(observer, f"on {type(event).__name__}", error)
-
-    def around(self, started: AttemptStarted) -> list[_Entered]:
-        """Enter what the observers want around an attempt."""
-        entered: list[_Entered] = []
-        for observer in self._surrounding:
-            try:
-                manager = observer.around(started)
-                manager.__enter__()
-            except BaseException as error:
-                self.failed(observer, "in around()", error)
-            else:
-                entered.append(_Entered(self, observer, manager))
-        return entered
-
-    def failed(self, observer: Observer, where: str, error: BaseException) -> None:
-        """An observer has raised: that is kept until the call ends. What ends the process goes on."""
-        if isinstance(error, (KeyboardInterrupt, SystemExit)):
-            raise error
-        known = self._failures.get(id(observer))
-        if known is None:
-            self._failures[id(observer)] = _Failure(observer, where, error)
-        else:
-            known.count += 1
-
-    def warn(self, error: BaseException | None) -> None:
-        """The call has ended: tell whose observers have failed.
-
-        Args:
-            error: what the call raises. Where warnings are errors, they become notes of it.
-        """
-        failures = list(self._failures.values())
-        self._failures.clear()
-        raised: ObserverWarning | None = None
-        for failure in failures:
-            try:
-                warnings.warn(failure.warning(), stacklevel=2)
-            except ObserverWarning as warning:
-                if error is None:
-                    warning.__cause__ = failure.error
-                    error = raised = warning
-                else:
-                    annotate(error, str(warning))
-        if raised is not None:
-            raise raised
-
-
-class _Failure:
-    """What an observer has failed with first, and how often."""
-
-    def __init__(self, observer: Observer, where: str, error: BaseException) -> None:
-        self.error = error
-        self.count = 1
-        self._who = repr(observer)
-        self._where = where
-
-    def warning(self) -> ObserverWarning:
-        kind, message = described(self.error)
-        more = f", and failed {self.count - 1} times more" if self.count > 1 else ""
-        return ObserverWarning(
-            f"observer {self._who} raised {kind}: {message} {self._where}{more}. The run was not changed by that, and "
-            "the observer may have missed something"
-        )
-
-
-class _Entered:
-    """What one observer has put around an attempt."""
-
-    __slots__ = ("_manager", "_observer", "_observers")
-
-    def __init__(self, observers: Observers, observer: Observer, manager: AbstractContextManager[object]) -> None:
-        self._observers = observers
-        self._observer = observer
-        self._manager = manager
-
-    def leave(self, error: BaseException | None) -> None:
-        try:  # whether it would suppress the error does not matter
-            if error is None:
-                self._manager.__exit__(None, None, None)
-            else:
-                self._manager.__exit__(type(error), error, error.__traceback__)
-        except BaseException as second:
-            if second is not error:
-                self._observers.failed(self._observer, "in around()", second)
-
-
-class Attempt:
+class Attempt(AttemptObservation):
     """An attempt that is under way.
 
     Attributes:
         started: as it was told.
     """
 
-    __slots__ = ("_began", "_entered", "_observed", "started")
+    __slots__ = ("_began", "_entered", "_observed", "_started", "started")
 
     def __init__(self, observed: Observed, started: AttemptStarted) -> None:
-        self.started = started
+        self.started: AttemptStarted | None = started
+        self._started = started
         self._observed = observed
         self._began = observed.observers.world.monotonic()
         observed.observers.tell(started)
         self._entered = observed.observers.around(started)
 
     def end(self, outcome: Outcome | None) -> None:
-        """It has ended, and all that it had started: leave what was entered around it, in the same context, and tell.
-
-        Args:
-            outcome: None when something is being raised instead.
-        """
         error = _raised(outcome)
-        while self._entered:
+        while self._entered:  # left in the context in which it was entered
             self._entered.pop().leave(error)
         how: Literal["finished", "failed", "paused", "cancelled"] = "failed"
         if isinstance(outcome, Finished):
@@ -207,7 +72,7 @@ class Attempt:
         observers = self._observed.observers
         seconds = observers.world.monotonic() - self._began
         observers.tell(
-            AttemptEnded(run=self.started.run, started=self.started, outcome=how, error=error, seconds=seconds)
+            AttemptEnded(run=self._started.run, started=self._started, outcome=how, error=error, seconds=seconds)
         )
 
 
@@ -218,22 +83,34 @@ def _raised(outcome: Outcome | None) -> BaseException | None:
     return outcome.error if isinstance(outcome, Failed) else None
 
 
-class Observed:
+class Observed(Observation):
     """One graph's run.
 
     Attributes:
         run: as it was told.
         superstep: that is under way; None between two.
-        spending: what the call spends; None while nobody counts, and for a graph inside.
+        spent: returns what the call has spent; nothing for a graph inside.
     """
 
-    def __init__(self, observers: Observers, run: RunStarted) -> None:
+    is_on = True
+
+    def __init__(
+        self, observers: Observers, run: RunStarted, spent: Callable[[], Mapping[str, int | Decimal]] = dict
+    ) -> None:
         self.observers = observers
+        self.each = observers.each
         self.run = run
+        self.runs = (run,)
         self.superstep: SuperstepStarted | None = None
-        self.spending: Spends | None = None
+        self.spent = spent
         self._supersteps = 0
         self._superstep_began = 0.0
+
+    def with_observers(self, each: tuple[Observer, ...], world: World) -> Observers:
+        return self.observers.and_also(each)
+
+    def measured(self, saver: BaseCheckpointSaver, *, waits: bool) -> BaseCheckpointSaver:
+        return measured(saver, self, waits=waits)
 
     async def over(self, work: Callable[[], Awaitable[EndsT]]) -> EndsT:
         """Run, and tell when it begins and how it ends; and at the end of the call, whose observers have failed."""
@@ -262,13 +139,11 @@ class Observed:
                     supersteps=self._supersteps,
                     seconds=monotonic() - began,
                     error=failure,
-                    spent={} if self.spending is None else dict(self.spending.run),
+                    spent=dict(self.spent()),
                 )
             )
             if self.run.around is None:
                 self.observers.warn(raised)
-
-    # ---- supersteps --------------------------------------------------------------------------------------------------
 
     def superstep_started(self, tasks: Sequence[Task]) -> None:
         """The tasks are about to run; those of the hidden start are no superstep."""
@@ -279,7 +154,6 @@ class Observed:
             self.observers.tell(self.superstep)
 
     def superstep_ended(self, status: Literal["done", "interrupted", "failed"], outcomes: Sequence[Outcome]) -> None:
-        """What is to be stored of it has been handed to storage."""
         if self.superstep is not None:
             self._end_superstep(status, outcomes)
 
@@ -305,10 +179,9 @@ class Observed:
             )
         )
 
-    # ---- tasks -------------------------------------------------------------------------------------------------------
-
-    def attempt(self, task: Task, *, number: int, caller: Attempt | None, handles: bool, routes: bool) -> Attempt:
-        """An attempt begins; in the context of its code."""
+    def attempt(
+        self, task: Task, *, number: int, caller: AttemptStarted | None, handles: bool, routes: bool
+    ) -> AttemptObservation:
         return Attempt(
             self,
             AttemptStarted(
@@ -317,14 +190,13 @@ class Observed:
                 node=task.node.name,
                 task_id=task.id,
                 number=number,
-                caller=None if caller is None else caller.started,
+                caller=caller,
                 handles=handles,
                 routes=routes,
             ),
         )
 
     def retried(self, task: Task, failed: Failed, number: int) -> None:
-        """A failed attempt will be followed by another."""
         self.observers.tell(
             AttemptRetried(
                 run=self.run, node=task.node.name, task_id=task.id, step=task.step, number=number, error=failed.error
@@ -332,17 +204,13 @@ class Observed:
         )
 
     def handled(self, task: Task, error: BaseException, handler: str | None) -> None:
-        """A failure does not fail the superstep."""
         self.observers.tell(
             FailureHandled(
                 run=self.run, node=task.node.name, task_id=task.id, step=task.step, handler=handler, error=error
             )
         )
 
-    # ---- streams -----------------------------------------------------------------------------------------------------
-
     def filled(self, mode: str, depth: int) -> None:
-        """A part was put in a stream's queue, and so many wait now."""
         if depth:
             self.observers.tell(StreamFilled(run=self.run, mode=mode, depth=depth))
 

@@ -61,6 +61,10 @@ class AnsweredQuestions(msgspec.Struct, frozen=True):
         return id in self.values and not self.is_same(self.values[id], value)
 
 
+NOTHING_ASKED = AnsweredQuestions({}, lambda one, other: True)
+"""Of a call that brings no answers, in a superstep that has none."""
+
+
 class Digests:
     """What values are recognised by when a node runs again: digests of calls, and bytes of what a node gives.
 

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import is_
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from checkpoint_savers.codec import Codec
+from checkpoint_savers.codec.writing import SCALARS
+from checkpoint_savers.entries import Entry, TaskEntry
 from checkpoint_savers.errors import UnstorableValueError
 from checkpoint_savers.growth import WORTH, Grown, Value, appended, in_parts
 from checkpoint_savers.ledger import State
+from checkpoint_savers.records import TaskId
 from checkpoint_savers.sharing import Shareable, shared
 
 from ..._core.board import Board
 from ..._core.copying import is_opaque
 from ..._core.program import SENDS, Program, Write
+from ..._core.task import Finished, Outcome, Task
 from ..._core.untracked import storable, storable_input
 from ...channels import MISSING, BaseChannel, LastValue
 from ...types import START, Interrupt, Send
+from .records import NOT_RECORDED
 from .restore import kind_of
 
 Written = tuple[tuple[str, bytes], ...]
 """Channels, and the encoded values for them, in order."""
+
+
+_NIL: Final = Codec().encode(None, channel="")
 
 
 class Encoder:
@@ -78,13 +86,6 @@ class Encoder:
         except UnstorableValueError:  # raised again for the whole send, with its path
             return False
 
-    def writes_if_storable(self, writes: Sequence[Write]) -> Written | None:
-        """The same; None when they would be refused, so that the task runs again."""
-        try:
-            return self.writes(writes)
-        except UnstorableValueError:
-            return None
-
     def questions(self, asked: Sequence[Interrupt]) -> Written:
         """Questions by id. Raises `UnstorableValueError`."""
         return tuple([(each.id, self.codec.encode(each.value, channel="interrupt()")) for each in asked])
@@ -99,26 +100,85 @@ class Encoder:
             and type(held := channel.checkpoint()) is list
         }
 
-    def changed(self, board: Board, before: State) -> tuple[dict[str, Value], dict[str, str], list[str]]:
+    def entry(
+        self,
+        board: Board,
+        before: State,
+        ran: Sequence[Task],
+        outcomes: Sequence[Outcome],
+        recorded: Mapping[TaskId, TaskEntry],
+        now: float,
+    ) -> Entry:
+        """What a superstep changed, without what it spent and the tips that it moved. Raises `UnstorableValueError`.
+
+        Args:
+            recorded: records of its tasks: a result that has one is not shown again.
+            now: unix seconds.
+        """
+        values, kinds, emptied = self._changed(board, before)
+        seen: dict[str, dict[str, int]] = {}
+        results: dict[str, tuple[tuple[str, bytes | None], ...]] = {}
+        for task, outcome in zip(ran, outcomes, strict=True):
+            node = task.node
+            for trigger in node.triggers if task.send < 0 else ():
+                if trigger in board.seen and node.name in board.seen[trigger] and board.channels[trigger].tracked:
+                    seen.setdefault(trigger, {})[node.name] = board.seen[trigger][node.name]
+            if isinstance(outcome, Finished) and not node.hidden:
+                by = outcome.by or task
+                if not recorded or not recorded.get(by.id, NOT_RECORDED).finished:
+                    results[by.id] = self._shown(board, outcome.writes)
+        clock, versions = board.clock, board.versions
+        return Entry(
+            full=False,
+            ts=now,
+            clock=clock,
+            values=values,
+            emptied=tuple(emptied),
+            kinds=kinds,
+            versions={name: versions[name] for name in values if versions[name] != clock},
+            seen=seen,
+            ran=board.ran,
+            results=results,
+        )
+
+    def _changed(self, board: Board, before: State) -> tuple[dict[str, Value], dict[str, str], list[str]]:
         """The channels that a superstep has changed: the values that they hold, the kinds that are new, and those that
-        hold nothing any more. Raises `UnstorableValueError`."""
+        hold nothing any more."""
         values: dict[str, Value] = {}
         kinds: dict[str, str] = {}
         emptied: list[str] = []
+        untracked, shown, last = self._program.untracked, board.values, self._last
         for name in board.changed:
             channel = board.channels[name]
             if not channel.tracked:
                 continue
-            stored = self._held(name, channel)
-            if stored is not MISSING:
-                values[name] = b"" if name == SENDS else self._value(name, stored)
-                kind = self._kinds[name] if name in self._kinds else kind_of(channel, stored)
-                if before.kinds.get(name) != kind:
-                    kinds[name] = kind
+            is_plain = type(channel) is LastValue
+            if name not in board.versions:
+                stored: Any = MISSING
+            elif is_plain and name in shown:
+                stored = shown[name]
             else:
-                self._last.pop(name, None)  # a send of the next superstep must not refer to what is not there
+                stored = self._held(name, channel) if untracked else channel.checkpoint()
+            if stored is MISSING:
+                last.pop(name, None)  # a send of the next superstep must not refer to what is not there
                 if name in before.values:
                     emptied.append(name)
+                continue
+            if name == SENDS:
+                values[name] = b""
+            elif name in last or type(stored) not in SCALARS:
+                values[name] = self._value(name, stored)
+            elif stored is None:
+                values[name] = _NIL  # an edge's
+            else:
+                data = self.codec.encode(stored, channel=name)
+                values[name] = data if len(data) < WORTH else in_parts(data)
+            if not is_plain:
+                kind = self._kinds[name]
+            else:
+                kind = LastValue.kind if type(stored) is channel.typ else kind_of(channel, stored)
+            if before.kinds.get(name) != kind:
+                kinds[name] = kind
         if SENDS in values:  # after all others, whose bytes it shares
             values[SENDS] = self._pending(board, board.channels[SENDS].checkpoint())
         # Each superstep consumes or rewrites pending sends, so that what they share with other channels is up to date.
@@ -157,7 +217,7 @@ class Encoder:
             self._last[name] = stored, made
         return made
 
-    def shown(self, board: Board, writes: Sequence[Write]) -> tuple[tuple[str, bytes | None], ...]:
+    def _shown(self, board: Board, writes: Sequence[Write]) -> tuple[tuple[str, bytes | None], ...]:
         """A task's update as history shows it: None where the channel's new value is the very same object."""
         keys, channels, values = self._program.keys, self._program.channels, board.values
         return tuple(

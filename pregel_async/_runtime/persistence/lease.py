@@ -24,8 +24,9 @@ from checkpoint_savers.scopes import is_done
 from ...types import Durability, OnConflict
 from ..observing.error_text import with_notes
 from ..platform.companions import accompanied_if_long, beside
-from ..platform.environment import World, checkpoint_id
-from ..platform.event_loops import Loop, loop, wait_out
+from ..platform.environment import World
+from ..platform.event_loops import loop, wait_out
+from .shielded_task import ShieldedTask
 from .spending import Amounts, SpentBy
 
 T = TypeVar("T")
@@ -33,54 +34,8 @@ T = TypeVar("T")
 _NO_SHIELD = contextlib.nullcontext()
 
 
-class Apart:
-    """Work that goes on in a task of its own, which no scope cancels.
-
-    Attributes:
-        over: set when it has ended.
-    """
-
-    def __init__(self, loop: Loop, work: Callable[[], Awaitable[None]]) -> None:
-        self.over = loop.event()
-        self._loop = loop
-        self._work: Callable[[], Awaitable[None]] | None = work
-        self._error: BaseException | None = None
-        self._begin()
-
-    def _begin(self) -> None:
-        self._task = self._loop.start(self._do, "storing", self._done)
-
-    def _done(self, _: object) -> None:
-        if self._work is not None:
-            self._begin()  # cancelled before it began
-
-    async def _do(self) -> None:
-        """Do it, and keep what it raises for those who wait."""
-        work, self._work = self._work, None
-        assert work is not None
-        try:
-            await work()
-        except BaseException as error:
-            self._error = error
-        finally:
-            self.over.set()
-
-    async def wait(self) -> None:
-        """Wait until it has ended. Raises what it raised."""
-        await self.over.wait()
-        self.tell()
-
-    async def wait_out(self) -> None:
-        """The same, however often the waiter is cancelled."""
-        try:
-            await wait_out(self.over)
-        finally:
-            self.tell()
-
-    def tell(self) -> None:
-        """Raise what it raised."""
-        if self._error is not None:
-            raise self._error
+def _note_nothing(commit: Commit) -> None:
+    """Where nothing depends on what a transaction stored."""
 
 
 class Hold:
@@ -90,7 +45,8 @@ class Hold:
         claim: what every write shows to the saver.
         durability: when supersteps are stored.
         metadata: what the next commit gives the thread's own metadata, where they lack it; nothing once it has.
-        broken: what the first transaction raised that failed; None while none has. Nothing is written after it, and
+        lasts: seconds for which the claim is renewed.
+        failures: what the first transaction raised that failed; empty while none has. Nothing is written after it, and
             no node is to start.
         fresh: the thread held nothing when it was claimed.
         released: the claim was given up, with the last commit.
@@ -105,7 +61,8 @@ class Hold:
             it. Of all questions of the root graph's open superstep whose record says so.
         kept: by namespace of a subgraph that keeps its state from call to call: the checkpoint and the task that ran it
             last, and whether it is running.
-        events_stored: called with rows of events once they are stored; None where no events are kept.
+        ids: makes the ids of the thread's checkpoints, of all namespaces.
+        event_listeners: called with rows of events once they are stored; none where no events are kept.
     """
 
     def __init__(self, saver: BaseCheckpointSaver, world: World, claim: Claim, durability: Durability = "sync") -> None:
@@ -113,9 +70,11 @@ class Hold:
         self.world = world
         self.claim = claim
         self.durability: Durability = durability
-        self.metadata: dict[str, Any] | None = None
-        self.broken: BaseException | None = None
-        self.fresh = claim.newest is None
+        self.metadata: dict[str, Any] = {}
+        self.lasts = CLAIM_SECONDS
+        self.failures: tuple[BaseException, ...] = ()
+        self.ids = CheckpointIds(world, claim.newest)
+        self.fresh = not self.ids.begun
         self.released = False
         self.lingers = False
         self.tips: dict[str, CheckpointId] = {}
@@ -124,10 +83,9 @@ class Hold:
         self.spent_inside: dict[SpentBy, Amounts] = {}
         self.askers: dict[str, tuple[str, ...]] = {}
         self.kept: dict[str, tuple[tuple[str | None, str], bool]] = {}
-        self.events_stored: Callable[[Sequence[EventRow]], None] | None = None
-        self._newest = claim.newest
+        self.event_listeners: tuple[Callable[[Sequence[EventRow]], None], ...] = ()
         self._loop = loop()
-        self._begun: list[Apart] = []
+        self._begun: list[ShieldedTask] = []
 
     @classmethod
     async def take(
@@ -151,6 +109,15 @@ class Hold:
     def thread_id(self) -> str:
         return self.claim.thread_id
 
+    def require_storage(self) -> None:
+        """Raise what a transaction of the run has raised, if one has failed."""
+        for error in self.failures:
+            raise error
+
+    def move_tip(self, ns: str, tip: CheckpointId) -> None:
+        """Note where the state of a subgraph stands that keeps it from call to call."""
+        self.tips[ns] = self.moved[ns] = tip
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -159,7 +126,7 @@ class Hold:
     ) -> None:
         """See what was begun to its end, and give the thread up."""
         try:
-            while begun := [apart.over for apart in self._begun if not apart.over.is_set()]:
+            while begun := [task.over for task in self._begun if not task.over.is_set()]:
                 await wait_out(*begun)
         finally:
             await self._give_up(error)
@@ -183,20 +150,17 @@ class Hold:
         Args:
             adds: with metadata that are left for the thread, as the run has recorded something, and committed nothing.
         """
-        if not (adds and self.metadata and self.broken is None and self._newest is not None):
+        if not adds or not self.metadata or self.failures or not self.ids.begun:
             await self.saver.release(self.claim)
             return
-        last = Commit(rows=(), expected_head=None, expires_at=self.expiry(), releases=True)
         try:
-            cancelled = await self.commit(last)
+            await self.commit(Commit(rows=(), expected_head=None, expires_at=self.expiry(), releases=True))
         except ThreadBusyError:
             return  # lost meanwhile: there is nothing to release
         except CheckpointError:
             with contextlib.suppress(CheckpointError):  # the first is the one to report
                 await self.saver.release(self.claim)
             raise
-        if cancelled is not None:
-            raise cancelled
 
     def beside(self, work: Callable[[], Awaitable[T]]) -> Awaitable[T]:
         """Work while the claim is kept alive, however long it takes. The work's own error leaves as it is, in no
@@ -219,40 +183,39 @@ class Hold:
                 return
             await self.world.sleep(CLAIM_SECONDS / 3)
 
-    def start(self, work: Callable[[], Awaitable[None]]) -> Apart:
+    def start(self, work: Callable[[], Awaitable[None]]) -> ShieldedTask:
         """Begin work that ends before the run does, whatever becomes of the run."""
-        apart = Apart(self._loop, work)
+        task = ShieldedTask(self._loop, work)
         self._begun = [one for one in self._begun if not one.over.is_set()]
-        self._begun.append(apart)
-        return apart
+        self._begun.append(task)
+        return task
 
-    async def commit(self, commit: Commit) -> BaseException | None:
+    async def commit(self, commit: Commit, stored: Callable[[Commit], None] = _note_nothing) -> None:
         """Store a transaction, unless one of the run's has failed: then raise what that raised. What is begun is
         finished, whatever the saver makes of a cancellation.
 
-        Returns:
-            A native cancellation that came meanwhile, when the transaction was stored: the caller notes that, and then
-            raises it. Else the run's next transaction would be compared with a head that is not the head any more.
+        Args:
+            stored: called when the transaction is stored. A native cancellation that came meanwhile is raised after
+                that: else the run's next transaction would be compared with a head that is not the head any more.
         """
-        if self.broken is not None:
-            raise self.broken
-        metadata, self.metadata = self.metadata, None
-        if metadata:
-            commit = replace(commit, metadata=metadata)
+        if self.failures:
+            raise self.failures[0]
+        if self.metadata:
+            commit, self.metadata = replace(commit, metadata=self.metadata), {}
         try:
             with _NO_SHIELD if self.saver.commit_is_shielded else anyio.CancelScope(shield=True):
                 await self.saver.commit(self.claim, commit)
         except BaseException as error:
-            if is_done(error):
-                return error
-            self.fail(error)
+            if not is_done(error):
+                self.fail(error)
+                raise
+            stored(commit)
             raise
-        return None
+        stored(commit)
 
     async def record(self, records: Sequence[TaskRecord]) -> None:
         """Store records of tasks. As `commit`."""
-        if self.broken is not None:
-            raise self.broken
+        self.require_storage()
         try:
             with anyio.CancelScope(shield=True):
                 await self.saver.record(self.claim, records, expires_at=self.expiry())
@@ -263,16 +226,54 @@ class Hold:
     def fail(self, error: BaseException) -> None:
         """Storage has failed: nothing is written any more, no node starts, and nothing is tried again or handled."""
         if not isinstance(error, anyio.get_cancelled_exc_class()):  # else it was stored, or the run ends anyhow
-            self.broken = self.broken or error
+            self.failures = self.failures or (error,)
 
     def expiry(self) -> float:
         """When a claim that is renewed now lapses, in unix seconds."""
-        return self.world.now() + CLAIM_SECONDS
+        return self.world.now() + self.lasts
 
-    def next_id(self) -> CheckpointId:
-        """A checkpoint id greater than all of the thread, of any namespace."""
-        self._newest = checkpoint_id(self.world, self._newest)
-        return self._newest
+
+_COUNTED = (1 << 60) - 1  # 48 bits of milliseconds and 12 of their fraction
+
+
+class CheckpointIds:
+    """Makes the ids of one thread's checkpoints, each greater than the last, even when the clock goes back.
+
+    An id is a UUID of version 7: 48 bits of milliseconds, 12 of their fraction, the rest random; so ids sort by
+    creation, as strings too. If the clock is not past the last id, the next one counts on from there.
+
+    The random bits are drawn once, not for each id: ids of one thread differ in what is counted, and those of two
+    owners of a thread in their random bits.
+
+    Source: RFC 9562, 5.7 and 6.2 (method 3).
+
+    Args:
+        after: the newest id of the thread; None if it has none.
+    """
+
+    def __init__(self, world: World, after: CheckpointId | None) -> None:
+        self._ticks = -1 if after is None else _ticks_of(after)  # 1/4096 ms, of the last id
+        tail = f"{0b10 << 62 | world.entropy():016x}"
+        self._tail = f"-{tail[:4]}-{tail[4:]}"
+
+    @property
+    def begun(self) -> bool:
+        """Whether the thread has an id, or was to get one."""
+        return self._ticks >= 0
+
+    def next(self, now: float) -> CheckpointId:
+        """Return a new id.
+
+        Args:
+            now: unix seconds.
+        """
+        ticks = self._ticks = max(int(now * 4_096_000), self._ticks + 1) & _COUNTED
+        text = f"{ticks:015x}"
+        return CheckpointId(f"{text[:8]}-{text[8:12]}-7{text[12:]}{self._tail}")
+
+
+def _ticks_of(given: CheckpointId) -> int:
+    return int(given[:8] + given[9:13] + given[15:18], 16)
 
 
 async def _claim(
@@ -286,17 +287,20 @@ async def _claim(
             raise
     pause = 0.02
     while True:
-        claim = await _take_or_pause(saver, world, thread_id, owner, pause * (0.5 + world.jitter()))
-        if claim is not None:
+        for claim in await _take_or_pause(saver, world, thread_id, owner, pause * (0.5 + world.jitter())):
             return claim
         pause = min(pause * 1.5, 1.0)
 
 
 async def _take_or_pause(
     saver: BaseCheckpointSaver, world: World, thread_id: str, owner: Owner, pause: float
-) -> Claim | None:
-    """Take the claim; or, when the thread is busy, wait until it may have been given up, or for `pause` seconds."""
-    claim: Claim | None = None
+) -> Sequence[Claim]:
+    """Take the claim; or, when the thread is busy, wait until it may have been released, or for `pause` seconds.
+
+    Returns:
+        The claim; empty if another owner has it.
+    """
+    taken: list[Claim] = []
     asleep = anyio.CancelScope()
 
     async def hear() -> None:
@@ -304,21 +308,20 @@ async def _take_or_pause(
         asleep.cancel()
 
     async def attempt() -> None:
-        nonlocal claim
         with contextlib.suppress(ThreadBusyError):
-            claim = await _take(saver, world, thread_id, owner)
+            taken.append(await _take(saver, world, thread_id, owner))
             return
         with asleep:
             await world.sleep(pause)
 
     try:
-        # Who listens first, and tries then, misses nothing that is given up after he has tried.
+        # Subscribe before trying: else a release in between is missed.
         await beside(hear, attempt)
     except BaseException:
-        if claim is not None:
+        for claim in taken:
             await release(saver, claim)
         raise
-    return claim
+    return taken
 
 
 async def _take(saver: BaseCheckpointSaver, world: World, thread_id: str, owner: Owner) -> Claim:

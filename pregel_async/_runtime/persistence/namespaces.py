@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Final
 
 from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.history import walk
 from checkpoint_savers.records import CALLER, FOLLOWED, CheckpointId, CheckpointRow, Header, TaskId
 
 from ..._core.task import Task
 from ...types import RunnableConfig
+
+NO_TASK: Final = TaskId("")
+"""Where no task is meant."""
 
 
 def namespace_of(ns: str, task: Task, *, keeps: bool, number: int = 0) -> str:
@@ -39,8 +43,8 @@ def ids_in(ns: str, caller: str) -> str:
 
 async def has_child(saver: BaseCheckpointSaver, thread_id: str, ns: str, at: CheckpointId) -> bool:
     """Whether a checkpoint is no branch's tip."""
-    async with aclosing(saver.walk(thread_id, ns)) as walk:
-        async for header, _, _ in walk:
+    async with aclosing(walk(saver, thread_id, ns)) as headers:
+        async for header, _, _ in headers:
             if header.parent_id == at:
                 return True
             if header.checkpoint_id <= at:
@@ -55,21 +59,21 @@ async def made_on(
     outer_ns: str,
     at: CheckpointId,
     *,
-    caller: TaskId | None,
+    caller: TaskId = NO_TASK,
 ) -> tuple[CheckpointId, bool] | None:
     """The newest checkpoint of a namespace that was made on a checkpoint of the graph around it, and whether it is the
     namespace's head; None when there is none.
 
     Args:
-        caller: the task that made it, when the namespace does not say; else None.
+        caller: the task that made it, if the namespace does not say; else `NO_TASK`.
     """
     chain = await saver.read(thread_id, ns)
     if chain is None:
         return None
     if was_made_on(chain.rows[-1], outer_ns, at, caller):
         return chain.head, True
-    async with aclosing(saver.walk(thread_id, ns)) as walk:
-        async for header, _, _ in walk:
+    async with aclosing(walk(saver, thread_id, ns)) as headers:
+        async for header, _, _ in headers:
             if was_made_on(header, outer_ns, at, caller):
                 return header.checkpoint_id, False
             if header.checkpoint_id < at:
@@ -77,9 +81,9 @@ async def made_on(
     return None
 
 
-def was_made_on(row: CheckpointRow | Header, outer_ns: str, at: CheckpointId, caller: TaskId | None) -> bool:
+def was_made_on(row: CheckpointRow | Header, outer_ns: str, at: CheckpointId, caller: TaskId) -> bool:
     """Whether a checkpoint was made on that one of the graph around it, by that task."""
-    return parents_of(row).get(outer_ns) == at and (caller is None or row.metadata.get(CALLER) == caller)
+    return parents_of(row).get(outer_ns) == at and (not caller or row.metadata.get(CALLER) == caller)
 
 
 def parents_of(row: CheckpointRow | Header) -> dict[str, str]:
@@ -89,12 +93,12 @@ def parents_of(row: CheckpointRow | Header) -> dict[str, str]:
 
 
 def config_of(
-    thread_id: str, ns: str, checkpoint_id: CheckpointId | None, parents: Mapping[str, str] | None = None
+    thread_id: str, ns: str, checkpoint_id: CheckpointId | None, parents: Mapping[str, str] = {}
 ) -> RunnableConfig:
     """The config that addresses a checkpoint; without an id, the namespace's head."""
     known: dict[str, Any] = {"thread_id": thread_id, "checkpoint_ns": ns}
-    if checkpoint_id is not None:
+    if checkpoint_id:
         known["checkpoint_id"] = checkpoint_id
         if ns:
-            known["checkpoint_map"] = {**(parents or {}), ns: checkpoint_id}
+            known["checkpoint_map"] = {**parents, ns: checkpoint_id}
     return {"configurable": known}

@@ -7,6 +7,7 @@ task's.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.entries import TaskEntry
@@ -26,6 +27,10 @@ AMENDED = TaskId("__input__")
 
 BETWEEN = ""
 """The channel of the write that stands between two such updates: each is folded by itself."""
+
+
+NOT_RECORDED: Final = TaskEntry(name="", routed=False)
+"""In the place of the record of a task that has none."""
 
 
 def is_result(entry: TaskEntry) -> bool:

@@ -50,7 +50,7 @@ class Retaining:
 
     async def _prune(self) -> None:
         hold = self._hold
-        if hold.broken is not None:
+        if hold.failures:
             return
         try:
             await prune_held(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Context, Decimal, Inexact, InvalidOperation
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -66,9 +66,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What one call may spend.
 
     Attributes:
+        budgets: by name, of the graph that was called.
         time_limit: seconds that the run may take; None for any time.
     """
 
+    budgets: Mapping[str, Budget] = {}
     time_limit: float | None = None
 
 
@@ -79,21 +81,21 @@ class Spending:
     """What one call spends, in all its graphs.
 
     Args:
-        budgets: of the graph that was called.
+        limits: of the graph that was called.
 
     Attributes:
         run: spent in this call, failed attempts included.
         before: spent in the thread before it.
     """
 
-    def __init__(self, world: World, budgets: Mapping[str, Budget], limits: Limits) -> None:
+    _lock = threading.Lock()  # of all runs: it is held for an addition, and a lock of its own would cost each run more
+
+    def __init__(self, world: World, limits: Limits) -> None:
         self.run: Amounts = {}
         self.before: Amounts = {}
         self._world = world
-        self._budgets = budgets
         self._limits = limits
         self._began = world.monotonic()
-        self._lock = threading.Lock()
 
     def spend(self, into: Amounts, name: str, amount: Amount, known: Mapping[str, Budget]) -> None:
         """Count an amount, and keep it for the task that spends it. Any thread may.
@@ -106,8 +108,8 @@ class Spending:
             UnknownBudgetError: nobody has a budget of that name.
             TypeError, ValueError: it is no amount.
         """
-        if name not in self._budgets and name not in known:
-            raise UnknownBudgetError(name, tuple(sorted({*self._budgets, *known})))
+        if name not in self._limits.budgets and name not in known:
+            raise UnknownBudgetError(name, tuple(sorted({*self._limits.budgets, *known})))
         check_amount(f"the amount of {name!r} that is spent", amount)
         with self._lock:
             for amounts in (self.run, into):
@@ -117,24 +119,31 @@ class Spending:
         """The thread has spent this before."""
         self.before = total_of([self.before, amounts])
 
-    def exceeded(self, step: int, pending: tuple[str, ...]) -> BudgetExceededError | None:
-        """Why the run has to stop here, with this work left; None when it may go on.
+    @property
+    def is_limited(self) -> bool:
+        """Whether the run may have to stop, as it has spent too much."""
+        return self._limits != NO_LIMITS
+
+    def exceeded(self, step: int, pending: tuple[str, ...]) -> tuple[BudgetExceededError, ...]:
+        """Why the run has to stop here, with this work left; nothing when it may go on.
 
         Args:
             step: the last superstep that ran.
         """
+        for name, spent, limit, per in self._amounts():
+            if spent > limit:
+                return (BudgetExceededError(name, spent=spent, limit=limit, per=per, step=step, pending=pending),)
+        return ()
+
+    def _amounts(self) -> Iterator[tuple[str, Amount | float, Amount | float, Literal["run", "thread"]]]:
+        """What is limited: its name, what was spent of it, its limit, and whether that holds for the run or the
+        thread."""
         limit = self._limits.time_limit
         if limit is not None:
-            elapsed = self._world.monotonic() - self._began
-            if elapsed > limit:
-                return BudgetExceededError("seconds", spent=elapsed, limit=limit, per="run", step=step, pending=pending)
-        for name, budget in self._budgets.items():
+            yield "seconds", self._world.monotonic() - self._began, limit, "run"
+        for name, budget in self._limits.budgets.items():
             spent = self.run.get(name, 0)
-            if budget.run is not None and spent > budget.run:
-                return BudgetExceededError(name, spent=spent, limit=budget.run, per="run", step=step, pending=pending)
-            spent = plus(spent, self.before.get(name, 0))
-            if budget.thread is not None and spent > budget.thread:
-                return BudgetExceededError(
-                    name, spent=spent, limit=budget.thread, per="thread", step=step, pending=pending
-                )
-        return None
+            if budget.run is not None:
+                yield name, spent, budget.run, "run"
+            if budget.thread is not None:
+                yield name, plus(spent, self.before.get(name, 0)), budget.thread, "thread"

@@ -6,9 +6,7 @@ What a graph that a node runs has spent is that node's own when the node has its
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
 
 from msgspec import structs
 
@@ -16,70 +14,70 @@ from checkpoint_savers.entries import TaskEntry
 from checkpoint_savers.records import TaskId
 
 from ..._core.task import Task
+from .namespaces import NO_TASK
+from .records import NOT_RECORDED
 from .spending import Amounts, SpentBy, as_text, minus, of_text, plus, total_of
+from .task_records import TaskRecords
 
 Inside = tuple[tuple[TaskId, str, dict[str, str]], ...]
 """As it is stored: by task and namespace."""
-
-
-class Kept(Protocol):
-    """What a namespace holds."""
-
-    @property
-    def records(self) -> Mapping[TaskId, TaskEntry]:
-        """Of the open superstep's tasks."""
-        ...
-
-    @property
-    def totals(self) -> Mapping[str, str]:
-        """What was spent until the last superstep, as it is stored."""
-        ...
 
 
 class Counter:
     """Counts what the tasks of one namespace spend.
 
     Args:
-        kept: what the namespace holds.
-        ns: which it is.
+        records: of the open superstep's tasks.
+        ns: the namespace.
         inside: what the run's graphs inside have spent, by whom; one for all of a run's counters.
-        outer: of the graph around; None for the root's.
-        task: that runs this graph; None for the root's.
+        around: the counter of the graph around; empty for the outermost graph.
+        task: that runs this graph; `NO_TASK` for the outermost.
+
+    Attributes:
+        now: what tasks of the open superstep have spent in this run, and that is not recorded yet.
     """
 
     def __init__(
-        self, kept: Kept, ns: str, inside: dict[SpentBy, Amounts], outer: Counter | None, task: TaskId | None
+        self,
+        records: TaskRecords,
+        ns: str,
+        inside: dict[SpentBy, Amounts],
+        around: tuple[Counter, ...] = (),
+        task: TaskId = NO_TASK,
     ) -> None:
-        self._kept: Kept = weakref.proxy(kept)  # whose counter this is
-        self._ns = ns
+        self.now: dict[TaskId, Amounts] = {}
+        self._records = records
+        self.ns = ns
         self._inside = inside
-        self._outer = outer
+        self._around = around
         self._task = task
-        self._now: dict[TaskId, Amounts] = {}  # in this run, by tasks of the open superstep; not recorded yet
+        self._known_as: tuple[SpentBy, ...] = tuple(
+            [(outer.ns, task, ns) for outer in around]
+        )  # what this graph has spent, inside
 
     def by(self, task: TaskId) -> Amounts:
         """What a task of the open superstep spends, to be added to."""
-        return self._now.setdefault(task, {})
+        return self.now.setdefault(task, {})
 
     def recorded(self) -> Amounts:
         """What was spent, as far as it is recorded: in the thread, or of a graph inside, since it was called."""
         inside = [self._inside[key] for key in self._keys()]
-        return total_of([of_text(self._kept.totals), *self._of_records(), *inside])
+        return total_of([of_text(self._records.totals), *self._of_records(), *inside])
 
     def loaded(self) -> None:
         """Records were read: what they know of graphs inside is known."""
-        for task, ns, amounts in inside_of(self._kept.records):
-            self._inside.setdefault((self._ns, task, ns), of_text(amounts))
+        for task, ns, amounts in inside_of(self._records.entries):
+            self._inside.setdefault((self.ns, task, ns), of_text(amounts))
 
     # ---- with records ------------------------------------------------------------------------------------------------
 
     def with_spent(self, task: TaskId, entry: TaskEntry) -> TaskEntry:
         """The record of a task, with what it has spent since its last record, and in all."""
-        now, before = self._now.pop(task, None), self._kept.records.get(task)
+        now, before = self.now.pop(task, {}), self._records.entries.get(task, NOT_RECORDED)
         keys = [key for key in self._keys() if key[1] == task]
-        if not now and not keys and (before is None or not before.spent):
+        if not now and not keys and not before.spent:
             return entry
-        spent = [now or {}, {} if before is None else of_text(before.spent)]
+        spent = [now, of_text(before.spent)]
         if entry.finished:
             spent += [self._inside.pop(key) for key in keys]
             keys = []
@@ -92,8 +90,8 @@ class Counter:
             if not entry.finished:
                 told = {inside[:2] for _, other in entries for inside in other.inside}
                 keys = [key for key in self._keys() if key[1:] not in told]
-                spent = as_text(total_of([of_text(entry.spent), *self._now.values()]))
-                self._now.clear()
+                spent = as_text(total_of([of_text(entry.spent), *self.now.values()]))
+                self.now.clear()
                 inside = (*entry.inside, *self._as_inside(keys))
                 entries[place] = task, structs.replace(entry, spent=spent, inside=inside)
                 return
@@ -106,14 +104,14 @@ class Counter:
         Args:
             anew: a graph inside is called anew: what it has spent so far is counted around it.
         """
-        stored, recorded = self._kept.totals, self._of_records() if self._kept.records else []
-        if not (self._now or stored or self._inside or recorded):
+        stored, recorded = self._records.totals, self._of_records() if self._records.entries else []
+        if not (self.now or stored or self._inside or recorded):
             return {}  # nobody spends
         if anew:
             stored, recorded = dict.fromkeys(stored, "0"), []
         below = [self._inside.pop(key) for key in self._keys()]
-        changed = total_of([*self._now.values(), *recorded, *below])
-        self._now.clear()
+        changed = total_of([*self.now.values(), *recorded, *below])
+        self.now.clear()
         before = of_text(stored)
         total = {name: plus(before[name], amount) if name in before else amount for name, amount in changed.items()}
         if changed or stored:
@@ -124,7 +122,7 @@ class Counter:
 
     def tell(self) -> None:
         """Let the graph around know what was spent here: a node fails, is asked, or goes on with what there was."""
-        if self._outer is not None and (spent := self.recorded()):
+        if self._around and (spent := self.recorded()):
             self._tell(spent)
 
     def go_on(self) -> Amounts:
@@ -133,37 +131,35 @@ class Counter:
         Returns:
             What it did not know.
         """
-        known = dict(self._told())
+        known = self._told()
         self.tell()
         return {name: minus(amount, known.get(name, 0)) for name, amount in self._told().items()}
 
     def hand_over(self) -> None:
         """The run of this graph is over, cut off perhaps: what is not recorded here is spent by the task that ran
         it."""
-        if self._now and self._outer is not None and self._task is not None:
-            into = self._outer.by(self._task)
-            into.update(total_of([into, *self._now.values()]))
-            self._now.clear()
+        if not self.now:
+            return
+        for outer in self._around:
+            into = outer.by(self._task)
+            into.update(total_of([into, *self.now.values()]))
+            self.now.clear()
 
     def _told(self) -> Amounts:
-        return {} if self._outer is None else self._inside.get(self._known_as(self._outer), {})
+        return total_of([self._inside.get(key, {}) for key in self._known_as])
 
     def _tell(self, amounts: Amounts) -> None:
-        if self._outer is not None:
-            self._inside[self._known_as(self._outer)] = amounts
-
-    def _known_as(self, outer: Counter) -> SpentBy:
-        assert self._task is not None  # somebody runs it
-        return outer._ns, self._task, self._ns
+        for key in self._known_as:
+            self._inside[key] = amounts
 
     # ---- what stands where -------------------------------------------------------------------------------------------
 
     def _keys(self) -> list[SpentBy]:
         """Of what the graphs have spent that tasks of the open superstep run, and that is not those tasks' yet."""
-        return [key for key in self._inside if key[0] == self._ns] if self._inside else []
+        return [key for key in self._inside if key[0] == self.ns] if self._inside else []
 
     def _of_records(self) -> list[Amounts]:
-        return [of_text(entry.spent) for entry in self._kept.records.values() if entry.spent]
+        return [of_text(entry.spent) for entry in self._records.entries.values() if entry.spent]
 
     def _as_inside(self, keys: Sequence[SpentBy]) -> Inside:
         return tuple([(key[1], key[2], as_text(self._inside[key])) for key in keys])
@@ -174,7 +170,6 @@ def inside_of(records: Mapping[TaskId, TaskEntry]) -> Iterator[tuple[TaskId, str
     told: set[tuple[str, str]] = set()
     for entry in records.values():
         for task_id, ns, amounts in entry.inside:
-            by = records.get(TaskId(task_id))
-            if (task_id, ns) not in told and (by is None or not by.finished):
+            if (task_id, ns) not in told and not records.get(TaskId(task_id), NOT_RECORDED).finished:
                 told.add((task_id, ns))
                 yield TaskId(task_id), ns, amounts

@@ -25,7 +25,7 @@ async def beside(
     """Work, in place, while the companion runs; it is cancelled when the work has ended. The work's own error leaves as
     it is, in no group."""
     done: list[T] = []
-    failure: BaseException | None = None
+    failures: list[BaseException] = []
     try:
         async with anyio.create_task_group() as group:
             start_soon(group, companion)
@@ -34,17 +34,17 @@ async def beside(
             except anyio.get_cancelled_exc_class():
                 raise
             except BaseException as error:
-                failure = error
+                failures.append(error)
             finally:
                 group.cancel_scope.cancel()
     except BaseExceptionGroup as several:
         raise alone(several) from None
     except anyio.get_cancelled_exc_class():
-        if failure is None:
+        if not failures:
             raise  # else the work failed while it was being cancelled, and that is told
-    if failure is not None:
-        raise failure
-    return done[0]
+    if failures:
+        raise failures.pop()
+    return done.pop()
 
 
 def accompanied_if_long(
@@ -96,18 +96,19 @@ class IfLong:
         import asyncio
 
         self._companion = companion
-        self._task: asyncio.Task[None] | None = None
-        self._scope: anyio.CancelScope | None = None
+        self._tasks: tuple[asyncio.Task[None], ...] = ()  # the companion's, once the time has come
+        self._scopes: tuple[anyio.CancelScope, ...] = ()  # around it, once it has begun
         self._is_over = False
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(seconds, self)
 
     def __call__(self) -> None:
         """It has taken that long."""
-        self._task = self._loop.create_task(self._run())
+        self._tasks = (self._loop.create_task(self._run()),)
 
     async def _run(self) -> None:
-        with anyio.CancelScope() as self._scope:
+        with anyio.CancelScope() as scope:
+            self._scopes = (scope,)
             if not self._is_over:
                 await self._companion()
 
@@ -115,9 +116,13 @@ class IfLong:
         """The work is over: so is the companion, when this returns."""
         self._is_over = True
         self._timer.cancel()
-        if self._task is not None:
-            if self._scope is not None:
-                self._scope.cancel()
-            over = anyio.Event()
-            self._task.add_done_callback(lambda _: over.set())
-            await wait_out(over)
+        for scope in self._scopes:
+            scope.cancel()
+        for task in self._tasks:
+            await _end_of(task)
+
+
+async def _end_of(task: asyncio.Task[None]) -> None:
+    over = anyio.Event()
+    task.add_done_callback(lambda _: over.set())
+    await wait_out(over)

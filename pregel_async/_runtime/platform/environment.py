@@ -9,8 +9,6 @@ from typing import Protocol
 
 import anyio
 
-from checkpoint_savers.records import CheckpointId
-
 
 class World(Protocol):
     """What a run asks for that is not in its graph, input and thread."""
@@ -32,7 +30,7 @@ class World(Protocol):
         ...
 
     def entropy(self) -> int:
-        """62 random bits for a checkpoint's id."""
+        """62 random bits for the ids of checkpoints."""
         ...
 
     def jitter(self) -> float:
@@ -66,11 +64,8 @@ class SystemWorld:
     def __init__(self) -> None:
         self._entropy = _Entropy()
 
-    def now(self) -> float:
-        return time.time()
-
-    def monotonic(self) -> float:
-        return time.monotonic()
+    now = staticmethod(time.time)  # C's own: each superstep asks
+    monotonic = staticmethod(time.monotonic)
 
     async def sleep(self, seconds: float) -> None:
         await anyio.sleep(seconds)
@@ -88,27 +83,3 @@ class SystemWorld:
         import random
 
         return random.random()
-
-
-_COUNTED = (1 << 60) - 1  # 48 bits of milliseconds and 12 of their fraction
-
-
-def checkpoint_id(world: World, after: CheckpointId | None) -> CheckpointId:
-    """A new id, greater than `after` even when the clock went back.
-
-    A UUID of version 7: 48 bits of milliseconds, 12 of their fraction, the rest random; so it sorts by creation, as a
-    string too. If the clock is not past `after`, the id counts on from there.
-
-    Source: RFC 9562, 5.7 and 6.2 (method 3).
-    """
-    ticks = int(world.now() * 4_096_000)  # 1/4096 ms
-    if after is not None:
-        ticks = max(ticks, _ticks_of(after) + 1)
-    ticks &= _COUNTED
-    number = (ticks >> 12) << 80 | 0x7 << 76 | (ticks & 0xFFF) << 64 | 0b10 << 62 | world.entropy()
-    text = f"{number:032x}"
-    return CheckpointId(f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}")
-
-
-def _ticks_of(given: CheckpointId) -> int:
-    return int(given[:8] + given[9:13] + given[15:18], 16)

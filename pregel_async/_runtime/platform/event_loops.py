@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextvars import copy_context
 from functools import cache, partial
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
@@ -109,24 +110,69 @@ def _on_trio() -> Loop:
 
 
 class NativeCancellations:
-    """Whether the running task has been cancelled by asyncio's own `Task.cancel()` since this was made; never on trio.
+    """Whether a task has been cancelled by asyncio's own `Task.cancel()` since this was made: never, on trio.
 
     A scope's cancellation is told again and again. One of these is told once, and a node may have swallowed it: what is
     left is asyncio's count.
+
+    Attributes:
+        count: gives asyncio's count.
+        before: what it was.
     """
 
-    def __init__(self, loop: Loop) -> None:
-        task: Any = loop.current_task()
-        self._task = task if loop.is_asyncio else None
-        self._before: int = task.cancelling() if loop.is_asyncio else 0
+    def __init__(self, count: Callable[[], int] = int) -> None:
+        self.count = count
+        self.before = count()
 
     def __call__(self) -> bool:
-        return self._task is not None and bool(self._task.cancelling() > self._before)
+        """Return True if the task has been cancelled since."""
+        return self.count() > self.before
 
-    def take_back(self) -> None:
-        """Forget one, which was no cancellation of the run."""
-        if self._task is not None:
+    def take_back(self, thrown: Iterable[BaseException]) -> None:
+        """Take back those by which an `asyncio.TaskGroup` has cancelled the task that waits at its end, because a child
+        has failed: they are no cancellations of the run. Before Python 3.13 the group does not do so itself.
+
+        Such a cancellation ends where the group waits for its children. One from outside that comes while it waits is
+        raised again when they have ended; unless one of them fails meanwhile, as asyncio's group raises that instead,
+        which counts here too.
+
+        Args:
+            thrown: the native cancellations that were thrown into code which has ended since.
+        """
+
+
+NEVER_CANCELLED = NativeCancellations()
+"""Of a task that has a task of the event loop to itself: a native cancellation is its own affair."""
+
+
+class _OfAsyncio(NativeCancellations):
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        super().__init__(task.cancelling)
+        self._task = task
+
+    def take_back(self, thrown: Iterable[BaseException]) -> None:
+        for _ in _ends_of_groups(thrown):
             self._task.uncancel()
+
+
+def native_cancellations(loop: Loop) -> NativeCancellations:
+    """Return the native cancellations of the running task from now on."""
+    task: Any = loop.current_task()
+    return _OfAsyncio(task) if loop.is_asyncio else NEVER_CANCELLED
+
+
+def _ends_of_groups(thrown: Iterable[BaseException]) -> set[FrameType]:
+    """The calls of `asyncio.TaskGroup.__aexit__` in which cancellations have ended, before Python 3.13."""
+    import asyncio
+
+    ends = set[FrameType]()
+    if sys.version_info < (3, 13):
+        for error in thrown:
+            trace = error.__traceback__
+            if trace is not None and trace.tb_frame.f_code is asyncio.TaskGroup.__aexit__.__code__:
+                ends.add(trace.tb_frame)  # the outermost that it went through
+                error.__traceback__ = None  # a node around this one was thrown it too, and is not to count it
+    return ends
 
 
 def is_native(cancellation: BaseException) -> bool:
@@ -148,20 +194,6 @@ def cancelled_error() -> BaseException:
     return asyncio.CancelledError()
 
 
-def broken_group(coroutine: Any) -> asyncio.TaskGroup | None:
-    """The `asyncio.TaskGroup` at whose end a coroutine waits, if it has cancelled the coroutine's task itself because a
-    child has failed. Before Python 3.13 it does not take that back, and the task counts as cancelled ever after.
-    """
-    import asyncio
-
-    while coroutine is not None and sys.version_info < (3, 13):
-        if getattr(coroutine, "cr_code", None) is asyncio.TaskGroup.__aexit__.__code__ and coroutine.cr_frame:
-            group: asyncio.TaskGroup = coroutine.cr_frame.f_locals["self"]
-            return group if getattr(group, "_parent_cancel_requested", False) else None
-        coroutine = getattr(coroutine, "cr_await", None)
-    return None
-
-
 def alone(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The one exception of a task group's, out of the group; the group itself when there are several.
 
@@ -173,7 +205,7 @@ def alone(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 async def wait_out(*events: Event) -> None:
     """Wait for all events even when cancelled meanwhile, by a scope or natively; a native one goes on afterwards."""
-    cancelled: BaseException | None = None
+    cancelled: list[BaseException] = []
     with anyio.CancelScope(shield=True):
         for event in events:
             while not event.is_set():
@@ -182,6 +214,6 @@ async def wait_out(*events: Event) -> None:
                 except BaseException as error:
                     if not is_cancelled_error(error):  # asyncio's own: a scope's stop at the shield
                         raise
-                    cancelled = error
-    if cancelled is not None:
-        raise cancelled
+                    cancelled.append(error)
+    if cancelled:
+        raise cancelled.pop()

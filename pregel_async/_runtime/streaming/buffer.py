@@ -24,13 +24,16 @@ import anyio
 from ...errors import StreamFullError
 from ...types import OverflowPolicy
 from ..platform.event_loops import Event
-from .parts import ERROR, Cursor, Part, Shape
+from .parts import ERROR, Part, Shape
 
 CAPACITY = 64
 """Parts that wait for the reader, if nothing else is said."""
 
 BURST = 8 * 2**20
 """Bytes, about, that code which does not wait may bring beyond the capacity."""
+
+ALL_BLOCK: Mapping[str, OverflowPolicy] = {}
+"""The policies of a pipe whose modes block."""
 
 
 class Pipe:
@@ -41,7 +44,7 @@ class Pipe:
         ended: nothing comes any more.
         event: makes the events that its two sides wait for.
         run_id: of the run that is shown; None while that is not known.
-        start: the place before the first part; None where no events are kept.
+        start: the cursor before the first part; None where no events are kept.
         begun: the run has its thread and its input.
         recalls: the reader, who comes back, wants to see again what it was shown of the superstep that its place is in.
 
@@ -49,34 +52,38 @@ class Pipe:
         policies: by mode; the others block.
     """
 
-    def __init__(self, capacity: int = CAPACITY, policies: Mapping[str, OverflowPolicy] | None = None) -> None:
+    def __init__(self, capacity: int = CAPACITY, policies: Mapping[str, OverflowPolicy] = ALL_BLOCK) -> None:
         self.parts: deque[Part] = deque()
         self.ended = False
         self.run_id: str | None = None
-        self.start: Cursor | None = None
+        self.start: str | None = None
         self.begun = False
         self.recalls = False
         self._left = False  # the reader reads no more: what comes is dropped
         self._capacity = capacity
-        self._policies = {} if policies is None else policies
-        self._failure: BaseException | None = None
+        self._policies = policies
+        self._failures: tuple[BaseException, ...] = ()  # what ended the run, until it is raised
         self.event: Callable[[], Event] = anyio.Event
-        self._filled: Event | None = None  # the reader waits,
+        self._reader: tuple[Event, ...] = ()  # what the reader waits for, if it waits,
         self._for_beginning = False  # if only for the run to begin
         self._waiting: deque[Event] = deque()  # tasks of the run that wait for room, one event each
         self._overdraft = 0
 
     # ---- the run's side ----------------------------------------------------------------------------------------------
 
-    def introduce(self, run_id: str, start: Cursor | None) -> None:
+    def introduce(self, run_id: str) -> None:
         """Say which run is shown."""
-        self.run_id, self.start = run_id, start
+        self.run_id = run_id
+
+    def start_at(self, cursor: str) -> None:
+        """Say where the run's events begin."""
+        self.start = cursor
 
     def begin(self) -> None:
         """Say that the run has begun."""
         self.begun = True
-        if self._filled is not None and self._for_beginning:
-            self._filled.set()
+        if self._for_beginning:
+            self._wake_reader()
 
     def blocks(self, mode: str) -> bool:
         """Whether whoever brings a part of this mode has to wait now."""
@@ -107,7 +114,7 @@ class Pipe:
     @property
     def is_awaited(self) -> bool:
         """Whether the reader has been waiting for the one part that is here."""
-        return self._filled is not None and len(self.parts) == 1
+        return self._reader != () and len(self.parts) == 1
 
     def pass_on(self) -> None:
         """Give the sign to the next who waits, if there is room."""
@@ -122,8 +129,8 @@ class Pipe:
         if policy != "block":
             self._make_room(part, policy)
         self.parts.append(part)
-        if self._filled is not None:
-            self._filled.set()
+        for event in self._reader:
+            event.set()
 
     def _make_room(self, part: Part, policy: OverflowPolicy) -> None:
         if policy == "coalesce":
@@ -152,22 +159,26 @@ class Pipe:
         """The code waits after all."""
         self._overdraft = max(0, self._overdraft - size)
 
-    def end(self, failure: BaseException | None = None) -> None:
-        """Nothing comes any more; the failure follows the last part."""
+    def end(self, *failure: BaseException) -> None:
+        """Nothing comes any more; the failure, if there is one, follows the last part."""
         self.ended = True
-        self._failure = failure
-        if self._filled is not None:
-            self._filled.set()
+        self._failures = failure
+        self._wake_reader()
+
+    def _wake_reader(self) -> None:
+        for event in self._reader:
+            event.set()
 
     # ---- the reader's side -------------------------------------------------------------------------------------------
 
     async def filled(self, *, or_begun: bool = False) -> None:
         """Wait for a part, or for the end; perhaps only for the beginning."""
-        self._filled, self._for_beginning = self.event(), or_begun
+        event = self.event()
+        self._reader, self._for_beginning = (event,), or_begun
         try:
-            await self._filled.wait()
+            await event.wait()
         finally:
-            self._filled = None
+            self._reader, self._for_beginning = (), False
 
     @property
     def shows(self) -> bool:
@@ -200,8 +211,8 @@ class Pipe:
 
     def raise_failure(self) -> None:
         """Raise what ended the run, once."""
-        failure, self._failure = self._failure, None
-        if failure is not None:
+        failures, self._failures = self._failures, ()
+        for failure in failures:
             raise failure
 
     async def __anext__(self) -> Part:
@@ -251,10 +262,13 @@ class ChunkList:
     def add(self, part: Part) -> None:
         self.chunks.append(self._shape(part))
 
-    def end(self, failure: BaseException | None = None) -> None:
+    def end(self, *failure: BaseException) -> None:
         pass
 
-    def introduce(self, run_id: str, start: Cursor | None) -> None:
+    def introduce(self, run_id: str) -> None:
+        pass
+
+    def start_at(self, cursor: str) -> None:
         pass
 
     def begin(self) -> None:

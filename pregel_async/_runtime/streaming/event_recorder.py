@@ -67,12 +67,16 @@ class Keeper:
             resumed run shows of them again is not kept a second time.
         has_earlier: an earlier attempt at the open superstep has kept events.
         on_stored: called with the keys of rows that are stored.
+        is_late: nothing is stored before the run ends.
+        is_ahead: events are shown on checkpoints that are not stored yet; a record is noted now, and stored later.
     """
 
     def __init__(self, thread: Thread, codec: Codec) -> None:
         self.finished: set[str] = set()
         self.has_earlier = False
         self.on_stored: Callable[[Iterable[EventKey]], None] | None = None
+        self.is_late = thread.hold.durability == "exit"
+        self.is_ahead = thread.hold.durability != "sync"
         self._thread = thread
         self._codec = codec
         self._at = thread.tip or ""
@@ -82,13 +86,13 @@ class Keeper:
         self._size = 0
         self._rows: dict[EventKey, EventRow] = {}  # made, and not stored yet
         self._spilled: dict[str, Unit] = {}  # open units that have events in earlier rows
-        self._opened: dict[str, str | None] = {}  # ids of units that rows have opened, and the units they are part of
+        self._opened: dict[
+            str, Sequence[Unit]
+        ] = {}  # ids of units that rows have opened, and the units they are part of
         self._inside: dict[str, set[str]] = {}  # the same the other way: ids of units, and of the open ones inside
         self._recorded: set[str] = set()  # with "exit": ids of units that are recorded at the end
         self._lock = anyio.Lock()
-        self._late = thread.hold.durability == "exit"
-        self._ahead = thread.hold.durability != "sync"  # events are shown on checkpoints that are not stored yet
-        thread.hold.events_stored = self._stored
+        thread.hold.event_listeners = (self._stored,)
 
     @property
     def is_heavy(self) -> bool:
@@ -101,16 +105,6 @@ class Keeper:
         return self._size > OVERFULL
 
     @property
-    def is_late(self) -> bool:
-        """Whether nothing is stored before the run ends."""
-        return self._late
-
-    @property
-    def is_ahead(self) -> bool:
-        """Whether a record is noted now, and stored later."""
-        return self._ahead
-
-    @property
     def place(self) -> Cursor:
         """Of the last event."""
         return Cursor(self._at, self._epoch, self._position)
@@ -121,7 +115,7 @@ class Keeper:
         """Begin on the checkpoint that the thread is at."""
         self._at = self._thread.tip or ""
 
-    async def begin(self, planned: Callable[[bool], Iterable[Unit]], step: int, said: set[object]) -> Part | None:
+    async def begin(self, planned: Callable[[bool], Iterable[Unit]], step: int, said: set[object]) -> list[Part]:
         """Resume the superstep that is open on the checkpoint that the thread is at.
 
         After a rest, a run shows once more what was recorded before it, and tasks inside that were answered run again:
@@ -133,12 +127,12 @@ class Keeper:
             said: gets what the messages are known by that earlier attempts have shown for good.
 
         Returns:
-            The part that says what runs again; None if the run before came to rest.
+            The part that says what runs again; none if the run before came to rest.
         """
         self.move()
         after, before, rows = await self._cut_off_attempts()
         if after.position and not rows and self._epoch == after.epoch + 1:
-            return None  # the run before came to rest; else one that has stored nothing may have been cut off since
+            return []  # the run before came to rest; else one that has stored nothing may have been cut off since
         self.has_earlier = bool(rows)
         thread_id = self._thread.thread_id
         again = {unit.id: unit for unit in planned(bool(before))}
@@ -156,7 +150,7 @@ class Keeper:
             self._know(row, said)
         named = [msgspec.structs.asdict(unit) for unit in again.values() if unit.id not in self.finished]
         data = {"step": step, "checkpoint_id": self._at, "after": str(after), "tasks": named}
-        return Part(mode=RESTARTED, ns=(), data=data, step=step)
+        return [Part(mode=RESTARTED, ns=(), data=data, step=step)]
 
     async def _cut_off_attempts(self) -> tuple[Cursor, list[EventRow], list[EventRow]]:
         """The place of the last rest on the open superstep; the rows up to it; and those of the attempts since."""
@@ -198,8 +192,6 @@ class Keeper:
                 said.add((("|".join(event.ns), path[1]), content))
             said.update([(("|".join(event.ns[: at + 1]), None), content) for at in range(len(event.ns))])
 
-    # ---- events -----------------------------------------------------------------------------------------------------
-
     def keep(self, part: Part) -> None:
         """Take an event, and give it its place.
 
@@ -212,28 +204,28 @@ class Keeper:
         event = stored_event(part, self._codec)
         self._position += 1
         since: str | None = None
-        if self._ahead and (self._late or self._at != (self._thread.stored or "")):
+        if self.is_ahead and (self.is_late or self._at != (self._thread.stored or "")):
             since = self._thread.stored or ""
         part.cursor = Cursor(self._at, self._epoch, self._position, 0, since)
         self._size += len(event.data)
         return HeldEvent(self._position, part.unit, event)
 
-    async def open(self, units: Sequence[Unit], within: str | None) -> None:
+    async def open(self, units: Sequence[Unit], within: Sequence[Unit]) -> None:
         """Note units that are about to begin; return when that is stored.
 
         Args:
-            within: the id of the unit that they are part of; None for none.
+            within: the unit that they are part of, if there is one.
         """
-        if self._note(units, within) and not self._late:
+        if self._note(units, within) and not self.is_late:
             self._thread.events.append(self._row("head", [], opens=units))
             await self._thread.spill()
 
-    def _note(self, units: Sequence[Unit], within: str | None) -> bool:
+    def _note(self, units: Sequence[Unit], within: Sequence[Unit]) -> bool:
         news = any(unit.id not in self._opened for unit in units)
         for unit in units:
             self._opened[unit.id] = within
-            if within is not None:
-                self._inside.setdefault(within, set()).add(unit.id)
+            for outer in within:
+                self._inside.setdefault(outer.id, set()).add(unit.id)
         return news
 
     async def settle(self) -> None:
@@ -243,31 +235,30 @@ class Keeper:
                 pass
 
     def close_units(
-        self, ids: Iterable[str], parts: Iterable[Part], opens: Sequence[Unit] = (), within: str | None = None
-    ) -> EventRow | None:
+        self, ids: Iterable[str], parts: Iterable[Part], opens: Sequence[Unit] = (), within: Sequence[Unit] = ()
+    ) -> list[EventRow]:
         """Close units, with all that is part of them.
 
         Args:
             ids: of the units.
             parts: the last events of these.
             opens: the units that may begin then.
-            within: the id of the unit that those are part of.
+            within: the unit that those are part of, if there is one.
 
         Returns:
-            The row for the transaction that records the units; None if it has nothing to store.
+            The row for the transaction that records the units, if it has something to store.
         """
         over = self._with_inner(ids)
         closes = [each for each in over if each in self._opened or each in self._spilled]
         for each in over:
             self._inside.pop(each, None)
-            around = self._opened.pop(each, None)
-            if around is not None and around in self._inside:
-                self._inside[around].discard(each)
+            for outer in self._opened.pop(each, ()):
+                self._inside.get(outer.id, set()).discard(each)
         last = [self._taken(part) for part in parts]
-        if self._late:
+        if self.is_late:
             self._held += last
             self._recorded |= over
-            return None
+            return []
         if opens:
             self._note(opens, within)
         for each in over:
@@ -276,8 +267,8 @@ class Keeper:
         if mine:
             self._held = [each for each in self._held if each.unit is None or each.unit.id not in over]
         if not (mine or last or closes or opens):
-            return None
-        return self._row("head", [*self._take_restart(), *mine, *last], closes=sorted(closes), opens=opens)
+            return []
+        return [self._row("head", [*self._take_restart(), *mine, *last], closes=sorted(closes), opens=opens)]
 
     def _with_inner(self, ids: Iterable[str]) -> set[str]:
         """The ids of units, and of all open units inside them. Visits no other: thousands may be open."""
@@ -316,7 +307,7 @@ class Keeper:
         """The run ends within a superstep: what is held of open units is void. The rest goes with the transaction that
         ends the run."""
         held = self._take()
-        if not self._late:
+        if not self.is_late:
             return
         mine = [each for each in held if each.unit is None or each.unit.id in self._recorded]
         void = {each.unit.id: each.unit for each in held if each.unit is not None and each not in mine}
@@ -360,15 +351,13 @@ class Keeper:
         if not held:
             self._position += 1
             held = [HeldEvent(self._position, None, _NOTHING)]
-        if kind == "head" and GRAPH in self._spilled and not self._late:
+        if kind == "head" and GRAPH in self._spilled and not self.is_late:
             closes = [*closes, GRAPH]
             del self._spilled[GRAPH]
         self._size = sum([len(each.event.data) for each in self._held])
         row = write_row(self._at, self._epoch, kind, held, closes=closes, opens=opens)
         self._rows[row.key] = row
         return row
-
-    # ---- what is not stored yet --------------------------------------------------------------------------------------
 
     def _stored(self, rows: Iterable[EventRow]) -> None:
         keys = [row.key for row in rows]

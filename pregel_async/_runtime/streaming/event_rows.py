@@ -68,6 +68,10 @@ class StoredEvents(msgspec.Struct, array_like=True, frozen=True):
         """Return the unit that an event belongs to; None for the called graph's own."""
         return self.units[event.unit] if event.unit >= 0 else None
 
+    def closed_by(self, event: StoredEvent) -> str:
+        """Return the id in `closes` that stands for the events which an event belongs to."""
+        return self.units[event.unit].id if event.unit >= 0 else GRAPH
+
 
 class HeldEvent(msgspec.Struct, frozen=True):
     """An event that is not stored yet, at its position in the attempt."""

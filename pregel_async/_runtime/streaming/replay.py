@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
@@ -31,7 +31,7 @@ from .buffer import CAPACITY, Pipe
 from .modes import MODES
 from .modes.mode import Coerce
 from .parts import END, ERROR, RESTARTED, Cursor, Part
-from .stored_events import StoredRun, restarted
+from .stored_events import AFTER_ALL, StoredRun, restarted
 from .subscription import Feed, Live
 
 POLL = 0.25
@@ -66,10 +66,9 @@ async def rejoin(
     """
     back = _Return(sink, feed, after, saver, thread_id, codec, coerce)
     while True:
-        running = live.find(thread_id)
-        if running is not None and running.keeper is not None:
-            if await back.follow(running):
-                feed.status = running.status
+        if running := live.joinable(thread_id):
+            if await back.follow(running[0]):
+                feed.status = running[0].status
                 return
             continue  # it was refused: its failure is its caller's affair
         await back.catch_up()
@@ -88,7 +87,7 @@ async def rejoin(
         await anyio.sleep(POLL)
     sink.begin()  # it had begun, though perhaps nothing is shown but why it has failed
     feed.status = back.ended
-    if back.failure is not None:
+    if back.failure:
         feed.failed = True  # it was told when it happened
         raise RecordedFailureError(**back.failure)
 
@@ -100,7 +99,7 @@ class _Return(msgspec.Struct):
         at: the place that it has got to.
         cut_off: the checkpoint on which the reader was shown something that is void now; None for none.
         ended: how the run has ended, if that was the last event; None else.
-        failure: what the run has failed with.
+        failure: what the run has failed with, if it has: "type" and "message".
         recalled: the last of the place's attempt that was shown again.
     """
 
@@ -113,19 +112,25 @@ class _Return(msgspec.Struct):
     coerce: Callable[[Part], Coerce | None]
     cut_off: str | None = None
     ended: RunStatus | None = None
-    failure: dict[str, str] | None = None
+    failure: dict[str, str] = {}
     recalled: tuple[str, int, int] = ("", 0, 0)
 
     def __post_init__(self) -> None:
         self.recalled = self.at.checkpoint_id, 0, 0  # what is shown again begins with that superstep
 
-    async def catch_up(self, running: Feed | None = None, *, over: bool = False) -> None:
+    async def catch_up(
+        self,
+        held: Sequence[EventRow] = (),
+        live: Collection[tuple[str, int]] = (),
+        upto: tuple[str, int, int] = AFTER_ALL,
+        *,
+        over: bool = False,
+    ) -> None:
         """Show what is stored, and what a run of this process holds.
 
         Args:
-            over: no run is under way.
+            held, live, upto, over: as for a `StoredRun`.
         """
-        held, live, upto = ([], set[tuple[str, int]](), None) if running is None else unstored(running)
         at = self.at
         if await self._was_ahead(live):
             self.at = Cursor(at.since or "", at.epoch, 0, at.seq)
@@ -136,7 +141,7 @@ class _Return(msgspec.Struct):
                 break
             self.at = replace(self.at, position=0)
         if self.at is not at:
-            self.ended = self.failure = None
+            self.ended, self.failure = None, {}
             await self._show_next(restarted(self.at, run.step))
         elif run.has_void:
             self.cut_off = self.at.checkpoint_id
@@ -168,7 +173,7 @@ class _Return(msgspec.Struct):
             if self.ended == "failed":
                 self.failure = {"type": part.data["error"], "message": part.data["message"]}
             return
-        self.ended = self.failure = None
+        self.ended, self.failure = None, {}
         if part.mode == RESTARTED:
             cut_off, self.cut_off = self.cut_off, None
             if cut_off != self.at.checkpoint_id:
@@ -202,11 +207,12 @@ class _Return(msgspec.Struct):
         try:
             while not beside.shows:
                 await beside.filled(or_begun=True)
-            if running.keeper is None or not (beside.begun or beside.tells):
+            if not running.is_kept or not (beside.begun or beside.tells):
                 return False
-            self.sink.introduce(running.run_id, self.at)
+            self.sink.introduce(running.run_id)
+            self.sink.start_at(str(self.at))
             self.sink.begin()
-            await self.catch_up(running)
+            await self.catch_up(*running.unstored())
             async for part in beside:
                 await self.show(part)
         finally:
@@ -238,12 +244,3 @@ class _Return(msgspec.Struct):
     def at_rest(self) -> bool:
         """Whether the run has ended, and is not to be gone on with."""
         return self.ended not in (None, "drained", "cancelled")
-
-
-def unstored(running: Feed) -> tuple[list[EventRow], set[tuple[str, int]], tuple[str, int, int]]:
-    """The rows of events that only this process has, the attempts that they are of, and the place up to which they were
-    shown."""
-    keeper = running.keeper
-    assert keeper is not None
-    last = replace(keeper.place, position=0) if running.last is None else running.last
-    return keeper.unstored(), keeper.attempts(), last.place

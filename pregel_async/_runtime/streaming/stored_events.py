@@ -30,6 +30,9 @@ Attempt: TypeAlias = tuple[str, int]
 Place: TypeAlias = tuple[str, int, int]
 """A checkpoint, an epoch and a position."""
 
+AFTER_ALL: Place = ("~", 0, 0)
+"""A place after all others: ids of checkpoints are hexadecimal."""
+
 
 class _Known(msgspec.Struct):
     """What the rows of an attempt say of it.
@@ -50,10 +53,12 @@ class _Found(NamedTuple):
 
     Attributes:
         certain: it is final by itself: its row was stored by the transaction that recorded its unit.
+        closed_by: the id whose closing makes it final, else.
     """
 
     place: Place
     certain: bool
+    closed_by: str
     unit: Unit | None
     event: StoredEvent
 
@@ -69,7 +74,7 @@ class StoredRun:
         after: the place.
         held: rows that are not stored, of a run of this process.
         live: the attempts of that run: what is stored of them counts.
-        upto: the place of the last event that it has shown; None reads all events.
+        upto: the place of the last event that it has shown.
         over: no run is under way: what is not final by now never will be.
 
     Attributes:
@@ -88,7 +93,7 @@ class StoredRun:
         *,
         held: Sequence[EventRow] = (),
         live: Collection[Attempt] = (),
-        upto: Place | None = None,
+        upto: Place = AFTER_ALL,
         over: bool = False,
     ) -> None:
         self.has_void = False
@@ -135,8 +140,7 @@ class StoredRun:
             leads_on = self._path.get(checkpoint_id, head) < head
             known.over = known.over or self._over or leads_on or epoch < newest[checkpoint_id]
         self.step = self._path.get(mine[0], -1) + 1
-        mine_known = self._known.get(mine)
-        if mine in self._live or (mine_known is not None and mine_known.whole):
+        if mine in self._live or self._known_of(mine).whole:
             return
         final = 0
         async with aclosing(self._in_order()) as events:
@@ -159,7 +163,7 @@ class StoredRun:
         async with aclosing(self._in_order()) as events:
             async for each in events:
                 at, position = each.attempt, each.place[2]
-                final, known = self._is_final(each), self._known.get(at, _Known())
+                final, known = self._is_final(each), self._known_of(at)
                 if final and position == expected.get(at, 1):
                     expected[at] = position + 1
                 elif not (known.over or known.whole or at in self._live):
@@ -168,7 +172,7 @@ class StoredRun:
                     continue
                 if at < mine and not (again and at[0] == mine[0]):
                     continue
-                if self._upto is not None and each.place > self._upto:
+                if each.place > self._upto:
                     continue
                 if at == mine and position <= self._after.position and not again:
                     continue
@@ -176,14 +180,15 @@ class StoredRun:
                 part.committed = committed
                 yield part
 
+    def _known_of(self, attempt: Attempt) -> _Known:
+        """What is known of an attempt: nothing of one whose rows were stored since the look."""
+        return self._known.get(attempt, _Known())
+
     def _is_final(self, found: _Found) -> bool:
-        known = self._known.get(found.attempt)
         if found.certain or found.attempt in self._live:
             return True
-        if known is None or known.whole:
-            return known is not None  # else its rows were stored since the look
-        id = GRAPH if found.unit is None else found.unit.id
-        return id in known.closes and found.place[0] not in self._forked
+        known = self._known_of(found.attempt)
+        return known.whole or (found.closed_by in known.closes and found.place[0] not in self._forked)
 
     async def _in_order(self) -> AsyncGenerator[_Found, None]:
         """The stored events in the order of their places. Those of several rows may interleave."""
@@ -191,9 +196,9 @@ class StoredRun:
         last: Place = ("", -1, -1)
         number = 0
 
-        def before(place: Place | None) -> Iterator[_Found]:
+        def before(place: Place) -> Iterator[_Found]:
             nonlocal last
-            while waiting and (place is None or waiting[0][0] < place):
+            while waiting and waiting[0][0] < place:
                 found = heappop(waiting)[2]
                 if found.place != last:  # else it was held, and stored meanwhile
                     last = found.place
@@ -206,11 +211,12 @@ class StoredRun:
                 stored = read_row(row, self._thread_id)
                 for event in stored.events:
                     place = (row.checkpoint_id, row.epoch, row.position + event.offset)
-                    unit = stored.unit_of(event)
-                    certain = row.kind == "head" and (unit is None or row.checkpoint_id not in self._forked)
-                    heappush(waiting, (place, number, _Found(place, certain, unit, event)))
+                    closed_by = stored.closed_by(event)
+                    certain = row.kind == "head" and (closed_by == GRAPH or row.checkpoint_id not in self._forked)
+                    each = _Found(place, certain, closed_by, stored.unit_of(event), event)
+                    heappush(waiting, (place, number, each))
                     number += 1
-        for found in before(None):
+        for found in before(AFTER_ALL):
             yield found
 
     async def _rows(self) -> AsyncGenerator[EventRow, None]:
@@ -246,14 +252,15 @@ async def _path(
         live: the attempts of a run of this process: their checkpoints may not be stored yet.
     """
     chain = await saver.read(thread_id)
-    parents: dict[str, str | None] = {}
+    at: str = "" if chain is None else chain.head
+    parents: dict[str, str] = {}  # "" for a checkpoint that has none
     steps: dict[str, int] = {}
     forks: set[str] = set()
     before: CheckpointId | None = None
-    while chain is not None:
+    while at:
         page = await saver.scan(thread_id, "", before=before, limit=PAGE)
         for header in page:
-            parents[header.checkpoint_id] = header.parent_id
+            parents[header.checkpoint_id] = header.parent_id or ""
             steps[header.checkpoint_id] = header.step
             if header.metadata.get("source") == "fork":
                 forks.add(header.checkpoint_id)
@@ -262,11 +269,10 @@ async def _path(
         before = page[-1].checkpoint_id
     path: dict[str, int] = {}
     forked: set[str] = set()
-    at: str | None = None if chain is None else chain.head
-    while at is not None and at in parents and at >= since:
+    while at in parents and at >= since:
         path[at] = steps[at]
         parent = parents[at]
-        if at in forks and parent is not None:
+        if at in forks and parent:
             forked.add(parent)
         at = parent
     if since == "":

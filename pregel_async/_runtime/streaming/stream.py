@@ -7,18 +7,20 @@ holds the stream, so that Python drops it with the reader's last reference; the 
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import anyio
+import msgspec
 
 from checkpoint_savers.errors import annotate
 
 from ...types import RunStatus
 from ..observing.error_text import with_notes
-from ..platform.event_loops import Event, cancelled_error, loop, wait_out
+from ..platform.event_loops import cancelled_error, loop, wait_out
 from .buffer import Pipe
 from .parts import Shape, labelled_dict
 from .subscription import Feed
@@ -47,7 +49,7 @@ class GraphStream(Generic[T]):
     """
 
     def __init__(self, work: Work, pipe: Pipe, shape: Shape, feed: Feed, cursor: str | None = None) -> None:
-        self._run = _RunTask(work, pipe)
+        self._run: _Planned | _RunTask = _Planned(work, pipe)
         self._feed = feed
         self._pipe = pipe
         self._shape = shape
@@ -57,15 +59,14 @@ class GraphStream(Generic[T]):
     @property
     def status(self) -> RunStatus | None:
         """How the run has ended; None while it goes on, and where it was not run (a bad input, say)."""
-        if self._run.pipe.ended and self._feed.status is None and self._run.cancelled:
-            return "cancelled"
-        return self._feed.status
+        status = self._feed.status
+        return "cancelled" if status is None and self._run.was_cancelled else status
 
     def __aiter__(self) -> GraphStream[T]:
         return self
 
     async def __anext__(self) -> T:
-        run, pipe = self._run, self._pipe
+        pipe = self._pipe
         if self._reading:
             raise RuntimeError("this stream is being read by another task: give each reader a stream of its own")
         self._reading = True
@@ -74,8 +75,8 @@ class GraphStream(Generic[T]):
                 if pipe.ended:
                     pipe.raise_failure()
                     raise StopAsyncIteration
-                if not run.started:
-                    run.start()
+                if not self._run.started:
+                    self._run = self._run.start()
                     continue  # an eager task may have ended in there
                 try:
                     await pipe.filled()
@@ -113,8 +114,7 @@ class GraphStream(Generic[T]):
         Raises:
             Exception: what the run has failed with.
         """
-        if not self._run.started:
-            self._run.start()
+        self._run = self._run.start()
         pipe = self._pipe
         try:
             while not pipe.shows:
@@ -124,12 +124,11 @@ class GraphStream(Generic[T]):
             raise
         if pipe.ended and not pipe.begun and not pipe.tells:
             pipe.raise_failure()
-        if self.cursor is None and pipe.start is not None:
-            self.cursor = str(pipe.start)
+        if self.cursor is None:
+            self.cursor = pipe.start
 
     async def __aenter__(self) -> GraphStream[T]:
-        if not self._run.started:
-            self._run.start()
+        self._run = self._run.start()
         return self
 
     async def __aexit__(
@@ -165,6 +164,7 @@ class GraphStream(Generic[T]):
         Raises:
             Exception: the run's failure, if it failed and nobody has been told.
         """
+        self._run = self._run.start()
         try:
             await self._run.finish()
         except BaseException as error:
@@ -176,9 +176,7 @@ class GraphStream(Generic[T]):
 
     def drop(self, advice: str) -> None:
         """Cancel the run without waiting for it, and warn, if it still goes on. For finalizers, on any thread."""
-        run = getattr(self, "_run", None)
-        if run is not None and run.started and not run.pipe.ended and not run.dropped:
-            run.cancel_soon()
+        if self._run.drop():
             warnings.warn(
                 f"a graph's stream was dropped before its end: its run is being cancelled. {advice}",
                 ResourceWarning,
@@ -187,81 +185,103 @@ class GraphStream(Generic[T]):
             )
 
 
+class _Planned(msgspec.Struct):
+    """A run that nobody has asked for a part yet, and that never begins if its stream is closed before."""
+
+    started: ClassVar = False
+    was_cancelled: ClassVar = False
+    work: Work
+    pipe: Pipe
+
+    def start(self) -> _Planned | _RunTask:
+        """Start the run in a task of its own."""
+        return self if self.pipe.ended else _RunTask(self.work, self.pipe)
+
+    async def close(self) -> None:
+        """End the stream of a run that never begins."""
+        self.pipe.end()
+
+    async def finish(self) -> None:
+        """Read no more: the stream was closed before."""
+
+    def drop(self) -> bool:
+        """Return False: there is nothing to cancel."""
+        return False
+
+
 class _RunTask:
     """The run's task, as the stream owns it. The task holds this, and not the stream."""
 
-    def __init__(self, work: Work, pipe: Pipe) -> None:
-        self.pipe = pipe
-        self.started = False
-        self.dropped = False
-        self.cancelled = False
-        self._work = work
-        self._over: Event | None = None
-        self._scope: anyio.CancelScope | None = None
-        self._call_soon: Callable[[Callable[[], object]], object] | None = None
+    started: ClassVar = True
 
-    def start(self) -> None:
-        """Start the run in a task of its own."""
-        self.started = True
+    def __init__(self, work: Work, pipe: Pipe) -> None:
+        self._work = work
+        self._pipe = pipe
+        self._dropped = False
+        self._cancelled = False
         here = self._loop = loop()
+        pipe.event = here.event
         self._over = here.event()
-        self.pipe.event = here.event
         self._scope = anyio.CancelScope()
         self._call_soon = here.caller()
         self._task = here.start(self._host, "pregel-async run", self._done)
 
+    @property
+    def was_cancelled(self) -> bool:
+        """Return True if the run has ended, and its stream was closed before."""
+        return self._cancelled and self._pipe.ended
+
+    def start(self) -> _RunTask:
+        """It has started."""
+        return self
+
     async def _host(self) -> None:
-        assert self._scope is not None and self._over is not None
-        failure: BaseException | None = None
+        failure: tuple[BaseException, ...] = ()
         try:
             with self._scope:
-                await self._work(self.pipe)
+                await self._work(self._pipe)
         except BaseException as error:
             # It goes to the reader, who raises it. A cancellation that came from outside the stream does so on asyncio;
             # trio's must not cross tasks, and reaches the reader by its own.
             if self._loop.is_asyncio or not isinstance(error, anyio.get_cancelled_exc_class()):
-                failure = error
+                failure = (error,)
         finally:
             self._over.set()
-            self.pipe.end(failure)
+            self._pipe.end(*failure)
 
     def _done(self, _: object) -> None:
-        if self._over is not None and not self._over.is_set():  # cancelled before it began
+        if not self._over.is_set():  # cancelled before it began
             self._over.set()
-            self.pipe.end(cancelled_error())
+            self._pipe.end(cancelled_error())
 
     async def close(self) -> None:
         """Cancel the run and wait until it has ended, come what may."""
-        self.started = True
-        if self._scope is None or self._over is None:
-            self.pipe.end()  # it never began, and never will
-            return
-        if not self.pipe.ended:
-            self.cancelled = True
+        if not self._pipe.ended:
+            self._cancelled = True
             self._scope.cancel()
-        self.pipe.leave()  # a node may wait for the reader behind a shield
+        self._pipe.leave()  # a node may wait for the reader behind a shield
         await wait_out(self._over)
-        self.pipe.raise_failure()
+        self._pipe.raise_failure()
 
     async def finish(self) -> None:
         """Let the run go on to its end; what it shows is dropped."""
-        if not self.started:
-            self.start()
-        self.pipe.leave()
-        if self._over is not None:
-            await self._over.wait()
-        self.pipe.raise_failure()
+        self._pipe.leave()
+        await self._over.wait()
+        self._pipe.raise_failure()
 
-    def cancel_soon(self) -> None:
-        """Cancel the run from wherever Python drops the stream, a finaliser in another thread included."""
-        assert self._scope is not None and self._call_soon is not None
-        self.dropped = True
-        try:
+    def drop(self) -> bool:
+        """Cancel the run from wherever Python drops the stream, a finaliser in another thread included.
+
+        Returns:
+            True if it went on, and is cancelled for the first time.
+        """
+        if self._pipe.ended or self._dropped:
+            return False
+        self._dropped = True
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and its tasks with it
             self._call_soon(self._give_up)
-        except RuntimeError:
-            return  # the loop is closed, and its tasks with it
+        return True
 
     def _give_up(self) -> None:
-        assert self._scope is not None
         self._scope.cancel()
-        self.pipe.leave()
+        self._pipe.leave()

@@ -20,7 +20,7 @@ from ..._core.isolation import isolate, own
 from ...errors import RunCancelledError, StreamFullError
 from ...types import RunStatus
 from ..observing.error_text import described
-from ..observing.observed import Observed
+from ..observing.observation import NOT_OBSERVED, Observation
 from .buffer import BURST
 from .event_recorder import Keeper
 from .parts import END, ERROR, Cursor, Part, weight
@@ -68,12 +68,16 @@ class Sink(Protocol):
         """Take a part at once."""
         ...
 
-    def end(self, failure: BaseException | None = None) -> None:
-        """Nothing comes any more."""
+    def end(self, *failure: BaseException) -> None:
+        """Nothing comes any more; the failure, if there is one, follows the last part."""
         ...
 
-    def introduce(self, run_id: str, start: Cursor | None) -> None:
-        """This is the run that is shown, and where its events begin."""
+    def introduce(self, run_id: str) -> None:
+        """This is the run that is shown."""
+        ...
+
+    def start_at(self, cursor: str) -> None:
+        """Here its events begin, if they are kept."""
         ...
 
     def begin(self) -> None:
@@ -88,6 +92,31 @@ class Staged(msgspec.Struct):
     stored: bool = False
 
 
+class _NotKept:
+    """In the place of a `Keeper`, where events are not kept."""
+
+    is_heavy = False
+    is_overfull = False
+    place = Cursor("", 0, 0)
+
+    def keep(self, part: Part) -> None:
+        """Give the part no place."""
+
+    async def spill(self) -> None:
+        """Store nothing."""
+
+    def unstored(self) -> list[EventRow]:
+        """No row is held."""
+        return []
+
+    def attempts(self) -> set[tuple[str, int]]:
+        """No attempt is open."""
+        return set()
+
+
+_NOT_KEPT = _NotKept()
+
+
 class Feed:
     """What one call asked to be shown.
 
@@ -98,7 +127,8 @@ class Feed:
         tells: readers are told how the run fails, and what is void, in parts of their own.
         keeps: the events are to be kept with the run's commits.
         sinks: who reads.
-        keeper: keeps the events; None when they are not kept, or the run has not begun.
+        keeper: keeps the events; None when they are not kept, or the run has not begun. See `keep_with`.
+        is_kept: whether there is one.
         last: the place of the last event that was shown.
         committed: the superstep of the called graph that is stored; None when there is none.
         fresh: the run is in a task of its own.
@@ -111,7 +141,7 @@ class Feed:
         run_id: of the run; "" before it has its thread.
         begun: it has its input too.
         said: the ids of the messages that were shown.
-        observed: the run, as it is observed; None when nobody does.
+        observed: the run, as it is observed.
         resumes: an earlier attempt at the open superstep was cut off.
         shows_restart: its reader has seen something of the open superstep that runs again.
     """
@@ -139,6 +169,8 @@ class Feed:
         self.returns = returns
         self.sinks: list[Sink] = [sink]
         self.keeper: Keeper | None = None
+        self.is_kept = False
+        self._keeping: Keeper | _NotKept = _NOT_KEPT
         self.last: Cursor | None = None
         self.committed: int | None = None
         self.number = number
@@ -149,18 +181,36 @@ class Feed:
         self.run_id = ""
         self.begun = False
         self.said: set[object] = set()
-        self.observed: Observed | None = None
+        self.observed: Observation = NOT_OBSERVED
         self.resumes = False
         self.shows_restart = False
-        self._waiting: deque[Part | Staged] | None = None  # behind events that are shown when they are stored
-        self._staged: dict[EventKey, Staged] | None = None
+        self._waiting: deque[Part | Staged] = deque()  # behind events that are shown when they are stored
+        self._staged: dict[EventKey, Staged] = {}
+
+    def keep_with(self, keeper: Keeper) -> None:
+        """Let the events be kept from here on, and tell readers where they begin."""
+        self.is_kept, self.keeper, self._keeping = True, keeper, keeper
+        keeper.on_stored = self.stored
+        start = str(replace(keeper.place, seq=self.number))
+        for sink in self.sinks:
+            sink.start_at(start)
+
+    def keep_no_more(self) -> None:
+        """Let what is shown from here on be no event of the thread's."""
+        self.is_kept, self.keeper, self._keeping = False, None, _NOT_KEPT
+
+    def unstored(self) -> tuple[list[EventRow], set[tuple[str, int]], tuple[str, int, int]]:
+        """The rows of events that only this process has, the attempts that they are of, and the place up to which they
+        were shown."""
+        keeping = self._keeping
+        last = replace(keeping.place, position=0) if self.last is None else self.last
+        return keeping.unstored(), keeping.attempts(), last.place
 
     def introduce(self, run_id: str) -> None:
         """Tell readers which run this is."""
         self.run_id = run_id
-        place = None if self.keeper is None else replace(self.keeper.place, seq=self.number)
         for sink in self.sinks:
-            sink.introduce(run_id, place)
+            sink.introduce(run_id)
 
     def begin(self) -> None:
         """Tell readers that the run has begun."""
@@ -174,15 +224,15 @@ class Feed:
         if part.again and self.returns:
             return  # it was kept: the reader has it, or gets it from storage
         modes = () if part.mode == ERROR else (part.mode,)  # there is room for the one that is the last
-        while (sink := self._full(modes)) is not None:
+        while full := self._full(modes):
             try:
-                await sink.room()
+                await full[0].room()
             except BaseException:
                 self._pass_on()
                 raise
         self._show(part)
-        if self.keeper is not None and self.keeper.is_heavy:
-            await self.keeper.spill()
+        if self._keeping.is_heavy:
+            await self._keeping.spill()
 
     def burst(self, part: Part, *, owes: bool) -> int:
         """Show a part at once: its writer may not wait.
@@ -196,7 +246,7 @@ class Feed:
         Raises:
             StreamFullError: a reader is so far behind that this would never end.
         """
-        if self.keeper is not None and self.keeper.is_overfull:
+        if self._keeping.is_overfull:
             raise StreamFullError(part.mode, self.number)
         size = 0
         if owes and any(sink.blocks(part.mode) for sink in self.sinks):
@@ -219,43 +269,33 @@ class Feed:
         """Wait until nobody lags behind what was shown at once."""
         try:
             while self.lags:
-                sink = self._full(self._written)
-                if sink is not None:
+                for sink in self._full(self._written):
                     await sink.room()
-                if self.keeper is not None and self.keeper.is_heavy:
-                    await self.keeper.spill()
+                if self._keeping.is_heavy:
+                    await self._keeping.spill()
         finally:
             self._pass_on()
 
     async def catch_up(self) -> None:
         """Wait until no reader is behind with what was shown as soon as it was stored."""
         try:
-            while (sink := self._overfull()) is not None:
-                await sink.room()
+            while overfull := [sink for sink in self.sinks if any(map(sink.is_overfull, self.modes))]:
+                await overfull[0].room()
         finally:
             self._pass_on()
-
-    def _overfull(self) -> Sink | None:
-        for sink in self.sinks:
-            for mode in self.modes:
-                if sink.is_overfull(mode):
-                    return sink
-        return None
 
     @property
     def lags(self) -> bool:
         """Whether whoever has shown something at once has to wait before it goes on."""
-        if self.keeper is not None and self.keeper.is_heavy:
-            return True
-        return self._full(self._written) is not None
+        return self._keeping.is_heavy or len(self._full(self._written)) > 0
 
-    def _full(self, modes: Iterable[str]) -> Sink | None:
-        """A reader for whom whoever brings a part of these modes has to wait."""
+    def _full(self, modes: Iterable[str]) -> tuple[Sink, ...]:
+        """A reader for whom whoever brings a part of these modes has to wait, if there is one."""
         for sink in self.sinks:
             for mode in modes:
                 if sink.blocks(mode):
-                    return sink
-        return None
+                    return (sink,)
+        return ()
 
     def _pass_on(self) -> None:
         for sink in self.sinks:
@@ -266,7 +306,7 @@ class Feed:
         return Part(mode=mode, ns=(), data=data, step=step)
 
     def _show(self, part: Part) -> None:
-        if self.keeper is not None and part.cursor is None and not part.again:
+        if self.keeps and not part.again:
             self.label(part)
         if self._waiting:
             self._waiting.append(part)
@@ -286,13 +326,13 @@ class Feed:
         for sink in self.sinks[:1] if part.again else self.sinks:
             # Each reader has its own: it may change what it gets in place.
             sink.add(part if sink is self.sinks[0] else replace(part, data=isolate(own(part.data))))
-        if self.observed is not None:
+        if self.observed.is_on:
             self.observed.filled(part.mode, max([sink.depth for sink in self.sinks], default=0))
 
     def label(self, part: Part) -> None:
-        """Give a part its place among the events that are kept."""
-        if self.keeper is not None and part.cursor is None:
-            self.keeper.keep(part)
+        """Give a part its place among the events that are kept, unless it has one."""
+        if part.cursor is None:
+            self._keeping.keep(part)
 
     # ---- events that are stored before they are shown ----------------------------------------------------------------
 
@@ -301,27 +341,22 @@ class Feed:
         order of places is the order in which readers see them."""
         if not parts:
             return
-        if self._waiting is None or self._staged is None:
-            self._waiting, self._staged = deque(), {}
         staged = self._staged[row.key] = Staged(parts)
         self._waiting.append(staged)
 
     def stored(self, keys: Iterable[EventKey]) -> None:
         """Show what waits for these rows."""
-        if self._staged:
-            for key in keys:
-                staged = self._staged.pop(key, None)
-                if staged is not None:
-                    staged.stored = True
-            self._drain()
+        for key in keys:
+            if key in self._staged:
+                self._staged.pop(key).stored = True
+        self._drain()
 
     def abandon(self) -> None:
         """Storage has failed: what waits for it is never shown; what waits behind that is."""
-        if self._staged:
-            for staged in self._staged.values():
-                staged.parts, staged.stored = (), True
-            self._staged = {}
-            self._drain()
+        for staged in self._staged.values():
+            staged.parts, staged.stored = (), True
+        self._staged.clear()
+        self._drain()
 
     def _drain(self) -> None:
         waiting = self._waiting
@@ -348,20 +383,23 @@ class Live:
     """The runs of this process that can be joined, by thread."""
 
     def __init__(self) -> None:
-        self._feeds: dict[tuple[int, str], Feed] = {}
+        self._feeds: dict[tuple[int, str], tuple[Feed]] = {}  # by event loop's thread, and thread; each one alone
 
     def add(self, thread_id: str, feed: Feed) -> None:
-        self._feeds[get_ident(), thread_id] = feed
+        self._feeds[get_ident(), thread_id] = (feed,)
 
-    def remove(self, thread_id: str, feed: Feed, failure: BaseException | None) -> None:
-        """End a run's feed, and the streams of the readers that have joined it."""
+    def remove(self, thread_id: str, feed: Feed, *failure: BaseException) -> None:
+        """End a run's feed, and the streams of the readers that have joined it.
+
+        Args:
+            failure: what the run has failed with, if it has.
+        """
         key = (get_ident(), thread_id)
-        if self._feeds.get(key) is feed:
+        if feed in self._feeds.get(key, ()):
             del self._feeds[key]  # else the last commit released the thread, and another run has it by now
         for sink in feed.sinks[1:]:
-            told = failure if failure is None or isinstance(failure, Exception) else RunCancelledError(thread_id)
-            sink.end(told)
+            sink.end(*(each if isinstance(each, Exception) else RunCancelledError(thread_id) for each in failure))
 
-    def find(self, thread_id: str) -> Feed | None:
-        """The feed of a run on this event loop."""
-        return self._feeds.get((get_ident(), thread_id))
+    def joinable(self, thread_id: str) -> list[Feed]:
+        """The feed of a run on this event loop whose events are kept, if there is one."""
+        return [feed for feed in self._feeds.get((get_ident(), thread_id), ()) if feed.is_kept]

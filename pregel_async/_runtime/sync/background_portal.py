@@ -27,9 +27,10 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextvars import Context, copy_context
-from typing import Any, Generic, TypeVar, cast
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 import anyio
 import anyio.from_thread
@@ -41,15 +42,14 @@ from checkpoint_savers.errors import annotate
 from ...errors import SyncCallError
 from ..observing.error_text import with_notes
 from ..platform.event_loops import on_asyncio
-from ..tasks.context import CURRENT
-from .blocked_loop import BlockedLoop, warn
+from ..tasks.context import CURRENT, Running
+from ..tasks.worker_threads import Fence
+from .blocked_loop import NO_LOOP, WaitingThread, warn
 
 T = TypeVar("T")
 
 Work = Callable[[], Awaitable[T]]
 """Called on the loop, and awaited there."""
-
-_NOTHING = contextlib.nullcontext()
 
 GRACE = 5.0
 """Seconds that the end of the interpreter waits for runs of daemon threads, once they are cancelled."""
@@ -66,9 +66,8 @@ def here(called: str, instead: str) -> Portal | WorkerLoop:
         SyncCallError: the thread runs the background loop, or the loop of the run whose node has called.
     """
     check_thread(called, instead)
-    running = CURRENT.get()
-    if running is not None and running.fence is not None:
-        running.fence.check(called)
+    for fence in _fences(_nodes()):
+        fence.check(called)
     if _process.orphan == threading.get_ident():
         return _current()  # the loop that this thread may have worked for is in another process
     if "trio" in sys.modules:
@@ -90,30 +89,37 @@ def _nothing() -> None:
     return None
 
 
+def _nodes() -> Sequence[Running]:
+    """The node that the running code belongs to; nothing outside of nodes."""
+    running = CURRENT.get()
+    return () if running is None else (running,)
+
+
+def _fences(nodes: Iterable[Running]) -> list[Fence]:
+    """What is between nodes and worker threads that they may leave behind."""
+    return [node.fence for node in nodes if node.fence.is_up]
+
+
 def check_thread(called: str, instead: str) -> None:
     """Raise `SyncCallError` in a thread that must not wait for a coroutine."""
     library = running_library()
     if library is None:
         return
-    running = CURRENT.get()
-    if running is not None and running.loop_thread == threading.get_ident():
-        task = running.task
-        raise SyncCallError(
-            called,
-            instead,
-            library,
-            node=task.node.name,
-            reason=f"by node {task.node.name!r} (superstep {task.step}, task {task.id}) on the event loop ({library}) "
-            "that its run is on, and would stop that run",
-        )
-    portal = _process.portal
-    if portal is not None and portal.is_mine:
+    for running in _nodes():
+        if running.loop_thread == threading.get_ident():
+            task = running.task
+            raise SyncCallError(
+                called,
+                instead,
+                library,
+                node=task.node.name,
+                reason=f"by node {task.node.name!r} (superstep {task.step}, task {task.id}) on the event loop "
+                f"({library}) that its run is on, and would stop that run",
+            )
+    if any(portal.is_mine for portal in _process.portals):
         raise SyncCallError(
             called, instead, library, reason="on the background loop that it would run on, and would wait for itself"
         )
-
-
-# ---- the background loop ---------------------------------------------------------------------------------------------
 
 
 class Portal:
@@ -145,14 +151,14 @@ class Portal:
         """True in the thread that runs this loop."""
         return self._thread.ident == threading.get_ident()
 
-    def call(self, work: Work[T], *, closes: bool = False, blocked: BlockedLoop | None = None) -> T:
+    def call(self, work: Work[T], *, closes: bool = False, blocked: WaitingThread = NO_LOOP) -> T:
         """Run it with a copy of the caller's context, wait, and give back its result or raise what it raised.
 
         Args:
             blocked: the loop that runs in the calling thread, which stands still while it waits here.
         """
         job = _Job(work, self._over, blocked)
-        with _NOTHING if blocked is None else blocked.interruptible():
+        with blocked.interruptible():
             try:
                 self._submit(job)
                 job.wait()
@@ -169,7 +175,7 @@ class Portal:
             self._jobs.add(job)
             self._loop.call_soon_threadsafe(job.start)
 
-    def _wait_out(self, job: _Job[Any], blocked: BlockedLoop | None) -> None:
+    def _wait_out(self, job: _Job[Any], blocked: WaitingThread) -> None:
         """Cancel a job, and wait until it has ended, however often Ctrl-C is pressed; where a loop is blocked, once.
 
         The exception may have come at any moment of `_submit`. If the job's start was posted at all, that was before
@@ -185,19 +191,14 @@ class Portal:
             except Warning:
                 continue
             except BaseException:
-                if blocked is None:
-                    continue
-                # A plain function cannot be cancelled. If it waits for the blocked loop, this wait is the deadlock.
-                blocked.warn_of_leaving()
-                return
+                if blocked.leaves():
+                    return
 
     def _over(self, job: _Job[Any]) -> None:
         with self._lock:
             self._jobs.discard(job)
             if not self._silent:
                 job.release()
-
-    # ---- the end -----------------------------------------------------------------------------------------------------
 
     def stop(self, grace: float) -> bool:
         """Cancel all that runs, and wait until the thread has ended, but no longer than `grace` seconds.
@@ -229,7 +230,7 @@ class Portal:
         with self._lock:
             self._open = False
             jobs = list(self._jobs)
-        tasks = [task for job in jobs if (task := job.cancel()) is not None]
+        tasks = [task for job in jobs for task in job.cancel()]
         if tasks:
             await asyncio.wait(tasks)
 
@@ -237,7 +238,7 @@ class Portal:
 class _Job(Generic[T]):
     """A coroutine on the loop, and the thread that waits for it."""
 
-    def __init__(self, work: Work[T], over: Callable[[_Job[Any]], None], blocked: BlockedLoop | None = None) -> None:
+    def __init__(self, work: Work[T], over: Callable[[_Job[Any]], None], blocked: WaitingThread = NO_LOOP) -> None:
         self.done = False
         self._work = work
         self._blocked = blocked
@@ -246,61 +247,59 @@ class _Job(Generic[T]):
         # Not an `Event`, which is not made for exceptions that come in the middle of it, as Ctrl-C does.
         self._gate = threading.Lock()
         self._gate.acquire()
-        self._warning: str | None = None
+        self._warnings: Sequence[str] = ()  # the last that is to be issued
         self._cancelled = False
         self._ended = False
-        self._task: asyncio.Task[None] | None = None
-        self._scope: anyio.CancelScope | None = None
-        self._value: T | None = None
-        self._error: BaseException | None = None
+        self._tasks: Sequence[asyncio.Task[None]] = ()  # its own, once it has started
+        self._scopes: Sequence[anyio.CancelScope] = ()  # around the work, once it has begun
+        self._values: list[T] = []  # what it gives
+        self._errors: list[BaseException] = []  # or raises
 
     # ---- the waiting thread ------------------------------------------------------------------------------------------
 
     def wait(self) -> None:
         while not self.done:
             self._gate.acquire()
-            message, self._warning = self._warning, None
-            if message is not None:
+            messages, self._warnings = self._warnings, ()
+            for message in messages:
                 warn(message)
 
     def result(self) -> T:
-        if self._error is not None:
-            try:
-                raise self._error
-            finally:
-                self._error = None  # else its traceback holds this frame, and that the error
-        return cast("T", self._value)
+        if self._errors:
+            raise self._errors.pop()  # taken out: its traceback holds this frame
+        return self._values.pop()
 
     def annotate(self, error: BaseException) -> None:
         """Tell what nobody would hear of: the run failed, and the thread raises something else."""
-        failure, self._error = self._error, None
-        if isinstance(failure, Exception):
-            annotate(error, f"and the call that was waited for had failed: {with_notes(failure)}")
+        while self._errors:
+            failure = self._errors.pop()
+            if isinstance(failure, Exception):
+                annotate(error, f"and the call that was waited for had failed: {with_notes(failure)}")
 
     # ---- on the loop -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         if not self._ended:
             loop = asyncio.get_running_loop()
-            self._task = loop.create_task(self._host(), name="pregel-async call", context=self._context)
+            self._tasks = (loop.create_task(self._host(), name="pregel-async call", context=self._context),)
 
-    def cancel(self) -> asyncio.Task[None] | None:
-        """Cancel it. Returns the task that has to end yet."""
+    def cancel(self) -> Sequence[asyncio.Task[None]]:
+        """Cancel it. Returns the task that has to end yet, if it has started."""
         self._cancelled = True
-        if self._scope is not None:
-            self._scope.cancel()
-        elif self._task is None and not self._ended:
+        for scope in self._scopes:
+            scope.cancel()
+        if not (self._tasks or self._ended):
             self._end()
-        return self._task
+        return self._tasks
 
     async def _host(self) -> None:
         try:
             if not self._cancelled:
-                with anyio.CancelScope() as self._scope:
-                    blocked = self._blocked
-                    self._value = await (self._work() if blocked is None else blocked.watch(self._work, self.notify))
+                with anyio.CancelScope() as scope:
+                    self._scopes = (scope,)
+                    self._values.append(await self._blocked.watch(self._work, self.notify))
         except BaseException as error:
-            self._error = error  # whatever it is: to the loop, Ctrl-C or a SystemExit would be its own end
+            self._errors.append(error)  # whatever it is: to the loop, Ctrl-C or a SystemExit would be its own end
         finally:
             self._end()
 
@@ -315,7 +314,7 @@ class _Job(Generic[T]):
 
     def notify(self, message: str) -> None:
         """Have the waiting thread issue a warning: at the user's line, and where it can be made an error."""
-        self._warning = message
+        self._warnings = (message,)
         self._open_gate()
 
     def _open_gate(self) -> None:
@@ -326,13 +325,9 @@ class _Job(Generic[T]):
 def _context_for_asyncio() -> Context:
     """A copy of the context, which may be one that was copied in a trio task and says so."""
     context = copy_context()
-    sniffio = sys.modules.get("sniffio")
-    if sniffio is not None:
-        context.run(sniffio.current_async_library_cvar.set, "asyncio")
+    if "sniffio" in sys.modules:
+        context.run(sys.modules["sniffio"].current_async_library_cvar.set, "asyncio")
     return context
-
-
-# ---- the loop of a worker thread -------------------------------------------------------------------------------------
 
 
 class WorkerLoop:
@@ -344,9 +339,9 @@ class WorkerLoop:
 
     def __init__(self, run: Callable[[Callable[[], Coroutine[Any, Any, None]]], None]) -> None:
         self._run = run
-        self._loop: object = None
+        self._home: list[object] = []  # the loop, once something has run there
 
-    def call(self, work: Work[T], *, closes: bool = False, blocked: BlockedLoop | None = None) -> T:
+    def call(self, work: Work[T], *, closes: bool = False, blocked: WaitingThread = NO_LOOP) -> T:
         """As `Portal.call`. The cancellation error of the loop is raised as it is, for the waiting task to get it.
 
         Args:
@@ -356,8 +351,9 @@ class WorkerLoop:
         """
         values: list[T] = []
         errors: list[BaseException] = []
-        running = CURRENT.get()
-        fence = None if running is None or running.worker != threading.get_ident() else running.fence
+        fences = _fences(node for node in _nodes() if node.worker == threading.get_ident())
+        for fence in fences:
+            work = partial(fence.admit, "a graph", work)
 
         async def boxed() -> None:
             # Boxed, because anyio makes another exception of a cancellation, one that `except Exception` catches.
@@ -366,7 +362,7 @@ class WorkerLoop:
                 if not closes and on_asyncio() and anyio.current_effective_deadline() == float("-inf"):
                     return  # anyio tells a cancellation to those who are there, and nobody who comes later
                 with _LentPlace():
-                    values.append(await (work() if fence is None else fence.admit("a graph", work)))
+                    values.append(await work())
             except BaseException as error:
                 errors.append(error)
 
@@ -375,7 +371,7 @@ class WorkerLoop:
         except concurrent.futures.CancelledError:  # before it began: the loop is being closed
             raise asyncio.CancelledError from None
         finally:
-            if fence is not None:
+            for fence in fences:
                 fence.check("a graph")
         if errors:
             raise errors.pop()
@@ -387,14 +383,14 @@ class WorkerLoop:
     def rebound(self, worker: WorkerLoop) -> WorkerLoop:
         """The same loop, reached from another of its worker threads. `call` looks whether it is the same."""
         again = WorkerLoop(worker._run)
-        again._loop = self._loop
+        again._home = self._home
         return again
 
     def _check(self) -> None:
         loop = _running()
-        if self._loop is None:
-            self._loop = loop
-        elif self._loop is not loop:
+        if not self._home:
+            self._home.append(loop)
+        if self._home[0] is not loop:
             raise RuntimeError(ELSEWHERE)
 
 
@@ -428,28 +424,24 @@ class _LentPlace:
         self._limiter.total_tokens -= 1
 
 
-# ---- one per process -------------------------------------------------------------------------------------------------
-
-
 class _Process:
     """What there is once in a process, and therefore in a module."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.portal: Portal | None = None
+        self.portals: tuple[Portal, ...] = ()  # the one that was started last, until the process ends
         self.ending = False
         self.registered = False
-        self.inherited: list[Portal] = []
+        self.inherited: list[Portal] = []  # those of processes that this one was forked of
         self.orphan: int | None = None
 
     def forget(self) -> None:
         """In a child process after `fork()`: no thread but this one is here, and so no loop that another one ran."""
         self.lock = threading.Lock()
         self.orphan = threading.get_ident()
-        if self.portal is not None:
-            # Kept, so that Python does not finalize the loop: it shares its selector with the parent's.
-            self.inherited.append(self.portal)
-            self.portal = None
+        # Kept, so that Python does not finalize the loop: it shares its selector with the parent's.
+        self.inherited += self.portals
+        self.portals = ()
 
 
 _process = _Process()
@@ -460,33 +452,35 @@ if hasattr(os, "register_at_fork"):
 
 def _current() -> Portal:
     """The process's portal, started if there is none."""
-    portal = _process.portal
-    if portal is not None and portal.is_open and not _process.ending:
-        return portal
+    for portal in _process.portals:
+        if portal.is_open and not _process.ending:
+            return portal
     if _process.ending and threading.current_thread().daemon:
         # Python is about to end this thread, wherever it is. Nothing that could be said here would be of use.
         while True:
             threading.Event().wait()
     with _process.lock:
-        portal = _process.portal
-        if portal is None or not portal.is_open:
-            portal = Portal()
-            portal.start()
-            _process.portal = portal
-            if not _process.registered:
-                _process.registered = True
-                atexit.register(_at_exit)
+        for portal in _process.portals:
+            if portal.is_open:
+                return portal
+        portal = Portal()
+        portal.start()
+        _process.portals = (portal,)
+        if not _process.registered:
+            _process.registered = True
+            atexit.register(_at_exit)
     return portal
 
 
 def _at_exit() -> None:
     _process.ending = True
     with _process.lock:
-        portal, _process.portal = _process.portal, None
-    if portal is not None and not portal.stop(GRACE):
-        warnings.warn(
-            f"a run of a daemon thread was cancelled and has not ended after {GRACE:g} seconds: "
-            "a function that it runs in a worker thread is left behind",
-            ResourceWarning,
-            stacklevel=1,
-        )
+        portals, _process.portals = _process.portals, ()
+    for portal in portals:
+        if not portal.stop(GRACE):
+            warnings.warn(
+                f"a run of a daemon thread was cancelled and has not ended after {GRACE:g} seconds: "
+                "a function that it runs in a worker thread is left behind",
+                ResourceWarning,
+                stacklevel=1,
+            )

@@ -20,9 +20,11 @@ import sys
 import threading
 import warnings
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, TypeVar
+from itertools import takewhile
+from traceback import walk_stack
+from typing import Any, ClassVar, TypeVar
 
 from checkpoint_savers.bridge import running_library
 
@@ -39,23 +41,40 @@ PATIENCE = 30.0
 PACKAGES = ("pregel_async", "checkpoint_savers")
 
 
-class BlockedLoop:
+class WaitingThread:
+    """A thread that waits for a sync verb, and runs no event loop."""
+
+    blocks: ClassVar = False
+
+    def interruptible(self) -> AbstractContextManager[None]:
+        """Leave Ctrl-C as it is."""
+        return nullcontext()
+
+    def watch(self, work: Callable[[], Awaitable[T]], notify: Callable[[str], object]) -> Awaitable[T]:
+        """Work, on the background loop."""
+        return work()
+
+    def leaves(self) -> bool:
+        """Whether a call that is interrupted again leaves what it has cancelled, before that has ended."""
+        return False
+
+
+NO_LOOP = WaitingThread()
+
+
+class BlockedLoop(WaitingThread):
     """The event loop of a thread that waits for a sync verb, while it does.
 
     Args:
         called: the verb, for messages.
         library: whose loop is blocked: "asyncio" or "trio".
-        world: whose clock says how long nodes have been at work; None where no node runs.
     """
 
-    def __init__(self, called: str, library: str, world: World | None) -> None:
+    blocks: ClassVar = True
+
+    def __init__(self, called: str, library: str) -> None:
         self._called = called
         self._library = library
-        self._world = world
-        self._warned = False
-        self._at_work: dict[Running, float] = {}  # when each last began something, by the world's monotonic clock
-        self._prune_at = 64
-        self._newest = 0.0
 
     @contextmanager
     def interruptible(self) -> Generator[None]:
@@ -74,6 +93,32 @@ class BlockedLoop:
         finally:
             signal.signal(signal.SIGINT, handler)
 
+    def leaves(self) -> bool:
+        """A plain function cannot be cancelled. If it waits for the blocked loop, to wait for it is the deadlock. So it
+        is left, with a warning."""
+        warn(
+            f"{self._called} was interrupted again while it waited for the end of its run, which blocks the event loop "
+            f"({self._library}) of this thread: the run was cancelled, and is left to end by itself",
+            ResourceWarning,
+        )
+        return True
+
+
+class WatchedLoop(BlockedLoop):
+    """A blocked loop that nodes may wait for.
+
+    Args:
+        world: whose clock says how long nodes have been at work.
+    """
+
+    def __init__(self, called: str, library: str, world: World) -> None:
+        super().__init__(called, library)
+        self._world = world
+        self._warned = False
+        self._at_work: dict[Running, float] = {}  # when each last began something, by the world's monotonic clock
+        self._prune_at = 64
+        self._newest = 0.0
+
     def watch(self, work: Callable[[], Awaitable[T]], notify: Callable[[str], object]) -> Awaitable[T]:
         """Work, on the background loop, and after `PATIENCE` seconds of it look for nodes that are still at work.
 
@@ -81,14 +126,12 @@ class BlockedLoop:
             notify: called on the background loop with the text of a warning, which the waiting thread issues; once for
                 all works of this object.
         """
-        world = self._world
-        if world is None or self._warned:
+        if self._warned:
             return work()
-        outer = WATCH.get()
-        WATCH.set(partial(self._note, world, outer))
-        return accompanied_if_long(world, PATIENCE, partial(self._look, world, world.monotonic(), notify), work)
+        WATCH.set(partial(self._note, WATCH.get()))
+        return accompanied_if_long(self._world, PATIENCE, partial(self._look, self._world.monotonic(), notify), work)
 
-    def _note(self, world: World, outer: Callable[[Running], object] | None, running: Running) -> None:
+    def _note(self, outer: Callable[[Running], object] | None, running: Running) -> None:
         """Note that a node's code is about to be called.
 
         Args:
@@ -96,11 +139,9 @@ class BlockedLoop:
         """
         if outer is not None:
             outer(running)
-        now = self._newest = self._at_work[running] = world.monotonic()
-        at = running.within
-        while at is not None:  # a node whose graph goes on waits for no loop
-            self._at_work[at] = now
-            at = at.within
+        now = self._newest = self._at_work[running] = self._world.monotonic()
+        for caller in running.callers:  # a node whose graph goes on waits for no loop
+            self._at_work[caller] = now
         if len(self._at_work) > self._prune_at:  # a pass over all of them for each doubling
             self._prune()
             self._prune_at = 2 * len(self._at_work) + 64
@@ -108,8 +149,9 @@ class BlockedLoop:
     def _prune(self) -> None:
         self._at_work = {running: since for running, since in self._at_work.items() if not running.ended}
 
-    async def _look(self, world: World, began: float, notify: Callable[[str], object]) -> None:
+    async def _look(self, began: float, notify: Callable[[str], object]) -> None:
         """Notify once a node has been at work for `PATIENCE` seconds of this call, or no node has been for as long."""
+        world = self._world
         while True:
             self._prune()
             since = min(self._at_work.values(), default=self._newest)
@@ -121,16 +163,8 @@ class BlockedLoop:
         late = world.monotonic() - PATIENCE
         notify(self._describe([running for running, since in self._at_work.items() if since <= late]))
 
-    def warn_of_leaving(self) -> None:
-        """Warn that the call was interrupted again, while it waited for the end of what it has cancelled."""
-        warn(
-            f"{self._called} was interrupted again while it waited for the end of its run, which blocks the event loop "
-            f"({self._library}) of this thread: the run was cancelled, and is left to end by itself",
-            ResourceWarning,
-        )
-
     def _describe(self, late: list[Running]) -> str:
-        around = {running.within for running in late}
+        around = {caller for running in late for caller in running.callers}
         nodes = [
             f"{running.task.node.name!r} (superstep {running.task.step}, task {running.task.id})"
             for running in late
@@ -152,10 +186,17 @@ class BlockedLoop:
         )
 
 
-def blocked_loop(called: str, instead: str, world: World | None, *, warns: bool = True) -> BlockedLoop | None:
-    """Return the loop that a sync verb is about to block in this thread, having warned of it; None if none runs here.
+def blocked_loop(
+    called: str,
+    instead: str,
+    *,
+    loop: Callable[[str, str], BlockedLoop] = BlockedLoop,
+    warns: bool = True,
+) -> WaitingThread:
+    """Return the loop that a sync verb is about to block in this thread, having warned of it, if one runs here.
 
     Args:
+        loop: makes the object of it; see `watched`.
         warns: False where the caller knows, as of the second read of a stream, or must go on, to close one.
 
     Raises:
@@ -163,25 +204,29 @@ def blocked_loop(called: str, instead: str, world: World | None, *, warns: bool 
     """
     library = running_library()
     if library is None:
-        return None
+        return NO_LOOP
     if warns and not in_notebook():
         warn(
             f"{called} blocks the event loop ({library}) that runs in this thread until it returns: nothing else runs "
             f"there meanwhile. Use '{instead}' in async code, or call it in a worker thread (anyio.to_thread.run_sync)."
         )
-    return BlockedLoop(called, library, world)
+    return loop(called, library)
+
+
+def watched(world: World) -> Callable[[str, str], WatchedLoop]:
+    """Return what makes the object of a loop that nodes may wait for."""
+    return lambda called, library: WatchedLoop(called, library, world)
 
 
 def warn(message: str, category: type[Warning] = BlockingCallWarning) -> None:
     """Issue a warning at the place in the user's code from which this package was called."""
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in PACKAGES:
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, category, stacklevel=level)
+    names = (frame.f_globals.get("__name__", "") for frame, _ in walk_stack(sys._getframe(1)))
+    ours = takewhile(lambda name: name.partition(".")[0] in PACKAGES, names)
+    warnings.warn(message, category, stacklevel=2 + len(list(ours)))
 
 
 def in_notebook() -> bool:
     """Return True where IPython has a shell: its cells run in a loop's thread, with nothing else in it to block."""
     ipython: Any = sys.modules.get("IPython")
     get_ipython = getattr(ipython, "get_ipython", None)
-    return callable(get_ipython) and get_ipython() is not None
+    return callable(get_ipython) and bool(get_ipython())

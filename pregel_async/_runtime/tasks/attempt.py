@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from contextvars import Context, copy_context
 from functools import partial
 from inspect import isawaitable
@@ -19,7 +19,7 @@ from ..._core.copying import ATOMS
 from ..._core.isolation import isolate, own
 from ..._core.naming import fold_names
 from ..._core.program import PARENT, RETURN, Node, Write
-from ..._core.task import Failed, Finished, NotStarted, Paused, Settled, Task
+from ..._core.task import Failed, Finished, NotStarted, Paused, Settled, Task, Unfinished
 from ...errors import (
     GraphBubbleUp,
     GraphInterrupt,
@@ -31,17 +31,21 @@ from ...errors import (
     UnstorableValueError,
 )
 from ...types import Command
-from ..platform.event_loops import NativeCancellations, broken_group, is_cancelled_error, is_native, on_asyncio
-from ..streaming.publisher import Log
+from ..platform.event_loops import (
+    NEVER_CANCELLED,
+    NativeCancellations,
+    is_native,
+    on_asyncio,
+)
 from .context import CURRENT, Around, Running
 from .input_mutations import watch
-from .retries import Tries
+from .retries import ONE_TRY, Tries
 from .timeouts import AttemptWatch
-from .worker_threads import in_abandonable_thread, in_process, in_thread
+from .worker_threads import AbandonFence, in_abandonable_thread, in_process, in_thread, nothing
 
 _T = TypeVar("_T")
 
-Recorder = Callable[[Task, list[Write]], Awaitable[None]]
+Recorder = Callable[[Around, Task, list[Write]], Awaitable[None]]
 """Stores a node's own writes before its routers run."""
 
 
@@ -49,91 +53,89 @@ async def attempt(
     around: Around,
     board: Board,
     task: Task,
-    given: list[Write] | None,
-    record: Recorder | None,
+    recorded: Unfinished,
     *,
-    natively_cancelled: NativeCancellations | None,
+    natively_cancelled: NativeCancellations,
     contained: bool,
-    tries: Tries | None = None,
-    failure: NodeError | None = None,
+    record: Recorder,
+    tries: Tries = ONE_TRY,
+    failures: tuple[NodeError, ...] = (),
 ) -> Settled:
     """Run a task. Its own failures and questions become an outcome; a cancellation from outside goes through.
 
     Args:
-        given: the node's own writes, when they were recorded by an earlier run whose router failed: only routers run.
-        record: stores the node's writes before an async router is asked. It may take long, and what the node did must
-            not be done again if the process dies meanwhile. A sync router answers at once, and needs no transaction of
-            its own.
-        natively_cancelled: whether the running task was cancelled without a scope since the run began; None when the
-            running task is not the run's, but this task's own.
+        recorded: where the task has to start: with its node, or with its routers.
+        natively_cancelled: whether the running task was cancelled without a scope since the run began;
+            `NEVER_CANCELLED` when the running task is not the run's, but this task's own.
         contained: the running task ends with this one, so that its context is as good as the node's own. (A node with
             routers gets one of its own all the same: they do not see what it sets.)
-        tries: the attempts at it so far; None when there is to be one.
-        failure: what it handles, when it is an error handler.
+        record: stores the node's writes before an async router is awaited. It may take long, and what the node did must
+            not be done again if the process dies meanwhile. A sync router answers at once, and needs no transaction of
+            its own.
+        tries: the attempts at it so far.
+        failures: what it handles, if it is an error handler.
     """
-    running = Running(around, board, task, CURRENT.get(), tries, failure)
+    running = Running(around, board, task, tries, failures)
     queued = False
-    if running.place is not None:
+    if running.place.is_limited:
         with running.waiting_for_place():
             queued = await running.place.take()
     if around.control is not None and running.is_held_back(queued=queued):
-        if running.place is not None:
-            running.place.leave()
+        running.place.leave()
         return NotStarted()
-    if running.within is not None and running.within.around is not around:
-        running.within.sign()  # the graph that it runs goes on
+    if running.callers and running.callers[0].around is not around:
+        running.callers[0].sign()  # the graph that it runs goes on
     token = CURRENT.set(running)
-    progress = _Progress(given, natively_cancelled)
-    if around.running is not None:
+    progress = _Progress(recorded.writes, natively_cancelled, record)
+    if around.is_timed:
         around.running.add(running)
     try:
-        if around.observed is not None and not task.node.hidden and (given is None or task.node.routers):
-            running.observe(around.observed, routes=given is not None)
-            return await _observed(running, record, progress, contained=contained)
-        if task.timeout is None:
-            try:
-                return await _run(running, record, progress, contained=contained)
-            except BaseException as error:
-                return await _unfinished(running, error, progress)
-        return await _timed(running, record, progress, contained=contained)
+        if around.observation.is_on and not task.node.hidden and (task.node.routers or not recorded.has_run):
+            running.observe(routes=recorded.has_run)
+            return await _observed(running, progress, contained=contained)
+        if task.timeout is not None:
+            return await _timed(running, progress, contained=contained)
+        try:
+            return await _run(running, progress, contained=contained)
+        except BaseException as error:
+            return await _unfinished(running, error, progress)
     finally:
         running.end()
-        if around.running is not None:
+        if around.is_timed:
             around.running.discard(running)
         CURRENT.reset(token)
-        if running.place is not None:
+        if running.place.is_limited:
             running.place.leave()
-        if running.calls is not None:
+        if running.calls.any:
             await running.calls.end()
 
 
-async def _observed(running: Running, record: Recorder | None, progress: _Progress, *, contained: bool) -> Settled:
-    """What becomes of an attempt that somebody observes; it is told to have ended when all that it called has."""
-    assert running.attempt is not None
+async def _observed(running: Running, progress: _Progress, *, contained: bool) -> Settled:
+    """What becomes of an attempt that somebody observes; it has ended when all that it called has."""
     outcome: Settled | None = None
     try:
         inside = _outcome if running.task.timeout is None else _timed
-        outcome = await inside(running, record, progress, contained=contained)
+        outcome = await inside(running, progress, contained=contained)
         return outcome
     finally:
         running.end()
         try:
-            if running.calls is not None:
-                await running.calls.end()
+            await running.calls.end()
         finally:
-            running.attempt.end(outcome)
+            running.observed.end(outcome)
 
 
-async def _timed(running: Running, record: Recorder | None, progress: _Progress, *, contained: bool) -> Settled:
-    watch = running.watch = AttemptWatch(running.task, running.around.session.world, running.stop)
-    outcome = await watch.over(lambda: _outcome(running, record, progress, contained=contained))
+async def _timed(running: Running, progress: _Progress, *, contained: bool) -> Settled:
+    watch = AttemptWatch(running.task, running.around.session.world, running.stop)
+    running.watches = (watch,)
+    outcome = await watch.over(lambda: _outcome(running, progress, contained=contained))
     return Failed(_placed(watch.error, running.task), progress.writes) if outcome is None else outcome
 
 
-async def _outcome(running: Running, record: Recorder | None, progress: _Progress, *, contained: bool) -> Settled:
+async def _outcome(running: Running, progress: _Progress, *, contained: bool) -> Settled:
     """What becomes of an attempt within its time."""
     try:
-        return await _run(running, record, progress, contained=contained)
+        return await _run(running, progress, contained=contained)
     except BaseException as error:
         return await _unfinished(running, error, progress)
 
@@ -170,49 +172,28 @@ class _Progress:
     Attributes:
         writes: the node's own writes, once they are known.
         recording: storage is at work, so that what fails is its failure.
-        natively_cancelled: as in `attempt`.
+        natively_cancelled, record: as in `attempt`.
     """
 
-    __slots__ = ("natively_cancelled", "recording", "writes")
+    __slots__ = ("natively_cancelled", "record", "recording", "writes")
 
-    def __init__(self, given: list[Write] | None, natively_cancelled: NativeCancellations | None) -> None:
-        self.writes = given
+    def __init__(self, writes: list[Write] | None, natively_cancelled: NativeCancellations, record: Recorder) -> None:
+        self.writes = writes
         self.recording = False
         self.natively_cancelled = natively_cancelled
+        self.record = record
 
 
-async def _run(running: Running, record: Recorder | None, progress: _Progress, *, contained: bool) -> Finished:
+async def _run(running: Running, progress: _Progress, *, contained: bool) -> Finished:
     """The node, then its routers."""
     task, board, program = running.task, running.board, running.around.program
     node, writes = task.node, progress.writes
-    recorded = writes is not None
-    leaves = writes is not None and any(name == PARENT for name, _ in writes)
+    recorded, leaves = writes is not None, False
     if writes is None:
-        value = board.input_of(node) if task.send < 0 else isolate(task.arg)
-        compare = watch(task, value) if running.around.debug else None
-        result: Any = None
-        commands: list[Command] | None = None
-        try:
-            call = _called if running.around.overhears is None else _overheard
-            result = await call(node, value, running, progress, contained=contained and not node.routers)
-        except BaseException as error:
-            commands = _commands_in(error, running)
-        if compare is not None:
-            compare()
-        if running.calls is not None:
-            try:
-                await running.calls.join()
-            except ParentCommand as error:
-                commands = commands or _commands_in(error, running)
-        if running.open or running.refusal is not None:
-            _check_open(running)
-        written = node.writes(result) if commands is None else _written_by(commands, running)
-        writes = [(name, item if type(item) in ATOMS else own(item, name)) for name, item in written]
-        for name, item in writes:
-            if name == PARENT and task.caller is None:
-                _check_leaves(running, item)
-            leaves = leaves or name == PARENT
+        writes, leaves = await _node_writes(running, progress, contained=contained)
         progress.writes = writes
+    else:
+        leaves = any(name == PARENT for name, _ in writes)
     everything = [*writes, *node.edges]
     if node.routers:
         running.route()
@@ -221,10 +202,10 @@ async def _run(running: Running, record: Recorder | None, progress: _Progress, *
         names = fold_names([task], [writes], task.scope, task.step) if program.names_messages else None
         answer = router.call(board.view_of(router, program, writes, names), **injected)
         if isawaitable(answer):
-            if record is not None and not recorded:
+            if not recorded:
                 recorded = progress.recording = True
                 try:
-                    await record(task, writes)
+                    await progress.record(running.around, task, writes)
                 except BaseException:
                     if isinstance(answer, types.CoroutineType):
                         answer.close()  # it was never started, and never will be
@@ -232,20 +213,55 @@ async def _run(running: Running, record: Recorder | None, progress: _Progress, *
                 progress.recording = False
             answer = await answer
         everything.extend([(name, own(item, name)) for name, item in router.route(answer)])
-    if node.routers and running.calls is not None:
+    if node.routers and running.calls.any:
         await running.calls.join()
-    if running.open or running.refusal is not None:
+    if running.open or running.refusals:
         _check_open(running)
     return Finished(everything, own=len(writes), leaves=leaves)
+
+
+async def _node_writes(running: Running, progress: _Progress, *, contained: bool) -> tuple[list[Write], bool]:
+    """Call the node, and wait for all that it calls. Return its own writes, and whether there are commands for a graph
+    around this one among them."""
+    task, node = running.task, running.task.node
+    value = running.board.input_of(node) if task.send < 0 else isolate(task.arg)
+    checks: tuple[Callable[[], None], ...] = ()
+    if running.around.options.debug:
+        checks = (watch(task, value),)
+    result: Any = None
+    commands: list[Command] = []
+    try:
+        call = _called if running.around.overhears is None else _overheard
+        result = await call(node, value, running, progress, contained=contained and not node.routers)
+    except BaseException as error:
+        commands = _commands_in(error, running)
+    for check in checks:
+        check()
+    if running.calls.any:
+        try:
+            await running.calls.join()
+        except ParentCommand as error:
+            commands = commands or _commands_in(error, running)
+    if running.open or running.refusals:
+        _check_open(running)
+    written = _written_by(commands, running) if commands else node.writes(result)
+    writes = [(name, item if type(item) in ATOMS else own(item, name)) for name, item in written]
+    leaves = False
+    for name, item in writes:
+        if name == PARENT:
+            leaves = True
+            if task.is_planned:
+                _check_leaves(running, item)
+    return writes, leaves
 
 
 def _check_open(running: Running) -> None:
     """Refuse the result of a node that had to stop, and has swallowed that (`gather(..., return_exceptions=True)`);
     and that of one that has swallowed a refusal."""
-    if running.refusal is not None:
-        raise running.refusal
+    if running.refusals:
+        raise running.refusals[-1]
     if running.open:
-        if running.around.session.stopped is not None and not running.questions():
+        if running.around.session.stop.errors and not running.questions():
             # The run drains: the node is not at fault, and runs again when the rest of what it called has run.
             raise GraphInterrupt(())
         raise InterruptSwallowedError(running.task.node.name)
@@ -254,7 +270,7 @@ def _check_open(running: Running) -> None:
 def _check_leaves(running: Running, command: Command) -> None:
     """Refuse a command for a graph around this one that there is not."""
     name, node = command.graph, running.task.node.name
-    if running.around.outer is None:
+    if not running.around.outer:
         raise InvalidUpdateError(
             f"node {node!r} gave a command for {_graph(name)}, and its graph is not run by a node of another. "
             "Leave out graph= for a command to the node's own graph",
@@ -280,18 +296,14 @@ async def _stopped(running: Running, error: BaseException, writes: list[Write] |
     cancellation of the run, which goes on.
     """
     task, calls = running.task, running.calls
-    if running.refusal is not None:
-        return Failed(_placed(running.refusal, task), writes)
-    failure = _split(error)[1]
-    if isinstance(failure, BaseExceptionGroup):
-        cancelled, rest = failure.split(anyio.get_cancelled_exc_class())
-        if cancelled is not None and rest is None and _cancelled_from_outside(None):
-            raise next(_flat(cancelled))  # a group of trio's: asyncio's leave cancellations out
-    failures = [] if failure is None else [failure]
-    if calls is not None:
-        if failure is None:
-            await calls.pause()
-        failures.extend(calls.failures())
+    if running.refusals:
+        return Failed(_placed(running.refusals[-1], task), writes)
+    _, failures = _split(error)
+    for failure in failures:
+        _raise_if_cancelled(failure)
+    if not failures:
+        await calls.pause()
+    failures = [*failures, *calls.failures()]
     if len(failures) == 1:
         return Failed(_placed(failures[0], task), writes)
     if failures:
@@ -302,15 +314,23 @@ async def _stopped(running: Running, error: BaseException, writes: list[Write] |
     return Paused(running.questions(), writes)
 
 
-def _split(error: BaseException) -> tuple[list[GraphBubbleUp], BaseException | None]:
+def _raise_if_cancelled(failure: BaseException) -> None:
+    """Raise the cancellation out of a group of trio's that holds nothing else: asyncio's leave cancellations out."""
+    if isinstance(failure, BaseExceptionGroup) and _cancelled_from_outside(NEVER_CANCELLED):
+        leaves = list(_flat(failure))
+        if all(isinstance(leaf, anyio.get_cancelled_exc_class()) for leaf in leaves):
+            raise leaves[0]
+
+
+def _split(error: BaseException) -> tuple[list[GraphBubbleUp], list[BaseException]]:
     """What stops the node without being a failure, and the failure if there is one."""
     if isinstance(error, GraphBubbleUp):
-        return [error], None
+        return [error], []
     if isinstance(error, BaseExceptionGroup):
         found, rest = error.split(GraphBubbleUp)
         if found is not None:
-            return list(_flat(found)), rest
-    return [], error
+            return list(_flat(found)), [] if rest is None else [rest]
+    return [], [error]
 
 
 def _flat(group: BaseExceptionGroup[Any]) -> Iterator[Any]:
@@ -327,11 +347,11 @@ def _commands_in(error: BaseException, running: Running) -> list[Command]:
     Raises:
         BaseException: `error` itself, when it is anything else.
     """
-    bubbles, failure = _split(error)
+    bubbles, failures = _split(error)
     commands = [command for bubble in bubbles if isinstance(bubble, ParentCommand) for command in bubble.commands]
-    if failure is not None or not commands or any(isinstance(bubble, GraphInterrupt) for bubble in bubbles):
+    if failures or not commands or any(isinstance(bubble, GraphInterrupt) for bubble in bubbles):
         raise error
-    if running.task.caller is not None:
+    if not running.task.is_planned:
         return commands  # a call is no level of its own: they are for whoever called it
     mine = (Command.PARENT, running.around.program.name, running.task.node.name)
     return [structs.replace(command, graph=None) if command.graph in mine else command for command in commands]
@@ -340,7 +360,7 @@ def _commands_in(error: BaseException, running: Running) -> list[Command]:
 def _written_by(commands: list[Command], running: Running) -> list[Write]:
     """The writes of commands that a graph which the node ran has given."""
     node, program = running.task.node, running.around.program
-    if running.task.caller is not None:
+    if not running.task.is_planned:
         return [(RETURN, None), *((PARENT, command) for command in commands)]
     if node.commands:
         return node.writes(commands)
@@ -366,21 +386,20 @@ def _called(node: Node, value: Any, running: Running, progress: _Progress, *, co
     if running.around.session.watch is not None:
         running.around.session.watch(running)
     injected = running.inject(node.injects) if node.injects else {}
-    log = running.around.log
-    if node.flavour == "async" and (log is None or (log.wrote or log.spoke) is None):
+    if node.flavour == "async" and not running.around.events.log.is_read:
         awaitable = node.call(value, **injected)
         return awaitable if contained else in_own_context(awaitable, progress.natively_cancelled)
-    return _called_with(injected, log, node, value, running, progress)
+    return _called_with(injected, node, value, running, progress)
 
 
-async def _called_with(
-    injected: dict[str, Any], log: Log | None, node: Node, value: Any, running: Running, progress: _Progress
-) -> Any:
+async def _called_with(injected: dict[str, Any], node: Node, value: Any, running: Running, progress: _Progress) -> Any:
     """A node that writes to streams, or is a plain function."""
-    owes = running if log is not None and (log.wrote or log.spoke) is not None else None
-    if log is not None and owes is not None and node.flavour != "sync":
+    owes = (running,) if running.log.is_read else ()
+    if owes and node.flavour != "sync":
         with running.waiting():
-            await log.settle()  # it may never await what it writes, nor anything else; others after it may not either
+            await (
+                running.log.settle()
+            )  # it may never await what it writes, nor anything else; others after it may not either
     if node.flavour == "async":
         return await in_own_context(node.call(value, **injected), progress.natively_cancelled, owes)
     call = partial(node.call, **injected) if injected else node.call
@@ -392,8 +411,8 @@ async def _called_with(
         control = running.around.control
         stops = control is not None and not control.drain_requested
         if node.flavour == "process":
-            result = await in_process(node.call, own(value), running.hold_back if stops else None)
-        elif running.fence is not None:
+            result = await in_process(node.call, own(value), running.hold_back if stops else nothing)
+        elif isinstance(running.fence, AbandonFence):
             result = await in_abandonable_thread(partial(running.in_worker, call, stops), value, running.fence)
         else:
             # Cancelling waits for the thread: nothing that the graph started outlives the run.
@@ -402,7 +421,7 @@ async def _called_with(
 
 
 def in_own_context(
-    awaitable: Awaitable[_T], cancellations: NativeCancellations | None, owes: Running | None = None
+    awaitable: Awaitable[_T], cancellations: NativeCancellations, owes: Sequence[Running] = ()
 ) -> Awaitable[_T]:
     """Await in place, with a copy of the context: what the node sets in context variables stays there.
 
@@ -419,35 +438,36 @@ def in_own_context(
 def _drive(
     coroutine: Coroutine[Any, Any, _T],
     context: Context,
-    cancellations: NativeCancellations | None,
-    owes: Running | None,
+    cancellations: NativeCancellations,
+    owes: Sequence[Running],
 ) -> Generator[Any, Any, _T]:
     """Send into the coroutine what the event loop sends here, each time inside the context."""
     step: Callable[..., Any] = coroutine.send
     sent: Any = None
-    broken: object = None  # a task group that has cancelled the coroutine, and will not take that back
-    while True:
-        try:
-            wish = context.run(step, sent)
-        except StopIteration as stop:
-            result: _T = stop.value
-            return result
-        finally:
-            if broken is not None and cancellations is not None and broken_group(coroutine) is not broken:
-                cancellations.take_back()
-                broken = None
-        try:
-            sent = yield wish
-            step = coroutine.send
-            if owes is not None and owes.debts:
-                yield from _held(owes).__await__()
-        except GeneratorExit:
-            context.run(coroutine.close)
-            raise
-        except BaseException as error:
-            if is_cancelled_error(error):
-                broken = broken or broken_group(coroutine)
-            sent, step = error, coroutine.throw
+    thrown: tuple[BaseException, ...] = ()  # native cancellations
+    try:
+        while True:
+            try:
+                wish = context.run(step, sent)
+            except StopIteration as stop:
+                result: _T = stop.value
+                return result
+            try:
+                sent = yield wish
+                step = coroutine.send
+                for writer in owes:
+                    if writer.debts:
+                        yield from _held(writer).__await__()
+            except GeneratorExit:
+                context.run(coroutine.close)
+                raise
+            except BaseException as error:
+                if is_native(error):
+                    thrown = (*thrown, error)
+                sent, step = error, coroutine.throw
+    finally:
+        if thrown:
+            cancellations.take_back(thrown)
 
 
 @types.coroutine
@@ -493,7 +513,7 @@ async def _as_coroutine(awaitable: Awaitable[_T]) -> _T:
     return await awaitable
 
 
-def _cancelled_from_outside(natively_cancelled: NativeCancellations | None) -> bool:
+def _cancelled_from_outside(natively_cancelled: NativeCancellations) -> bool:
     """Whether the cancellation that has just been caught is the run's, or the node's own affair.
 
     The run's comes from a cancel scope; to a task that runs in place it may come natively too. On trio nobody can make
@@ -501,7 +521,7 @@ def _cancelled_from_outside(natively_cancelled: NativeCancellations | None) -> b
     """
     if anyio.current_effective_deadline() == float("-inf") or not on_asyncio():
         return True
-    return natively_cancelled is not None and natively_cancelled()
+    return natively_cancelled()
 
 
 def _placed(error: BaseException, task: Task) -> BaseException:

@@ -29,8 +29,9 @@ from ...errors import (
 )
 from ...types import OnChange
 from ..platform.event_loops import on_asyncio, wait_out
-from .context import CURRENT, ROUTED, Running, in_order_of
-from .slots import Place
+from .context import CURRENT, ROUTED, Calls, Running, in_order_of
+from .slots import Unlimited
+from .worker_threads import NO_FENCE
 
 T = TypeVar("T")
 
@@ -101,9 +102,8 @@ class TaskFuture(Generic[T]):
             OutsideRunError: called before the task has ended on the event loop's thread, where the future is awaited,
                 or in a thread that the run did not start.
         """
-        fence = self._caller.fence
-        if fence is not None:
-            fence.check(f"the result of task {self._task.node.name!r}")
+        what = f"the result of task {self._task.node.name!r}"
+        self._caller.fence.check(what)
         if self.done():
             return self._take()
         if threading.get_ident() == self._loop_thread:
@@ -112,12 +112,8 @@ class TaskFuture(Generic[T]):
                 "the event loop: await the future"
             )
         try:
-            if fence is None or self._caller.worker != threading.get_ident():
-                from anyio import from_thread
-
-                from_thread.run(self._settle_within, timeout)
-            else:
-                fence.run(f"the result of task {self._task.node.name!r}", partial(self._settle_within, timeout))
+            fence = self._caller.fence if self._caller.worker == threading.get_ident() else NO_FENCE
+            fence.run(what, partial(self._settle_within, timeout))
         except OutsideRunError:
             raise
         except RuntimeError as error:  # anyio's: what the task raised is not raised in there
@@ -136,8 +132,6 @@ class TaskFuture(Generic[T]):
                 raise
         self._told = True
         return _error_of(self._outcome, self._task)
-
-    # ---- waiting -----------------------------------------------------------------------------------------------------
 
     async def _settle_within(self, timeout: float | None) -> None:
         if on_asyncio() and anyio.current_effective_deadline() == float("-inf"):
@@ -222,8 +216,6 @@ class TaskFuture(Generic[T]):
             "reached: do that in the node's function"
         )
 
-    # ---- running -----------------------------------------------------------------------------------------------------
-
     def start(self) -> None:
         """Start the task beside its caller, who ends after it: cancels it if need be, and waits."""
         self._hosted = self._caller.around.session.loop.start(self._run, f"task {self._task.node.name}", self._done)
@@ -263,12 +255,10 @@ class TaskFuture(Generic[T]):
         self._told = True
 
 
-def _places_of(running: Running | None) -> Iterator[Place]:
+def _places_of(running: Running) -> Iterator[Unlimited]:
     """The places that are free while code of a node waits: the node's, and of the nodes that its graph runs in."""
-    while running is not None:
-        if running.place is not None:
-            yield running.place
-        running = running.around.outer
+    for each in (running, *running.around.outer):
+        yield each.place
 
 
 def _error_of(outcome: Outcome | None, task: Task) -> BaseException | None:
@@ -285,8 +275,10 @@ def _error_of(outcome: Outcome | None, task: Task) -> BaseException | None:
     return None
 
 
-class CalledTasks:
+class CalledTasks(Calls):
     """The tasks that one attempt of a node has called."""
+
+    any = True
 
     def __init__(self) -> None:
         self._futures: list[TaskFuture[Any]] = []
@@ -373,8 +365,7 @@ class CalledTasks:
 
 def _task_of(caller: Running, node: Node, number: int, arg: tuple[Any, Any], hints: Sequence[Any]) -> Task:
     """Return the task of a call, with the digest of its arguments where its result is recorded or kept."""
-    digests = caller.digests
-    digest = b"" if digests is None else digests.of_call(node, hints, *arg)
+    digest = caller.around.persistence.digests.of_call(node, hints, *arg) if caller.is_compared else b""
     return caller.task.call(node, number, arg, digest)
 
 
@@ -406,13 +397,11 @@ def call_task(
     def start() -> TaskFuture[Any]:
         caller.check(what)
         caller.check_refusal()
-        if caller.calls is None:
-            caller.calls = CalledTasks()
-        assert isinstance(caller.calls, CalledTasks)
-        if caller.around.thread is not None:
-            caller.around.thread.know(*hints)
+        calls = caller.calls if isinstance(caller.calls, CalledTasks) else CalledTasks()
+        caller.calls = calls
+        caller.around.persistence.know(*hints)
         caller.sign()
-        return caller.calls.start(caller, node, args, kwargs, hints, key, on_change)
+        return calls.start(caller, node, args, kwargs, hints, key, on_change)
 
     caller.check(what)
     if caller.around.session.loop_thread == threading.get_ident():

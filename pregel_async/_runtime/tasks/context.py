@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, S
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Never, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Never, TypeVar, cast
 
 import msgspec
 
@@ -25,13 +25,12 @@ from ..._core.board import Board
 from ..._core.ids import interrupt_id
 from ..._core.isolation import isolate, own, own_as_it_is
 from ..._core.program import Node, Program
+from ..._core.stop import AT_BREAKPOINT, Stop, drained
 from ..._core.task import Finished, Outcome, Task
 from ..._message_ids import TASK, derive_message_id, fingerprint
 from ...errors import (
-    BudgetExceededError,
     CallsChangedError,
     EmptyChannelError,
-    GraphDrained,
     GraphInterrupt,
     InvalidUpdateError,
     NoCheckpointerError,
@@ -39,26 +38,26 @@ from ...errors import (
     OutsideRunError,
     QuestionChangedError,
     QuestionChangedWarning,
-    UnknownBudgetError,
 )
-from ...policies import Budget
-from ...types import ChangedQuestions, Command, Interrupt, RunnableConfig, StreamWriter
-from ..observing.observed import Attempt, Observed
-from ..persistence.digests import RUNS_GRAPH, UNSTORED, AnsweredQuestions, Digests, fleeting_keys, is_changed
+from ...types import Command, Interrupt, RunnableConfig, StreamWriter
+from ..observing.observation import NOT_OBSERVED, UNOBSERVED_ATTEMPT, AttemptObservation, Observation
+from ..persistence.digests import NOTHING_ASKED, RUNS_GRAPH, Digests, is_changed
 from ..persistence.lease import Hold
-from ..persistence.namespace_writer import Thread
-from ..persistence.spending import Amount, Amounts, Spending
+from ..persistence.spending import Amount, Spending
+from ..persistence.unstored import NoLease, Persistence
 from ..platform.environment import World
 from ..platform.event_loops import loop
 from ..streaming.publisher import Log
+from ..streaming.run_events import NOBODY_READS, RunEvents
 from ..streaming.subscription import Feed
 from .control import RunControl
 from .kept_results import Results
-from .retries import Tries
-from .slots import Place, Places
+from .retries import ONE_TRY, Tries
+from .run_options import RunOptions
+from .slots import UNLIMITED, Place, Places
 from .stream_writer import Writer
 from .timeouts import AttemptWatch
-from .worker_threads import Fence
+from .worker_threads import NO_FENCE, AbandonFence
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultedTypeVar
@@ -84,6 +83,10 @@ NAMED: Final = 1 << 49
 
 INSTEAD: Final = 1 << 50
 """From where the numbers are of calls that run in the place of another, whose record is kept."""
+
+
+_NO_NAMES: set[str] = set()
+"""In place of the names that were given to calls, before the first: most runs have none."""
 
 
 def _beat_nothing() -> None:
@@ -138,28 +141,33 @@ class Runtime(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True):
     heartbeat: Callable[[], None] = _beat_nothing
 
 
-class Calls(Protocol):
-    """The tasks that a node has called."""
+class Calls:
+    """The tasks that a node has called: none. `calls.CalledTasks` overrides all of this.
+
+    Attributes:
+        any: the node has called some.
+    """
+
+    any = False
 
     async def join(self) -> None:
         """Wait until all have ended. Raises what one of them raised and nobody was told."""
-        ...
 
     async def pause(self) -> None:
         """Wait until all have ended, as their caller stops to ask."""
-        ...
 
     def failures(self) -> list[BaseException]:
         """What tasks raised that have ended and nobody was told, in the order of the calls. Now somebody is."""
-        ...
+        return []
 
     def stop(self) -> None:
         """Cancel those that go on."""
-        ...
 
     async def end(self) -> None:
         """Cancel those that go on, and wait until they have ended."""
-        ...
+
+
+NO_CALLS = Calls()
 
 
 class Session:
@@ -168,14 +176,14 @@ class Session:
     Attributes:
         run_id: the call's.
         scope: the thread's id; the run's when it has no thread. Task ids are made in it.
-        hold: None when nothing is stored.
+        hold: the thread's lease; `NoLease` when nothing is stored.
+        is_stored: the called graph is stored.
         answers: question id -> answer: all that were given in the open superstep of the root graph.
         given: those among them that this call brought.
-        asked: the questions that they answer; None when nothing was answered.
+        asked: the questions that they answer.
         travels: namespace -> checkpoint: where graphs that nodes run are to go on from. Each is used once.
-        stopped: why a graph of the run has stopped with work left, as it was asked to, or as a budget was spent; None
-            while none has.
-        spending: what the run spends; None while nobody has a budget.
+        stop: why a graph of the run has stopped with work left.
+        spending: what the run spends.
         loop_thread: the thread that the run's event loop is in.
         loop: the event loop's ways.
         watch: see `WATCH`.
@@ -187,41 +195,41 @@ class Session:
         "asked",
         "given",
         "hold",
+        "is_stored",
         "loop",
         "loop_thread",
         "run_id",
         "scope",
         "spending",
-        "stopped",
+        "stop",
         "travels",
         "warned",
         "watch",
         "world",
     )
 
-    def __init__(self, world: World, run_id: str, scope: str, hold: Hold | None) -> None:
-        self.stopped: GraphDrained | BudgetExceededError | None = None
-        self.spending: Spending | None = None
+    def __init__(self, world: World, run_id: str, scope: str, hold: Hold | NoLease, spending: Spending) -> None:
+        self.stop: Stop = AT_BREAKPOINT
+        self.spending = spending
         self.world = world
         self.run_id = run_id
         self.scope = scope
         self.hold = hold
+        self.is_stored = not isinstance(hold, NoLease)
         self.answers: dict[str, Any] = {}
         self.given: Mapping[str, Any] = {}
-        self.asked: AnsweredQuestions | None = None
+        self.asked = NOTHING_ASKED
         self.travels: dict[str, CheckpointId] = {}
         self.loop_thread = threading.get_ident()
         self.loop = loop()
         self.watch = WATCH.get()
-        self.warned: set[str] | None = None
+        self.warned: dict[str, None] = {}
 
     def answered(self, task: TaskId) -> bool:
         """Return True if a question was answered that the task has asked, or something that it called.
 
         Answers to its caller's own questions, and to those of its siblings, do not count.
         """
-        if self.hold is None:
-            return False
         askers = self.hold.askers
         return any(question not in askers or task in askers[question] for question in self.answers)
 
@@ -233,61 +241,55 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
         session: of the call.
         program: the graph.
         ns: its namespace.
-        thread: its storage; None when nothing is stored of it.
+        persistence: where it is stored, or that it is not.
+        events: what it shows, and stores of that.
+        observation: the run, as it is observed.
         config: the call's settings, merged with those of the graphs around.
-        context, store: as in `Runtime`.
-        log: of the graph's run; None when nobody reads it.
-        outer: the node that runs this graph; None for the root graph.
+        options: what `compile` and the call say of the run.
+        outer: the node that runs this graph, then the node that runs that one's graph, and so on; none for the graph
+            that was called.
         places: for as many tasks as may run at once; None for all.
         control: stops the run from outside; None when nobody can.
         call: runs a task that a node calls: gives its recorded result, or what becomes of it.
-        debug: warn when a node changes its input in place.
-        budgets: of the graph.
         results: of its nodes, kept from run to run; None when none are.
-        running: the attempts that are under way, where a superstep may run out of time; else None.
+        is_timed: a superstep may run out of time. Then, as long as it runs,
+        running: has the attempts that are under way.
+        unrecorded: what storing the result of a called task has failed with. Whatever the node makes of it, the
+            superstep ends with that error alone.
         overhears: makes models that a node calls show what they say, given the node's writer; None when nobody reads
             it.
-        observed: the run, as it is observed; None when nobody does.
-        changed_questions: what to do when a question's value is not the answered one; see `StateGraph.compile`.
     """
 
     session: Session
     program: Program
     ns: str
-    thread: Thread | None
+    persistence: Persistence
+    events: RunEvents = NOBODY_READS
+    observation: Observation = NOT_OBSERVED
     config: RunnableConfig
-    context: Any
-    store: Any
-    log: Log | None
-    outer: Running | None
-    places: Places | None
+    options: RunOptions
+    outer: tuple[Running, ...] = ()
+    places: Places | None = None
     control: RunControl | None = None
     call: Callable[[Running, Task], Awaitable[Outcome]]
-    debug: bool
-    budgets: Mapping[str, Budget] = {}
     results: Results | None = None
-    running: set[Running] | None = None
+    is_timed: bool = False
+    running: set[Running] = msgspec.field(default_factory=set)
+    unrecorded: list[BaseException] = msgspec.field(default_factory=list)
     overhears: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
-    observed: Observed | None = None
-    changed_questions: ChangedQuestions = "error"
 
     def stops(self) -> bool:
         """Return True if the run is asked to stop, and let its call end with that."""
         reason = None if self.control is None else self.control.drain_reason
         if reason is None:
             return False
-        if self.session.stopped is None:
-            self.session.stopped = GraphDrained(reason)
+        if not self.session.stop.errors:
+            self.session.stop = drained(reason)
         return True
 
     def enclosing(self, name: str) -> bool:
         """Whether a graph around this one, or the node that it is in one, has this name."""
-        outer = self.outer
-        while outer is not None:
-            if name in (outer.around.program.name, outer.task.node.name):
-                return True
-            outer = outer.around.outer
-        return False
+        return any(name in (node.around.program.name, node.task.node.name) for node in self.outer)
 
 
 class Running:
@@ -299,21 +301,21 @@ class Running:
         task: what runs.
         open: the questions that it, or what it called, has asked in vain, by their place in its code.
         places: how many things it has asked, called or run: the place of the next.
-        calls: the tasks that it has called; None before the first.
+        calls: the tasks that it has called.
         host: the event loop's task that its code runs in.
-        place: its place among those that run at once; None when all may.
+        place: its place among those that run at once.
         worker: the thread that its plain function runs in; 0 for none.
         debts: the feeds that it has shown more than their readers take.
         held_back: the run was asked to stop while its plain function waited for a worker thread or process: the
             function was not called.
-        fence: around that thread, when a cancellation may leave it behind; None when it is waited for.
-        within: the node whose code called this one, or runs its graph; None when there is none.
-        tries: the attempts at the task so far; None when there is to be one.
-        failure: what it handles, when it is an error handler.
-        watch: of its timeout; None when it may take as long as it likes.
-        attempt: as it is observed; None when nobody does.
-        refusal: the node, or one whose code or graph it runs, has asked for something else than is recorded, or asks
-            a question that cannot be stored. The attempt fails with this error, also when the node's code catches it.
+        fence: around that thread, when a cancellation may leave it behind.
+        callers: the node whose code called this one, or runs its graph; then the caller of that, and so on.
+        tries: the attempts at the task so far.
+        failures: what it handles, if it is an error handler; else none.
+        watches: that of its timeout; none when it may take as long as it likes.
+        observed: the attempt, as it is observed.
+        refusals: the node, or one whose code or graph it runs, has asked for something else than is recorded, or asks
+            a question that cannot be stored. The attempt fails with the last, also when the node's code catches it.
     """
 
     __slots__ = (
@@ -323,22 +325,22 @@ class Running:
         "_ended",
         "_names",
         "around",
-        "attempt",
         "board",
+        "callers",
         "calls",
         "debts",
-        "failure",
+        "failures",
         "fence",
         "held_back",
         "host",
+        "observed",
         "open",
         "place",
         "places",
-        "refusal",
+        "refusals",
         "task",
         "tries",
-        "watch",
-        "within",
+        "watches",
         "worker",
     )
 
@@ -347,39 +349,54 @@ class Running:
         around: Around,
         board: Board,
         task: Task,
-        within: Running | None = None,
-        tries: Tries | None = None,
-        failure: NodeError | None = None,
+        tries: Tries = ONE_TRY,
+        failures: tuple[NodeError, ...] = (),
     ) -> None:
         self.around = around
         self.board = board
         self.task = task
         self.open: dict[int, tuple[Interrupt, ...]] = {}
         self.places = 0
-        self.calls: Calls | None = None
+        self.calls: Calls = NO_CALLS
         self.host = around.session.loop.current_task()
-        self.place = None if around.places is None else Place(around.places)
+        self.place = UNLIMITED if around.places is None else Place(around.places)
         self._ended = False
-        self.within = within
+        caller = CURRENT.get()
+        self.callers: tuple[Running, ...] = () if caller is None else (caller, *caller.callers)
         self.tries = tries
-        self.failure = failure
-        self.watch: AttemptWatch | None = None
-        self.attempt: Attempt | None = None
+        self.failures = failures
+        self.watches: tuple[AttemptWatch, ...] = ()
+        self.observed: AttemptObservation = UNOBSERVED_ATTEMPT
         self._counts: dict[str, int] = {}
         self._beside: dict[bytes, tuple[object, int]] = {}
         self._added: dict[str, itertools.count[int]] = {}
-        self._names: set[str] | None = None  # given to calls; made for the first, as most runs have none
-        self.refusal: Refusal | None = None
+        self._names: set[str] = _NO_NAMES
+        self.refusals: tuple[Refusal, ...] = ()
         self.worker = 0
         self.held_back = False
         self.debts: list[Feed] = []
         node = task.node
-        self.fence = Fence(f"node {node.name!r}, superstep {task.step}, task {task.id}") if node.abandons else None
+        self.fence = NO_FENCE
+        if node.abandons:
+            self.fence = AbandonFence(f"node {node.name!r}, superstep {task.step}, task {task.id}")
+
+    def chain(self) -> Iterator[Running]:
+        """This node, and those in which it runs, from the inside out."""
+        yield self
+        yield from self.callers
+
+    def chain_in_graph(self) -> Iterator[Running]:
+        """Those of them that are of the same run of the same graph: the node, and the tasks that called it."""
+        return itertools.takewhile(lambda each: each.around is self.around, self.chain())
+
+    def chain_in_run(self) -> Iterator[Running]:
+        """Those of them that are of the same run."""
+        return itertools.takewhile(lambda each: each.around.session is self.around.session, self.chain())
 
     @property
-    def log(self) -> Log | None:
-        """Of its graph's run; None when nobody reads it."""
-        return self.around.log
+    def log(self) -> Log:
+        """Of its graph's run."""
+        return self.around.events.log
 
     @property
     def loop_thread(self) -> int:
@@ -389,12 +406,13 @@ class Running:
     @property
     def ended(self) -> bool:
         """Whether it has ended, or a node in which it runs."""
-        at: Running | None = self
-        while at is not None:
-            if at._ended:
-                return True
-            at = at.within
-        return False
+        return any(each._ended for each in self.chain())
+
+    @property
+    def is_handler(self) -> bool:
+        """True in an error handler, and in what it calls. It gets the exception itself at first, and its record when it
+        runs again: what it makes of their texts differs, and is not compared."""
+        return any(each.failures for each in self.chain())
 
     def check(self, what: str) -> None:
         """Refuse what code of it does late.
@@ -402,8 +420,7 @@ class Running:
         Raises:
             OutsideRunError: it has ended, or has left behind the thread that it ran in.
         """
-        if self.fence is not None:
-            self.fence.check(what)
+        self.fence.check(what)
         if self.ended:
             raise OutsideRunError(
                 f"{what} was called for node {self.task.node.name!r}, which has ended: wait in the node for whatever "
@@ -447,11 +464,10 @@ class Running:
         Args:
             queued: the task had to wait before it could begin.
         """
-        tries = self.tries
         return (
-            (queued or self.task.caller is None)
-            and self.failure is None
-            and (tries is None or tries.number == 1)
+            (queued or self.task.is_planned)
+            and not self.failures
+            and self.tries.number == 1
             and not self.task.node.hidden
             and self.around.stops()
         )
@@ -467,69 +483,57 @@ class Running:
             raise GraphInterrupt(())
 
     @property
-    def retried(self) -> Tries | None:
+    def retried(self) -> Tries:
         """Of the outermost, of the node and the tasks whose code this is, that is tried again when it fails."""
-        found: Tries | None = None
-        at: Running | None = self
-        while at is not None and at.around is self.around:
-            found = at.tries or found
-            at = at.within
+        found = ONE_TRY
+        for each in self.chain_in_graph():
+            found = each.tries if each.tries.keeps else found
         return found
-
-    def done_before(self, task: Task) -> Finished | None:
-        """What a task gave that an earlier attempt has called too; where nothing is stored."""
-        tries = self.retried
-        done = None if tries is None else tries.done.get(task.id)
-        return None if done is None else done[1]
 
     def recorded_instead(self, task: Task) -> str | None:
         """Return the name of the task that is recorded in the place of a call if it was another call; else None."""
-        if self._handles:
+        if self.is_handler:
             return None
-        if self.around.thread is not None:
-            return self.around.thread.recorded_instead(task)
-        tries = self.retried
-        done = None if tries is None else tries.done.get(task.id)
-        return task.node.name if done is not None and is_changed(done[0], task.digest) else None
+        digest, _ = self.retried.done.get(task.id, (b"", ()))
+        if is_changed(digest, task.digest):
+            return task.node.name
+        return self.around.persistence.recorded_instead(task)
+
+    def done_before(self, task: Task) -> tuple[Finished, ...]:
+        """What a task gave that an earlier attempt has called too, if it has; where nothing is stored."""
+        done = self.retried.done
+        return (done[task.id][1],) if task.id in done else ()
 
     def keep_done(self, task: Task, outcome: Finished) -> None:
         """Keep what a task gave for the next attempt; where nothing is stored."""
         tries = self.retried
-        if tries is not None:
+        if tries.keeps and not self.around.persistence.is_stored:
             tries.done[task.id] = task.digest, outcome
 
-    def observe(self, observed: Observed, *, routes: bool) -> None:
+    def observe(self, *, routes: bool) -> None:
         """Its code is about to run, in the running context, and somebody observes that."""
-        within, number = self.within, 1 if self.tries is None else self.tries.number
-        called = self.task.caller is not None and within is not None and within.around is self.around
-        self.attempt = observed.attempt(
+        called = not self.task.is_planned and self.callers and self.callers[0].around is self.around
+        self.observed = self.around.observation.attempt(
             self.task,
-            number=number,
-            caller=within.attempt if called and within is not None else None,
-            handles=self.failure is not None,
+            number=self.tries.number,
+            caller=self.callers[0].observed.started if called else None,
+            handles=bool(self.failures),
             routes=routes,
         )
 
     def stop(self) -> None:
         """It is cancelled: end what it has called, and let it call nothing more. For a thread that waits for a task."""
         self.end()
-        if self.calls is not None:
-            self.calls.stop()
-
-    # ---- time --------------------------------------------------------------------------------------------------------
+        self.calls.stop()
 
     def _watches(self) -> Iterator[AttemptWatch]:
         """Of this node, and of those in which it runs."""
-        at: Running | None = self
-        while at is not None:
-            if at.watch is not None:
-                yield at.watch
-            at = at.within
+        return (watch for each in self.chain() for watch in each.watches)
 
     @property
     def is_timed(self) -> bool:
         """Whether this node, or one in which it runs, has a timeout."""
-        return any(True for _ in self._watches())
+        return any(each.watches for each in self.chain())
 
     def sign(self) -> None:
         """It has shown, called or run something: a sign of life, of the nodes that it runs in too."""
@@ -552,14 +556,11 @@ class Running:
     @contextlib.contextmanager
     def waiting_for_place(self) -> Generator[None]:
         """It waits until it may begin. That is not its caller's time either, if that has lent its place and waits."""
-        caller = self.within
-        if caller is None or caller.around is not self.around or caller.place is None or caller.place.is_held:
+        with contextlib.ExitStack() as stack:
+            for caller in self.callers[:1]:
+                if caller.around is self.around and not caller.place.is_held:
+                    stack.enter_context(caller.waiting())
             yield
-            return
-        with caller.waiting():
-            yield
-
-    # ---- questions ---------------------------------------------------------------------------------------------------
 
     def ask(self, value: Any) -> Any:
         """The answer, if there is one.
@@ -573,11 +574,9 @@ class Running:
         self.check("interrupt()")
         self.check_refusal()
         session = self.around.session
-        if session.hold is None:
-            root = self.around
-            while root.outer is not None and root.outer.around.session is session:
-                root = root.outer.around
-            raise self.refuse(NoCheckpointerError(self.task.node.name, root.program.name))
+        if isinstance(session.hold, NoLease):
+            *_, root = self.chain_in_run()
+            raise self.refuse(NoCheckpointerError(self.task.node.name, root.around.program.name))
         index = self.number("ask", lambda digests: digests.fingerprint((value,)))
         place = self.next_place(index)
         key = interrupt_id(self.task.id, index)
@@ -592,24 +591,18 @@ class Running:
 
     def _askers(self) -> tuple[TaskId, ...]:
         """The tasks whose result depends on what this one is answered: itself, and those that called it."""
-        found: list[TaskId] = []
-        at: Running | None = self
-        while at is not None and at.around.session is self.around.session:
-            found.append(at.task.id)
-            at = at.within
-        return tuple(found)
+        return tuple([each.task.id for each in self.chain_in_run()])
 
     def _compare_question(self, key: str, value: Any) -> None:
         session = self.around.session
-        if session.asked is None or self._handles or not session.asked.is_changed(key, value):
+        if self.is_handler or not session.asked.is_changed(key, value):
             return
         error = QuestionChangedError(key, isolate(session.asked.values[key]), value)
-        if self.around.changed_questions == "error":
+        if self.around.options.changed_questions == "error":
             raise self.refuse(error)
         node = self.task.node.name
-        session.warned = session.warned or set()
         if node not in session.warned:
-            session.warned.add(node)
+            session.warned[node] = None
             warnings.warn(
                 QuestionChangedWarning(
                     f"node {node!r} of graph {self.around.program.name!r} got the answer to a question that it asks "
@@ -618,26 +611,13 @@ class Running:
                 stacklevel=2,
             )
 
-    @property
-    def _handles(self) -> bool:
-        """True in an error handler, and in what it calls. It gets the exception itself at first, and its record when it
-        runs again: what it makes of their texts differs, and is not compared."""
-        at: Running | None = self
-        while at is not None:
-            if at.failure is not None:
-                return True
-            at = at.within
-        return False
-
     def refuse(self, error: RefusalT) -> RefusalT:
         """Note that this attempt, and those in which it runs, fail with an error; return it, to be raised.
 
         The node's code may catch it, with `except Exception` around a call that may fail, and return a wrong result.
         """
-        at: Running | None = self
-        while at is not None:
-            at.refusal = error
-            at = at.within
+        for each in self.chain():
+            each.refusals = (*each.refusals, error)
         return error
 
     def check_refusal(self) -> None:
@@ -645,8 +625,8 @@ class Running:
 
         The call that comes next has a record, perhaps, in the place of the one that was refused, and would run again.
         """
-        if self.refusal is not None:
-            raise self.refusal
+        if self.refusals:
+            raise self.refusals[-1]
 
     def questions(self) -> tuple[Interrupt, ...]:
         """All open questions, in the order of their places in the node's code."""
@@ -658,12 +638,9 @@ class Running:
         self._counts = dict.fromkeys(("ask", "call", "run"), ROUTED)
 
     @property
-    def digests(self) -> Digests | None:
-        """What recognises what it asks, calls and runs when it runs again; None if nothing of that is recorded or
-        kept."""
-        if self.around.thread is not None:
-            return self.around.thread.digests
-        return None if self.retried is None else Digests(UNSTORED, fleeting_keys(self.around.program))
+    def is_compared(self) -> bool:
+        """Whether something of what it asks, calls and runs is recorded, or kept for a retry."""
+        return self.around.persistence.is_stored or self.retried.keeps
 
     def number_of_call(self, node: Node, hints: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """Return the number of a call of a task; see `number`, and `Digests.of_call` for the arguments."""
@@ -702,12 +679,12 @@ class Running:
             beside = session.loop.current_task() is not self.host and _BY_THREAD.get() is not self
         else:
             beside = thread != self.worker
-        digests = self.digests if beside and not ordered else None
-        if digests is None:
+        if ordered or not beside or not self.is_compared:
             number = self._counts.get(what, 0)
             self._counts[what] = number + 1
             return number
-        key = f"{what} {self._counts.get(what, 0) >= ROUTED} ".encode() + fingerprint(digests)
+        known_by = fingerprint(self.around.persistence.digests)
+        key = f"{what} {self._counts.get(what, 0) >= ROUTED} ".encode() + known_by
         first, again = self._beside.get(key, (who, -1))
         if first is not who:
             raise InvalidUpdateError(
@@ -724,10 +701,10 @@ class Running:
     def digest_of_input(self, given: Any) -> bytes:
         """Return the digest of the input of a graph that the node's code runs; empty where it is not compared: None and
         commands are none, and the state that a graph gets as a node is the same for each attempt."""
-        thread = self.around.thread
-        if thread is None or self._handles or given is None or isinstance(given, Command):
+        persistence = self.around.persistence
+        if not persistence.is_stored or self.is_handler or given is None or isinstance(given, Command):
             return b""
-        return b"" if getattr(self.task.node.call, RUNS_GRAPH, False) else thread.digests.of_input(given)
+        return b"" if getattr(self.task.node.call, RUNS_GRAPH, False) else persistence.digests.of_input(given)
 
     def message_id(self, message: Any) -> str:
         """The id of a message without one that the node's own code adds to a list.
@@ -746,7 +723,7 @@ class Running:
             InvalidUpdateError: the attempt has made a call of this name before.
         """
         name = f"{task}\0{key}"
-        if self._names is None:
+        if self._names is _NO_NAMES:
             self._names = set()
         if name in self._names:
             raise InvalidUpdateError(
@@ -774,21 +751,11 @@ class Running:
         self.open[self.next_place()] = questions
         raise GraphInterrupt(questions)
 
-    # ---- budgets -----------------------------------------------------------------------------------------------------
-
     def spend(self, name: str, amount: Amount) -> None:
         """Count an amount for the task. See `runtime.spend`."""
         self.check("spend()")
-        spending = self.around.session.spending
-        if spending is None:
-            raise UnknownBudgetError(name, ())
-        by = self
-        while by.around.thread is None and by.around.outer is not None:
-            by = by.around.outer  # nothing is stored of this graph: it is the node's that runs it
-        into: Amounts = {} if by.around.thread is None else by.around.thread.counter.by(by.task.id)
-        spending.spend(into, name, amount, self.around.budgets)
-
-    # ---- what it was called with -------------------------------------------------------------------------------------
+        into = self.around.persistence.spent_by(self.task.id)
+        self.around.session.spending.spend(into, name, amount, self.around.options.limits.budgets)
 
     def inject(self, wanted: tuple[tuple[str, str], ...]) -> dict[str, Any]:
         """The keyword arguments that a node's signature asks for."""
@@ -810,18 +777,16 @@ class Running:
 
     def configs(self) -> Iterator[RunnableConfig]:
         """The configs of this node and of those around it in the same run: where its own run stands."""
-        at: Running | None = self
-        while at is not None and at.around.session is self.around.session:
-            yield at.config
-            at = at.within
+        for each in self.chain_in_run():
+            yield each.config
 
     @property
     def store(self) -> Any:
-        return self.around.store
+        return self.around.options.store
 
     @property
     def context(self) -> Any:
-        return self.around.context
+        return self.around.options.context
 
     @property
     def writer(self) -> StreamWriter:
@@ -836,21 +801,21 @@ class Running:
 
     @property
     def info(self) -> ExecutionInfo:
-        session, thread = self.around.session, self.around.thread
+        session = self.around.session
         return ExecutionInfo(
             task_id=self.task.id,
-            thread_id=None if session.hold is None else session.hold.thread_id,
+            thread_id=session.hold.thread_id,
             run_id=session.run_id,
-            checkpoint_id=None if thread is None else thread.tip,
+            checkpoint_id=self.around.persistence.tip,
             checkpoint_ns=self.ns,
-            node_attempt=1 if self.tries is None else self.tries.number,
-            node_first_attempt_time=None if self.tries is None else self.tries.began,
+            node_attempt=self.tries.number,
+            node_first_attempt_time=self.tries.began,
         )
 
     @property
     def error(self) -> NodeError | None:
         """What an error handler handles."""
-        return self.failure
+        return next(iter(self.failures), None)
 
     @property
     def runtime(self) -> Runtime[Any]:

@@ -17,16 +17,18 @@ class RunControl:
     """
 
     def __init__(self) -> None:
+        self._requested = False
         self._reason: str | None = None
 
     def request_drain(self, reason: str = "shutdown") -> None:
         """Ask the runs to stop. The first reason counts."""
-        if self._reason is None:
+        if not self._requested:
             self._reason = reason
+            self._requested = True
 
     @property
     def drain_requested(self) -> bool:
-        return self._reason is not None
+        return self._requested
 
     @property
     def drain_reason(self) -> str | None:

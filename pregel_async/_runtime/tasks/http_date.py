@@ -22,23 +22,28 @@ _FORMS = (
 )
 
 
-def read_http_date(text: str, *, now: float) -> float | None:
-    """Return the time that a date names, in unix seconds, or None if the text is not a date of HTTP.
+def read_http_date(text: str, *, now: float) -> float:
+    """Return the time that a date names, in unix seconds.
 
     Args:
         text: a header's value.
         now: unix seconds, for years of two digits: the year within 50 years of this one is meant.
+
+    Raises:
+        ValueError: the text is not a date of HTTP, or names a day or a second that `datetime` does not know: the 99th
+            of a month, a leap second.
     """
-    found = next((match for form in _FORMS if (match := form.fullmatch(text))), None)
-    if found is None:
-        return None
+    for form in _FORMS:
+        if found := form.fullmatch(text):
+            return _moment(found, now)
+    raise ValueError(f"{text!r} is not a date of HTTP")
+
+
+def _moment(found: re.Match[str], now: float) -> float:
     year = int(found["year"])
     if len(found["year"]) == 2:
         earliest = datetime.fromtimestamp(now, UTC).year - 49
         year = earliest + (year - earliest) % 100
     month = MONTHS.index(found["month"]) + 1
     day, hour, minute, second = (int(found[name]) for name in ("day", "hour", "minute", "second"))
-    try:
-        return datetime(year, month, day, hour, minute, second, tzinfo=UTC).timestamp()
-    except ValueError:  # the 99th of a month; a leap second, which datetime does not know
-        return None
+    return datetime(year, month, day, hour, minute, second, tzinfo=UTC).timestamp()

@@ -23,7 +23,9 @@ _BY_ANNOTATION: tuple[tuple[Any, str], ...] = (
     (StreamWriter, "writer"),
 )
 
-_OF_HANDLERS: tuple[tuple[Any, str], ...] = (*_BY_ANNOTATION, (NodeError, "error"))
+_GIVEN = (_BY_ANNOTATION, NAMES)
+
+_GIVEN_TO_HANDLERS = ((*_BY_ANNOTATION, (NodeError, "error")), ("error", *NAMES))
 
 _STORE = ("checkpoint_savers.stores.abc", "BaseStore")
 """Known by its name: who asks for a store has loaded the class."""
@@ -71,7 +73,7 @@ def injections_of(call: Callable[..., Any], *, after: int, handles: bool = False
         parameters = list(inspect.signature(call).parameters.values())
     except (TypeError, ValueError):
         return ()  # a builtin that tells nothing about itself
-    hints = hints_of(call)
+    hints, given = hints_of(call), _GIVEN_TO_HANDLERS if handles else _GIVEN
     bound = call.keywords if isinstance(call, functools.partial) else {}  # these are the user's own
     found: list[tuple[str, str]] = []
     for place, parameter in enumerate(parameters):
@@ -79,35 +81,35 @@ def injections_of(call: Callable[..., Any], *, after: int, handles: bool = False
             continue
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             continue
-        what = _what(parameter, hints, _OF_HANDLERS if handles else _BY_ANNOTATION)
-        if what is None and handles and parameter.name == "error":
-            what = "error"
-        if what is not None:
-            found.append((parameter.name, what))
+        found.extend((parameter.name, what) for what in _asked_for(parameter, hints, *given))
     return tuple(found)
 
 
-def _what(
-    parameter: inspect.Parameter, hints: Mapping[str, Any], by_annotation: tuple[tuple[Any, str], ...]
-) -> str | None:
+def _asked_for(
+    parameter: inspect.Parameter,
+    hints: Mapping[str, Any],
+    by_annotation: tuple[tuple[Any, str], ...],
+    names: tuple[str, ...],
+) -> tuple[str, ...]:
+    """Return what a parameter asks for: one thing, or nothing."""
     hint = hints.get(parameter.name, parameter.annotation)
     for option in (hint, *get_args(hint)):  # Optional[RunnableConfig] too
         kind = get_origin(option) or option
         for known, what in by_annotation:
             if kind is known:
-                return what
+                return (what,)
         if (getattr(kind, "__module__", ""), getattr(kind, "__qualname__", "")) == _STORE:
-            return "store"
+            return ("store",)
     if isinstance(hint, str):  # not resolved: by its text, as far as that goes
         options = re.sub(r"^(\w+\.)*(Optional|Union|Annotated)\[(.*)\]$", r"\3", hint.strip("\"' "))
         for option in re.split(r"[|,]", options):
             called = option.partition("[")[0].strip().rpartition(".")[2]
             for known, what in by_annotation:
                 if called == known.__name__:
-                    return what
+                    return (what,)
             if called == _STORE[1]:
-                return "store"
-    return parameter.name if parameter.name in NAMES else None
+                return ("store",)
+    return (parameter.name,) if parameter.name in names else ()
 
 
 def check_signature(
@@ -130,7 +132,7 @@ def check_signature(
     try:
         inspect.signature(call).bind(*given, **dict.fromkeys((name for name, _ in injected)))
     except TypeError as error:
-        names = ", ".join(("error", *NAMES) if handles else NAMES)
+        names = ", ".join((_GIVEN_TO_HANDLERS if handles else _GIVEN)[1])
         raise GraphValidationError(
             f"{what}: {error}. Bind what else it needs, with functools.partial; the runtime fills in parameters named "
             f"{names}{', and one annotated NodeError' if handles else ''}"

@@ -50,8 +50,7 @@ def _parts(value: Any) -> dict[Any, Any]:
         return {field.name: own(getattr(value, field.name, None)) for field in dataclasses.fields(value)}
     if hasattr(value, "__pydantic_fields_set__"):
         return {name: own(item) for name, item in value.__dict__.items()}
-    names = getattr(value, "__struct_fields__", None)
-    if names is not None:
+    if names := getattr(value, "__struct_fields__", ()):
         return {name: own(getattr(value, name)) for name in names}
     return {"the value": own(value)} if isinstance(value, list) else {}
 

@@ -19,7 +19,8 @@ from checkpoint_savers.codec import Codec
 from checkpoint_savers.errors import CorruptCheckpointError, StoredTypeChangedError, UnstorableValueError, annotate
 
 from ..._core.program import Node, Write
-from ..._core.task import Failed, Finished, Settled, Task
+from ..._core.task import NEW, Failed, Finished, Settled, Task, Unfinished
+from ...policies import CachePolicy
 from .fingerprints import known_by
 
 if TYPE_CHECKING:
@@ -44,67 +45,58 @@ class Results:
     async def share(
         self,
         task: Task,
+        policy: CachePolicy,
         value: Callable[[], Any],
-        compute: Callable[[list[Write] | None], Awaitable[Settled]],
+        compute: Callable[[Unfinished], Awaitable[Settled]],
         *,
-        context: Any = None,
-        answered: bool = False,
+        context: Any,
     ) -> Settled:
         """What becomes of a task whose node has a cache policy.
 
         Args:
             value: gives the node's input.
+            compute: runs the task, or of one whose node's own writes are kept, only what follows them.
             context: the call's. It counts where the node asks for it, and no `key_func` says what counts.
-            compute: runs the task; given the node's own writes, only what follows them.
-            answered: the task has asked, and was answered: no other gets what comes of that, nor it another's result.
         """
-        node = task.node
-        policy = node.cache
-        assert policy is not None
-        if answered:
-            return await compute(None)
         try:
-            key = self._key(node, value(), context)
+            key = self._key(task.node, policy, value(), context)
         except Exception as error:  # what the input is made of, what key_func makes of it, or what cannot be a key
-            annotate(error, f"while looking for a kept result of node {node.name!r}, superstep {task.step}")
+            annotate(error, f"while looking for a kept result of node {task.node.name!r}, superstep {task.step}")
             return Failed(error)
-        computed: Settled | None = None
-        kept: list[Write] | None = None
+        kept: list[Unfinished] = []
+        computed: list[Settled] = []
 
         async def compute_once() -> bytes | None:
-            nonlocal computed, kept
-            found = (await self.cache.aget([key])).get(key)
-            if found is not None:
-                kept = self._read(found)
-            if kept is not None:
-                return found
-            computed = await compute(None)
-            if not isinstance(computed, Finished) or computed.leaves:
+            for found in (await self.cache.aget([key])).values():
+                kept.extend(self._read(found))
+                if kept:
+                    return found
+            outcome = await compute(NEW)
+            computed.append(outcome)
+            if not isinstance(outcome, Finished) or outcome.leaves:
                 return None
             try:
-                made = self._written(computed.writes[: computed.own])
+                made = self._written(outcome.writes[: outcome.own])
             except UnstorableValueError as error:
-                error.add_note(f"written by node {node.name!r}, superstep {task.step}, which has a cache policy")
-                computed = Failed(error)
+                where = f"written by node {task.node.name!r}, superstep {task.step}, which has a cache policy"
+                error.add_note(where)
+                computed.append(Failed(error))
                 return None
             await self.cache.aset({key: (made, policy.ttl_seconds)})
             return made
 
         shared, _ = await self.cache.flights.share(key, compute_once)
-        if computed is not None:
-            return computed
-        if kept is None and shared is not None:
-            kept = self._read(shared)
-        outcome = await compute(kept)
-        return structs.replace(outcome, cached=kept is not None) if isinstance(outcome, Finished) else outcome
+        if computed:
+            return computed[-1]
+        kept = kept or self._read(shared or b"")
+        outcome = await compute(kept[0] if kept else NEW)
+        return structs.replace(outcome, cached=bool(kept)) if isinstance(outcome, Finished) else outcome
 
     async def clear(self, nodes: Iterable[Node]) -> None:
         """Forget what these nodes made."""
         await self.cache.aclear([namespace_of(node) for node in nodes])
 
-    def _key(self, node: Node, value: Any, context: Any) -> FullKey:
-        policy = node.cache
-        assert policy is not None
+    def _key(self, node: Node, policy: CachePolicy, value: Any, context: Any) -> FullKey:
         try:
             known_by = value
             if policy.key_func is not None:
@@ -119,20 +111,20 @@ class Results:
 
     def _function(self, node: Node) -> bytes:
         """What tells the node's function from others of its name: as it is when its first result is looked for."""
-        if node.known_by is None:
+        if not node.known_by:
             structs.force_setattr(node, "known_by", known_by(node.call, partial(self._codec.canonical, channel="")))
-        assert node.known_by is not None
         return node.known_by
 
     def _written(self, writes: list[Write]) -> bytes:
         return _encode([(name, self._codec.encode(value, channel=name)) for name, value in writes])
 
-    def _read(self, data: bytes) -> list[Write] | None:
-        """The writes; None when they were made by code that is no more."""
+    def _read(self, data: bytes) -> list[Unfinished]:
+        """The writes, as what is recorded of a task; nothing when they were made by code that is no more."""
         try:
-            return [(name, self._codec.decode(value, channel=name)) for name, value in _decode(data)]
+            writes = [(name, self._codec.decode(value, channel=name)) for name, value in _decode(data)]
         except (CorruptCheckpointError, StoredTypeChangedError, msgspec.MsgspecError):
-            return None  # a cache is not data: it is computed again
+            return []  # a cache is not data: it is computed again
+        return [Unfinished(writes)]
 
 
 def namespace_of(node: Node) -> Namespace:

@@ -17,6 +17,10 @@ Once = Callable[["Tries", list[Write] | None], Awaitable[Settled]]
 """One attempt: with how many there have been, and the node's own writes when only its routers have failed."""
 
 
+_NEVER = RetryPolicy(max_attempts=1)
+"""Of an exception that no policy applies to."""
+
+
 class Tries:
     """The attempts at one task.
 
@@ -25,14 +29,20 @@ class Tries:
         began: when the first began, in unix seconds.
         done: by task that it called, the digest of the arguments and what it gave to an earlier attempt, where nothing
             is stored.
+        keeps: another attempt may follow, which gets what is done.
     """
 
-    __slots__ = ("began", "done", "number")
+    __slots__ = ("began", "done", "keeps", "number")
 
-    def __init__(self, began: float) -> None:
+    def __init__(self, began: float | None, *, keeps: bool = True) -> None:
         self.number = 1
+        self.keeps = keeps
         self.began: Final = began
         self.done: dict[TaskId, tuple[bytes, Finished]] = {}
+
+
+ONE_TRY = Tries(None, keeps=False)
+"""Of a task that is attempted once."""
 
 
 async def tried(
@@ -80,8 +90,8 @@ def _wait(policies: tuple[RetryPolicy, ...], error: BaseException, failed: int, 
     """Seconds until the next attempt; None for no other."""
     if not isinstance(error, Exception):
         return None
-    policy = next((policy for policy in policies if policy.applies_to(error)), None)
-    if policy is None or failed >= policy.max_attempts:
+    policy = next((policy for policy in policies if policy.applies_to(error)), _NEVER)
+    if failed >= policy.max_attempts:
         return None
     wait = policy.wait(failed)
     asked = max((_retry_after(leaf, world) for leaf in leaves_of(error)), default=0.0)
@@ -111,5 +121,7 @@ def _retry_after(error: BaseException, world: World) -> float:
         return float(said)
     from .http_date import read_http_date  # few servers send a date
 
-    moment = read_http_date(said, now=world.now())
-    return 0.0 if moment is None else max(0.0, moment - world.now())
+    try:
+        return max(0.0, read_http_date(said, now=world.now()) - world.now())
+    except ValueError:
+        return 0.0

@@ -54,10 +54,40 @@ class Places:
             self._waiting.popleft().set()
 
 
-class Place:
+class Unlimited:
+    """A task's place where all tasks may run at once: it always has it."""
+
+    __slots__ = ()
+
+    is_limited = False
+    is_held = True
+
+    async def take(self) -> bool:
+        """Wait for it, before the task runs. Return True if none was free at first."""
+        return False
+
+    def lend(self) -> None:
+        """A coroutine of the task begins to wait for another task."""
+
+    async def take_back(self) -> None:
+        """Such a coroutine goes on. The last to go on waits for the place; before, the others still need it lent."""
+
+    def overdraw(self) -> None:
+        """Such a coroutine was cancelled."""
+
+    def leave(self) -> None:
+        """The task has ended."""
+
+
+UNLIMITED = Unlimited()
+
+
+class Place(Unlimited):
     """One task's place. Several of its coroutines may wait for others at once: it is lent while one of them does."""
 
     __slots__ = ("_holds", "_left", "_lenders", "_places", "_taking")
+
+    is_limited = True
 
     def __init__(self, places: Places) -> None:
         self._places = places
@@ -67,25 +97,22 @@ class Place:
         self._left = False
 
     @property
-    def is_held(self) -> bool:
+    def is_held(self) -> bool:  # type: ignore[override]  # of the other it never changes
         """Whether the task has it now, and has not lent it."""
         return self._holds
 
     async def take(self) -> bool:
-        """Wait for it, before the task runs. Return True if none was free at first."""
         waited = await self._places.take()
         self._holds = True
         return waited
 
     def lend(self) -> None:
-        """A coroutine of the task begins to wait for another task."""
         self._lenders += 1
         if self._holds:
             self._holds = False
             self._places.give_back()
 
     async def take_back(self) -> None:
-        """Such a coroutine goes on. The last to go on waits for the place; before, the others still need it lent."""
         self._lenders -= 1
         if self._lenders or self._holds or self._taking or self._left:
             return
@@ -100,7 +127,6 @@ class Place:
             self._keep()
 
     def overdraw(self) -> None:
-        """Such a coroutine was cancelled."""
         self._lenders -= 1
         if not (self._lenders or self._holds or self._taking or self._left):
             self._places.overdraw()
@@ -113,7 +139,6 @@ class Place:
             self._places.give_back()
 
     def leave(self) -> None:
-        """The task has ended."""
         self._left = True
         if self._holds:
             self._holds = False

@@ -25,11 +25,11 @@ class Writes(Protocol):
 
     task: Task
     debts: list[Feed]
-    fence: Fence | None
+    fence: Fence
 
     @property
-    def log(self) -> Log | None:
-        """Of its graph's run; None when nobody reads it."""
+    def log(self) -> Log:
+        """Of its graph's run."""
         ...
 
     @property
@@ -64,17 +64,11 @@ class Writer:
 
     def __call__(self, chunk: Any, /) -> Awaitable[None]:
         self._check()
-        log = self._running.log
-        if log is None or log.wrote is None:
-            return NOTHING
-        return self._show(log.wrote(self._running.task, chunk))
+        return self._show(self._running.log.wrote(self._running.task, chunk))
 
     def message(self, message: Any, /, metadata: Mapping[str, Any] | None = None) -> Awaitable[None]:
         self._check()
-        log = self._running.log
-        if log is None or log.spoke is None:
-            return NOTHING
-        return self._show(log.spoke(self._running.task, message, metadata or {}))
+        return self._show(self._running.log.spoke(self._running.task, message, metadata or {}))
 
     def _check(self) -> None:
         self._running.check("a stream writer")
@@ -82,6 +76,8 @@ class Writer:
 
     def _show(self, told: Told) -> Awaitable[None]:
         running = self._running
+        if not told:
+            return NOTHING
         if threading.get_ident() == running.loop_thread:
             charged: list[tuple[Feed, int]] = []
             for feed, part in told:
@@ -91,12 +87,7 @@ class Writer:
                     running.debts.append(feed)
             return _Settled(running, charged) if running.debts else NOTHING
         try:
-            if running.fence is None:
-                from anyio import from_thread
-
-                from_thread.run(_put, running, told)
-            else:
-                running.fence.run("a stream writer", partial(_put, running, told))
+            running.fence.run("a stream writer", partial(_put, running, told))
         except OutsideRunError:
             raise
         except RuntimeError as error:

@@ -57,6 +57,8 @@ def _named_by(at: Any, module: str) -> Iterator[Any]:
             yield at.func
         case _ if isinstance(call := type(at).__dict__.get("__call__"), types.FunctionType):
             yield types.MethodType(call, at)
+        case _:
+            return
 
 
 def _named_by_code(function: types.FunctionType) -> Iterator[Any]:

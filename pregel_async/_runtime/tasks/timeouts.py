@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Generator
-from typing import Literal, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import anyio
 
@@ -12,8 +12,11 @@ from ..._core.task import Task
 from ...errors import NodeTimeoutError
 from ..platform.companions import beside
 from ..platform.environment import World
+from ..platform.event_loops import on_asyncio
 
 T = TypeVar("T")
+
+Kind: TypeAlias = Literal["run", "idle"]
 
 
 class Stopwatch:
@@ -21,12 +24,13 @@ class Stopwatch:
 
     Args:
         world: whose clock counts.
+        expire: called when the time is up, before the work is cancelled.
         run: seconds from the beginning; None for any time.
         idle: seconds from the beginning, or from the last sign of life; None for any time.
-        expire: called when the time is up, before the work is cancelled.
 
     Attributes:
-        expired: which of the two limits it was; None while there is time.
+        expired: the time is up.
+        kind: which of the two limits it was then.
         elapsed: how long it took then, in seconds.
     """
 
@@ -34,25 +38,38 @@ class Stopwatch:
         self,
         world: World,
         *,
+        expire: Callable[[], None],
         run: float | None,
         idle: float | None = None,
-        expire: Callable[[], None] | None = None,
     ) -> None:
-        self.expired: Literal["run", "idle"] | None = None
+        self.expired = False
+        self.kind: Kind = "run"
         self.elapsed = 0.0
         self._world = world
-        self._run = run
-        self._idle = idle
         self._expire = expire
-        self._began = self._sign = world.monotonic()
+        limits: tuple[tuple[Kind, float | None], ...] = (("idle", idle), ("run", run))
+        self._limits: list[tuple[Kind, float]] = [(kind, seconds) for kind, seconds in limits if seconds is not None]
+        self._since: dict[Kind, float] = dict.fromkeys(("run", "idle"), world.monotonic())  # from when each counts
         self._scope = anyio.CancelScope()
         self._pauses = 0
         self._paused_at = 0.0
-        self._goes_on: anyio.Event | None = None
+        self._goes_on = anyio.Event()  # the last of the pauses is over
 
     async def over(self, work: Callable[[], Awaitable[T]]) -> T | None:
         """What the work gives; None when its time was up before that. It has ended then, whatever it did about it."""
-        return await beside(self._tick, lambda: self._within(work))
+        done: list[T | None] = []
+
+        async def within() -> None:
+            done.append(await self._within(work))
+
+        try:
+            await beside(self._tick, within)
+        except anyio.get_cancelled_exc_class():
+            # What has ended while it was being cancelled has its outcome, as it has without a watch. On trio the group
+            # around it notices the cancellation, which comes again at the next checkpoint; asyncio's own comes once.
+            if not done or on_asyncio():
+                raise
+        return done.pop()
 
     async def _within(self, work: Callable[[], Awaitable[T]]) -> T | None:
         result: T | None = None
@@ -62,7 +79,7 @@ class Stopwatch:
 
     def sign(self) -> None:
         """The work has given a sign of life. Any thread may say so."""
-        self._sign = self._world.monotonic()
+        self._since["idle"] = self._world.monotonic()
 
     @contextlib.contextmanager
     def paused(self) -> Generator[None]:
@@ -70,40 +87,32 @@ class Stopwatch:
         self._pauses += 1
         if self._pauses == 1:
             self._paused_at = self._world.monotonic()
+            self._goes_on = anyio.Event()
         try:
             yield
         finally:
             self._pauses -= 1
             if not self._pauses:
                 waited = self._world.monotonic() - self._paused_at
-                self._began += waited
-                self._sign += waited
-                if self._goes_on is not None:
-                    self._goes_on.set()
+                for kind in self._since:
+                    self._since[kind] += waited
+                self._goes_on.set()
 
     async def _tick(self) -> None:
         while True:
             if self._pauses:
-                self._goes_on = anyio.Event()
                 await self._goes_on.wait()
                 continue
             now = self._world.monotonic()
-            left, which, since = min(self._limits(now))
+            kind, seconds = min(self._limits, key=lambda limit: self._since[limit[0]] + limit[1])
+            left = self._since[kind] + seconds - now
             if left > 0:
                 await self._world.sleep(left)
                 continue
-            self.expired, self.elapsed = which, now - since
-            if self._expire is not None:
-                self._expire()
+            self.expired, self.kind, self.elapsed = True, kind, now - self._since[kind]
+            self._expire()
             self._scope.cancel()
             return
-
-    def _limits(self, now: float) -> Generator[tuple[float, Literal["run", "idle"], float]]:
-        """Seconds that are left, of which limit, and from when it counts."""
-        if self._run is not None:
-            yield self._began + self._run - now, "run", self._began
-        if self._idle is not None:
-            yield self._sign + self._idle - now, "idle", self._sign
 
 
 class AttemptWatch(Stopwatch):
@@ -112,7 +121,7 @@ class AttemptWatch(Stopwatch):
     def __init__(self, task: Task, world: World, expire: Callable[[], None]) -> None:
         policy = task.timeout
         assert policy is not None
-        super().__init__(world, run=policy.run_seconds, idle=policy.idle_seconds, expire=expire)
+        super().__init__(world, expire=expire, run=policy.run_seconds, idle=policy.idle_seconds)
         self._policy = policy
         self._node = task.node.name
 
@@ -123,11 +132,10 @@ class AttemptWatch(Stopwatch):
 
     @property
     def error(self) -> NodeTimeoutError:
-        """What the attempt has failed with."""
-        assert self.expired is not None
+        """What the attempt has failed with, once its time is up."""
         return NodeTimeoutError(
             self._node,
-            kind=self.expired,
+            kind=self.kind,
             elapsed=self.elapsed,
             run_timeout=self._policy.run_seconds,
             idle_timeout=self._policy.idle_seconds,

@@ -19,7 +19,11 @@ from ..platform.event_loops import is_cancelled_error, loop, on_asyncio, wait_ou
 T = TypeVar("T")
 
 
-async def in_thread(call: Callable[[Any], Any], value: Any, stop: Callable[[], object] | None = None) -> Any:
+def nothing() -> None:
+    """Do nothing: of what may be called at a certain moment."""
+
+
+async def in_thread(call: Callable[[Any], Any], value: Any, stop: Callable[[], object] = nothing) -> Any:
     """Call the function in a worker thread, with a copy of the context; a cancelled caller waits for its end.
 
     Args:
@@ -39,8 +43,7 @@ async def in_thread(call: Callable[[Any], Any], value: Any, stop: Callable[[], o
                 raise
             # A cancel scope waits for the thread; asyncio's own `Task.cancel()` does not, and gets here at once.
             if work.give_up():
-                if stop is not None:
-                    stop()
+                stop()
                 scope.cancel()  # what the thread in turn waits for on this loop: a graph that it invoked
                 await wait_out(work.ended)
             raise
@@ -92,10 +95,7 @@ def _drop(result: Any) -> None:
         result.close()
 
 
-# ---- processes ------------------------------------------------------------------------------------------------------
-
-
-async def in_process(call: Callable[[Any], Any], value: Any, begin: Callable[[], None] | None = None) -> Any:
+async def in_process(call: Callable[[Any], Any], value: Any, begin: Callable[[], None] = nothing) -> Any:
     """Call the function in a worker process, which is killed when the caller is cancelled.
 
     Args:
@@ -107,8 +107,7 @@ async def in_process(call: Callable[[Any], Any], value: Any, begin: Callable[[],
 
     try:
         async with to_process.current_default_process_limiter():
-            if begin is not None:
-                begin()
+            begin()
             counted = anyio.CapacityLimiter(1)  # above
             return await to_process.run_sync(call, value, cancellable=True, limiter=counted)
     except anyio.BrokenWorkerProcess as error:
@@ -118,10 +117,7 @@ async def in_process(call: Callable[[Any], Any], value: Any, begin: Callable[[],
         raise
 
 
-# ---- threads that may be left behind ---------------------------------------------------------------------------------
-
-
-async def in_abandonable_thread(call: Callable[[Any], Any], value: Any, fence: Fence) -> Any:
+async def in_abandonable_thread(call: Callable[[Any], Any], value: Any, fence: AbandonFence) -> Any:
     """Call the function in a worker thread, with a copy of the context; a cancelled caller leaves the thread behind.
 
     Nothing of the thread reaches the run then: its result is dropped, what it does on the event loop has ended before
@@ -200,6 +196,35 @@ class _Abandonable:
 
 
 class Fence:
+    """Between a run and a worker thread that it waits for: everything passes.
+
+    Attributes:
+        is_up: the thread may be left behind.
+    """
+
+    is_up = False
+
+    def check(self, what: str) -> None:
+        """Raise `OutsideRunError` when the thread was left behind."""
+
+    def run(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
+        """Do something on the event loop; for the thread, which waits."""
+        from anyio import from_thread
+
+        return from_thread.run(partial(self.admit, what, call))
+
+    async def admit(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
+        """Do it, on the event loop, and be cancelled with it when the thread is left behind."""
+        return await call()
+
+    def keep(self, stream: Closable) -> None:
+        """The thread reads this, between whose chunks nothing of it is inside."""
+
+
+NO_FENCE = Fence()
+
+
+class AbandonFence(Fence):
     """Between a run and a worker thread that it may leave behind.
 
     What the thread does on the event loop goes through here. So it can be ended when the thread is left, and the thread
@@ -209,56 +234,48 @@ class Fence:
         whose: the node, for messages.
     """
 
+    is_up = True
+
     def __init__(self, whose: str) -> None:
         self.whose = whose
         self.closed = False
-        self._inside: set[anyio.CancelScope] = set()
+        self._inside: dict[anyio.CancelScope, anyio.Event] = {}  # what is done, and its end
         self._streams: WeakSet[Closable] = WeakSet()
-        self._empty: anyio.Event | None = None
 
     def check(self, what: str) -> None:
-        """Raise `OutsideRunError` when the thread was left behind."""
         if self.closed:
             raise self._refusal(what)
 
     def run(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Do something on the event loop; for the thread, which waits."""
         self.check(what)
         try:
-            from anyio import from_thread
-
-            return from_thread.run(partial(self.admit, what, call))
+            return super().run(what, call)
         except BaseException:
             if self.closed:
                 raise self._refusal(what) from None
             raise
 
     async def admit(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Do it, on the event loop, and be cancelled with it when the thread is left behind."""
         self.check(what)
         scope = anyio.CancelScope()
-        self._inside.add(scope)
+        over = self._inside[scope] = anyio.Event()
         try:
             with scope:
                 return await call()
         finally:
-            self._inside.discard(scope)
-            if self._empty is not None and not self._inside:
-                self._empty.set()
+            del self._inside[scope]
+            over.set()
         raise self._refusal(what)
 
     def keep(self, stream: Closable) -> None:
-        """The thread reads this, between whose chunks nothing of it is inside."""
         self._streams.add(stream)
 
     async def close(self) -> None:
         """End what the thread does on the event loop, and wait until it has ended."""
         self.closed = True
-        if self._inside:
-            self._empty = anyio.Event()
-            for scope in self._inside:
-                scope.cancel()
-            await wait_out(self._empty)
+        for scope in self._inside:
+            scope.cancel()
+        await wait_out(*self._inside.values())
         with anyio.CancelScope(shield=True):
             for stream in list(self._streams):
                 with contextlib.suppress(Exception):  # its reader is gone

@@ -57,8 +57,6 @@ async def seen(saver: BaseCheckpointSaver, thread: str) -> object:
 class Dumping(Suite):
     needed: ClassVar[tuple[str, ...]] = ("dump",)
 
-    # ---- dump ----------------------------------------------------------------------------------------------------
-
     async def test_a_dump_is_all_that_is_stored(self, saver: BaseCheckpointSaver) -> None:
         """P11: heads, rows, records and events of all namespaces and branches, byte for byte, each in its order; and
         nothing of other threads."""
@@ -140,8 +138,6 @@ class Dumping(Suite):
                 await look(other, looked[1])
 
         await in_threads(write, lambda: look(saver, looked[0]), look_there)
-
-    # ---- load ----------------------------------------------------------------------------------------------------
 
     @needs("load")
     async def test_a_dump_is_loaded_byte_for_byte(self, saver: BaseCheckpointSaver) -> None:

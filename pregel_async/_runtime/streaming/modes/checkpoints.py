@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from checkpoint_savers.records import CheckpointRow
+from checkpoint_savers.records import CheckpointId, CheckpointRow
 
 from ...._core.board import Board
 from ...._core.isolation import isolate
 from ...._core.superstep import names_of
 from ...._core.task import Task
+from ....types import RunnableConfig
 from ...persistence.namespaces import config_of, namespace_of, parents_of
 from ..parts import Part
 from .mode import Mode
@@ -29,14 +30,11 @@ class Checkpoints(Mode):
 
     def payload(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> dict[str, Any]:
         view, parents = self.view, parents_of(row)
-        assert view.thread_id is not None  # what is stored has a thread
         listed = [task for task in upcoming if task.send >= 0] + [task for task in upcoming if task.send < 0]
         inside = view.inside() if listed else {}
         return {
-            "config": config_of(view.thread_id, row.ns, row.checkpoint_id, parents),
-            "parent_config": None
-            if row.parent_id is None
-            else config_of(view.thread_id, row.ns, row.parent_id, parents),
+            "config": self._config(row.ns, row.checkpoint_id, parents),
+            "parent_config": None if row.parent_id is None else self._config(row.ns, row.parent_id, parents),
             "values": board.show(view.program.shown),
             "metadata": isolate(row.metadata),
             "next": list(names_of(upcoming)),
@@ -44,9 +42,11 @@ class Checkpoints(Mode):
         }
 
     def _task(self, task: Task, inside: Any, parents: dict[str, str]) -> dict[str, Any]:
-        state = None
-        keeps = inside.get(task.node.name)
-        if keeps is not None and self.view.thread_id is not None:
-            ns = namespace_of(self.view.checkpoint_ns, task, keeps=keeps)
-            state = config_of(self.view.thread_id, ns, None, parents)
-        return {"id": task.id, "name": task.node.name, "interrupts": (), "state": state}
+        name, state = task.node.name, None
+        if name in inside:
+            state = self._config(namespace_of(self.view.checkpoint_ns, task, keeps=inside[name]), None, parents)
+        return {"id": task.id, "name": name, "interrupts": (), "state": state}
+
+    def _config(self, ns: str, checkpoint_id: CheckpointId | None, parents: dict[str, str]) -> RunnableConfig:
+        assert self.view.thread_id is not None  # what is stored has a thread
+        return config_of(self.view.thread_id, ns, checkpoint_id, parents)

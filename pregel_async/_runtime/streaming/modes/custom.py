@@ -17,4 +17,4 @@ class Custom(Mode):
     name: ClassVar[str] = "custom"
 
     def wrote(self, task: Task, chunk: Any) -> Iterable[Part]:
-        yield self.part(task.step, isolate(own(chunk)), task=task)
+        yield self.part_of(task, isolate(own(chunk)))

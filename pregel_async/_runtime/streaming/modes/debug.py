@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from checkpoint_savers.entries import timestamp
 from checkpoint_savers.records import CheckpointRow
 
@@ -49,4 +51,4 @@ class Debug(Mode):
                 "type": kind,
                 "payload": part.data,
             }
-            yield self.part(part.step, dated, coerce=part.coerce, task=part.task)
+            yield replace(part, mode=self.name, data=dated)

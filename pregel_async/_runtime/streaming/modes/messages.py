@@ -50,7 +50,7 @@ class Messages(Mode):
         if NO_STREAM in told.get("tags", ()):
             return
         self.view.said.add(id_of(message))
-        yield self.part(task.step, (isolate(own(message)), told), task=task)
+        yield self.part_of(task, (isolate(own(message)), told))
 
     def finished(self, task: Task, outcome: Finished) -> Iterable[Part]:
         known, said = self._known, self.view.said
@@ -58,14 +58,15 @@ class Messages(Mode):
             known.update(id_of(message) for _, message in messages_in(task.arg))
         replayed = outcome.replayed and not self.view.returns  # a reader who comes back was told that it is void
         silent = task.node.hidden or replayed or NO_STREAM in task.node.tags
-        told: dict[str, Any] | None = None
         writes = Counter[str]()  # of each channel, so far
         for channel, value in outcome.writes:
             appends, repeats = self._appends(channel), Counter[str]()
             for place, message in messages_in(value):
-                key, content = id_of(message), None
+                key = id_of(message)
+                contents: tuple[str, ...] = ()
                 if key is None:
                     content = fingerprint(message)
+                    contents = (content,)
                     if appends and not silent and self._was_shown_inside(task, content):
                         continue
                     if appends:
@@ -78,10 +79,8 @@ class Messages(Mode):
                     known.add(key)
                 elif key not in known and key not in said:
                     said.add(key)
-                    if content is not None:
-                        said.update((around, content) for around in self._around(task))
-                    told = self._metadata(task, {}) if told is None else told
-                    yield self.part(task.step, (isolate(message), dict(told)), task=task)
+                    said.update((around, content) for content in contents for around in self._around(task))
+                    yield self.part_of(task, (isolate(message), self._metadata(task, {})))
             writes[channel] += 1
 
     # A message without an id is shown with the one that the fold gives it. Where a channel appends what it is given,
@@ -94,7 +93,7 @@ class Messages(Mode):
 
     def _around(self, task: Task) -> Iterator[tuple[str, Any]]:
         """The tasks that a task is inside of."""
-        if task.caller is not None:
+        if task.is_called:
             yield self.view.checkpoint_ns, task.caller
         parts = self.view.checkpoint_ns.split("|") if self.view.checkpoint_ns else []
         for at in range(len(parts)):

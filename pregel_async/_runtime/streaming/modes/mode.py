@@ -79,19 +79,11 @@ class Mode:
     def __init__(self, view: View) -> None:
         self.view = view
         shown = view.shown
-        keys = None if isinstance(shown, str) else shown
-        self.names = frozenset((shown,) if keys is None else keys)
-        self._is_bare = keys is None
+        self.names = frozenset((shown,) if isinstance(shown, str) else shown)
+        self._is_bare = isinstance(shown, str)
 
-    def part(
-        self,
-        step: int,
-        data: Any,
-        interrupts: tuple[Interrupt, ...] = (),
-        coerce: Coerce | None = None,
-        task: Task | None = None,
-    ) -> Part:
-        """Return a part; `task` is the task whose event it is, None for an event of the graph."""
+    def part(self, step: int, data: Any, interrupts: tuple[Interrupt, ...] = (), coerce: Coerce | None = None) -> Part:
+        """Return a part of an event of the graph."""
         return Part(
             mode=self.name,
             ns=self.view.ns,
@@ -99,9 +91,20 @@ class Mode:
             step=step,
             interrupts=interrupts,
             coerce=coerce,
+            untracked=self.view.program.untracked,
+            of_keys=not self._is_bare,
+        )
+
+    def part_of(self, task: Task, data: Any) -> Part:
+        """Return a part of an event of a task."""
+        return Part(
+            mode=self.name,
+            ns=self.view.ns,
+            data=data,
+            step=task.step,
             task=task,
             untracked=self.view.program.untracked,
-            of_keys=not self._is_bare and (task is None or task.caller is None),
+            of_keys=not (self._is_bare or task.is_called),
         )
 
     def resumed(self, board: Board) -> Iterable[Part]:

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from ...._core.board import Board
-from ...._core.ids import PUSH
 from ...._core.isolation import isolate
 from ...._core.program import RETURN, Write
-from ...._core.task import Failed, Finished, Paused, Task
+from ...._core.task import PUSH, Failed, Finished, Paused, Task
 from ..parts import Part
 from .mode import Mode
 from .updates import as_update
@@ -36,29 +35,29 @@ class Tasks(Mode):
                     "triggers": task.triggers if task.send < 0 else (PUSH,),
                 }
                 told = metadata_of(task)
-                yield self.part(task.step, {**planned, "metadata": told} if told else planned, task=task)
+                yield self.part_of(task, {**planned, "metadata": told} if told else planned)
 
     def finished(self, task: Task, outcome: Finished) -> Iterable[Part]:
         if not (task.node.hidden or outcome.replayed or outcome.cached):
-            yield self.part(task.step, self._ended(task, outcome.writes, None), task=task)
+            yield self.part_of(task, self._ended(task, self._result(task, outcome.writes)))
 
     def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[Part]:
         for task, outcome in paused:
             asked = [{"value": isolate(question.value), "id": question.id} for question in outcome.interrupts]
-            payload = {**self._ended(task, (), None), "result": {}, "interrupts": asked}
-            yield self.part(task.step, payload, task=task)
+            yield self.part_of(task, {**self._ended(task, {}), "interrupts": asked})
 
     def failed(self, task: Task, outcome: Failed) -> Iterable[Part]:
         if not task.node.hidden:
-            yield self.part(task.step, self._ended(task, outcome.writes or (), outcome.error), task=task)
+            result = as_update(outcome.writes or (), self.view.shown, {})
+            yield self.part_of(task, {**self._ended(task, result), "error": outcome.error})
 
-    def _ended(self, task: Task, writes: Sequence[Write], error: BaseException | None) -> dict[str, Any]:
-        shown = self.view.shown
-        update = as_update(writes, shown)
-        result = {} if update is None and not isinstance(shown, str) else update
-        if task.caller is not None and error is None:
-            result = {RETURN: update}
-        return {"id": task.id, "name": task.node.name, "error": error, "result": result, "interrupts": []}
+    def _result(self, task: Task, writes: Sequence[Write]) -> Any:
+        if task.is_called:
+            return {RETURN: as_update(writes, self.view.shown)}
+        return as_update(writes, self.view.shown, {})
+
+    def _ended(self, task: Task, result: Any) -> dict[str, Any]:
+        return {"id": task.id, "name": task.node.name, "error": None, "result": result, "interrupts": []}
 
 
 def metadata_of(task: Task) -> dict[str, Any]:

@@ -25,22 +25,26 @@ class Updates(Mode):
         chunk: dict[str, Any] = {task.node.name: as_update(outcome.writes, self.view.shown)}
         if outcome.replayed or outcome.cached:
             chunk["__metadata__"] = {"cached": True}
-        yield self.part(task.step, chunk, task=task)
+        yield self.part_of(task, chunk)
 
     def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Iterable[Part]:
         for task, outcome in paused:
-            yield self.part(task.step, {INTERRUPT: isolate(outcome.interrupts)}, task=task)
+            yield self.part_of(task, {INTERRUPT: isolate(outcome.interrupts)})
 
     def stopped(self, board: Board) -> Iterable[Part]:
         yield self.part(board.step + 1, {INTERRUPT: ()})
 
 
-def as_update(writes: Sequence[Write], shown: str | tuple[str, ...]) -> Any:
+def as_update(writes: Sequence[Write], shown: str | tuple[str, ...], empty: Any = None) -> Any:
     """A task's writes as the update that its node returned.
+
+    Args:
+        empty: the update that writes none of several channels.
 
     Returns:
         The bare value when one channel is shown, or when it is a call's result; else a mapping of the channels written,
-        a list of one-entry mappings when a channel was written more than once, or None when none of them was written.
+        a list of one-entry mappings when a channel was written more than once, or `empty` when none of them was
+        written.
     """
     if len(writes) == 1 and writes[0][0] == RETURN:
         return isolate(writes[0][1])
@@ -51,4 +55,4 @@ def as_update(writes: Sequence[Write], shown: str | tuple[str, ...]) -> Any:
     update = dict(mine)
     if len(update) < len(mine):
         return [{name: value} for name, value in mine]
-    return update or None
+    return update or empty

@@ -1,0 +1,211 @@
+"""Listings of checkpoints: what `BaseCheckpointSaver.alist` and the runtime read, over the verbs of any saver."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, NamedTuple
+
+from .codec import Codec
+from .entries import SENDS, read_record
+from .errors import CorruptCheckpointError
+from .ledger import Reader
+from .listing import GapFinder, check_gaps, is_listed
+from .metadata import metadata_matches
+from .records import (
+    Checkpoint,
+    CheckpointId,
+    CheckpointMetadata,
+    CheckpointRow,
+    CheckpointTuple,
+    Header,
+    TaskId,
+    TaskRecord,
+    is_checkpoint_id,
+)
+from .saver_port import PAGE, SaverPort
+from .sharing import filled_sends
+
+
+async def list_checkpoints(
+    saver: SaverPort,
+    config: Mapping[str, Any] | str | None,
+    filter: Mapping[str, Any] | None,
+    before: Mapping[str, Any] | None,
+    limit: int | None,
+    codec: Codec,
+) -> AsyncGenerator[CheckpointTuple, None]:
+    """See `BaseCheckpointSaver.alist`."""
+    thread_id, ns, checkpoint_id = (None, None, None) if config is None else address(config)
+    bound = address(before)[2] if before is not None else None
+    if bound is not None and not is_checkpoint_id(bound):
+        raise ValueError(f"before names {bound!r}, and a checkpoint's id is a UUID in lower case")
+    if checkpoint_id is not None:
+        if not is_checkpoint_id(checkpoint_id):
+            return
+        bound = min(bound or _after(checkpoint_id), _after(checkpoint_id))  # where it comes first
+    found = walk(saver, thread_id, ns, before=bound, limit=limit, filter=filter)
+    async with aclosing(found):
+        async for header, reader, records in found:
+            if checkpoint_id is not None and header.checkpoint_id < checkpoint_id:
+                return
+            if checkpoint_id is None or header.checkpoint_id == checkpoint_id:
+                yield tuple_of(reader, reader.rows[header.checkpoint_id], records, codec)
+
+
+async def walk(
+    saver: SaverPort,
+    thread_id: str | None,
+    ns: str | None,
+    *,
+    before: CheckpointId | None = None,
+    limit: int | None = None,
+    filter: Mapping[str, Any] | None = None,
+) -> AsyncGenerator[tuple[Header, Reader, tuple[TaskRecord, ...]], None]:
+    """Headers newest first, each with the reader that can restore its state and its records.
+
+    Neighbours share a reader, so that a listing decodes each row once. The filter is applied here and not by
+    `scan`: rows that it does not let through are needed to see that none is missing.
+
+    Raises:
+        CorruptCheckpointError: a row's parent is missing, or a namespace's head.
+    """
+    if limit is not None and limit <= 0:
+        return
+    left = limit
+    gaps = GapFinder()
+    if thread_id is not None:
+        for name, head in (await saver.heads(thread_id, ns)).items():
+            if before is None or head < before:
+                gaps.await_head(thread_id, name, head)
+    readers: dict[tuple[str, str], _Listed] = {}
+    seen: set[tuple[str, str, CheckpointId]] = set()  # and listed again: a copy of a thread has the same ids
+    while left is None or left > 0:
+        size = (PAGE if left is None or filter else min(PAGE, left)) + len(seen)
+        page = await saver.scan(thread_id, ns, before=before, limit=size)
+        for header in page:
+            if (header.thread_id, header.ns, header.checkpoint_id) in seen:
+                continue
+            await check_gaps(saver, gaps.add(header))
+            if not metadata_matches(header.metadata, filter):
+                continue
+            key = (header.thread_id, header.ns)
+            listed = readers.get(key)
+            if listed is None or len(listed.reader.rows) > 16 * PAGE:
+                while len(readers) >= 8:
+                    del readers[next(iter(readers))]
+                listed = readers[key] = _Listed(Reader(*key, (), keeps=True), {}, set())
+            if header.base_id not in listed.bases:
+                await _fetch(saver, listed, header.base_id)
+            reader, records = listed.reader, tuple(listed.records.get(header.checkpoint_id, ()))
+            if header.checkpoint_id not in reader.rows:
+                # Since the page was read it was deleted, or others were, and it is read with another base.
+                chain = await saver.read(*key, header.checkpoint_id)
+                if chain is None:
+                    if await is_listed(saver, *key, header.checkpoint_id):
+                        where = f"thread {key[0]!r}, namespace {key[1]!r}, checkpoint {header.checkpoint_id}"
+                        raise CorruptCheckpointError(where, "it is listed, and its key finds nothing")
+                    continue
+                reader, records = Reader(*key, chain.rows), chain.records
+            left = None if left is None else left - 1
+            yield header, reader, records
+            if left == 0:
+                await _check_behind(saver, gaps, header.checkpoint_id)
+                return
+        if len(page) < size:
+            break
+        before = _after(page[-1].checkpoint_id)
+        seen = {(one.thread_id, one.ns, one.checkpoint_id) for one in page if one.checkpoint_id < before}
+
+    await check_gaps(saver, gaps.end())
+
+
+async def _check_behind(saver: SaverPort, gaps: GapFinder, last: CheckpointId) -> None:
+    """Check at the end of a page that what comes next is there: the next page does not know what this one awaits.
+
+    Args:
+        last: the last row of the page. Heads that are older come in a later page, which awaits them too.
+    """
+    for gap in gaps.end():
+        if gap.checkpoint_id is None and gap.parent_id < last:
+            continue
+        found = await saver.scan(gap.thread_id, gap.ns, before=_after(gap.parent_id), limit=1)
+        if not found or found[0].checkpoint_id != gap.parent_id:
+            await check_gaps(saver, [gap])
+
+
+async def _fetch(saver: SaverPort, listed: _Listed, base_id: CheckpointId) -> None:
+    """Read all rows of a base, and what it is itself read with."""
+    reader = listed.reader
+    listed.bases.add(base_id)
+    rows, records = await saver.segment(reader.thread_id, reader.ns, base_id)
+    if base_id not in reader.rows and all(row.checkpoint_id != base_id for row in rows):
+        # A milestone: its chain has the milestones before it too.
+        chain = await saver.read(reader.thread_id, reader.ns, base_id)
+        if chain is None:
+            return  # it has gone meanwhile: nothing is read with it any more
+        reader.add(chain.rows)
+    reader.add(rows)
+    for record in records:
+        listed.records.setdefault(record.checkpoint_id, []).append(record)
+
+
+class _Listed(NamedTuple):
+    """What a listing has read of a namespace: rows and their records, and the bases of which it has all rows."""
+
+    reader: Reader
+    records: dict[CheckpointId, list[TaskRecord]]
+    bases: set[CheckpointId]
+
+
+def _after(checkpoint_id: CheckpointId) -> CheckpointId:
+    """A bound before which a checkpoint is listed, and none that is greater: the next UUID."""
+    digits = f"{int(checkpoint_id.replace('-', ''), 16) + 1:032x}"
+    return CheckpointId("-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])))
+
+
+def named(config: Mapping[str, Any] | str) -> tuple[str, str, CheckpointId | None]:
+    thread_id, ns, checkpoint_id = address(config)
+    if thread_id is None:
+        raise ValueError("config has no thread_id: pass {'configurable': {'thread_id': ...}} or the thread's id")
+    return thread_id, ns or "", checkpoint_id
+
+
+def address(config: Mapping[str, Any] | str) -> tuple[str | None, str | None, CheckpointId | None]:
+    """Thread, namespace and checkpoint that a config names; None for each that it does not."""
+    if isinstance(config, str):
+        return config, None, None
+    known = config.get("configurable") or {}
+    thread_id, ns, checkpoint_id = known.get("thread_id"), known.get("checkpoint_ns"), known.get("checkpoint_id")
+    return None if thread_id is None else str(thread_id), ns, checkpoint_id
+
+
+def tuple_of(reader: Reader, row: CheckpointRow, records: Sequence[TaskRecord], codec: Codec) -> CheckpointTuple:
+    state = reader.state(row.checkpoint_id)
+    checkpoint: Checkpoint = state.decode(row.checkpoint_id, codec)
+    where, values = f"thread {reader.thread_id!r}, checkpoint {row.checkpoint_id}", checkpoint["channel_values"]
+    writes: list[tuple[TaskId, str, Any]] = []
+    for record in records:
+        for channel, data in read_record(record, reader.thread_id).writes:
+            value = codec.decode(data, channel=channel)
+            if channel == SENDS:
+                (value,) = filled_sends([value], values.__getitem__, where)
+            writes.append((record.task_id, channel, value))
+
+    def config(checkpoint_id: CheckpointId) -> dict[str, Any]:
+        return {
+            "configurable": {
+                "thread_id": reader.thread_id,
+                "checkpoint_ns": row.ns,
+                "checkpoint_id": checkpoint_id,
+            }
+        }
+
+    metadata: CheckpointMetadata = row.metadata  # type: ignore[assignment]  # a stored dict, checked when written
+    return CheckpointTuple(
+        config=config(row.checkpoint_id),
+        checkpoint=checkpoint,
+        metadata=metadata,
+        parent_config=None if row.parent_id is None else config(row.parent_id),
+        pending_writes=tuple(writes),
+    )

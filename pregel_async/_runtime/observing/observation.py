@@ -1,0 +1,102 @@
+"""One graph's run that nobody observes: the methods that its events call, which do nothing here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Literal, Protocol, TypeVar
+
+from checkpoint_savers.abc import BaseCheckpointSaver
+
+from ..._core.task import Failed, Outcome, Task
+from ..platform.environment import World
+from .observer import AttemptStarted, Observer, RunStarted
+from .observers import Observers
+
+
+class Ends(Protocol):
+    """How a run has ended that did not fail."""
+
+    @property
+    def done(self) -> bool: ...
+
+    @property
+    def interrupts(self) -> Sequence[object]: ...
+
+
+EndsT = TypeVar("EndsT", bound=Ends)
+
+
+class Observation:
+    """A run that nobody observes: each method does nothing. `Observed` overrides all of them.
+
+    Attributes:
+        is_on: somebody observes the run.
+        each: the observers.
+        runs: the run as its observers know it; none where there are none.
+    """
+
+    is_on = False
+    each: tuple[Observer, ...] = ()
+    runs: tuple[RunStarted, ...] = ()
+
+    def with_observers(self, each: tuple[Observer, ...], world: World) -> Observers:
+        """Return those who watch a graph that a node of this run runs: these, and the ones of this run.
+
+        Args:
+            each: all of them.
+        """
+        return Observers(each, world)
+
+    def measured(self, saver: BaseCheckpointSaver, *, waits: bool) -> BaseCheckpointSaver:
+        """Return the run's saver, whose writes the observers see.
+
+        Args:
+            waits: the run waits when another owns the thread.
+        """
+        return saver
+
+    def over(self, work: Callable[[], Coroutine[Any, Any, EndsT]]) -> Coroutine[Any, Any, EndsT]:
+        """Run, and tell when it begins and how it ends. Await it at once."""
+        return work()
+
+    def superstep_started(self, tasks: Sequence[Task]) -> None:
+        """The tasks are about to run."""
+
+    def superstep_ended(self, status: Literal["done", "interrupted", "failed"], outcomes: Sequence[Outcome]) -> None:
+        """What is to be stored of the superstep has been handed to storage."""
+
+    def attempt(
+        self, task: Task, *, number: int, caller: AttemptStarted | None, handles: bool, routes: bool
+    ) -> AttemptObservation:
+        """An attempt begins, in the context of its code."""
+        return UNOBSERVED_ATTEMPT
+
+    def retried(self, task: Task, failed: Failed, number: int) -> None:
+        """A failed attempt will be followed by another."""
+
+    def handled(self, task: Task, error: BaseException, handler: str | None) -> None:
+        """A failure does not fail the superstep."""
+
+    def filled(self, mode: str, depth: int) -> None:
+        """A part was put in a stream's queue, and so many wait now."""
+
+
+NOT_OBSERVED = Observation()
+
+
+class AttemptObservation:
+    """An attempt that nobody observes."""
+
+    __slots__ = ()
+
+    started: AttemptStarted | None = None
+
+    def end(self, outcome: Outcome | None) -> None:
+        """The attempt has ended, and all that it had started.
+
+        Args:
+            outcome: None when something is being raised instead.
+        """
+
+
+UNOBSERVED_ATTEMPT = AttemptObservation()

@@ -1,0 +1,119 @@
+"""Those who watch a call: they are told of events, and what they fail with changes nothing of the run."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import AbstractContextManager
+
+from checkpoint_savers.errors import annotate
+
+from ...errors import ObserverWarning
+from ..platform.environment import World
+from .error_text import described
+from .observer import AttemptStarted, Event, Observer
+
+
+class Observers:
+    """Those who watch a call, and what they have failed with.
+
+    Attributes:
+        each: all of them, each once.
+        world: its clock measures.
+    """
+
+    def __init__(self, each: tuple[Observer, ...], world: World, failures: dict[int, _Failure] | None = None) -> None:
+        self.each = each
+        self.world = world
+        self._surrounding = [observer for observer in each if type(observer).around is not Observer.around]
+        self._failures: dict[int, _Failure] = {} if failures is None else failures
+
+    def and_also(self, each: tuple[Observer, ...]) -> Observers:
+        """These and more, for a graph inside; whoever fails is told of with the call."""
+        return self if each == self.each else Observers(each, self.world, self._failures)
+
+    def tell(self, event: Event) -> None:
+        for observer in self.each:
+            try:
+                observer.observe(event)
+            except BaseException as error:
+                self.failed(observer, f"on {type(event).__name__}", error)
+
+    def around(self, started: AttemptStarted) -> list[_Entered]:
+        """Enter what the observers want around an attempt."""
+        entered: list[_Entered] = []
+        for observer in self._surrounding:
+            try:
+                manager = observer.around(started)
+                manager.__enter__()
+            except BaseException as error:
+                self.failed(observer, "in around()", error)
+            else:
+                entered.append(_Entered(self, observer, manager))
+        return entered
+
+    def failed(self, observer: Observer, where: str, error: BaseException) -> None:
+        """An observer has raised: that is kept until the call ends. What ends the process goes on."""
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise error
+        known = self._failures.setdefault(id(observer), _Failure(observer, where, error))
+        known.count += 1
+
+    def warn(self, error: BaseException | None) -> None:
+        """The call has ended: tell whose observers have failed.
+
+        Args:
+            error: what the call raises. Where warnings are errors, they become notes of it.
+        """
+        failures = list(self._failures.values())
+        self._failures.clear()
+        raised: ObserverWarning | None = None
+        for failure in failures:
+            try:
+                warnings.warn(failure.warning(), stacklevel=2)
+            except ObserverWarning as warning:
+                if error is None:
+                    warning.__cause__ = failure.error
+                    error = raised = warning
+                else:
+                    annotate(error, str(warning))
+        if raised is not None:
+            raise raised
+
+
+class _Failure:
+    """What an observer has failed with first, and how often."""
+
+    def __init__(self, observer: Observer, where: str, error: BaseException) -> None:
+        self.error = error
+        self.count = 0
+        self._who = repr(observer)
+        self._where = where
+
+    def warning(self) -> ObserverWarning:
+        kind, message = described(self.error)
+        more = f", and failed {self.count - 1} times more" if self.count > 1 else ""
+        return ObserverWarning(
+            f"observer {self._who} raised {kind}: {message} {self._where}{more}. The run was not changed by that, and "
+            "the observer may have missed something"
+        )
+
+
+class _Entered:
+    """What one observer has put around an attempt."""
+
+    __slots__ = ("_manager", "_observer", "_observers")
+
+    def __init__(self, observers: Observers, observer: Observer, manager: AbstractContextManager[object]) -> None:
+        self._observers = observers
+        self._observer = observer
+        self._manager = manager
+
+    def leave(self, error: BaseException | None) -> None:
+        try:  # whether it would suppress the error does not matter
+            if error is None:
+                self._manager.__exit__(None, None, None)
+            else:
+                self._manager.__exit__(type(error), error, error.__traceback__)
+        except BaseException as second:
+            if second is not error:
+                self._observers.failed(self._observer, "in around()", second)

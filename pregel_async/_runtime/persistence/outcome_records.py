@@ -1,0 +1,157 @@
+"""Makes the records of what becomes of tasks: results, failures and questions, encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from checkpoint_savers.entries import TaskEntry
+from checkpoint_savers.errors import UnstorableValueError
+from checkpoint_savers.records import TaskRecord
+
+from ..._core.program import Write
+from ..._core.task import Failed, Finished, Outcome, Paused, Task
+from ..observing.error_text import described
+from ..platform.environment import World
+from .encoder import Encoder, Written
+from .records import NOT_RECORDED, SUPERSTEP, handler_of
+from .spending_counter import Counter
+from .task_records import Asked, TaskRecords
+
+_NOTHING_ASKED = Asked(answers={}, askers={}, asked=())
+
+
+class OutcomeRecords:
+    """Makes the records of one namespace's tasks."""
+
+    def __init__(self, records: TaskRecords, encoder: Encoder, counter: Counter, world: World) -> None:
+        self._records = records
+        self._encoder = encoder
+        self._counter = counter
+        self._world = world
+
+    def result(self, task: Task, writes: Sequence[Write], *, routed: bool) -> TaskEntry:
+        """The record of what a task wrote. Raises `UnstorableValueError`, with a note that names the task."""
+        try:
+            data = self._encoder.writes(writes)
+        except UnstorableValueError as error:
+            error.add_note(f"written by {_named(task)}")
+            raise
+        asked = _NOTHING_ASKED if routed else self._records.asked_of(task.id)
+        unknown = self._records.unknown_writes(task.id)
+        return TaskEntry(name=task.node.name, writes=(*data, *unknown), routed=routed, **asked)
+
+    def handled_failure(self, task: Task, error: BaseException) -> TaskEntry:
+        """The record of a task whose error handler is to run."""
+        failed = self._failure(task.node.name, error)
+        return msgspec.structs.replace(failed, handled=True, **self._records.asked_of(task.id))
+
+    def superstep_failure(self, error: BaseException) -> TaskRecord:
+        """The row that says that a superstep could not be closed with its tasks' results."""
+        return self._records.row(SUPERSTEP, -1, self._failure("", error))
+
+    def at_rest(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> list[TaskRecord]:
+        """Record what became of the tasks of a superstep that stays open, as far as that is not recorded yet.
+
+        Returns:
+            The rows, to be stored.
+        """
+        entries: list[tuple[Task, TaskEntry]] = []
+        for task, outcome in zip(tasks, outcomes, strict=True):
+            if isinstance(outcome, Failed):
+                entries.append(self._failed(task, outcome))
+            elif isinstance(outcome, Paused):
+                entries.append(self._paused(outcome.by or task, outcome))
+            elif isinstance(outcome, Finished):
+                entries += self._finished(outcome.by or task, outcome)
+        self._counter.with_rest(entries)
+        rows = [self._records.row(task.id, task.index, entry) for task, entry in entries]
+        self._records.entries.update({task.id: entry for task, entry in entries})  # before it is asked who has a result
+        self._counter.tell()
+        return rows
+
+    def _finished(self, task: Task, outcome: Finished) -> list[tuple[Task, TaskEntry]]:
+        """Nothing if the result is recorded, or cannot be: then the task runs again."""
+        if self._records.has_result(task.id):
+            return []
+        try:
+            writes = self._encoder.writes(outcome.writes)
+        except UnstorableValueError:
+            return []
+        return [(task, self._counter.with_spent(task.id, TaskEntry(name=task.node.name, writes=writes)))]
+
+    def _paused(self, task: Task, outcome: Paused) -> tuple[Task, TaskEntry]:
+        writes, _ = self._own_writes(outcome)
+        entry = TaskEntry(
+            name=task.node.name,
+            writes=writes,
+            routed=not outcome.has_run,
+            interrupts=self._encoder.questions(outcome.interrupts),
+            **self._records.asked_of(task.id, outcome.interrupts),
+        )
+        return task, self._counter.with_spent(task.id, entry)
+
+    def _failed(self, task: Task, outcome: Failed) -> tuple[Task, TaskEntry]:
+        """The record of a failure. Once the error handler has begun, what fails is the handler. The node's own failure
+        stays recorded, so that a resume starts at the handler and does not run the node again."""
+        records = self._records
+        acting = handler_of(task, records.entries.get(task.id, NOT_RECORDED)) or task
+        writes, runs_again = self._own_writes(outcome)
+        if outcome.has_run:
+            writes = (*writes, *records.unknown_writes(acting.id))
+        failed = self._failure(acting.node.name, outcome.error, writes, runs_again=runs_again)
+        failed = msgspec.structs.replace(failed, **records.asked_of(acting.id))
+        return acting, self._counter.with_spent(acting.id, failed)
+
+    def _own_writes(self, outcome: Failed | Paused) -> tuple[Written, bool]:
+        """What the node has written itself, if only its router failed or asks; and whether the node has to run again:
+        also if what it wrote cannot be stored."""
+        try:
+            return self._encoder.writes(outcome.writes or ()), not outcome.has_run
+        except UnstorableValueError:
+            return (), True
+
+    def _failure(self, name: str, error: BaseException, writes: Written = (), *, runs_again: bool = True) -> TaskEntry:
+        told = (*described(error), self._world.now())
+        return TaskEntry(name=name, writes=writes, routed=runs_again, error=told)
+
+    def refused(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: UnstorableValueError) -> list[Outcome]:
+        """The outcomes, where the tasks that wrote a value which cannot be stored have failed. The error's notes name
+        them."""
+        refused: list[Outcome] = []
+        for task, outcome in zip(tasks, outcomes, strict=True):
+            if (
+                isinstance(outcome, Finished)
+                and not self._records.has_result((outcome.by or task).id)
+                and not self._can_be_stored(outcome.writes)
+            ):
+                error.add_note(f"written by {_named(task)}")
+                refused.append(Failed(error, outcome.writes[: outcome.own]))
+            else:
+                refused.append(outcome)
+        return refused
+
+    def _can_be_stored(self, writes: Sequence[Write]) -> bool:
+        try:
+            self._encoder.writes(writes)
+        except UnstorableValueError:
+            return False
+        return True
+
+    def check(self, task: Task, asked: Paused) -> None:
+        """Refuse questions that cannot be stored, or a node's own writes beside those of its router.
+
+        Raises:
+            UnstorableValueError: with a note that names the task.
+        """
+        try:
+            self._encoder.writes(asked.writes or ())
+            self._encoder.questions(asked.interrupts)
+        except UnstorableValueError as error:
+            error.add_note(f"of {_named(task)}")
+            raise
+
+
+def _named(task: Task) -> str:
+    return f"node {task.node.name!r}, superstep {task.step}, task {task.id}"

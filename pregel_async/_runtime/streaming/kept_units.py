@@ -1,0 +1,239 @@
+"""Which recorded work the events of one graph's run belong to, where events are stored with it.
+
+An event belongs to a unit of work (`parts.Unit`): a task, or a called task, whose result is recorded as one. The last
+events of a unit are stored in the transaction that records its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+from checkpoint_savers.records import EventRow
+
+from ..._core.task import Task
+from .event_recorder import Keeper
+from .parts import Part, Unit, routers_of
+from .subscription import Feed
+
+Told: TypeAlias = Sequence[tuple[Feed, Part]]
+"""Parts, and whose they are."""
+
+MID_TASK = frozenset(("custom", "messages", "tasks", "debug"))
+"""The modes that show something of a task before it has finished."""
+
+
+class Units:
+    """The units of a graph's run whose events are not stored: each method does nothing.
+
+    Attributes:
+        are_kept: events are stored with transactions of this graph's run.
+        feeds: the feed whose events are stored, if there is one.
+        within: the recorded work that runs this graph, if there is one.
+    """
+
+    are_kept = False
+    feeds: tuple[Feed, ...] = ()
+    within: tuple[Unit, ...] = ()
+
+    def of(self, task: Task) -> Sequence[Unit]:
+        """Return all units that the events of a task may belong to."""
+        return ()
+
+    def ids_of(self, tasks: Iterable[Task]) -> list[str]:
+        """Return the ids of all units that the events of some tasks may belong to."""
+        return [unit.id for task in tasks for unit in self.of(task)]
+
+    def current(self, task: Task) -> tuple[Unit, ...]:
+        """Return the unit that the events of a task belong to from here on."""
+        return ()
+
+    def attribute(self, task: Task, id: str) -> None:
+        """Let the events of a task belong to another unit from here on, as what it did before is recorded."""
+
+    async def open(self, task: Task, caller: Task) -> None:
+        """Note that a task is called, where it may show something before it is recorded; return when that is stored."""
+
+    async def settle(self) -> None:
+        """Wait until no event is on its way to storage that the next record may close."""
+
+    async def catch_up(self) -> None:
+        """Wait until no reader is behind with what was shown as it was stored."""
+
+    def closing(self, ids: Sequence[str], last: Callable[[], Told]) -> Closing:
+        """Return what closes the units of a task as it is recorded.
+
+        Args:
+            ids: of the units.
+            last: makes the parts that tell of its end.
+        """
+        return NOT_CLOSING
+
+    def close(self, ids: Iterable[str], told: Told, upcoming: Iterable[Task] = ()) -> tuple[list[EventRow], Told]:
+        """Take the last events of recorded work. Their parts are shown when the row is stored.
+
+        Args:
+            ids: of the units.
+            upcoming: the tasks that may begin then.
+
+        Returns:
+            The row for the transaction that records the work, and the parts of other feeds.
+        """
+        return [], told
+
+    def label(self, told: Told) -> Told:
+        """Say to which work the parts of an event belong, and return them."""
+        return told
+
+    def inside(self, task: Task, ns: tuple[str, ...], *, saved: bool) -> Units:
+        """Return the units of a graph that a task runs.
+
+        Args:
+            ns: the graph's namespace, in parts.
+            saved: the graph records its own tasks.
+        """
+        return NOT_KEPT
+
+
+NOT_KEPT = Units()
+
+
+class KeptUnits(Units):
+    """The units of a graph's run, whose events are stored.
+
+    Args:
+        feed: whose events these are.
+        keeper: stores them.
+        ns: the graph's namespace, as the feed's reader sees it.
+        within: the recorded work that runs this graph; empty for the called graph.
+        saved: the graph records its own tasks.
+    """
+
+    def __init__(
+        self, feed: Feed, keeper: Keeper, ns: tuple[str, ...], within: tuple[Unit, ...], *, saved: bool
+    ) -> None:
+        self.are_kept = saved
+        self.feeds = (feed,)
+        self.within = within
+        self._feed = feed
+        self._keeper = keeper
+        self._ns = ns
+        self._opens = feed.subgraphs or not MID_TASK.isdisjoint(feed.modes)
+        self._is_inside = bool(within) and not saved  # what its tasks show belongs to the task around it
+        self._units: dict[str, Unit] = {}
+        self._current: dict[str, str] = {}
+
+    def of(self, task: Task) -> list[Unit]:
+        ids: list[str] = [task.id]
+        if task.node.routers:
+            ids.append(routers_of(task.id))
+        units = [Unit(id, self._ns, task.node.name) for id in ids]
+        handler = task.node.handler
+        if handler is not None:
+            units.append(Unit(task.handling(handler).id, self._ns, handler.name))
+        return units
+
+    def current(self, task: Task) -> tuple[Unit, ...]:
+        if self._is_inside:
+            return self.within
+        id = self._current.get(task.id, task.id)
+        if id not in self._units:
+            self._units[id] = Unit(id, self._ns, task.node.name)
+        return (self._units[id],)
+
+    def attribute(self, task: Task, id: str) -> None:
+        self._current[task.id] = id
+
+    async def open(self, task: Task, caller: Task) -> None:
+        if self._opens:
+            await self._keeper.open(self.of(task), self.current(caller))
+
+    async def settle(self) -> None:
+        await self._keeper.settle()
+
+    async def catch_up(self) -> None:
+        await self._feed.catch_up()
+
+    def closing(self, ids: Sequence[str], last: Callable[[], Told]) -> Closing:
+        return TaskClosing(self, ids, last) if self.are_kept else NOT_CLOSING
+
+    def close(self, ids: Iterable[str], told: Told, upcoming: Iterable[Task] = ()) -> tuple[list[EventRow], Told]:
+        rows, mine = self._closed(ids, told, upcoming)
+        for row in rows:
+            self._feed.stage(row, mine)
+        if not rows:
+            self._show(mine)
+        return rows, self._others(told)
+
+    def close_task(self, ids: Iterable[str], told: Told) -> tuple[list[EventRow], Told]:
+        """Close the units of a task that is being recorded. Where the record may be stored later, its last parts are
+        shown at once."""
+        rows, mine = self._closed(ids, told, ())
+        if rows and not self._keeper.is_ahead:
+            self._feed.stage(rows[0], mine)
+        else:
+            self._show(mine)
+        return rows, self._others(told)
+
+    def _closed(self, ids: Iterable[str], told: Told, upcoming: Iterable[Task]) -> tuple[list[EventRow], list[Part]]:
+        mine = [part for feed, part in told if feed is self._feed]
+        opens = [unit for task in upcoming for unit in self.of(task)] if self._opens else []
+        return self._keeper.close_units(ids, mine, opens, self.within), mine
+
+    def _show(self, parts: Iterable[Part]) -> None:
+        for part in parts:
+            self._feed.show(part)
+
+    def _others(self, told: Told) -> Told:
+        return [(feed, part) for feed, part in told if feed is not self._feed]
+
+    def label(self, told: Told) -> Told:
+        finished = self._keeper.finished
+        for feed, part in told:
+            if feed is not self._feed:
+                continue
+            if part.task is not None:
+                (part.unit,) = self.current(part.task)
+                # The last events of a task with async routers are those of its routers.
+                part.again = bool(finished) and not finished.isdisjoint((part.unit.id, routers_of(part.unit.id)))
+            elif self._is_inside:
+                (part.unit,) = self.within
+        return told
+
+    def inside(self, task: Task, ns: tuple[str, ...], *, saved: bool) -> Units:
+        if not self._feed.subgraphs:
+            return NOT_KEPT
+        return KeptUnits(self._feed, self._keeper, ns[self._feed.depth :], self.current(task), saved=saved)
+
+
+class Closing:
+    """The last events of a task that is being recorded. Called when it is sure that the record can be stored.
+
+    Attributes:
+        begun: it was called, so that the task's events are closed.
+        rest: the parts that are left to show, once the record is stored.
+    """
+
+    begun = False
+    rest: Told = ()
+
+    def __call__(self) -> Sequence[EventRow]:
+        """Return the rows for the transaction of the record."""
+        return ()
+
+
+NOT_CLOSING = Closing()
+
+
+class TaskClosing(Closing):
+    """Closes the units of one task."""
+
+    def __init__(self, units: KeptUnits, ids: Sequence[str], last: Callable[[], Told]) -> None:
+        self._units = units
+        self._ids = ids
+        self._last = last
+
+    def __call__(self) -> Sequence[EventRow]:
+        self.begun = True
+        rows, self.rest = self._units.close_task(self._ids, self._last())
+        return rows

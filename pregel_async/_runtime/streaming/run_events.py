@@ -1,0 +1,454 @@
+"""What one graph's run shows of itself, and what of that is stored with its transactions.
+
+Four kinds, by who reads:
+
+    RunEvents        nobody: each method does nothing
+    ShownEvents      readers; nothing is stored
+    InnerEvents      readers; a graph inside closes the units of its tasks with its own commits
+    RecordedEvents   readers who may come back: the called graph stores all that is shown (`keep_events=True`)
+
+What belongs to a transaction is made before it is stored, goes with it, and is shown after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+import anyio
+
+from checkpoint_savers.records import CheckpointRow
+
+from ..._core.board import Board
+from ..._core.stop import Stop
+from ..._core.task import Finished, Outcome, Paused, Task
+from ...types import RunStatus
+from ..observing.error_text import described
+from ..persistence.namespace_writer import Source, Thread
+from ..persistence.unstored import Persistence
+from ..platform.loop_turns import LoopTurns
+from .event_recorder import Keeper
+from .kept_units import NOT_CLOSING, Closing, Told
+from .parts import END, Part, Unit
+from .publisher import NO_LOG, Log
+from .subscription import Feed
+
+Planned = Callable[[bool], Iterator[Unit]]
+"""Gives the units of the called graph that run again; if True, with those that are recorded."""
+
+
+class RunEvents:
+    """The events of a run that nobody reads.
+
+    Attributes:
+        log: makes parts of them.
+        are_shown: somebody reads.
+    """
+
+    log: Log = NO_LOG
+    are_shown = False
+
+    async def resumed(self, thread: Thread, board: Board, planned: Planned, *, branched: bool) -> None:
+        """The run goes on from a stored board, on a branch of its own or where the thread stands."""
+
+    def begin(self) -> None:
+        """The run has its thread and its input."""
+
+    def done(self, status: RunStatus) -> None:
+        """The run has ended, and nothing is left to store of it."""
+
+    def stopping(self, board: Board, stop: Stop) -> Told:
+        """The run stops between two supersteps: return what to show once that is stored."""
+        return ()
+
+    def failing(self, error: Exception, step: int, *, begun: bool) -> Told:
+        """The run fails with what is no superstep's own failure: return what to show once that is stored.
+
+        Args:
+            begun: the run has its thread and its input.
+        """
+        return ()
+
+    def cancelling(self, step: int) -> bool:
+        """The run is cancelled. Return True if that is to be stored: nobody is to pick it up."""
+        return False
+
+    async def send(self, told: Told) -> None:
+        """Show parts."""
+
+    def commit(
+        self,
+        persistence: Persistence,
+        board: Board,
+        ran: Sequence[Task],
+        outcomes: Sequence[Outcome],
+        upcoming: Sequence[Task],
+        source: Source,
+        *,
+        stops: bool,
+    ) -> Awaitable[object]:
+        """Store a superstep with what it shows, and show it then. Await it at once.
+
+        Args:
+            stops: the run stops at a breakpoint after it.
+        """
+        return persistence.commit(board, ran, outcomes, upcoming, source=source)
+
+    async def pausing(
+        self, persistence: Persistence, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome], stop: Stop
+    ) -> Told:
+        """A superstep stays open: return what to show once it is recorded."""
+        return ()
+
+    async def giving_up(
+        self,
+        persistence: Persistence,
+        tasks: Sequence[Task],
+        outcomes: Sequence[Outcome],
+        error: BaseException,
+        step: int,
+    ) -> tuple[Told, Told]:
+        """A superstep fails: return what to show then in any case, and what to show if it is recorded."""
+        return (), ()
+
+    def closing(self, task: Task, outcome: Finished) -> Closing:
+        """Return what closes the events of a task as its result is recorded."""
+        return NOT_CLOSING
+
+    async def finished(self, task: Task, outcome: Finished, *, at_barrier: bool = False) -> None:
+        """A task has finished, and its result is as durable as it is to be."""
+
+    def finished_unstored(self, task: Task, outcome: Finished) -> None:
+        """A task has finished, and the superstep's own commit stores its result: it is shown then."""
+
+    async def closed(self, closing: Closing) -> None:
+        """A task's result is recorded, together with its events."""
+
+
+NOBODY_READS = RunEvents()
+
+
+class ShownEvents(RunEvents):
+    """The events of a run that somebody reads, on this graph's call or on one around it.
+
+    Args:
+        own: the feed of the call of this very graph, if somebody reads it.
+        turns: a reader who has been waiting gets the event loop's turn at once, and not after the barrier.
+    """
+
+    are_shown = True
+
+    def __init__(self, log: Log, own: Sequence[Feed], turns: LoopTurns) -> None:
+        self.log = log
+        self._own = own
+        self._turns = turns
+        self._untold: list[tuple[Task, Finished]] = []  # their results go with the superstep's own commit
+        self._unshown: list[tuple[Feed, Part]] = []  # of tasks that have finished, cut off by a sibling's failure
+        self._staged: Told = ()  # what is shown when the checkpoints that wait are stored
+
+    def acknowledge(self, step: int) -> None:
+        """This superstep is stored, and all before it."""
+        for feed in self._own:
+            feed.committed = step
+
+    async def resumed(self, thread: Thread, board: Board, planned: Planned, *, branched: bool) -> None:
+        self.acknowledge(board.step)
+        if not any(feed.returns for feed in self._own):
+            await self.log.send(self.log.resumed(board))
+
+    def begin(self) -> None:
+        for feed in self._own:
+            feed.begin()
+
+    def done(self, status: RunStatus) -> None:
+        for feed in self._own:
+            feed.status = status
+
+    def stopping(self, board: Board, stop: Stop) -> Told:
+        told = self._failures(stop.failures, board.step + 1)
+        if not stop.errors and not any(feed.status == "stopped" for feed in self._own):  # else it was shown before
+            told = self.log.stopped(board)
+        self._rest(told, stop.status, board.step, stop.failures)
+        return told
+
+    def failing(self, error: Exception, step: int, *, begun: bool) -> Told:
+        for feed in self._own:
+            feed.abandon()
+        told = self._failures((error,), step)
+        self._rest(told, "failed", step if told else 0, (error,))
+        return told
+
+    async def send(self, told: Told) -> None:
+        if told:
+            await self.log.send(told)
+
+    async def commit(
+        self,
+        persistence: Persistence,
+        board: Board,
+        ran: Sequence[Task],
+        outcomes: Sequence[Outcome],
+        upcoming: Sequence[Task],
+        source: Source,
+        *,
+        stops: bool,
+    ) -> None:
+        def made(row: CheckpointRow) -> None:
+            told = [*self._take_untold(), *(self.log.updated(board) if source == "loop" else ())]
+            self._stage(persistence, [*told, *self.log.stored(board, row, upcoming)], row, board, ran, upcoming, stops)
+
+        if not persistence.is_stored:
+            updated = self.log.updated(board) if source == "loop" else ()
+            if updated:
+                await self._show(updated, at_barrier=True)
+            return
+        await self.log.units.settle()
+        if await persistence.commit(board, ran, outcomes, upcoming, source=source, made=made):
+            told, self._staged = self._staged, ()
+            await self._show(told, at_barrier=True)
+            await self._catch_up()
+        else:
+            await self._waits(persistence, upcoming)
+
+    def _stage(
+        self,
+        persistence: Persistence,
+        told: Told,
+        row: CheckpointRow,
+        board: Board,
+        ran: Sequence[Task],
+        upcoming: Sequence[Task],
+        stops: bool,
+    ) -> None:
+        """Keep what a new checkpoint shows until it is stored."""
+        self._staged = [*self._staged, *told]
+
+    async def _catch_up(self) -> None:
+        """Wait for readers that are behind with what was shown as it was stored."""
+
+    async def _waits(self, persistence: Persistence, upcoming: Sequence[Task]) -> None:
+        """A checkpoint waits for the next commit."""
+
+    async def pausing(
+        self, persistence: Persistence, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome], stop: Stop
+    ) -> Told:
+        asks = any(isinstance(each, Paused) and each.interrupts for each in outcomes)
+        told = await self._close_finished(persistence, tasks, outcomes, self._take_untold())
+        paused = [
+            (task, each)
+            for task, each in zip(tasks, outcomes, strict=True)
+            if isinstance(each, Paused) and (each.interrupts or not stop.errors)  # else a graph inside had to stop
+        ]
+        told = [*told, *self.log.paused(board, paused)]
+        if asks:
+            self._rest(told, "interrupted", board.step + 1)
+        else:
+            told = [*told, *self._failures(stop.failures, board.step + 1)]
+            self._rest(told, stop.status, board.step + 1, stop.failures)
+        return told
+
+    async def giving_up(
+        self,
+        persistence: Persistence,
+        tasks: Sequence[Task],
+        outcomes: Sequence[Outcome],
+        error: BaseException,
+        step: int,
+    ) -> tuple[Told, Told]:
+        unshown, self._unshown = self._unshown, []
+        rest = await self._close_finished(persistence, tasks, outcomes, self._take_untold())
+        failed = [*self.log.failed(tasks, outcomes), *self._failures((error,), step)]
+        self._rest([*unshown, *rest, *failed], "failed", tasks[0].step, (error,))
+        return [*unshown, *failed], [*unshown, *rest, *failed]
+
+    async def _close_finished(
+        self, persistence: Persistence, tasks: Sequence[Task], outcomes: Sequence[Outcome], told: Told
+    ) -> Told:
+        """Store the events of tasks that are recorded because their superstep stays open. Return what is left to
+        show."""
+        return told
+
+    def _take_untold(self) -> Told:
+        untold, self._untold = self._untold, []
+        return [told for task, outcome in untold for told in self.log.finished(outcome.by or task, outcome)]
+
+    def _failures(self, errors: Sequence[BaseException], step: int) -> Told:
+        """The part that tells the readers of this call how the run fails; once."""
+        told: list[tuple[Feed, Part]] = []
+        for feed in self._own:
+            for error in errors:
+                if feed.tells and not feed.failed and isinstance(error, Exception):
+                    feed.failed = True
+                    told.append((feed, feed.fail(error, step)))
+        return told
+
+    def _rest(self, told: Told, status: RunStatus, step: int, errors: Sequence[BaseException] = ()) -> None:
+        """The run ends here: store what is shown, and how it ends, with the next transaction."""
+        for feed in self._own:
+            feed.status = feed.status or status
+
+    def closing(self, task: Task, outcome: Finished) -> Closing:
+        return self.log.closing_finished(task, outcome)
+
+    async def finished(self, task: Task, outcome: Finished, *, at_barrier: bool = False) -> None:
+        told = self.log.finished(outcome.by or task, outcome)
+        try:
+            await self._show(told, at_barrier=at_barrier)
+        except anyio.get_cancelled_exc_class():  # a sibling has failed while this one waited for the reader
+            self._unshown += [(feed, part) for feed, part in told if part.seq == 0 and part.cursor is None]
+            raise
+
+    def finished_unstored(self, task: Task, outcome: Finished) -> None:
+        self._untold.append((task, outcome))
+
+    async def closed(self, closing: Closing) -> None:
+        await self._show(closing.rest, at_barrier=False)
+        await self.log.units.catch_up()
+
+    async def _show(self, told: Told, *, at_barrier: bool) -> None:
+        """Show parts. A reader who has been waiting for them gets its turn at once, and not after the barrier.
+
+        Args:
+            at_barrier: nothing is awaited between here and the next superstep, so that this was the barrier's turn.
+        """
+        if told and await self.log.send(told):
+            self._turns.is_taken = at_barrier
+            await self._turns.turn()
+
+
+class InnerEvents(ShownEvents):
+    """The events of a graph inside, which closes the units of its tasks with its own commits."""
+
+    def _stage(
+        self,
+        persistence: Persistence,
+        told: Told,
+        row: CheckpointRow,
+        board: Board,
+        ran: Sequence[Task],
+        upcoming: Sequence[Task],
+        stops: bool,
+    ) -> None:
+        self._staged = [*self._staged, *told]
+        if _asks_routers(upcoming) or not (upcoming and upcoming[0].node.hidden):  # else it goes with the next commit
+            units = self.log.units
+            rows, self._staged = units.close(units.ids_of(ran), self._staged, upcoming)
+            persistence.events.extend(rows)
+
+    async def _catch_up(self) -> None:
+        await self.log.units.catch_up()
+
+    async def _waits(self, persistence: Persistence, upcoming: Sequence[Task]) -> None:
+        if _asks_routers(upcoming) and persistence.events:
+            await persistence.spill()  # it has to be known that the routers have begun before they show anything
+
+    async def _close_finished(
+        self, persistence: Persistence, tasks: Sequence[Task], outcomes: Sequence[Outcome], told: Told
+    ) -> Told:
+        units = self.log.units
+        await units.settle()
+        done = [task for task, outcome in zip(tasks, outcomes, strict=True) if isinstance(outcome, Finished)]
+        rows, left = units.close(units.ids_of(done), told)
+        persistence.events.extend(rows)
+        return left
+
+
+def _asks_routers(upcoming: Sequence[Task]) -> bool:
+    """Whether the hidden start follows, whose routers may show something."""
+    return bool(upcoming) and upcoming[0].node.hidden and bool(upcoming[0].node.routers)
+
+
+class RecordedEvents(ShownEvents):
+    """The events of a called graph, all of which are stored with its transactions.
+
+    Args:
+        keeper: stores them.
+    """
+
+    def __init__(self, log: Log, feed: Feed, keeper: Keeper, turns: LoopTurns) -> None:
+        super().__init__(log, (feed,), turns)
+        self._feed = feed
+        self._keeper = keeper
+        self._records = True
+
+    async def resumed(self, thread: Thread, board: Board, planned: Planned, *, branched: bool) -> None:
+        self.acknowledge(board.step)
+        if branched:
+            self._keeper.move()
+        else:
+            await self._begin_again(board, planned)
+        if not self._feed.returns:
+            await self.log.send(self.log.resumed(board))
+
+    async def _begin_again(self, board: Board, planned: Planned) -> None:
+        """Store, and show to a reader who was there, what of the open superstep runs again."""
+        feed, keeper = self._feed, self._keeper
+        for part in await keeper.begin(planned, board.step + 1, feed.said):
+            feed.resumes = keeper.has_earlier
+            feed.last = feed.last or keeper.place  # of what is shown again, and not stored
+            if feed.shows_restart:
+                await feed.put(part)
+            else:
+                feed.label(part)
+
+    def failing(self, error: Exception, step: int, *, begun: bool) -> Told:
+        if not begun:  # this is not how the run ended that the thread's events tell of
+            self._records = False
+            self._feed.keep_no_more()
+        return super().failing(error, step, begun=begun)
+
+    def cancelling(self, step: int) -> bool:
+        feed = self._feed
+        if not self._records or feed.status is not None:
+            return False
+        self._keeper.cut_off()
+        if not feed.dismissed:
+            return False
+        feed.status = "cancelled"
+        self._label((), "cancelled", step)
+        self._keeper.stage_head()  # beside what is void
+        return True
+
+    def _stage(
+        self,
+        persistence: Persistence,
+        told: Told,
+        row: CheckpointRow,
+        board: Board,
+        ran: Sequence[Task],
+        upcoming: Sequence[Task],
+        stops: bool,
+    ) -> None:
+        feed, keeper = self._feed, self._keeper
+        if keeper.is_late and upcoming:
+            self._label_all(told)
+            keeper.superstep_over()
+        else:
+            if stops:  # shown with the superstep: who comes back must not run past a breakpoint
+                told = [*told, *self.log.stopped(board)]
+                feed.status = "stopped"
+            keeper.close(row.checkpoint_id)
+            if upcoming and not stops:
+                self._label_all(told)
+            else:
+                self._label(told, "stopped" if upcoming else "done", board.step)
+            keeper.stage_head()
+        self._staged = [*self._staged, *told]
+
+    def _rest(self, told: Told, status: RunStatus, step: int, errors: Sequence[BaseException] = ()) -> None:
+        if self._feed.status is None and self._records:
+            self._label(told, status, step, errors)
+            self._keeper.rest()
+        super()._rest(told, status, step, errors)
+
+    def _label_all(self, told: Told) -> None:
+        """Give parts that are to go out their places."""
+        for feed, part in told:
+            feed.label(part)
+
+    def _label(self, told: Told, status: RunStatus, step: int, errors: Sequence[BaseException] = ()) -> None:
+        """Give parts that are to go out their places, and say there how the run ends."""
+        self._label_all(told)
+        data: dict[str, object] = {"status": status}
+        for error in errors[:1]:
+            data["error"], data["message"] = described(error)
+        self._feed.label(self._feed.tell(END, data, step))
