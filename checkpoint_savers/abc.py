@@ -34,8 +34,6 @@ class BaseCheckpointSaver(SaverPort):
         self.codec = Codec() if codec is None else codec
         self.clock = clock
 
-    # ---- reading ---------------------------------------------------------------------------------------------
-
     async def aget_tuple(
         self, config: Mapping[str, Any] | str, *, codec: Codec | None = None
     ) -> CheckpointTuple | None:

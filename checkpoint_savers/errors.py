@@ -84,12 +84,7 @@ class ThreadBusyError(CheckpointError):
     """
 
     def __init__(
-        self,
-        thread_id: str,
-        *,
-        holder: str | None = None,
-        expires_at: float | None = None,
-        lost: bool = False,
+        self, thread_id: str, *, holder: str | None = None, expires_at: float | None = None, lost: bool = False
     ) -> None:
         self.thread_id = thread_id
         self.holder = holder

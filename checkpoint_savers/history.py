@@ -194,11 +194,7 @@ def tuple_of(reader: Reader, row: CheckpointRow, records: Sequence[TaskRecord], 
 
     def config(checkpoint_id: CheckpointId) -> dict[str, Any]:
         return {
-            "configurable": {
-                "thread_id": reader.thread_id,
-                "checkpoint_ns": row.ns,
-                "checkpoint_id": checkpoint_id,
-            }
+            "configurable": {"thread_id": reader.thread_id, "checkpoint_ns": row.ns, "checkpoint_id": checkpoint_id}
         }
 
     metadata: CheckpointMetadata = row.metadata  # type: ignore[assignment]  # a stored dict, checked when written

@@ -43,19 +43,7 @@ from .entries import (
     write_entry,
 )
 from .errors import CorruptCheckpointError
-from .growth import (
-    Grown,
-    Value,
-    data_of,
-    in_parts,
-    joined,
-    joined_map,
-    length_of,
-    literal_of,
-    patched,
-    size_of,
-    split,
-)
+from .growth import Grown, Value, data_of, in_parts, joined, joined_map, length_of, literal_of, patched, size_of, split
 from .records import FORMAT, Checkpoint, CheckpointId, CheckpointRow, TaskId
 from .sharing import filled_sends
 
@@ -503,8 +491,6 @@ class Ledger:
     def _mark_here(self, checkpoint_id: CheckpointId) -> None:
         self._base, self._mark = checkpoint_id, self.state.copy()
         self._since = self._since_bytes = 0
-
-    # ---- checkpoints that are not stored one by one ------------------------------------------------------------------
 
     def put_off(self, entry: Entry, *, checkpoint_id: CheckpointId, step: int, metadata: dict[str, Any]) -> None:
         """Go on to the next checkpoint, and store it later, as one with others: what is held of them does not grow

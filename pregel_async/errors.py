@@ -749,9 +749,6 @@ class NodeCancelledError(PregelError):
         )
 
 
-# ---- no errors: how a node stops ---------------------------------------------------------------------------------
-
-
 class GraphBubbleUp(BaseException):
     """What leaves a node that has neither finished nor failed. Let it through."""
 

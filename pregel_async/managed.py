@@ -15,14 +15,7 @@ from typing import Annotated, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-__all__ = [
-    "IsLastStep",
-    "IsLastStepManager",
-    "ManagedValue",
-    "Progress",
-    "RemainingSteps",
-    "RemainingStepsManager",
-]
+__all__ = ["IsLastStep", "IsLastStepManager", "ManagedValue", "Progress", "RemainingSteps", "RemainingStepsManager"]
 
 V = TypeVar("V", covariant=True)
 

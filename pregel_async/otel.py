@@ -227,11 +227,7 @@ class OpenTelemetryObserver(Observer):
             self._failures.add(1, {GRAPH: event.graph, NODE: event.node, ERROR_TYPE: kind})
 
     def _begin(
-        self,
-        event: _Begun,
-        name: str,
-        within: tuple[_Begun | None, ...],
-        attributes: Mapping[str, AttributeValue],
+        self, event: _Begun, name: str, within: tuple[_Begun | None, ...], attributes: Mapping[str, AttributeValue]
     ) -> None:
         """Begin a span, in that of the first of these which has one; else in the current one, the caller's."""
         parent: Context | None = None

@@ -82,11 +82,7 @@ class SqliteCache(Connected, BaseCache):
     _maker = Maker("SqliteCache", "cache", "in 'async with SqliteCache(...)'")
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        busy_timeout: float = 5.0,
-        clock: Callable[[], float] = time.time,
+        self, path: str | os.PathLike[str], *, busy_timeout: float = 5.0, clock: Callable[[], float] = time.time
     ) -> None:
         super().__init__(clock=clock)
         self._have(path, busy_timeout)

@@ -1,4 +1,4 @@
-"""Containers: how each is written, and beside it how it is read.
+"""Containers: how each is written, and beside it how it is read. What takes one line stands in the tables at the end.
 
 Lists, and dicts whose keys are plain, are MessagePack's own. All others are extensions whose payload is an array.
 """
@@ -75,10 +75,6 @@ def _read_pairs(data: memoryview, loader: Loader) -> Iterable[tuple[object, obje
     return zip(each, each, strict=True)
 
 
-def _read_dict(data: memoryview, loader: Loader) -> object:
-    return dict(_read_pairs(data, loader))
-
-
 def _without_attributes(value: object) -> None:
     """Refuse attributes of a dict of `collections`: they have no place in what is stored, and would be lost.
 
@@ -98,10 +94,6 @@ def _write_ordered(value: OrderedDict[object, object], writer: Writer, inside: s
     return ext(codes.ORDERED_DICT, _pairs(value, writer, inside))
 
 
-def _read_ordered(data: memoryview, loader: Loader) -> object:
-    return OrderedDict(_read_pairs(data, loader))
-
-
 def _write_counter(value: Counter[object], writer: Writer, inside: set[int]) -> object:
     _without_attributes(value)
     return ext(codes.COUNTER, _pairs(cast("dict[object, object]", value), writer, inside))
@@ -118,10 +110,6 @@ def _write_tuple(value: tuple[object, ...], writer: Writer, inside: set[int]) ->
     out = writer.items(value, inside)
     inside.discard(id(value))
     return ext(codes.TUPLE, pack(out))
-
-
-def _read_tuple(data: memoryview, loader: Loader) -> object:
-    return loader.tuple(data)
 
 
 def _members(value: Collection[object], writer: Writer, inside: set[int]) -> bytes:
@@ -147,22 +135,6 @@ def array_header(length: int) -> bytes:
     if length < 2**16:
         return b"\xdc" + length.to_bytes(2, "big")
     return b"\xdd" + length.to_bytes(4, "big")
-
-
-def _write_set(value: set[object], writer: Writer, inside: set[int]) -> object:
-    return ext(codes.SET, _members(value, writer, inside))
-
-
-def _read_set(data: memoryview, loader: Loader) -> object:
-    return loader.set(data) if len(data) <= FEW else set(_read_members(data, loader))
-
-
-def _write_frozenset(value: frozenset[object], writer: Writer, inside: set[int]) -> object:
-    return ext(codes.FROZENSET, _members(value, writer, inside))
-
-
-def _read_frozenset(data: memoryview, loader: Loader) -> object:
-    return loader.frozenset(data) if len(data) <= FEW else frozenset(_read_members(data, loader))
 
 
 def _read_members(data: memoryview, loader: Loader) -> list[object]:
@@ -202,8 +174,8 @@ WRITERS: Final[dict[type, Write]] = {
     list: _write_list,
     dict: _write_dict,
     tuple: _write_tuple,
-    set: _write_set,
-    frozenset: _write_frozenset,
+    set: lambda value, writer, inside: ext(codes.SET, _members(value, writer, inside)),
+    frozenset: lambda value, writer, inside: ext(codes.FROZENSET, _members(value, writer, inside)),
     deque: _write_deque,
     OrderedDict: _write_ordered,
     Counter: _write_counter,
@@ -211,12 +183,14 @@ WRITERS: Final[dict[type, Write]] = {
 }
 
 READERS: Final[dict[int, Read]] = {
-    codes.TUPLE: _read_tuple,
-    codes.SET: _read_set,
-    codes.FROZENSET: _read_frozenset,
-    codes.DICT: _read_dict,
+    codes.TUPLE: lambda data, loader: loader.tuple(data),
+    codes.SET: lambda data, loader: loader.set(data) if len(data) <= FEW else set(_read_members(data, loader)),
+    codes.FROZENSET: lambda data, loader: (
+        loader.frozenset(data) if len(data) <= FEW else frozenset(_read_members(data, loader))
+    ),
+    codes.DICT: lambda data, loader: dict(_read_pairs(data, loader)),
     codes.DEQUE: _read_deque,
-    codes.ORDERED_DICT: _read_ordered,
+    codes.ORDERED_DICT: lambda data, loader: OrderedDict(_read_pairs(data, loader)),
     codes.COUNTER: _read_counter,
     codes.SLICE: _read_slice,
 }

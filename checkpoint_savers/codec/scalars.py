@@ -1,4 +1,5 @@
 """Values that hold no others, and that MessagePack has not: how each is written, and beside it how it is read.
+What takes one line stands in the tables at the end.
 
 Reading takes time and memory in proportion to the bytes, whatever they say: no exponent is computed, and a time zone's
 name opens no file outside the zone database.
@@ -9,13 +10,13 @@ from __future__ import annotations
 import os
 import re
 import zoneinfo
-from collections.abc import Callable
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, InvalidOperation
 from fractions import Fraction
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
-from pathlib import PosixPath, PurePath, PurePosixPath, PureWindowsPath, WindowsPath
+from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from struct import Struct
 from types import NoneType
 from typing import Any, Final, cast
@@ -39,9 +40,6 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-# -- int, str and bytes: plain, if they fit
-
-
 def _as_it_is(value: object, writer: Writer, inside: set[int]) -> object:
     return value
 
@@ -50,10 +48,6 @@ def _write_int(value: int, writer: Writer, inside: set[int]) -> object:
     if -(2**63) <= value < 2**64:
         return value
     return ext(codes.BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
-
-
-def _read_big_int(data: memoryview, loader: Loader) -> object:
-    return int.from_bytes(data, "big", signed=True)
 
 
 def _write_str(value: str, writer: Writer, inside: set[int]) -> object:
@@ -66,25 +60,11 @@ def _write_str(value: str, writer: Writer, inside: set[int]) -> object:
     return value
 
 
-def _read_surrogates(data: memoryview, loader: Loader) -> object:
-    return _text(data)
-
-
 def _write_bytes(value: bytes, writer: Writer, inside: set[int]) -> object:
     if len(value) > MAX_BYTES:
         raise Refused(f"{len(value)} bytes, and one value may take {MAX_BYTES}")
     return value
 
-
-def _write_bytearray(value: bytearray, writer: Writer, inside: set[int]) -> object:
-    return ext(codes.BYTEARRAY, bytes(value))
-
-
-def _read_bytearray(data: memoryview, loader: Loader) -> object:
-    return bytearray(data)
-
-
-# -- numbers
 
 _COMPLEX = Struct(">dd")
 
@@ -92,14 +72,6 @@ _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[InvalidOper
 """Not the thread's own context, in which text that is no number may give NaN instead of an error."""
 
 _FRACTION_BITS: Final = 65_536  # making one divides by the gcd, which is quadratic in the length
-
-
-def _write_complex(value: complex, writer: Writer, inside: set[int]) -> object:
-    return ext(codes.COMPLEX, _COMPLEX.pack(value.real, value.imag))
-
-
-def _read_complex(data: memoryview, loader: Loader) -> object:
-    return complex(*_COMPLEX.unpack(data))
 
 
 def _write_decimal(value: Decimal, writer: Writer, inside: set[int]) -> object:
@@ -131,18 +103,12 @@ def _write_range(value: range, writer: Writer, inside: set[int]) -> object:
     return ext(codes.RANGE, pack(writer.items((value.start, value.stop, value.step), inside)))
 
 
-def _read_range(data: memoryview, loader: Loader) -> object:
-    return range(*_ints(data, loader, 3))
-
-
 def _ints(data: memoryview, loader: Loader, count: int) -> list[int]:
     found = [part for part in loader.list(data) if type(part) is int]
     if len(found) != count:
         raise Damaged(f"{len(found)} whole numbers where {count} belong")
     return found
 
-
-# -- ids, dates and times
 
 _DATE = Struct(">HBB")
 _DATETIME = Struct(">HBBBBBIB")
@@ -160,14 +126,6 @@ def _write_uuid(value: UUID, writer: Writer, inside: set[int]) -> object:
 def _read_uuid(data: memoryview, loader: Loader) -> object:
     safe = SafeUUID.unknown if len(data) == 16 else SafeUUID(int.from_bytes(data[16:], "big", signed=True))
     return UUID(bytes=bytes(data[:16]), is_safe=safe)
-
-
-def _write_date(value: date, writer: Writer, inside: set[int]) -> object:
-    return ext(codes.DATE, _DATE.pack(value.year, value.month, value.day))
-
-
-def _read_date(data: memoryview, loader: Loader) -> object:
-    return date(*_DATE.unpack(data))
 
 
 def _write_datetime(value: datetime, writer: Writer, inside: set[int]) -> object:
@@ -221,10 +179,6 @@ def _write_timedelta(value: timedelta, writer: Writer, inside: set[int]) -> obje
     return ext(codes.TIMEDELTA, _TIMEDELTA.pack(value.days, value.seconds, value.microseconds))
 
 
-def _read_timedelta(data: memoryview, loader: Loader) -> object:
-    return timedelta(*_TIMEDELTA.unpack(data))
-
-
 def _write_timezone(value: timezone, writer: Writer, inside: set[int]) -> object:
     # What copy uses. Nothing else tells a name that was given from the one that is made of the offset.
     offset, *name = cast("tuple[timedelta] | tuple[timedelta, str]", cast("Any", value).__getinitargs__())
@@ -246,10 +200,6 @@ def _write_zone(value: ZoneInfo, writer: Writer, inside: set[int]) -> object:
     return ext(codes.ZONE, value.key.encode())
 
 
-def _read_zone(data: memoryview, loader: Loader) -> object:
-    return _zone(str(data, "utf-8"))
-
-
 @lru_cache(maxsize=1024)
 def _zone(key: str) -> ZoneInfo:
     # ZoneInfo(key) imports a module named after the key when no file is. So only names that exist get that far: those
@@ -267,38 +217,13 @@ def _listed() -> frozenset[str]:
     return frozenset(zoneinfo.available_timezones())
 
 
-# -- paths and addresses: an index of the class, and text
-
+# Paths and addresses are an index of the class, and text.
 _PATHS: Final = (PurePosixPath, PureWindowsPath, PosixPath, WindowsPath)
 _ADDRESSES: Final = (IPv4Address, IPv6Address, IPv4Network, IPv6Network, IPv4Interface, IPv6Interface)
 
 
-def _write_path(value: PurePath, writer: Writer, inside: set[int]) -> object:
-    return ext(codes.PATH, bytes((_PATHS.index(type(value)),)) + _bytes(str(value)))
-
-
-def _read_path(data: memoryview, loader: Loader) -> object:
-    return _PATHS[data[0]](_text(data[1:]))
-
-
-def _write_address(value: object, writer: Writer, inside: set[int]) -> object:
-    return ext(codes.IP, bytes((_ADDRESSES.index(type(value)),)) + _bytes(str(value)))
-
-
-def _read_address(data: memoryview, loader: Loader) -> object:
-    make: Callable[[str], object] = _ADDRESSES[data[0]]
-    return make(_text(data[1:]))
-
-
-# -- what a msgspec Struct has in a field that was not given
-
-
-def _write_unset(value: UnsetType, writer: Writer, inside: set[int]) -> object:
-    return ext(codes.UNSET, b"")
-
-
-def _read_unset(data: memoryview, loader: Loader) -> object:
-    return msgspec.UNSET
+def _write_named(code: int, classes: Sequence[type]) -> Write:
+    return lambda value, writer, inside: ext(code, bytes((classes.index(type(value)),)) + _bytes(str(value)))
 
 
 WRITERS: Final[dict[type, Write]] = {
@@ -308,42 +233,43 @@ WRITERS: Final[dict[type, Write]] = {
     int: _as_it_is,
     str: _as_it_is,
     bytes: _as_it_is,
-    bytearray: _write_bytearray,
-    complex: _write_complex,
+    bytearray: lambda value, writer, inside: ext(codes.BYTEARRAY, bytes(value)),
+    complex: lambda value, writer, inside: ext(codes.COMPLEX, _COMPLEX.pack(value.real, value.imag)),
     Decimal: _write_decimal,
     Fraction: _write_fraction,
     range: _write_range,
     UUID: _write_uuid,
-    date: _write_date,
+    date: lambda value, writer, inside: ext(codes.DATE, _DATE.pack(value.year, value.month, value.day)),
     datetime: _write_datetime,
     time: _write_time,
     timedelta: _write_timedelta,
     timezone: _write_timezone,
     ZoneInfo: _write_zone,
-    **dict.fromkeys(_PATHS, _write_path),
-    **dict.fromkeys(_ADDRESSES, _write_address),
-    UnsetType: _write_unset,
+    **dict.fromkeys(_PATHS, _write_named(codes.PATH, _PATHS)),
+    **dict.fromkeys(_ADDRESSES, _write_named(codes.IP, _ADDRESSES)),
+    # What a msgspec Struct has in a field that was not given.
+    UnsetType: lambda value, writer, inside: ext(codes.UNSET, b""),
 }
 
 CAREFUL: Final[dict[type, Write]] = {int: _write_int, str: _write_str, bytes: _write_bytes}
 """For a value of which some int, str or bytes does not fit: finds it."""
 
 READERS: Final[dict[int, Read]] = {
-    codes.BIG_INT: _read_big_int,
-    codes.SURROGATES: _read_surrogates,
-    codes.BYTEARRAY: _read_bytearray,
-    codes.COMPLEX: _read_complex,
+    codes.BIG_INT: lambda data, loader: int.from_bytes(data, "big", signed=True),
+    codes.SURROGATES: lambda data, loader: _text(data),
+    codes.BYTEARRAY: lambda data, loader: bytearray(data),
+    codes.COMPLEX: lambda data, loader: complex(*_COMPLEX.unpack(data)),
     codes.DECIMAL: _read_decimal,
     codes.FRACTION: _read_fraction,
-    codes.RANGE: _read_range,
+    codes.RANGE: lambda data, loader: range(*_ints(data, loader, 3)),
     codes.UUID: _read_uuid,
-    codes.DATE: _read_date,
+    codes.DATE: lambda data, loader: date(*_DATE.unpack(data)),
     codes.DATETIME: _read_datetime,
     codes.TIME: _read_time,
-    codes.TIMEDELTA: _read_timedelta,
+    codes.TIMEDELTA: lambda data, loader: timedelta(*_TIMEDELTA.unpack(data)),
     codes.TIMEZONE: _read_timezone,
-    codes.ZONE: _read_zone,
-    codes.PATH: _read_path,
-    codes.IP: _read_address,
-    codes.UNSET: _read_unset,
+    codes.ZONE: lambda data, loader: _zone(str(data, "utf-8")),
+    codes.PATH: lambda data, loader: _PATHS[data[0]](_text(data[1:])),
+    codes.IP: lambda data, loader: _ADDRESSES[data[0]](_text(data[1:])),
+    codes.UNSET: lambda data, loader: msgspec.UNSET,
 }

@@ -44,12 +44,4 @@ from .savers.damage import Cell
 from .savers.suite import OpenSaver
 from .stores.conformance import OpenStore, StoreConformance
 
-__all__ = [
-    "CacheConformance",
-    "Cell",
-    "OpenCache",
-    "OpenSaver",
-    "OpenStore",
-    "SaverConformance",
-    "StoreConformance",
-]
+__all__ = ["CacheConformance", "Cell", "OpenCache", "OpenSaver", "OpenStore", "SaverConformance", "StoreConformance"]

@@ -80,14 +80,7 @@ class Lane(Generic[W]):
         busy_timeout: seconds for which a write that is locked out is tried again.
     """
 
-    def __init__(
-        self,
-        driver: Driver,
-        store: Store[W],
-        *,
-        width: int,
-        busy_timeout: float,
-    ) -> None:
+    def __init__(self, driver: Driver, store: Store[W], *, width: int, busy_timeout: float) -> None:
         self._driver = driver
         self._store = store
         self._width = width

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from ..errors import CorruptCheckpointError
 from ..metadata import read_metadata
-from ..records import (
-    Chain,
-    CheckpointId,
-    CheckpointRow,
-    EventKey,
-    EventRow,
-    TaskRecord,
-    ThreadDump,
-)
+from ..records import Chain, CheckpointId, CheckpointRow, EventKey, EventRow, TaskRecord, ThreadDump
 from .connecting import Cursor
 from .rows import Raw, an_id, an_id_or_none, events_of, records_of, rows_of, where_of
 from .texts import stored, stored_or_none, told

@@ -106,8 +106,6 @@ def write_owner(owner: Owner) -> str:
 _write_owner = msgspec.json.Encoder().encode
 _read_owner = msgspec.json.Decoder(Owner).decode
 
-# ---- what was read -------------------------------------------------------------------------------------------------
-
 _Id: TypeAlias = Any  # bytes or a text, which `Ids` checks: msgspec does not know the one from the other
 
 
@@ -216,12 +214,7 @@ def read_records(raw: list[Any], where: str) -> tuple[TaskRecord, ...]:
     return tuple(
         [
             TaskRecord(
-                ns=ns,
-                checkpoint_id=ids[checkpoint],
-                task_id=TaskId(task_id),
-                index=index,
-                kind=kind,
-                frame=frame,
+                ns=ns, checkpoint_id=ids[checkpoint], task_id=TaskId(task_id), index=index, kind=kind, frame=frame
             )
             for ns, checkpoint, task_id, index, kind, frame in checked((raw,), _Records, where).all
         ]

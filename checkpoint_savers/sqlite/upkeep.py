@@ -13,16 +13,7 @@ from ..errors import StorageError
 from ..records import Claim
 from .ids import StoredId
 from .rows import Event, Record, Row, place, read_checkpoint_id
-from .writing import (
-    add_checkpoint,
-    add_events,
-    add_row,
-    delete,
-    held,
-    put_records,
-    set_metadata,
-    space_of,
-)
+from .writing import add_checkpoint, add_events, add_row, delete, held, put_records, set_metadata, space_of
 
 Key = tuple[str, StoredId]
 """Of a checkpoint: its namespace and its id."""

@@ -209,11 +209,7 @@ class Worker(Hosted):
     async def _drive(self) -> None:
         try:
             connection = aiosqlite.connect(
-                self._database,
-                factory=self._connect,
-                isolation_level=None,
-                uri=self._uri,
-                timeout=self._busy_timeout,
+                self._database, factory=self._connect, isolation_level=None, uri=self._uri, timeout=self._busy_timeout
             )
             async with connection as database:
                 await database.execute(cast("str", self._serve))

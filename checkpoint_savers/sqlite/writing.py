@@ -167,9 +167,6 @@ def update_thread(
     set_metadata(db, found.key, with_changes(thread_metadata(db, found.key, place(thread_id, "")), changes))
 
 
-# ---- what the verbs, and those of upkeep, are made of ---------------------------------------------------------------
-
-
 def held(db: sqlite3.Cursor, claim: Claim) -> tuple[int, StoredId | None]:
     """The thread's number and the root graph's head. Raises `ThreadBusyError(lost=True)`."""
     found = _held(db, claim)

@@ -33,19 +33,7 @@ from ..codec import Codec
 from ..errors import SaverClosedError, SyncCallError, VectorSearchError
 from .asking import ask_of, lifetimes, listing
 from .gathering import Ask, Gathering, Gatherings
-from .ops import (
-    NOT_PROVIDED,
-    GetOp,
-    Item,
-    Namespace,
-    NotProvided,
-    Op,
-    PutOp,
-    Result,
-    SearchItem,
-    SearchOp,
-    TTLConfig,
-)
+from .ops import NOT_PROVIDED, GetOp, Item, Namespace, NotProvided, Op, PutOp, Result, SearchItem, SearchOp, TTLConfig
 from .port import MANY, Batch, Done
 from .sweeping import Sweeper
 

@@ -12,19 +12,7 @@ from typing import ClassVar, NamedTuple
 from ..codec import Codec
 from .abc import BaseStore
 from .ops import TTLConfig
-from .port import (
-    Answer,
-    Batch,
-    Done,
-    Find,
-    Outcome,
-    Row,
-    Scan,
-    Spaces,
-    Write,
-    page_of_rows,
-    page_of_spaces,
-)
+from .port import Answer, Batch, Done, Find, Outcome, Row, Scan, Spaces, Write, page_of_rows, page_of_spaces
 
 
 class _Kept(NamedTuple):

@@ -15,12 +15,7 @@ from typing import Any, Literal, Self
 
 from ..bridge import at_once
 from ..codec import Codec
-from ..errors import (
-    CorruptCheckpointError,
-    SaverClosedError,
-    StorageReadOnlyError,
-    UnsupportedFormatError,
-)
+from ..errors import CorruptCheckpointError, SaverClosedError, StorageReadOnlyError, UnsupportedFormatError
 from ..sqlite import schema
 from ..sqlite.connected import Connected
 from ..sqlite.worker import Job, Maker, Worker

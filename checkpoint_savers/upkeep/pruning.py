@@ -215,10 +215,7 @@ async def _change(saver: SaverPort, thread_id: str, kin: Kin, stays: Collection[
     if any(kin.rows["", checkpoint_id].parent_id is None for checkpoint_id in events):
         events.append(CheckpointId(""))  # what was shown before there was a checkpoint
     return Rewrite(
-        gone=tuple(gone),
-        rows=tuple(rows),
-        heads=next_heads(kin, stays, heads, shrinking),
-        events=tuple(events),
+        gone=tuple(gone), rows=tuple(rows), heads=next_heads(kin, stays, heads, shrinking), events=tuple(events)
     )
 
 

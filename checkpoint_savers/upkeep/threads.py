@@ -16,14 +16,7 @@ from ..children import start_soon
 from ..errors import CheckpointNotFoundError, ThreadExistsError, ThreadNotFoundError
 from ..holding import Held
 from ..listing import GapFinder, check_gaps, check_parents
-from ..records import (
-    MADE_IN,
-    CheckpointId,
-    Header,
-    Rewrite,
-    ThreadDump,
-    ThreadHeader,
-)
+from ..records import MADE_IN, CheckpointId, Header, Rewrite, ThreadDump, ThreadHeader
 from ..saver_port import PAGE, SaverPort
 
 ERASED = 64

@@ -186,10 +186,7 @@ class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
 
     @takes(BatchOptions)
     async def abatch(
-        self,
-        inputs: Sequence[InputT],
-        config: Config | Sequence[Config] | None = None,
-        **options: Unpack[BatchOptions],
+        self, inputs: Sequence[InputT], config: Config | Sequence[Config] | None = None, **options: Unpack[BatchOptions]
     ) -> list[OutputT]:
         """Run once per input, concurrently; the outputs in the inputs' order.
 

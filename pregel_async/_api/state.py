@@ -266,12 +266,7 @@ class StateReader:
         inner = self._inner[task.node.name]
         ns = namespace_of(row.ns, task, keeps=inner.keeps)
         found = await made_on(
-            self._saver,
-            reader.thread_id,
-            ns,
-            row.ns,
-            row.checkpoint_id,
-            caller=task.id if inner.keeps else NO_TASK,
+            self._saver, reader.thread_id, ns, row.ns, row.checkpoint_id, caller=task.id if inner.keeps else NO_TASK
         )
         if found is None:
             return None

@@ -32,14 +32,7 @@ from .._runtime.observing.error_text import with_notes
 from .._runtime.streaming.stream import GraphStream
 from .._runtime.tasks.context import CURRENT, in_order_of
 from ..parts import GraphOutput, StreamPart
-from ..types import (
-    Command,
-    Config,
-    RunnableConfig,
-    RunStatus,
-    StateSnapshot,
-    StateUpdate,
-)
+from ..types import Command, Config, RunnableConfig, RunStatus, StateSnapshot, StateUpdate
 
 if TYPE_CHECKING:
     from .._runtime.platform.environment import World
@@ -124,10 +117,7 @@ class SyncFace(Generic[InputT, OutputT]):
 
     @takes(BatchOptions)
     def batch(
-        self,
-        inputs: Sequence[InputT],
-        config: Config | Sequence[Config] | None = None,
-        **options: Unpack[BatchOptions],
+        self, inputs: Sequence[InputT], config: Config | Sequence[Config] | None = None, **options: Unpack[BatchOptions]
     ) -> list[OutputT]:
         """Run once per input, concurrently: `abatch`, waited for."""
         return _wait(self.world, self.abatch, inputs, config, **given_to("batch", BatchOptions, options))

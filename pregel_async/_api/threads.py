@@ -77,12 +77,7 @@ async def latest(graph: Definition, config: Config, *, subgraphs: bool) -> State
 
 
 async def history(
-    graph: Definition,
-    config: Config,
-    *,
-    filter: Mapping[str, Any] | None,
-    before: Config | None,
-    limit: int | None,
+    graph: Definition, config: Config, *, filter: Mapping[str, Any] | None, before: Config | None, limit: int | None
 ) -> AsyncIterator[StateSnapshot]:
     """See `Graph.aget_state_history`."""
     place = _find(graph, config)

@@ -179,12 +179,7 @@ def _stored_part(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def settings_of(
-    config: RunnableConfig,
-    options: RunOptions,
-    *,
-    stored: bool,
-    nested: bool,
-    results: Results | None = None,
+    config: RunnableConfig, options: RunOptions, *, stored: bool, nested: bool, results: Results | None = None
 ) -> Settings:
     """A call's settings.
 

@@ -26,19 +26,7 @@ Copier = Callable[[Any, Callable[[Any], Any]], Any]
 
 ATOMS: frozenset[type] = frozenset(
     {
-        *(
-            NoneType,
-            bool,
-            int,
-            float,
-            complex,
-            str,
-            bytes,
-            range,
-            type,
-            type(Ellipsis),
-            type(NotImplemented),
-        ),
+        *(NoneType, bool, int, float, complex, str, bytes, range, type, type(Ellipsis), type(NotImplemented)),
         *(datetime, date, time, timedelta, timezone, Decimal, Fraction),
         *(FunctionType, BuiltinFunctionType, MethodType, partial),
     }
@@ -209,14 +197,6 @@ def _built_in_copier(kind: type) -> Copier:
     return copy_built_in
 
 
-def _make_tuple(kind: Any, base: Any, value: Any, each: Callable[[Any], Any]) -> Any:
-    return tuple.__new__(kind, [each(item) for item in tuple.__iter__(value)])
-
-
-def _make_frozenset(kind: Any, base: Any, value: Any, each: Callable[[Any], Any]) -> Any:
-    return frozenset.__new__(kind, _members([*frozenset[Any].__iter__(value)], each))
-
-
 def _make_list(kind: Any, base: Any, value: Any, each: Callable[[Any], Any]) -> Any:
     made: Any = list.__new__(kind)
     list.extend(made, [each(item) for item in list.__iter__(value)])
@@ -275,8 +255,10 @@ _MAKERS: dict[type, Callable[[Any, Any, Any, Callable[[Any], Any]], Any]] = {
     deque: _make_deque,
     set: _make_set,
     bytearray: _make_bytearray,
-    tuple: _make_tuple,
-    frozenset: _make_frozenset,
+    tuple: lambda kind, base, value, each: tuple.__new__(kind, [each(item) for item in tuple.__iter__(value)]),
+    frozenset: lambda kind, base, value, each: frozenset.__new__(
+        kind, _members([*frozenset[Any].__iter__(value)], each)
+    ),
 }
 
 _BUILT_IN = tuple(_MAKERS)

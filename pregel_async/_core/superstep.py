@@ -154,9 +154,6 @@ async def run(
     return True
 
 
-# ---- plan --------------------------------------------------------------------------------------------------------
-
-
 def plan(program: Program, board: Board, scope: Scope) -> list[Task]:
     """The tasks of the next superstep: triggered nodes by name, then sends by index. This is *plan order*.
 
@@ -188,9 +185,6 @@ def names_of(tasks: Iterable[Task]) -> tuple[str, ...]:
     return tuple(
         [task.node.name for task in listed if task.send >= 0] + [task.node.name for task in listed if task.send < 0]
     )
-
-
-# ---- execute -----------------------------------------------------------------------------------------------------
 
 
 def stays_open(outcomes: Sequence[Outcome]) -> bool:
@@ -246,9 +240,6 @@ def collect(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> list[list[Wri
         raise errors[0]
     message = f"{len(errors)} of {len(tasks)} tasks of superstep {tasks[0].step} failed"
     raise BaseExceptionGroup(message, errors)
-
-
-# ---- update ------------------------------------------------------------------------------------------------------
 
 
 def update(

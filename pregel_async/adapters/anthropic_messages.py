@@ -17,10 +17,7 @@ from .reader import Drafting
 _CACHED: Final = ("cache_creation_input_tokens", "cache_read_input_tokens")
 _COUNTS: Final = frozenset(("input_tokens", "output_tokens"))
 
-_GROWS: Final = {
-    "text_delta": ("text", "content"),
-    "thinking_delta": ("thinking", "reasoning"),
-}
+_GROWS: Final = {"text_delta": ("text", "content"), "thinking_delta": ("thinking", "reasoning")}
 """Delta -> the field of it and of its block that grows, and what that is called here."""
 
 _SERVER_INPUTS: Final = frozenset(("server_tool_use", "mcp_tool_use"))

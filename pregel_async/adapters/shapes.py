@@ -10,15 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 from typing import Any, Literal, NotRequired, Protocol, TypedDict
 
-__all__ = [
-    "InvalidToolCall",
-    "Message",
-    "MessageChunk",
-    "MessageWriter",
-    "ToolCall",
-    "ToolCallChunk",
-    "Usage",
-]
+__all__ = ["InvalidToolCall", "Message", "MessageChunk", "MessageWriter", "ToolCall", "ToolCallChunk", "Usage"]
 
 
 class MessageWriter(Protocol):

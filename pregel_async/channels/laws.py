@@ -87,8 +87,6 @@ class ChannelLaws:
         """For a channel that is overwritten: values that it can be overwritten with, and then holds and stores."""
         return self.updates()
 
-    # ---- the laws ----
-
     @law
     def test_fresh_is_empty(self, data: st.DataObject) -> None:
         """`fresh()` holds nothing, whatever its source holds, and is declared like it."""
@@ -236,8 +234,6 @@ class ChannelLaws:
             if channel.is_available():
                 known.append((value := channel.get(), deepcopy(value)))
             known.append((stored := channel.checkpoint(), deepcopy(stored)))
-
-    # ---- how examples are drawn ----
 
     def _declared(self) -> Channel:
         channel = self.make()

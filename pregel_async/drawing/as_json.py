@@ -6,7 +6,7 @@ from typing import Any
 
 from .._api.drawing import Outline
 from ..types import END, START
-from .model import paths, short
+from .model import paths, pauses, short
 
 
 def as_json(outline: Outline) -> dict[str, Any]:
@@ -17,13 +17,8 @@ def as_json(outline: Outline) -> dict[str, Any]:
         metadata: dict[str, Any] = {}
         if name in outline.deferred:
             metadata["defer"] = True
-        pauses = [
-            word
-            for word, names in (("before", outline.interrupt_before), ("after", outline.interrupt_after))
-            if name in names
-        ]
-        if pauses:
-            metadata["__interrupt"] = ",".join(pauses)
+        if stops := pauses(outline, name):
+            metadata["__interrupt"] = ",".join(stops)
         found: dict[str, Any] = {"id": name, "type": kind, "data": {"name": short(name, path[name])}}
         if path[name]:
             found["group"] = path[name][-1]

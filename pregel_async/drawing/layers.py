@@ -84,10 +84,7 @@ class Rows(msgspec.Struct, kw_only=True):
 
 
 def layered(
-    outline: Outline,
-    size: Callable[[str], tuple[int, int]],
-    title: Callable[[str], int],
-    label: Callable[[Edge], int],
+    outline: Outline, size: Callable[[str], tuple[int, int]], title: Callable[[str], int], label: Callable[[Edge], int]
 ) -> Rows:
     """The rows of a drawing.
 

@@ -92,10 +92,7 @@ class _Link(msgspec.Struct, eq=False, kw_only=True):
 
 
 def layout(
-    outline: Outline,
-    size: Callable[[str], tuple[int, int]],
-    title: Callable[[str], int],
-    label: Callable[[Edge], int],
+    outline: Outline, size: Callable[[str], tuple[int, int]], title: Callable[[str], int], label: Callable[[Edge], int]
 ) -> Layout:
     """Lay a drawing out.
 
@@ -339,12 +336,7 @@ def _straight(link: _Link, end: int) -> int | None:
 
 def _dislike(column: int, wished: int, least: int, most: int, used: list[int]) -> tuple[bool, bool, int, int]:
     """Out of order is worst, then right beside another, then far from the place wished for."""
-    return (
-        not least < column < most,
-        any(abs(column - one) == 1 for one in used),
-        abs(column - wished),
-        column,
-    )
+    return (not least < column < most, any(abs(column - one) == 1 for one in used), abs(column - wished), column)
 
 
 def _stack(rows: list[list[Slot]], channels: list[list[_Link]]) -> tuple[list[int], int]:

@@ -28,14 +28,15 @@ def short(name: str, path: tuple[str, ...]) -> str:
 def marks(outline: Outline, name: str) -> str:
     """What is special about a node or group: "deferred, interrupt before"; empty when nothing is."""
     said = ["deferred"] if name in outline.deferred else []
-    pauses = [
-        word
-        for word, names in (("before", outline.interrupt_before), ("after", outline.interrupt_after))
-        if name in names
-    ]
-    if pauses:
-        said.append("interrupt " + " and ".join(pauses))
+    if stops := pauses(outline, name):
+        said.append("interrupt " + " and ".join(stops))
     return ", ".join(said)
+
+
+def pauses(outline: Outline, name: str) -> list[str]:
+    """Where a node is stopped at: before it, after it."""
+    known = (("before", outline.interrupt_before), ("after", outline.interrupt_after))
+    return [word for word, names in known if name in names]
 
 
 def printable(text: str) -> str:

@@ -92,9 +92,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
 
     @takes(EntrypointOptions)
     def __init__(
-        self,
-        checkpointer: BaseCheckpointSaver | bool | None = None,
-        **options: Unpack[EntrypointOptions],
+        self, checkpointer: BaseCheckpointSaver | bool | None = None, **options: Unpack[EntrypointOptions]
     ) -> None:
         if callable(checkpointer) and not isinstance(checkpointer, BaseCheckpointSaver):
             raise GraphValidationError("entrypoint is called: @entrypoint(), or @entrypoint(checkpointer=saver)")

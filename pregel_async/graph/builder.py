@@ -26,13 +26,7 @@ from .._api.compiled import Graph
 from .._api.definition import Definition
 from .._api.drawing import Drawing
 from .._checks.annotations import aliased, class_of
-from .._checks.node_policies import (
-    RetryPolicies,
-    Timeout,
-    check_abandonable,
-    check_on_timeout,
-    node_policies,
-)
+from .._checks.node_policies import RetryPolicies, Timeout, check_abandonable, check_on_timeout, node_policies
 from .._checks.options import CompileOptions, PolicyOptions, given_to, takes
 from .._runtime.tasks.injection import check_signature, hints_of, injections_of, is_generator
 from ..errors import GraphValidationError
@@ -344,10 +338,7 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
         return self
 
     def add_conditional_edges(
-        self,
-        source: str,
-        path: Path,
-        path_map: Mapping[Any, str] | Sequence[str] | None = None,
+        self, source: str, path: Path, path_map: Mapping[Any, str] | Sequence[str] | None = None
     ) -> Self:
         """When `source` has run, ask `path` where to go.
 
@@ -401,9 +392,7 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
     ) -> CompiledStateGraph[StateT, InputT, MappingT]: ...
     @overload
     def compile(
-        self,
-        checkpointer: BaseCheckpointSaver | bool | None = None,
-        **options: Unpack[CompileOptions],
+        self, checkpointer: BaseCheckpointSaver | bool | None = None, **options: Unpack[CompileOptions]
     ) -> CompiledStateGraph[StateT, InputT, dict[str, Any]]: ...
     @takes(CompileOptions)
     def compile(
@@ -530,30 +519,16 @@ def _destinations(call: Callable[..., Any] | None, given: Destinations | None) -
         return tuple((plain_name(name), label) for name, label in given.items())
     if given is not None:
         return tuple((plain_name(name), None) for name in given)
-    found: list[tuple[str, str | None]] = []
-
-    def look(at: Any) -> None:
-        if get_origin(at) is Command:
-            for inner in get_args(at):
-                found.extend((plain_name(name), None) for name in get_args(inner) if isinstance(name, str))
-        else:
-            for inner in get_args(at):
-                look(inner)
-
-    if call is not None:
-        look(hints_of(call).get("return"))
-    return tuple(found)
+    inside = [] if call is None else _arguments_in(hints_of(call).get("return"), Command)
+    return tuple([(plain_name(name), None) for inner in inside for name in get_args(inner) if isinstance(name, str)])
 
 
 def _literal_return(path: Callable[..., Any]) -> tuple[Any, ...] | None:
-    found: list[Any] = []
+    return tuple(_arguments_in(hints_of(path).get("return"), Literal)) or None
 
-    def look(at: Any) -> None:
-        if get_origin(at) is Literal:
-            found.extend(get_args(at))
-        else:
-            for inner in get_args(at):
-                look(inner)
 
-    look(hints_of(path).get("return"))
-    return tuple(found) or None
+def _arguments_in(hint: Any, origin: object) -> list[Any]:
+    """The arguments of all types in an annotation that have this origin: of `Literal["a"] | None`, "a"."""
+    if get_origin(hint) is origin:
+        return list(get_args(hint))
+    return [found for inner in get_args(hint) for found in _arguments_in(inner, origin)]

@@ -26,12 +26,7 @@ from .._core.program import BRANCH, JOIN, PARENT, SENDS, Flavour, Node, Router, 
 from .._runtime.persistence.digests import RUNS_GRAPH
 from .._runtime.tasks.context import current
 from .._runtime.tasks.injection import hints_of
-from ..channels import (
-    EphemeralValue,
-    LastValueAfterFinish,
-    NamedBarrierValue,
-    NamedBarrierValueAfterFinish,
-)
+from ..channels import EphemeralValue, LastValueAfterFinish, NamedBarrierValue, NamedBarrierValueAfterFinish
 from ..errors import ErrorCode, GraphValidationError, InvalidRouteError, InvalidUpdateError
 from ..types import END, INTERRUPT, RESERVED, START, Command, Send, plain_name
 from .reachability import warn_of_unreachable
@@ -334,12 +329,7 @@ def _route(known: _Known, source: str, name: str, branch: BranchSpec) -> Callabl
     return route
 
 
-def _go_to(
-    end: Any,
-    known: _Known,
-    refuse: Callable[[str], InvalidUpdateError],
-    writes: list[Write],
-) -> None:
+def _go_to(end: Any, known: _Known, refuse: Callable[[str], InvalidUpdateError], writes: list[Write]) -> None:
     """Add the write that makes a destination run; none for END."""
     if isinstance(end, Send):
         if end.node not in known.nodes:

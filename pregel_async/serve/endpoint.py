@@ -220,11 +220,7 @@ class GraphEndpoint:
             **config,
             **{key: value for key, value in trusted.items() if key not in ("configurable", "metadata")},
             "configurable": {**configurable, **trusted.get("configurable", {}), "thread_id": thread_id},
-            "metadata": {
-                **metadata,
-                **trusted.get("metadata", {}),
-                **run.metadata(self.graph.name),
-            },
+            "metadata": {**metadata, **trusted.get("metadata", {}), **run.metadata(self.graph.name)},
             "run_id": run.run_id,
         }
 

@@ -22,10 +22,7 @@ Lifespan = Callable[[Any], AbstractAsyncContextManager[dict[str, Any]]]
 
 
 def graph_lifespan(
-    *graphs: Graph[Any, Any],
-    saver: Any = None,
-    pick_up: bool | Again = False,
-    grace: float = 30.0,
+    *graphs: Graph[Any, Any], saver: Any = None, pick_up: bool | Again = False, grace: float = 30.0
 ) -> Lifespan:
     """The lifespan of an application that serves graphs.
 

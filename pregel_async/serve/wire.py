@@ -61,14 +61,7 @@ class Wire:
         expose: tell the words of every error.
     """
 
-    def __init__(
-        self,
-        write: Writer,
-        *,
-        tuples: bool,
-        seen: Seen | None = None,
-        expose: bool = False,
-    ) -> None:
+    def __init__(self, write: Writer, *, tuples: bool, seen: Seen | None = None, expose: bool = False) -> None:
         self.place = None if seen is None else seen.cursor
         self._write = write
         self._gathering = None if tuples else Gathering()

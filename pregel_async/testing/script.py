@@ -136,11 +136,7 @@ class Script:
         info = running.runtime.execution_info
         world = running.around.session.world
         played = Played(
-            node=running.task.node.name,
-            task_id=info.task_id,
-            input=given,
-            attempt=info.node_attempt,
-            at=world.now(),
+            node=running.task.node.name, task_id=info.task_id, input=given, attempt=info.node_attempt, at=world.now()
         )
         self.calls.append(played)
         steps = self._asking.pop(info.task_id, None)

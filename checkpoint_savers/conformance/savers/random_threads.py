@@ -103,13 +103,7 @@ class Growing:
         row = ledger.append(entry, checkpoint_id=checkpoint_id, step=values["steps"], metadata=metadata)
         shown = () if ns else (replace(event(1), checkpoint_id=checkpoint_id, frame=seal(checkpoint_id.encode())),)
         await self.saver.commit(
-            claim,
-            Commit(
-                rows=(row,),
-                expected_head=self._heads.get(ns),
-                expires_at=LATER,
-                events=shown,
-            ),
+            claim, Commit(rows=(row,), expected_head=self._heads.get(ns), expires_at=LATER, events=shown)
         )
         self._heads[ns] = checkpoint_id
         self.states[ns, checkpoint_id] = values

@@ -14,13 +14,7 @@ import anyio
 import pytest
 
 from ...codec import Codec
-from ...errors import (
-    InvalidKeyError,
-    InvalidNamespaceError,
-    UnknownTypeError,
-    UnstorableItemError,
-    VectorSearchError,
-)
+from ...errors import InvalidKeyError, InvalidNamespaceError, UnknownTypeError, UnstorableItemError, VectorSearchError
 from ...stores.abc import BaseStore
 from ...stores.names import LONGEST
 from ...stores.ops import GetOp, Item, ListNamespacesOp, MatchCondition, PutOp, SearchItem, SearchOp

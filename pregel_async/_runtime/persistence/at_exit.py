@@ -182,8 +182,6 @@ class AtExitWriter(CommitWriter):
         self.hold.require_storage()
         await self.hold.start(partial(self.graphs.store, self, releases=releases)).wait_out()
 
-    # ---- the end -----------------------------------------------------------------------------------------------------
-
     def call_up(self) -> None:
         """If something is to be stored here, the graph around is to be stored first, be it no more than the fork that
         this was made on."""

@@ -76,8 +76,6 @@ class CommitWriter:
         assert tip is not None
         return tip
 
-    # ---- what is to go with the next transaction ---------------------------------------------------------------------
-
     def add(self, entry: Entry, step: int, metadata: dict[str, Any]) -> CheckpointRow:
         """Add the next checkpoint, and return its row."""
         row = self.ledger.append(entry, checkpoint_id=self.hold.ids.next(entry.ts), step=step, metadata=metadata)
@@ -107,8 +105,6 @@ class CommitWriter:
     def waits(self) -> bool:
         """Whether there is something to store."""
         return bool(self._rows or self._staged or self.moves)
-
-    # ---- storing it --------------------------------------------------------------------------------------------------
 
     def commit(self, *, ends: bool) -> Awaitable[None]:
         """A superstep is finished. Await it at once.

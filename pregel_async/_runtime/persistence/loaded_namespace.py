@@ -169,8 +169,6 @@ class LoadedNamespace:
         """What its nodes ask, call and run is recognised by."""
         return Digests(self._first_codec, fleeting_keys(self.program))
 
-    # ---- what is recorded ------------------------------------------------------------------------------------------
-
     def recorded(self, task: Task, run: Answered) -> Recorded:
         """What is recorded of a task: its result or its error handler's, questions that none of the answers of this
         call lets go on, or where it has to start."""

@@ -96,8 +96,6 @@ class Loader:
             scope = start.scope, ids_in(self._out.ns, start.site.caller)
             amend_again(self._program, board, start.records.entries[AMENDED], self._codec, scope)
 
-    # ---- graphs inside -----------------------------------------------------------------------------------------------
-
     async def find(self, site: CallSite, outer: CommitWriter, outer_at: CheckpointId) -> Start:
         """Begin where an earlier attempt at this very call has got to, or where the state stands that is kept from call
         to call.

@@ -42,8 +42,6 @@ Source = Literal["input", "loop", "update", "fork"]
 class Thread(LoadedNamespace):
     """One namespace of a claimed thread, as its run writes it."""
 
-    # ---- loading -----------------------------------------------------------------------------------------------------
-
     @classmethod
     async def open(
         cls,
@@ -132,8 +130,6 @@ class Thread(LoadedNamespace):
         if isinstance(thread.out, AtExitWriter):
             thread.out.graphs.add(ns, thread, thread.out)
         return thread
-
-    # ---- writing -----------------------------------------------------------------------------------------------------
 
     @cached_property
     def _outcomes(self) -> OutcomeRecords:
@@ -336,8 +332,6 @@ class Thread(LoadedNamespace):
     def acknowledge(self, told: Callable[[int], None]) -> None:
         """Tell, from now on, which superstep is stored with all before it."""
         self.out.listeners = (told,)
-
-    # ---- editing -----------------------------------------------------------------------------------------------------
 
     def stage(self, task: Task, writes: list[Write]) -> None:
         """Make these the result of a task of the open superstep; stored with the next transaction.

@@ -69,8 +69,6 @@ class Counter:
         for task, ns, amounts in inside_of(self._records.entries):
             self._inside.setdefault((self.ns, task, ns), of_text(amounts))
 
-    # ---- with records ------------------------------------------------------------------------------------------------
-
     def with_spent(self, task: TaskId, entry: TaskEntry) -> TaskEntry:
         """The record of a task, with what it has spent since its last record, and in all."""
         now, before = self.now.pop(task, {}), self._records.entries.get(task, NOT_RECORDED)
@@ -96,8 +94,6 @@ class Counter:
                 entries[place] = task, structs.replace(entry, spent=spent, inside=inside)
                 return
 
-    # ---- with supersteps ---------------------------------------------------------------------------------------------
-
     def close(self, *, anew: bool) -> dict[str, str]:
         """The new totals, at the end of a superstep: what its tasks have spent is counted now, and no more.
 
@@ -117,8 +113,6 @@ class Counter:
         if changed or stored:
             self._tell({**before, **total})
         return {**stored, **as_text(total)} if anew else as_text(total)
-
-    # ---- to the graph around -----------------------------------------------------------------------------------------
 
     def tell(self) -> None:
         """Let the graph around know what was spent here: a node fails, is asked, or goes on with what there was."""
@@ -151,8 +145,6 @@ class Counter:
     def _tell(self, amounts: Amounts) -> None:
         for key in self._known_as:
             self._inside[key] = amounts
-
-    # ---- what stands where -------------------------------------------------------------------------------------------
 
     def _keys(self) -> list[SpentBy]:
         """Of what the graphs have spent that tasks of the open superstep run, and that is not those tasks' yet."""

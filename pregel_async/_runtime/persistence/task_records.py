@@ -99,8 +99,6 @@ class TaskRecords:
             warn_of_unknown(self._program, channel, thread_id)
         return entry
 
-    # ---- results -----------------------------------------------------------------------------------------------------
-
     def has_result(self, task_id: TaskId) -> bool:
         """Return True if the task has finished, so that it need not run."""
         return self.entries.get(task_id, NOT_RECORDED).finished
@@ -168,8 +166,6 @@ class TaskRecords:
             for channel, value in writes
         ]
 
-    # ---- questions and answers ---------------------------------------------------------------------------------------
-
     def questions(self) -> list[Interrupt]:
         """The open questions of the tasks, in plan order."""
         codec = self._encoder.codec
@@ -230,8 +226,6 @@ class TaskRecords:
             answers=before.answers, askers={key: askers[key] for key in keys if key in askers}, asked=before.asked
         )
 
-    # ---- keys that the graph does not have ---------------------------------------------------------------------------
-
     def unknown_writes(self, task_id: TaskId) -> Written:
         """What is recorded of a task for keys that the graph does not have."""
         entry = self.entries.get(task_id, NOT_RECORDED)
@@ -251,8 +245,6 @@ class TaskRecords:
                     entry.kinds[name] = LastValue.kind
                 if kinds.get(name, LastValue.kind).removesuffix(UNFIT) == LastValue.kind:
                     entry.values[name] = data if len(data) < WORTH else in_parts(data)
-
-    # ---- rows --------------------------------------------------------------------------------------------------------
 
     def row(self, task_id: TaskId, index: int, entry: TaskEntry) -> TaskRecord:
         """The row of a record."""

@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-async def beside(
-    companion: Callable[[], Coroutine[Any, Any, None]],
-    work: Callable[[], Awaitable[T]],
-) -> T:
+async def beside(companion: Callable[[], Coroutine[Any, Any, None]], work: Callable[[], Awaitable[T]]) -> T:
     """Work, in place, while the companion runs; it is cancelled when the work has ended. The work's own error leaves as
     it is, in no group."""
     done: list[T] = []
@@ -48,10 +45,7 @@ async def beside(
 
 
 def accompanied_if_long(
-    world: World,
-    seconds: float,
-    companion: Callable[[], Coroutine[Any, Any, None]],
-    work: Callable[[], Awaitable[T]],
+    world: World, seconds: float, companion: Callable[[], Coroutine[Any, Any, None]], work: Callable[[], Awaitable[T]]
 ) -> Awaitable[T]:
     """Work, in place, and start the companion when the work has taken so many seconds of the world's time.
 

@@ -109,8 +109,6 @@ class Keeper:
         """Of the last event."""
         return Cursor(self._at, self._epoch, self._position)
 
-    # ---- a run that resumes an open superstep ------------------------------------------------------------------------
-
     def move(self) -> None:
         """Begin on the checkpoint that the thread is at."""
         self._at = self._thread.tip or ""

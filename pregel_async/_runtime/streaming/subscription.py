@@ -334,8 +334,6 @@ class Feed:
         if part.cursor is None:
             self._keeping.keep(part)
 
-    # ---- events that are stored before they are shown ----------------------------------------------------------------
-
     def stage(self, row: EventRow, parts: Sequence[Part]) -> None:
         """Show these parts, which have their places, when their row is stored. What comes later waits behind them: the
         order of places is the order in which readers see them."""

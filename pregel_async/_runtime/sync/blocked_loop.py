@@ -187,11 +187,7 @@ class WatchedLoop(BlockedLoop):
 
 
 def blocked_loop(
-    called: str,
-    instead: str,
-    *,
-    loop: Callable[[str, str], BlockedLoop] = BlockedLoop,
-    warns: bool = True,
+    called: str, instead: str, *, loop: Callable[[str, str], BlockedLoop] = BlockedLoop, warns: bool = True
 ) -> WaitingThread:
     """Return the loop that a sync verb is about to block in this thread, having warned of it, if one runs here.
 

@@ -31,12 +31,7 @@ from ...errors import (
     UnstorableValueError,
 )
 from ...types import Command
-from ..platform.event_loops import (
-    NEVER_CANCELLED,
-    NativeCancellations,
-    is_native,
-    on_asyncio,
-)
+from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations, is_native, on_asyncio
 from .context import CURRENT, Around, Running
 from .input_mutations import watch
 from .retries import ONE_TRY, Tries
@@ -436,10 +431,7 @@ def in_own_context(
 
 @types.coroutine
 def _drive(
-    coroutine: Coroutine[Any, Any, _T],
-    context: Context,
-    cancellations: NativeCancellations,
-    owes: Sequence[Running],
+    coroutine: Coroutine[Any, Any, _T], context: Context, cancellations: NativeCancellations, owes: Sequence[Running]
 ) -> Generator[Any, Any, _T]:
     """Send into the coroutine what the event loop sends here, each time inside the context."""
     step: Callable[..., Any] = coroutine.send

@@ -345,12 +345,7 @@ class Running:
     )
 
     def __init__(
-        self,
-        around: Around,
-        board: Board,
-        task: Task,
-        tries: Tries = ONE_TRY,
-        failures: tuple[NodeError, ...] = (),
+        self, around: Around, board: Board, task: Task, tries: Tries = ONE_TRY, failures: tuple[NodeError, ...] = ()
     ) -> None:
         self.around = around
         self.board = board

@@ -113,11 +113,7 @@ def _asked_for(
 
 
 def check_signature(
-    call: Callable[..., Any],
-    *given: object,
-    what: str,
-    injected: tuple[tuple[str, str], ...],
-    handles: bool = False,
+    call: Callable[..., Any], *given: object, what: str, injected: tuple[tuple[str, str], ...], handles: bool = False
 ) -> None:
     """Refuse a function that cannot be called with what it will get.
 

@@ -35,12 +35,7 @@ class Stopwatch:
     """
 
     def __init__(
-        self,
-        world: World,
-        *,
-        expire: Callable[[], None],
-        run: float | None,
-        idle: float | None = None,
+        self, world: World, *, expire: Callable[[], None], run: float | None, idle: float | None = None
     ) -> None:
         self.expired = False
         self.kind: Kind = "run"

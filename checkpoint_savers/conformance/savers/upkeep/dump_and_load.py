@@ -193,11 +193,7 @@ class Dumping(Suite):
     @needs("load")
     async def test_a_thread_that_holds_something(self, saver: BaseCheckpointSaver) -> None:
         """P3: is not loaded into, whatever it holds; and what it holds stays."""
-        for thread, held in (
-            ("rows", commit(row(20))),
-            ("inside", commit(row(20, ns="other"))),
-            ("whole", None),
-        ):
+        for thread, held in (("rows", commit(row(20))), ("inside", commit(row(20, ns="other"))), ("whole", None)):
             claim = await take(saver, thread)
             if held is None:
                 await saver.load(claim, WHOLE)

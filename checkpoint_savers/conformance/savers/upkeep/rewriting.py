@@ -290,11 +290,7 @@ class Rewriting(Suite):
                     full, mark = turn % 2 == 1, b"%d" % turn
                     base = 2 if full else 1
                     change = Rewrite(
-                        rows=(
-                            row(1, frame=mark),
-                            row(2, 1, base=base, frame=mark),
-                            row(3, 2, base=base, frame=mark),
-                        ),
+                        rows=(row(1, frame=mark), row(2, 1, base=base, frame=mark), row(3, 2, base=base, frame=mark)),
                         pins=dict.fromkeys(at(2, 3), full),
                         heads={"": cid(3 if full else 2)},
                     )

@@ -37,15 +37,7 @@ class Threads(Suite):
         for thread in ids:
             await written(saver, row(1), thread=thread)
         assert await saver.threads(limit=MANY) == tuple(
-            ThreadHeader(
-                thread_id=one,
-                epoch=1,
-                owner=None,
-                expires_at=0.0,
-                newest=cid(1),
-                head=cid(1),
-                metadata={},
-            )
+            ThreadHeader(thread_id=one, epoch=1, owner=None, expires_at=0.0, newest=cid(1), head=cid(1), metadata={})
             for one in sorted(set(ids))
         )
 

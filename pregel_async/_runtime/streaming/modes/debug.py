@@ -45,10 +45,5 @@ class Debug(Mode):
 
     def _dated(self, kind: str, parts: Iterable[Part]) -> Iterable[Part]:
         for part in parts:
-            dated = {
-                "step": part.step,
-                "timestamp": timestamp(self.view.now()),
-                "type": kind,
-                "payload": part.data,
-            }
+            dated = {"step": part.step, "timestamp": timestamp(self.view.now()), "type": kind, "payload": part.data}
             yield replace(part, mode=self.name, data=dated)
