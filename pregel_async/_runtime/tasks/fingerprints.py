@@ -51,7 +51,7 @@ class _Teller:
         told = self._told.setdefault(id(value), (len(self._told), value))
         if told[0] < len(self._told) - 1:
             return b"again %d" % told[0]
-        program = getattr(value, "_program", None)
+        program = getattr(getattr(value, "_definition", None), "program", None)
         if isinstance(program, Program):  # a graph
             return self._graph(program)
         match value:
