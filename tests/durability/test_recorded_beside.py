@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import operator
-from typing import Annotated, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from checkpoint_savers import BaseCheckpointSaver
-from pregel_async import END, START, StateGraph
+from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
+from checkpoint_savers.errors import StorageError
+from pregel_async import END, START, StateGraph, interrupt
+from tests.helpers.passing_saver import WRITES, Through
 
 pytestmark = pytest.mark.anyio
 
@@ -43,3 +45,40 @@ async def test_a_result_is_stored_while_a_sibling_runs(saver: BaseCheckpointSave
         assert state.values == {"done": []}  # P3: not applied before the superstep is whole
         seen.set()
     assert (await graph.aget_state("t")).values == {"done": ["fast", "slow"]}
+
+
+@pytest.mark.parametrize("keeps_events", [False, True])
+@pytest.mark.parametrize("what", ["result", "question"])
+async def test_what_cannot_be_stored_is_not_shown(what: str, keeps_events: bool) -> None:
+    """P4: storage fails as a task finishes or asks: readers see neither, with kept events and without."""
+
+    class Failing(Through):
+        fails = False
+
+        async def around(self, verb: str, call: Any) -> Any:
+            if self.fails and verb in WRITES:
+                raise StorageError("no disk")
+            return await call()
+
+    async def fast(state: State) -> dict[str, list[str]]:
+        saver.fails = True
+        if what == "question":
+            interrupt("really?")
+        return {"done": ["fast"]}
+
+    async def slow(state: State) -> None:
+        await anyio.sleep_forever()
+
+    saver = Failing(InMemorySaver())
+    builder = StateGraph(State).add_node(fast).add_edge(START, "fast")
+    if what == "result":
+        builder.add_node(slow).add_edge(START, "slow")
+    graph = builder.compile(saver)
+    shown: list[Any] = []
+    with pytest.raises(StorageError, match="no disk"):
+        async for part in graph.astream(
+            {"done": []}, "t", stream_mode=["updates", "tasks"], keep_events=keeps_events, version="v2"
+        ):
+            shown.append(part)
+    told = [part for part in shown if part["type"] == "updates" or "result" in str(part["data"])]
+    assert told == [], told
