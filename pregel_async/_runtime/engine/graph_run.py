@@ -27,6 +27,7 @@ from ..observing.error_text import with_notes
 from ..persistence.digests import AnsweredQuestions
 from ..persistence.namespace_writer import NOTHING_ANSWERED, Thread
 from ..streaming.parts import Unit
+from ..streaming.run_events import Superstep
 from ..tasks.context import Around
 from .call_input import CallInput, answers_to
 from .runner import Runner
@@ -95,9 +96,9 @@ class GraphRun:
             if done:
                 self._events.done("done")
             elif not self._paused:  # between two supersteps: at a breakpoint, or because it was asked to
-                told = self._events.stopping(self._board, session.stop)
+                deliveries = self._events.stopping(self._board, session.stop)
                 await self._persistence.rest()
-                await self._events.send(told)
+                await self._events.send(deliveries)
             await self._persistence.finish()
         except Exception as error:
             await self._failed(error)
@@ -160,7 +161,8 @@ class GraphRun:
                 "with: pass an input, or say goto="
             )
         nothing = [Cancelled()] * len(discarded)
-        await self._events.commit(self._persistence, board, discarded, nothing, upcoming, "input", stops=False)
+        step = Superstep(board=board, ran=discarded, outcomes=nothing, upcoming=upcoming, source="input")
+        await self._events.commit(self._persistence, step)
         return upcoming
 
     @property
@@ -211,18 +213,19 @@ class GraphRun:
     ) -> None:
         if self._events.are_shown:
             stops = self._breakpoints is not None and bool(upcoming) and self._breakpoints.between(ran, upcoming)
-            await self._events.commit(self._persistence, board, ran, outcomes, upcoming, "loop", stops=stops)
+            step = Superstep(board=board, ran=ran, outcomes=outcomes, upcoming=upcoming, stops=stops)
+            await self._events.commit(self._persistence, step)
         elif self._persistence.is_stored:
             await self._persistence.commit(board, ran, outcomes, upcoming)
         if self._observation.is_on:
             self._observation.superstep_ended("done", outcomes)
 
     async def pause(self, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
-        told = await self._events.pausing(self._persistence, board, tasks, outcomes, self._around.session.stop)
+        deliveries = await self._events.pausing(self._persistence, board, tasks, outcomes, self._around.session.stop)
         await self._persistence.pause(tasks, outcomes)
         paused = [outcome for outcome in outcomes if isinstance(outcome, Paused)]
         self._interrupts, self._paused = tuple([each for pause in paused for each in pause.interrupts]), True
-        await self._events.send(told)
+        await self._events.send(deliveries)
         self._observation.superstep_ended("interrupted", outcomes)
 
     async def give_up(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: BaseException) -> None:
@@ -237,10 +240,10 @@ class GraphRun:
 
     async def _failed(self, error: Exception) -> None:
         """Show a failure that is no superstep's: a limit, a value that cannot be stored, failing storage."""
-        told = self._events.failing(error, self._step, begun=self._begun)
+        deliveries = self._events.failing(error, self._step, begun=self._begun)
         await self._finish_beside(error)
         self._events.done("failed")  # it may have come to rest before, and that could not be stored
-        await self._events.send(told)
+        await self._events.send(deliveries)
 
     async def _cancelled(self) -> None:
         """Store that the run was cancelled for good, if it was: then it is not to be picked up."""

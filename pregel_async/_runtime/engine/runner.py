@@ -73,7 +73,7 @@ class Runner:
         if isinstance(outcome, Finished):
             if self._natively_cancelled.count() > self._natively_cancelled.before:
                 # The node has swallowed its caller's cancellation. A group would end with it all the same. A scope
-                # tells it again; what asyncio's `Task.cancel()` told has to be raised here.
+                # raises it again; asyncio's own `Task.cancel()` raises once, so that it has to be raised here.
                 await anyio.lowlevel.checkpoint_if_cancelled()
                 raise anyio.get_cancelled_exc_class()
             if events.are_shown:
@@ -170,7 +170,7 @@ class _Group:
         except anyio.get_cancelled_exc_class():
             failed = [outcome.error for outcome in self._outcomes if isinstance(outcome, Failed)]
             if all(isinstance(error, NodeCancelledError) for error in failed):
-                raise  # else a node failed while it was being cancelled, and that is told
+                raise  # else a node failed while it was being cancelled, and that is raised
         for error in self._broken:
             raise error
         return self._outcomes
@@ -260,7 +260,7 @@ class _Group:
             running.stop()
 
     def _comes_late(self, outcome: Outcome) -> bool:
-        """Whether an outcome comes after the time, and does not end the process. A failure is told with the timeout."""
+        """Whether an outcome comes after the time, and does not end the process. The timeout notes a failure."""
         if not isinstance(outcome, Failed):
             return True
         if isinstance(outcome.error, Exception):

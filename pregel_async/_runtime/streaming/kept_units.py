@@ -16,7 +16,7 @@ from .event_recorder import Keeper
 from .parts import Part, Unit, routers_of
 from .subscription import Feed
 
-Told: TypeAlias = Sequence[tuple[Feed, Part]]
+Deliveries: TypeAlias = Sequence[tuple[Feed, Part]]
 """Parts, and whose they are."""
 
 MID_TASK = frozenset(("custom", "messages", "tasks", "debug"))
@@ -60,7 +60,7 @@ class Units:
     async def catch_up(self) -> None:
         """Wait until no reader is behind with what was shown as it was stored."""
 
-    def closing(self, ids: Sequence[str], last: Callable[[], Told]) -> Closing:
+    def closing(self, ids: Sequence[str], last: Callable[[], Deliveries]) -> Closing:
         """Return what closes the units of a task as it is recorded.
 
         Args:
@@ -69,7 +69,9 @@ class Units:
         """
         return NOT_CLOSING
 
-    def close(self, ids: Iterable[str], told: Told, upcoming: Iterable[Task] = ()) -> tuple[list[EventRow], Told]:
+    def close(
+        self, ids: Iterable[str], deliveries: Deliveries, upcoming: Iterable[Task] = ()
+    ) -> tuple[list[EventRow], Deliveries]:
         """Take the last events of recorded work. Their parts are shown when the row is stored.
 
         Args:
@@ -79,11 +81,11 @@ class Units:
         Returns:
             The row for the transaction that records the work, and the parts of other feeds.
         """
-        return [], told
+        return [], deliveries
 
-    def label(self, told: Told) -> Told:
+    def label(self, deliveries: Deliveries) -> Deliveries:
         """Say to which work the parts of an event belong, and return them."""
-        return told
+        return deliveries
 
     def inside(self, task: Task, ns: tuple[str, ...], *, saved: bool) -> Units:
         """Return the units of a graph that a task runs.
@@ -154,29 +156,33 @@ class KeptUnits(Units):
     async def catch_up(self) -> None:
         await self._feed.catch_up()
 
-    def closing(self, ids: Sequence[str], last: Callable[[], Told]) -> Closing:
+    def closing(self, ids: Sequence[str], last: Callable[[], Deliveries]) -> Closing:
         return TaskClosing(self, ids, last) if self.are_kept else NOT_CLOSING
 
-    def close(self, ids: Iterable[str], told: Told, upcoming: Iterable[Task] = ()) -> tuple[list[EventRow], Told]:
-        rows, mine = self._closed(ids, told, upcoming)
+    def close(
+        self, ids: Iterable[str], deliveries: Deliveries, upcoming: Iterable[Task] = ()
+    ) -> tuple[list[EventRow], Deliveries]:
+        rows, mine = self._closed(ids, deliveries, upcoming)
         for row in rows:
             self._feed.stage(row, mine)
         if not rows:
             self._show(mine)
-        return rows, self._others(told)
+        return rows, self._others(deliveries)
 
-    def close_task(self, ids: Iterable[str], told: Told) -> tuple[list[EventRow], Told]:
+    def close_task(self, ids: Iterable[str], deliveries: Deliveries) -> tuple[list[EventRow], Deliveries]:
         """Close the units of a task that is being recorded. Where the record may be stored later, its last parts are
         shown at once."""
-        rows, mine = self._closed(ids, told, ())
+        rows, mine = self._closed(ids, deliveries, ())
         if rows and not self._keeper.is_ahead:
             self._feed.stage(rows[0], mine)
         else:
             self._show(mine)
-        return rows, self._others(told)
+        return rows, self._others(deliveries)
 
-    def _closed(self, ids: Iterable[str], told: Told, upcoming: Iterable[Task]) -> tuple[list[EventRow], list[Part]]:
-        mine = [part for feed, part in told if feed is self._feed]
+    def _closed(
+        self, ids: Iterable[str], deliveries: Deliveries, upcoming: Iterable[Task]
+    ) -> tuple[list[EventRow], list[Part]]:
+        mine = [part for feed, part in deliveries if feed is self._feed]
         opens = [unit for task in upcoming for unit in self.of(task)] if self._opens else []
         return self._keeper.close_units(ids, mine, opens, self.within), mine
 
@@ -184,12 +190,12 @@ class KeptUnits(Units):
         for part in parts:
             self._feed.show(part)
 
-    def _others(self, told: Told) -> Told:
-        return [(feed, part) for feed, part in told if feed is not self._feed]
+    def _others(self, deliveries: Deliveries) -> Deliveries:
+        return [(feed, part) for feed, part in deliveries if feed is not self._feed]
 
-    def label(self, told: Told) -> Told:
+    def label(self, deliveries: Deliveries) -> Deliveries:
         finished = self._keeper.finished
-        for feed, part in told:
+        for feed, part in deliveries:
             if feed is not self._feed:
                 continue
             if part.task is not None:
@@ -198,7 +204,7 @@ class KeptUnits(Units):
                 part.again = bool(finished) and not finished.isdisjoint((part.unit.id, routers_of(part.unit.id)))
             elif self._is_inside:
                 (part.unit,) = self.within
-        return told
+        return deliveries
 
     def inside(self, task: Task, ns: tuple[str, ...], *, saved: bool) -> Units:
         if not self._feed.subgraphs:
@@ -215,7 +221,7 @@ class Closing:
     """
 
     begun = False
-    rest: Told = ()
+    rest: Deliveries = ()
 
     def __call__(self) -> Sequence[EventRow]:
         """Return the rows for the transaction of the record."""
@@ -228,7 +234,7 @@ NOT_CLOSING = Closing()
 class TaskClosing(Closing):
     """Closes the units of one task."""
 
-    def __init__(self, units: KeptUnits, ids: Sequence[str], last: Callable[[], Told]) -> None:
+    def __init__(self, units: KeptUnits, ids: Sequence[str], last: Callable[[], Deliveries]) -> None:
         self._units = units
         self._ids = ids
         self._last = last

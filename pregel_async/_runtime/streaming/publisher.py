@@ -17,13 +17,13 @@ from checkpoint_savers.records import CheckpointRow
 from ..._core.board import Board
 from ..._core.program import Program
 from ..._core.task import Failed, Finished, Outcome, Paused, Task
-from .kept_units import NOT_KEPT, Closing, KeptUnits, Told, Units
+from .kept_units import NOT_KEPT, Closing, Deliveries, KeptUnits, Units
 from .modes import MODES, View
 from .modes.mode import Coerce, Mode
 from .parts import Part, routers_of
 from .subscription import Feed
 
-__all__ = ["NO_LOG", "Log", "Shown", "Told", "log_inside", "log_of"]
+__all__ = ["NO_LOG", "Deliveries", "Log", "Shown", "log_inside", "log_of"]
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ class Log:
     def _of(self, event: str) -> Sequence[tuple[Feed, Mode]]:
         return self._showing.get(event, ())
 
-    async def send(self, told: Told) -> bool:
+    async def send(self, deliveries: Deliveries) -> bool:
         """Let parts go out, in order; wait for readers that are behind.
 
         Returns:
@@ -85,12 +85,12 @@ class Log:
         """
         for waiting in self._waiting:
             with waiting():
-                return await self._send(told)
-        return await self._send(told)
+                return await self._send(deliveries)
+        return await self._send(deliveries)
 
-    async def _send(self, told: Told) -> bool:
+    async def _send(self, deliveries: Deliveries) -> bool:
         awaited = False
-        for feed, part in told:
+        for feed, part in deliveries:
             await feed.put(part)
             awaited = awaited or (len(feed.sinks) > 0 and feed.sinks[0].is_awaited)
         return awaited
@@ -111,57 +111,59 @@ class Log:
         ids = [task.id, routers_of(task.id), by.id, routers_of(by.id)] if self.units.are_kept else []
         return self.units.closing(ids, lambda: self.finished(by, outcome))
 
-    def resumed(self, board: Board) -> Told:
-        told = self.units.label([(feed, part) for feed, mode in self._of("resumed") for part in mode.resumed(board)])
-        for feed, part in told:
+    def resumed(self, board: Board) -> Deliveries:
+        deliveries = self.units.label(
+            [(feed, part) for feed, mode in self._of("resumed") for part in mode.resumed(board)]
+        )
+        for feed, part in deliveries:
             part.again = feed in self.units.feeds and feed.resumes  # it was shown when it was stored
-        return told
+        return deliveries
 
-    def began(self, task: Task, outcome: Finished) -> Told:
+    def began(self, task: Task, outcome: Finished) -> Deliveries:
         return self.units.label(
             [(feed, part) for feed, mode in self._of("began") for part in mode.began(task, outcome)]
         )
 
-    def planned(self, board: Board, tasks: Sequence[Task]) -> Told:
+    def planned(self, board: Board, tasks: Sequence[Task]) -> Deliveries:
         if "planned" not in self._showing:
             return ()
         return self.units.label(
             [(feed, part) for feed, mode in self._of("planned") for part in mode.planned(board, tasks)]
         )
 
-    def wrote(self, task: Task, chunk: Any) -> Told:
+    def wrote(self, task: Task, chunk: Any) -> Deliveries:
         return self.units.label([(feed, part) for feed, mode in self._of("wrote") for part in mode.wrote(task, chunk)])
 
-    def spoke(self, task: Task, message: Any, metadata: Mapping[str, Any]) -> Told:
+    def spoke(self, task: Task, message: Any, metadata: Mapping[str, Any]) -> Deliveries:
         spoken = [(feed, part) for feed, mode in self._of("spoke") for part in mode.spoke(task, message, metadata)]
         return self.units.label(spoken)
 
-    def finished(self, task: Task, outcome: Finished) -> Told:
+    def finished(self, task: Task, outcome: Finished) -> Deliveries:
         return self.units.label(
             [(feed, part) for feed, mode in self._of("finished") for part in mode.finished(task, outcome)]
         )
 
-    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Told:
+    def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Deliveries:
         return self.units.label(
             [(feed, part) for feed, mode in self._of("paused") for part in mode.paused(board, paused)]
         )
 
-    def stopped(self, board: Board) -> Told:
+    def stopped(self, board: Board) -> Deliveries:
         return self.units.label([(feed, part) for feed, mode in self._of("stopped") for part in mode.stopped(board)])
 
-    def failed(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> Told:
-        told: list[tuple[Feed, Part]] = []
+    def failed(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> Deliveries:
+        deliveries: list[tuple[Feed, Part]] = []
         for task, outcome in zip(tasks, outcomes, strict=True):
             if isinstance(outcome, Failed):
-                told += [(feed, part) for feed, mode in self._of("failed") for part in mode.failed(task, outcome)]
-        return self.units.label(told)
+                deliveries += [(feed, part) for feed, mode in self._of("failed") for part in mode.failed(task, outcome)]
+        return self.units.label(deliveries)
 
-    def updated(self, board: Board) -> Told:
+    def updated(self, board: Board) -> Deliveries:
         if "updated" not in self._showing:
             return ()
         return self.units.label([(feed, part) for feed, mode in self._of("updated") for part in mode.updated(board)])
 
-    def stored(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> Told:
+    def stored(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> Deliveries:
         stored = [(feed, part) for feed, mode in self._of("stored") for part in mode.stored(board, row, upcoming)]
         return self.units.label(stored)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import anyio
+import msgspec
 
 from checkpoint_savers.records import CheckpointRow
 
@@ -27,7 +28,7 @@ from ..persistence.namespace_writer import Source, Thread
 from ..persistence.unstored import Persistence
 from ..platform.loop_turns import LoopTurns
 from .event_recorder import Keeper
-from .kept_units import NOT_CLOSING, Closing, Told
+from .kept_units import NOT_CLOSING, Closing, Deliveries
 from .parts import END, Part, Unit
 from .publisher import NO_LOG, Log
 from .subscription import Feed
@@ -36,8 +37,27 @@ Planned = Callable[[bool], Iterator[Unit]]
 """Gives the units of the called graph that run again; if True, with those that are recorded."""
 
 
+class Superstep(msgspec.Struct, frozen=True, kw_only=True):
+    """A superstep that is being stored.
+
+    Attributes:
+        board: as the superstep leaves it.
+        ran, outcomes: its tasks, and what became of them; for an input, the tasks that it discards.
+        upcoming: the tasks of the next.
+        source: a superstep of the loop, or an input.
+        stops: the run stops at a breakpoint after it.
+    """
+
+    board: Board
+    ran: Sequence[Task]
+    outcomes: Sequence[Outcome]
+    upcoming: Sequence[Task]
+    source: Source = "loop"
+    stops: bool = False
+
+
 class RunEvents:
-    """The events of a run that nobody reads.
+    """The events of a run that has no reader.
 
     Attributes:
         log: makes parts of them.
@@ -56,11 +76,11 @@ class RunEvents:
     def done(self, status: RunStatus) -> None:
         """The run has ended, and nothing is left to store of it."""
 
-    def stopping(self, board: Board, stop: Stop) -> Told:
+    def stopping(self, board: Board, stop: Stop) -> Deliveries:
         """The run stops between two supersteps: return what to show once that is stored."""
         return ()
 
-    def failing(self, error: Exception, step: int, *, begun: bool) -> Told:
+    def failing(self, error: Exception, step: int, *, begun: bool) -> Deliveries:
         """The run fails with what is no superstep's own failure: return what to show once that is stored.
 
         Args:
@@ -72,30 +92,16 @@ class RunEvents:
         """The run is cancelled. Return True if that is to be stored: nobody is to pick it up."""
         return False
 
-    async def send(self, told: Told) -> None:
+    async def send(self, deliveries: Deliveries) -> None:
         """Show parts."""
 
-    def commit(
-        self,
-        persistence: Persistence,
-        board: Board,
-        ran: Sequence[Task],
-        outcomes: Sequence[Outcome],
-        upcoming: Sequence[Task],
-        source: Source,
-        *,
-        stops: bool,
-    ) -> Awaitable[object]:
-        """Store a superstep with what it shows, and show it then. Await it at once.
-
-        Args:
-            stops: the run stops at a breakpoint after it.
-        """
-        return persistence.commit(board, ran, outcomes, upcoming, source=source)
+    def commit(self, persistence: Persistence, step: Superstep) -> Awaitable[object]:
+        """Store a superstep with what it shows, and show it then. Await it at once."""
+        return persistence.commit(step.board, step.ran, step.outcomes, step.upcoming, source=step.source)
 
     async def pausing(
         self, persistence: Persistence, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome], stop: Stop
-    ) -> Told:
+    ) -> Deliveries:
         """A superstep stays open: return what to show once it is recorded."""
         return ()
 
@@ -106,7 +112,7 @@ class RunEvents:
         outcomes: Sequence[Outcome],
         error: BaseException,
         step: int,
-    ) -> tuple[Told, Told]:
+    ) -> tuple[Deliveries, Deliveries]:
         """A superstep fails: return what to show then in any case, and what to show if it is recorded."""
         return (), ()
 
@@ -141,9 +147,9 @@ class ShownEvents(RunEvents):
         self.log = log
         self._own = own
         self._turns = turns
-        self._untold: list[tuple[Task, Finished]] = []  # their results go with the superstep's own commit
+        self._unreported: list[tuple[Task, Finished]] = []  # their results go with the superstep's own commit
         self._unshown: list[tuple[Feed, Part]] = []  # of tasks that have finished, cut off by a sibling's failure
-        self._staged: Told = ()  # what is shown when the checkpoints that wait are stored
+        self._staged: Deliveries = ()  # what is shown when the checkpoints that wait are stored
 
     def acknowledge(self, step: int) -> None:
         """This superstep is stored, and all before it."""
@@ -163,64 +169,46 @@ class ShownEvents(RunEvents):
         for feed in self._own:
             feed.status = status
 
-    def stopping(self, board: Board, stop: Stop) -> Told:
-        told = self._failures(stop.failures, board.step + 1)
+    def stopping(self, board: Board, stop: Stop) -> Deliveries:
+        deliveries = self._failures(stop.failures, board.step + 1)
         if not stop.errors and not any(feed.status == "stopped" for feed in self._own):  # else it was shown before
-            told = self.log.stopped(board)
-        self._rest(told, stop.status, board.step, stop.failures)
-        return told
+            deliveries = self.log.stopped(board)
+        self._rest(deliveries, stop.status, board.step, stop.failures)
+        return deliveries
 
-    def failing(self, error: Exception, step: int, *, begun: bool) -> Told:
+    def failing(self, error: Exception, step: int, *, begun: bool) -> Deliveries:
         for feed in self._own:
             feed.abandon()
-        told = self._failures((error,), step)
-        self._rest(told, "failed", step if told else 0, (error,))
-        return told
+        deliveries = self._failures((error,), step)
+        self._rest(deliveries, "failed", step if deliveries else 0, (error,))
+        return deliveries
 
-    async def send(self, told: Told) -> None:
-        if told:
-            await self.log.send(told)
+    async def send(self, deliveries: Deliveries) -> None:
+        if deliveries:
+            await self.log.send(deliveries)
 
-    async def commit(
-        self,
-        persistence: Persistence,
-        board: Board,
-        ran: Sequence[Task],
-        outcomes: Sequence[Outcome],
-        upcoming: Sequence[Task],
-        source: Source,
-        *,
-        stops: bool,
-    ) -> None:
-        def made(row: CheckpointRow) -> None:
-            told = [*self._take_untold(), *(self.log.updated(board) if source == "loop" else ())]
-            self._stage(persistence, [*told, *self.log.stored(board, row, upcoming)], row, board, ran, upcoming, stops)
-
+    async def commit(self, persistence: Persistence, step: Superstep) -> None:
+        updated = self.log.updated(step.board) if step.source == "loop" else ()
         if not persistence.is_stored:
-            updated = self.log.updated(board) if source == "loop" else ()
             if updated:
                 await self._show(updated, at_barrier=True)
             return
+
+        def made(row: CheckpointRow) -> None:
+            stored = self.log.stored(step.board, row, step.upcoming)
+            self._stage(persistence, [*self._take_unreported(), *updated, *stored], row, step)
+
         await self.log.units.settle()
-        if await persistence.commit(board, ran, outcomes, upcoming, source=source, made=made):
-            told, self._staged = self._staged, ()
-            await self._show(told, at_barrier=True)
+        if await persistence.commit(step.board, step.ran, step.outcomes, step.upcoming, source=step.source, made=made):
+            deliveries, self._staged = self._staged, ()
+            await self._show(deliveries, at_barrier=True)
             await self._catch_up()
         else:
-            await self._waits(persistence, upcoming)
+            await self._waits(persistence, step.upcoming)
 
-    def _stage(
-        self,
-        persistence: Persistence,
-        told: Told,
-        row: CheckpointRow,
-        board: Board,
-        ran: Sequence[Task],
-        upcoming: Sequence[Task],
-        stops: bool,
-    ) -> None:
+    def _stage(self, persistence: Persistence, deliveries: Deliveries, row: CheckpointRow, step: Superstep) -> None:
         """Keep what a new checkpoint shows until it is stored."""
-        self._staged = [*self._staged, *told]
+        self._staged = [*self._staged, *deliveries]
 
     async def _catch_up(self) -> None:
         """Wait for readers that are behind with what was shown as it was stored."""
@@ -230,21 +218,21 @@ class ShownEvents(RunEvents):
 
     async def pausing(
         self, persistence: Persistence, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome], stop: Stop
-    ) -> Told:
+    ) -> Deliveries:
         asks = any(isinstance(each, Paused) and each.interrupts for each in outcomes)
-        told = await self._close_finished(persistence, tasks, outcomes, self._take_untold())
+        deliveries = await self._close_finished(persistence, tasks, outcomes, self._take_unreported())
         paused = [
             (task, each)
             for task, each in zip(tasks, outcomes, strict=True)
             if isinstance(each, Paused) and (each.interrupts or not stop.errors)  # else a graph inside had to stop
         ]
-        told = [*told, *self.log.paused(board, paused)]
+        deliveries = [*deliveries, *self.log.paused(board, paused)]
         if asks:
-            self._rest(told, "interrupted", board.step + 1)
+            self._rest(deliveries, "interrupted", board.step + 1)
         else:
-            told = [*told, *self._failures(stop.failures, board.step + 1)]
-            self._rest(told, stop.status, board.step + 1, stop.failures)
-        return told
+            deliveries = [*deliveries, *self._failures(stop.failures, board.step + 1)]
+            self._rest(deliveries, stop.status, board.step + 1, stop.failures)
+        return deliveries
 
     async def giving_up(
         self,
@@ -253,35 +241,36 @@ class ShownEvents(RunEvents):
         outcomes: Sequence[Outcome],
         error: BaseException,
         step: int,
-    ) -> tuple[Told, Told]:
+    ) -> tuple[Deliveries, Deliveries]:
         unshown, self._unshown = self._unshown, []
-        rest = await self._close_finished(persistence, tasks, outcomes, self._take_untold())
+        rest = await self._close_finished(persistence, tasks, outcomes, self._take_unreported())
         failed = [*self.log.failed(tasks, outcomes), *self._failures((error,), step)]
         self._rest([*unshown, *rest, *failed], "failed", tasks[0].step, (error,))
         return [*unshown, *failed], [*unshown, *rest, *failed]
 
     async def _close_finished(
-        self, persistence: Persistence, tasks: Sequence[Task], outcomes: Sequence[Outcome], told: Told
-    ) -> Told:
+        self, persistence: Persistence, tasks: Sequence[Task], outcomes: Sequence[Outcome], deliveries: Deliveries
+    ) -> Deliveries:
         """Store the events of tasks that are recorded because their superstep stays open. Return what is left to
         show."""
-        return told
+        return deliveries
 
-    def _take_untold(self) -> Told:
-        untold, self._untold = self._untold, []
-        return [told for task, outcome in untold for told in self.log.finished(outcome.by or task, outcome)]
+    def _take_unreported(self) -> Deliveries:
+        unreported, self._unreported = self._unreported, []
+        log = self.log
+        return [delivery for task, each in unreported for delivery in log.finished(each.by or task, each)]
 
-    def _failures(self, errors: Sequence[BaseException], step: int) -> Told:
+    def _failures(self, errors: Sequence[BaseException], step: int) -> Deliveries:
         """The part that tells the readers of this call how the run fails; once."""
-        told: list[tuple[Feed, Part]] = []
+        deliveries: list[tuple[Feed, Part]] = []
         for feed in self._own:
             for error in errors:
                 if feed.tells and not feed.failed and isinstance(error, Exception):
                     feed.failed = True
-                    told.append((feed, feed.fail(error, step)))
-        return told
+                    deliveries.append((feed, feed.fail(error, step)))
+        return deliveries
 
-    def _rest(self, told: Told, status: RunStatus, step: int, errors: Sequence[BaseException] = ()) -> None:
+    def _rest(self, deliveries: Deliveries, status: RunStatus, step: int, errors: Sequence[BaseException] = ()) -> None:
         """The run ends here: store what is shown, and how it ends, with the next transaction."""
         for feed in self._own:
             feed.status = feed.status or status
@@ -290,27 +279,27 @@ class ShownEvents(RunEvents):
         return self.log.closing_finished(task, outcome)
 
     async def finished(self, task: Task, outcome: Finished, *, at_barrier: bool = False) -> None:
-        told = self.log.finished(outcome.by or task, outcome)
+        deliveries = self.log.finished(outcome.by or task, outcome)
         try:
-            await self._show(told, at_barrier=at_barrier)
+            await self._show(deliveries, at_barrier=at_barrier)
         except anyio.get_cancelled_exc_class():  # a sibling has failed while this one waited for the reader
-            self._unshown += [(feed, part) for feed, part in told if part.seq == 0 and part.cursor is None]
+            self._unshown += [(feed, part) for feed, part in deliveries if part.seq == 0 and part.cursor is None]
             raise
 
     def finished_unstored(self, task: Task, outcome: Finished) -> None:
-        self._untold.append((task, outcome))
+        self._unreported.append((task, outcome))
 
     async def closed(self, closing: Closing) -> None:
         await self._show(closing.rest, at_barrier=False)
         await self.log.units.catch_up()
 
-    async def _show(self, told: Told, *, at_barrier: bool) -> None:
+    async def _show(self, deliveries: Deliveries, *, at_barrier: bool) -> None:
         """Show parts. A reader who has been waiting for them gets its turn at once, and not after the barrier.
 
         Args:
             at_barrier: nothing is awaited between here and the next superstep, so that this was the barrier's turn.
         """
-        if told and await self.log.send(told):
+        if deliveries and await self.log.send(deliveries):
             self._turns.is_taken = at_barrier
             await self._turns.turn()
 
@@ -318,20 +307,12 @@ class ShownEvents(RunEvents):
 class InnerEvents(ShownEvents):
     """The events of a graph inside, which closes the units of its tasks with its own commits."""
 
-    def _stage(
-        self,
-        persistence: Persistence,
-        told: Told,
-        row: CheckpointRow,
-        board: Board,
-        ran: Sequence[Task],
-        upcoming: Sequence[Task],
-        stops: bool,
-    ) -> None:
-        self._staged = [*self._staged, *told]
+    def _stage(self, persistence: Persistence, deliveries: Deliveries, row: CheckpointRow, step: Superstep) -> None:
+        upcoming = step.upcoming
+        self._staged = [*self._staged, *deliveries]
         if _asks_routers(upcoming) or not (upcoming and upcoming[0].node.hidden):  # else it goes with the next commit
             units = self.log.units
-            rows, self._staged = units.close(units.ids_of(ran), self._staged, upcoming)
+            rows, self._staged = units.close(units.ids_of(step.ran), self._staged, upcoming)
             persistence.events.extend(rows)
 
     async def _catch_up(self) -> None:
@@ -342,12 +323,12 @@ class InnerEvents(ShownEvents):
             await persistence.spill()  # it has to be known that the routers have begun before they show anything
 
     async def _close_finished(
-        self, persistence: Persistence, tasks: Sequence[Task], outcomes: Sequence[Outcome], told: Told
-    ) -> Told:
+        self, persistence: Persistence, tasks: Sequence[Task], outcomes: Sequence[Outcome], deliveries: Deliveries
+    ) -> Deliveries:
         units = self.log.units
         await units.settle()
         done = [task for task, outcome in zip(tasks, outcomes, strict=True) if isinstance(outcome, Finished)]
-        rows, left = units.close(units.ids_of(done), told)
+        rows, left = units.close(units.ids_of(done), deliveries)
         persistence.events.extend(rows)
         return left
 
@@ -390,7 +371,7 @@ class RecordedEvents(ShownEvents):
             else:
                 feed.label(part)
 
-    def failing(self, error: Exception, step: int, *, begun: bool) -> Told:
+    def failing(self, error: Exception, step: int, *, begun: bool) -> Deliveries:
         if not begun:  # this is not how the run ended that the thread's events tell of
             self._records = False
             self._feed.keep_no_more()
@@ -408,46 +389,39 @@ class RecordedEvents(ShownEvents):
         self._keeper.stage_head()  # beside what is void
         return True
 
-    def _stage(
-        self,
-        persistence: Persistence,
-        told: Told,
-        row: CheckpointRow,
-        board: Board,
-        ran: Sequence[Task],
-        upcoming: Sequence[Task],
-        stops: bool,
-    ) -> None:
+    def _stage(self, persistence: Persistence, deliveries: Deliveries, row: CheckpointRow, step: Superstep) -> None:
         feed, keeper = self._feed, self._keeper
-        if keeper.is_late and upcoming:
-            self._label_all(told)
+        if keeper.is_late and step.upcoming:
+            self._label_all(deliveries)
             keeper.superstep_over()
         else:
-            if stops:  # shown with the superstep: who comes back must not run past a breakpoint
-                told = [*told, *self.log.stopped(board)]
+            if step.stops:  # shown with the superstep: who comes back must not run past a breakpoint
+                deliveries = [*deliveries, *self.log.stopped(step.board)]
                 feed.status = "stopped"
             keeper.close(row.checkpoint_id)
-            if upcoming and not stops:
-                self._label_all(told)
+            if step.upcoming and not step.stops:
+                self._label_all(deliveries)
             else:
-                self._label(told, "stopped" if upcoming else "done", board.step)
+                self._label(deliveries, "stopped" if step.upcoming else "done", step.board.step)
             keeper.stage_head()
-        self._staged = [*self._staged, *told]
+        self._staged = [*self._staged, *deliveries]
 
-    def _rest(self, told: Told, status: RunStatus, step: int, errors: Sequence[BaseException] = ()) -> None:
+    def _rest(self, deliveries: Deliveries, status: RunStatus, step: int, errors: Sequence[BaseException] = ()) -> None:
         if self._feed.status is None and self._records:
-            self._label(told, status, step, errors)
+            self._label(deliveries, status, step, errors)
             self._keeper.rest()
-        super()._rest(told, status, step, errors)
+        super()._rest(deliveries, status, step, errors)
 
-    def _label_all(self, told: Told) -> None:
+    def _label_all(self, deliveries: Deliveries) -> None:
         """Give parts that are to go out their places."""
-        for feed, part in told:
+        for feed, part in deliveries:
             feed.label(part)
 
-    def _label(self, told: Told, status: RunStatus, step: int, errors: Sequence[BaseException] = ()) -> None:
+    def _label(
+        self, deliveries: Deliveries, status: RunStatus, step: int, errors: Sequence[BaseException] = ()
+    ) -> None:
         """Give parts that are to go out their places, and say there how the run ends."""
-        self._label_all(told)
+        self._label_all(deliveries)
         data: dict[str, object] = {"status": status}
         for error in errors[:1]:
             data["error"], data["message"] = described(error)

@@ -29,7 +29,7 @@ from ..._core.task import NEW, Failed, Finished, NotStarted, Settled, Task, Unfi
 from ...errors import NodeError, RecordedFailureError, UnstorableValueError
 from ..observing.error_text import described
 from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations
-from ..streaming.kept_units import Closing, Told
+from ..streaming.kept_units import Closing, Deliveries
 from ..streaming.parts import routers_of
 from .attempt import attempt
 from .context import Around, Refusal, Running
@@ -86,11 +86,11 @@ async def _record_called(caller: Running, task: Task, outcome: Finished) -> None
         await events.finished(task, outcome)
 
 
-async def _show(caller: Running, told: Told) -> None:
+async def _show(caller: Running, deliveries: Deliveries) -> None:
     """Show parts of a called task. Waiting for a reader is not its caller's time."""
-    if told:
+    if deliveries:
         with caller.waiting():
-            await caller.around.events.send(told)
+            await caller.around.events.send(deliveries)
 
 
 class TaskRunner:

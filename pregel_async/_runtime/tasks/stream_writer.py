@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from ..._core.task import Task
 from ...errors import OutsideRunError
-from ..streaming.publisher import Log, Told
+from ..streaming.publisher import Deliveries, Log
 from ..streaming.subscription import Feed
 from .worker_threads import Fence
 
@@ -74,20 +74,20 @@ class Writer:
         self._running.check("a stream writer")
         self._running.sign()
 
-    def _show(self, told: Told) -> Awaitable[None]:
+    def _show(self, deliveries: Deliveries) -> Awaitable[None]:
         running = self._running
-        if not told:
+        if not deliveries:
             return NOTHING
         if threading.get_ident() == running.loop_thread:
             charged: list[tuple[Feed, int]] = []
-            for feed, part in told:
+            for feed, part in deliveries:
                 owes = feed in running.debts
                 charged.append((feed, feed.burst(part, owes=owes)))
                 if not owes and feed.lags:
                     running.debts.append(feed)
             return _Settled(running, charged) if running.debts else NOTHING
         try:
-            running.fence.run("a stream writer", partial(_put, running, told))
+            running.fence.run("a stream writer", partial(_put, running, deliveries))
         except OutsideRunError:
             raise
         except RuntimeError as error:
@@ -98,9 +98,9 @@ class Writer:
         return NOTHING
 
 
-async def _put(running: Writes, told: Told) -> None:
+async def _put(running: Writes, deliveries: Deliveries) -> None:
     with running.waiting():
-        for feed, part in told:
+        for feed, part in deliveries:
             await feed.put(part)
 
 
