@@ -275,7 +275,7 @@ class DriverThread:
 
 
 class Host(Protocol):
-    """Where a driver runs: a `DriverThread`, or an event loop that is somebody else's."""
+    """Where a driver runs: a `DriverThread`, or an event loop that the caller owns."""
 
     def start(self) -> None: ...
 
@@ -294,7 +294,7 @@ class Hosted:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._failure: BaseException | None = None
-        self._opener: Waiter | None = None  # who waits in `open`
+        self._opener: Waiter | None = None  # the caller that waits in `open`
         self._started = False
 
     async def open(self) -> None:

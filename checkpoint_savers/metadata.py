@@ -36,7 +36,7 @@ def read_metadata(text: str | bytes, where: str) -> dict[str, Any]:
 
 
 class TextRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A `CheckpointRow` with its metadata as text, so that nobody outside has a reference into it."""
+    """A `CheckpointRow` with its metadata as text, so that callers hold no reference into it."""
 
     ns: str
     checkpoint_id: CheckpointId

@@ -7,9 +7,9 @@
 again. Stored as they are, a thread of n messages would take n * n of them. A mark (`Shared`) names the channel of the
 same checkpoint that holds the same objects.
 
-What is shared is seen by identity: a value that was handed to a node and given back unchanged is the very object that
-the state holds. Other lists are compared only with the channel whose name they have in the argument, and only up to
-the first element that differs: a pydantic model copies its lists, so that none of its elements is identical.
+Shared values are found by identity: a node that returns its input unchanged returns the object that the state holds.
+Other lists are compared only with the channel of the same name as their key in the argument, and only up to the first
+element that differs: a pydantic model copies its lists, so that none of its elements is identical.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Shareable:
                 self._wholes.setdefault(id(value), name)
 
     def mark(self, value: Any, name: str) -> Shared | None:
-        """Return what stands for a value, or for the longest part at the beginning of a list; None if nothing does.
+        """Return a reference to a value, or to the longest shared prefix of a list; None if nothing is shared.
 
         Args:
             name: of the value in what holds it; empty for none.

@@ -1,6 +1,6 @@
-"""Containers: how each is written, and beside it how it is read. What takes one line stands in the tables at the end.
+"""Encode and decode containers: each pair of functions side by side, one-line pairs in the tables at the end.
 
-Lists, and dicts whose keys are plain, are MessagePack's own. All others are extensions whose payload is an array.
+Lists, and dicts with plain keys, are MessagePack's own. All others are extensions whose payload is an array.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Values that hold no others, and that MessagePack has not: how each is written, and beside it how it is read.
-What takes one line stands in the tables at the end.
+"""Encode and decode scalar types that MessagePack lacks.
+
+Each pair of functions is side by side; one-line pairs are in the tables at the end.
 
 Reading takes time and memory in proportion to the bytes, whatever they say: no exponent is computed, and a time zone's
 name opens no file outside the zone database.

@@ -97,7 +97,7 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
         return cls(path, codec=codec, synchronous=synchronous, busy_timeout=busy_timeout, clock=clock)
 
     async def __aenter__(self) -> Self:
-        """Open the database, checking first whose it is.
+        """Open the database. First check which program made the file.
 
         Raises:
             CorruptCheckpointError: it is damaged, or another program's.

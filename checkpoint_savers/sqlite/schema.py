@@ -131,7 +131,7 @@ MARKS = (f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {V
 def prepare(
     connection: sqlite3.Connection, name: str, *, synchronous: Literal["FULL", "NORMAL"], busy_timeout: float
 ) -> None:
-    """Make a fresh connection ready: check whose file it is before anything is changed; then upgrade it.
+    """Prepare a new connection: check which program made the file before any change, then upgrade it.
 
     Raises:
         CorruptCheckpointError: the file is another program's, or none of SQLite's.

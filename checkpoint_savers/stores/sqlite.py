@@ -77,7 +77,7 @@ class SqliteStore(Connected, BaseStore):
         )
 
     async def __aenter__(self) -> Self:
-        """Open the database, checking first whose it is.
+        """Open the database. First check which program made the file.
 
         Raises:
             CorruptCheckpointError: it is damaged, or another program's.

@@ -260,7 +260,7 @@ def _run_here(
 
 
 async def _run_joinable(graph: Definition, given: Any, settings: Settings, feed: Feed, audience: Audience) -> Ended:
-    """A run that others can join while it goes on."""
+    """A run that other readers can join before it ends."""
 
     async def joinable(thread: Thread) -> bool:
         graph.live.add(thread.thread_id, feed)
@@ -322,7 +322,7 @@ def _check_return(graph: Definition, given: Any, after: str, version: Literal["v
     if given is not None:
         raise ConfigError("after= comes back to a run, which has its input: pass None as input")
     if version != "v2":
-        raise ConfigError("after= tells what is void in parts of their own: pass version='v2'")
+        raise ConfigError("after= reports void parts as parts of their own: pass version='v2'")
     return Cursor.read(after)
 
 

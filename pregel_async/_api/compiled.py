@@ -113,13 +113,13 @@ class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
         """Run to the end, or to where the run pauses, and return the output.
 
         Args:
-            input: what the input schema says; None goes on with what is stored of the thread; a `Command` answers
-                questions, or edits the state and says where to go on.
+            input: a value of the input schema; None continues from the thread's stored state; a `Command` answers
+                questions, or edits the state and names the nodes to run next.
             config: settings, or a thread id.
             context: what nodes get as `Runtime.context`, as the context schema says. None takes that of the node that
                 calls the graph, if it has one, or the schema's defaults.
             interrupt_before, interrupt_after: nodes before or after which to stop, "*" for all, instead of those that
-                the graph was compiled with. Call with input None to go on.
+                the graph was compiled with. Call with input None to continue.
             durability: "sync", the default, stores each superstep before the next starts; "async" while the next runs;
                 "exit" stores all of them as one when the run ends. See docs/durability.md.
             stream_mode: other than "values": return the list of all chunks that `astream` would give.
@@ -130,7 +130,7 @@ class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
                 graph's as a whole: a limit that it leaves out does not hold in this call.
             time_limit: seconds, or a timedelta, after which the run stops at its next barrier.
             control: lets the run be stopped from outside, at its next barrier.
-            observer: is told what the run does, the graphs inside included; besides the graph's own.
+            observer: receives the events of the run and of the graphs inside it, besides the graph's own observers.
             version: "v2" returns a `GraphOutput`.
 
         Returns:
@@ -163,7 +163,7 @@ class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
                 stream), "tasks" (each task when it is planned and when it has ended), "checkpoints" (each, once it is
                 stored), "debug" (the last two, dated), or a list of several, which labels each chunk: `(mode,
                 payload)`. Questions come as `{"__interrupt__": (...)}`.
-            subgraphs: show the graphs that nodes run too; each chunk says whose it is: `(namespace, payload)`, or
+            subgraphs: stream the graphs that nodes run too; each chunk names its graph: `(namespace, payload)`, or
                 `(namespace, mode, payload)`.
             output_keys: the channels to show, instead of all state keys.
             capacity: how many chunks may wait for the reader.
@@ -172,8 +172,8 @@ class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
             keep_events: keep what is shown with the commits, so that a reader can come back (`after`). The called
                 graph needs a checkpointer.
             after: come back to a run: the cursor of the last part that was read. `input` is None, and the version
-                "v2". What was missed comes first. A run that goes on in this process is joined. One that was cut off is
-                resumed: "superstep_restarted" tells what is void. One that has ended is not run again.
+                "v2". Missed parts come first. A run that is active in this process is joined. One that was cut off is
+                resumed: "superstep_restarted" lists void parts. One that has ended is not run again.
             version: "v2" gives each chunk as a dict: see `pregel_async.parts`.
 
         The other arguments and the errors are those of `ainvoke`. A bad config raises here, all else while reading.

@@ -33,7 +33,7 @@ class _Place(msgspec.Struct, frozen=True):
     """What a config addresses.
 
     Attributes:
-        graph: whose state it is: the called graph, or one inside.
+        graph: the owner of the state: the called graph, or one inside it.
         saver, codec: what it is stored in and with.
     """
 

@@ -256,7 +256,7 @@ def name_of(given: GraphOptions, otherwise: str) -> str:
 
 
 def with_step_timeout(program: Program, given: StepOptions) -> Program:
-    """Return the program whose supersteps may take as long as was said. Raises `GraphValidationError`."""
+    """Return the program with the given step timeout. Raises `GraphValidationError`."""
     return structs.replace(program, step_timeout=seconds_of("step_timeout", given.get("step_timeout")))
 
 
@@ -274,8 +274,8 @@ def options_of_call(
 
     Args:
         stored: the graph stores its threads itself.
-        outer: the node whose run the call is a part of; None if it is none.
-        around: the node whose context, store and observers the run takes over; None for none.
+        outer: the running node that the call belongs to; None if it belongs to none.
+        around: the running node that the run inherits context, store and observers from; None for none.
         read_context: makes what nodes get of a context.
 
     Raises:

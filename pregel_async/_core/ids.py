@@ -1,6 +1,6 @@
 """Ids of what tasks ask, and of what no task has written.
 
-Like those of tasks (`task.task_id`) they are made of where the work stands, and of nothing else.
+Like task ids (`task.task_id`) they are derived only from the position of the work in the graph and in time.
 """
 
 from __future__ import annotations

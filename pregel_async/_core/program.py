@@ -113,7 +113,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         handler: runs in its place when it has failed, on the same input.
         spread: its input is (arguments, keyword arguments): it is a task that a node calls.
         plain: it is attempted once, and nothing of it is kept or handled. Computed.
-        known_by: what tells its function from others of its name; empty until its results are looked for.
+        known_by: distinguishes its function from others of the same name; empty until its results are looked up.
     """
 
     name: str

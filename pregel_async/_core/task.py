@@ -22,7 +22,7 @@ call that a task makes; and any of these with "error" behind it, of the error ha
 
 
 def task_id(scope: str, ns: str, step: int, node: str, path: Path) -> TaskId:
-    """Make a task's id, 32 hex digits, of where the work stands in the graph and in time, and of nothing else.
+    """Return a task's id, 32 hex digits, derived only from the position of the work in the graph and in time.
 
     The same work has the same id on every attempt, replay, resume and fork, and after the thread was moved to another
     database, because neither a checkpoint's id nor a clock goes into it. The thread's id does, so that an id can serve
@@ -95,7 +95,7 @@ class Task:
 
     @property
     def id(self) -> TaskId:
-        """Structural; see `task_id`. Made when somebody asks."""
+        """Structural; see `task_id`. Computed on first use."""
         if self._id is None:
             self._id = task_id(self.scope[0], self.scope[1], self.step, self.node.name, self.path)
         return self._id

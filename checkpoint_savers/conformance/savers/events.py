@@ -279,7 +279,7 @@ class Events(Suite):
         assert all(type(one.frame) is bytes for one in found)
 
     async def test_every_text_is_a_threads_id_for_events(self, saver: BaseCheckpointSaver) -> None:
-        """P11: they are told apart exactly."""
+        """P11: the saver distinguishes them exactly."""
         for thread in HOSTILE:
             claim = await take(saver, thread)
             shown = [event(number, frame=thread.encode()) for number in (1, 2)]

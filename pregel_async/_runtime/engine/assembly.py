@@ -69,7 +69,7 @@ def run_of(
 
 
 def _events(log: Log, own: Sequence[Feed], persistence: Persistence, turns: LoopTurns) -> RunEvents:
-    """What a graph's run shows and stores of itself, by who reads it."""
+    """Return the kind of `RunEvents` that the readers of a graph's run need."""
     if not log.feeds:
         return NOBODY_READS
     events = ShownEvents(log, own, turns)

@@ -53,7 +53,7 @@ class CallInput(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 NOTHING_GIVEN = CallInput()
-"""The call goes on with what is stored."""
+"""The call continues from the stored state."""
 
 
 def read_given(program: Program, given: Any, registered: frozenset[type] = NO_CLASSES) -> CallInput:

@@ -130,7 +130,7 @@ class GraphRun:
         return self._board.step + 1 if self._begun else 0
 
     async def _resume(self, call: CallInput) -> Sequence[Task] | None:
-        """Go on from the stored board. Return the open superstep's tasks, if they were planned in another thread."""
+        """Continue from the stored board. Return the open superstep's tasks, if they were planned in another thread."""
         thread, board, session = self._persistence, self._board, self._around.session
         assert isinstance(thread, Thread), "what holds something is stored"
         if call.is_command:

@@ -165,8 +165,8 @@ def _observation(program: Program, settings: Settings, nested: NestedCall, ns: s
 def _only_one(hold: Hold, ns: str, outer: Running) -> Generator[None]:
     """Let one task of a superstep at a time run a graph that keeps its state.
 
-    What two of them did to it would depend on the schedule: that is refused, on every schedule alike. Calls that one
-    task makes go on from each other in turn, and are refused at once.
+    The state that two of them leave would depend on the schedule: so the second is refused, on every schedule alike.
+    Calls by one task continue from each other in turn; concurrent ones are refused.
 
     Raises:
         InvalidUpdateError: another task of the superstep has run it, or it runs.

@@ -81,7 +81,7 @@ def _observation(program: Program, settings: Settings, world: World, run_id: str
 
 
 def _calling_attempt() -> AttemptStarted | None:
-    """The attempt whose code calls the graph, if it does so with a thread of its own."""
+    """Return the attempt of the node that calls the graph with a thread of its own, if a node does."""
     outer = CURRENT.get()
     return None if outer is None else outer.observed.started
 

@@ -48,11 +48,11 @@ class Settings(RunOptions, frozen=True, kw_only=True):
 
 
 class Audience(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Who is shown something of a run.
+    """The readers of a run.
 
     Attributes:
         shown: how the graph shows itself.
-        feeds: that of the call, if somebody reads it.
+        feeds: that of the call, if it has a reader.
         codec: what events are kept with.
         overhears: makes models that a node calls show what they say; see `Around`.
         begun: called in turn when the run has its thread, before anything runs: whether to run at all.

@@ -1,4 +1,4 @@
-"""One graph's run that nobody observes: the methods that its events call, which do nothing here."""
+"""Observation of one graph's run that has no observers: the methods that the run calls, which do nothing here."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ EndsT = TypeVar("EndsT", bound=Ends)
 
 
 class Observation:
-    """A run that nobody observes: each method does nothing. `Observed` overrides all of them.
+    """Observation of a run without observers: each method does nothing. `Observed` overrides all of them.
 
     Attributes:
-        is_on: somebody observes the run.
+        is_on: the run has observers.
         each: the observers.
-        runs: the run as its observers know it; none where there are none.
+        runs: the run as its observers know it; empty without observers.
     """
 
     is_on = False
@@ -40,7 +40,7 @@ class Observation:
     runs: tuple[RunStarted, ...] = ()
 
     def with_observers(self, each: tuple[Observer, ...], world: World) -> Observers:
-        """Return those who watch a graph that a node of this run runs: these, and the ones of this run.
+        """Return the observers of a graph that a node of this run runs: these, and the ones of this run.
 
         Args:
             each: all of them.
@@ -56,7 +56,7 @@ class Observation:
         return saver
 
     def over(self, work: Callable[[], Coroutine[Any, Any, EndsT]]) -> Coroutine[Any, Any, EndsT]:
-        """Run, and tell when it begins and how it ends. Await it at once."""
+        """Run, and notify the observers of the start and the end. Await it at once."""
         return work()
 
     def superstep_started(self, tasks: Sequence[Task]) -> None:
@@ -85,7 +85,7 @@ NOT_OBSERVED = Observation()
 
 
 class AttemptObservation:
-    """An attempt that nobody observes."""
+    """Observation of an attempt without observers."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""A run, an attempt and an edit that observers watch. A run that nobody observes has `NOT_OBSERVED` in its place."""
+"""Observation of a run, an attempt and an edit. A run without observers has `NOT_OBSERVED` instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Those who watch a call: they are told of events, and what they fail with changes nothing of the run."""
+"""Call the observers of a call. Their failures do not change the run: they are reported as warnings at its end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .observer import AttemptStarted, Event, Observer
 
 
 class Observers:
-    """Those who watch a call, and what they have failed with.
+    """The observers of a call, and the exceptions that they have raised.
 
     Attributes:
         each: all of them, each once.
@@ -28,7 +28,7 @@ class Observers:
         self._failures: dict[int, _Failure] = {} if failures is None else failures
 
     def and_also(self, each: tuple[Observer, ...]) -> Observers:
-        """These and more, for a graph inside; whoever fails is told of with the call."""
+        """Return these and more, for a graph inside. Their failures are reported with the call's."""
         return self if each == self.each else Observers(each, self.world, self._failures)
 
     def tell(self, event: Event) -> None:
@@ -52,14 +52,14 @@ class Observers:
         return entered
 
     def failed(self, observer: Observer, where: str, error: BaseException) -> None:
-        """An observer has raised: that is kept until the call ends. What ends the process goes on."""
+        """Keep what an observer raised until the call ends. Re-raise what ends the process."""
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise error
         known = self._failures.setdefault(id(observer), _Failure(observer, where, error))
         known.count += 1
 
     def warn(self, error: BaseException | None) -> None:
-        """The call has ended: tell whose observers have failed.
+        """Warn, at the end of the call, of each observer that has failed.
 
         Args:
             error: what the call raises. Where warnings are errors, they become notes of it.

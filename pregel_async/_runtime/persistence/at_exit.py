@@ -91,8 +91,8 @@ class InnerGraphs:
 class AtExitWriter(CommitWriter):
     """What one namespace has to store at the end of the run.
 
-    Checkpoints are merged as they come, so that what is held does not grow with their number. A fork is not: what is
-    recorded on it is told apart by it.
+    Checkpoints are merged as they come, so that memory does not grow with their number. A fork's is kept: its records
+    are found by it.
 
     Attributes:
         due: not only checkpoints that wait for another.
@@ -110,7 +110,7 @@ class AtExitWriter(CommitWriter):
         super().__init__(hold, ns, around)
         self.due = False
         self.graphs = InnerGraphs()
-        self._keeps = keeps  # the lease is told with each superstep, before that is stored
+        self._keeps = keeps  # the lease learns of each superstep before that is stored
         self._around = around
         for outer in around:
             self.graphs = outer.graphs
@@ -190,11 +190,11 @@ class AtExitWriter(CommitWriter):
                 outer.due = True
 
     async def store_closed(self, root: CheckpointId) -> None:
-        """Store what was made on checkpoints that the root graph has left behind, before the root's own: its state may
-        say that this one's stands there.
+        """Store what was made on earlier checkpoints of the root graph, before the root's own: its state may refer to
+        this one's.
 
         Args:
-            root: where it stands.
+            root: its current checkpoint.
         """
         put = self.ledger.put
         if put and put[0].root != root:

@@ -23,7 +23,7 @@ from checkpoint_savers.records import CheckpointId, CheckpointRow, Commit, Event
 from .lease import Hold
 
 NOTHING_STORED: Final = -2
-"""Where a namespace stands that holds nothing: before the first input, which is superstep -1."""
+"""The superstep of an empty namespace: before the first input, which is superstep -1."""
 
 Key = tuple[str, CheckpointId, TaskId]
 """Of a record: namespace, checkpoint and task."""
@@ -34,7 +34,7 @@ class CommitWriter:
 
     Args:
         around: that of the graph around; empty for the outermost graph.
-        keeps: the state of the graph is kept from call to call: the lease is told where it stands.
+        keeps: the state of the graph is kept from call to call: the lease learns its newest checkpoint.
 
     Attributes:
         ledger: of the branch that is written.
@@ -308,7 +308,7 @@ class _Batch:
             raise error
 
     def done(self, failures: Sequence[BaseException] = ()) -> None:
-        """Wake those who wait.
+        """Wake the waiters.
 
         Args:
             failures: what storing it raised; empty if it is stored.

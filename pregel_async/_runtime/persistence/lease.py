@@ -115,7 +115,7 @@ class Hold:
             raise error
 
     def move_tip(self, ns: str, tip: CheckpointId) -> None:
-        """Note where the state of a subgraph stands that keeps it from call to call."""
+        """Note the newest checkpoint of a subgraph that keeps its state from call to call."""
         self.tips[ns] = self.moved[ns] = tip
 
     async def __aenter__(self) -> Self:

@@ -25,7 +25,7 @@ class LoadedNamespace:
     """One namespace of a claimed thread, as a run knows it.
 
     Args:
-        around: the graph around this one, whose node runs it; empty for the outermost graph of a run.
+        around: the graph with the node that runs this one; empty for the outermost graph of a run.
 
     Attributes:
         ns: the namespace, "" for the root graph's.
@@ -155,7 +155,7 @@ class LoadedNamespace:
         )
 
     async def find_kept(self) -> None:
-        """Learn where the kept states stand that earlier attempts at the open superstep have moved."""
+        """Find the newest checkpoints of kept states that earlier attempts at the open superstep have moved."""
         at = self.loaded_at
         if at and not self._branches and at == self.tip and self.hold.claim.newest != at:
             await find_moved(self.hold, at)
@@ -170,8 +170,8 @@ class LoadedNamespace:
         return Digests(self._first_codec, fleeting_keys(self.program))
 
     def recorded(self, task: Task, run: Answered) -> Recorded:
-        """What is recorded of a task: its result or its error handler's, questions that none of the answers of this
-        call lets go on, or where it has to start."""
+        """Return what is recorded of a task: its result or its error handler's, questions that this call leaves
+        unanswered, or the point from which it has to run."""
         return self.task_records.recorded(task, run)
 
     def recorded_instead(self, task: Task) -> str | None:

@@ -1,6 +1,6 @@
 """Where the writing of a namespace begins: what is stored of it at the right checkpoint, and which checkpoint that is.
 
-Where a subgraph's state stands
+Which checkpoint a subgraph continues from
     Its checkpoints say in their metadata (`parents`) on which checkpoints of the graphs around it they were made. So a
     subgraph that was interrupted in the open superstep of its parent is found again by that superstep's checkpoint,
     and a fork of the parent, which has another, does not find it: what is stored belongs to its branch. A subgraph
@@ -55,7 +55,7 @@ class Loader:
         """Begin at a stored checkpoint.
 
         Args:
-            fork: go on from there on a branch of its own, even if it is a tip.
+            fork: continue from there on a branch of its own, even if it is a tip.
         """
         out, hold, program, row = self._out, self._hold, self._program, chain.rows[-1]
         at, thread_id, start = row.checkpoint_id, hold.thread_id, self.nothing(site)
@@ -97,8 +97,8 @@ class Loader:
             amend_again(self._program, board, start.records.entries[AMENDED], self._codec, scope)
 
     async def find(self, site: CallSite, outer: CommitWriter, outer_at: CheckpointId) -> Start:
-        """Begin where an earlier attempt at this very call has got to, or where the state stands that is kept from call
-        to call.
+        """Begin at the last checkpoint of an earlier attempt at this call, or at the tip of the state that is kept from
+        call to call.
 
         Args:
             outer: of the graph around.
@@ -131,7 +131,7 @@ class Loader:
         return () if found is None else await self.read(found[0])
 
     def _tips(self, chain: Chain, site: CallSite) -> Sequence[CheckpointId]:
-        """Where the state stands on this branch of the root that is kept from call to call."""
+        """Return the tip, on this branch of the root, of a state that is kept from call to call."""
         if not site.caller:
             return ()
         if parents_of(chain.rows[-1]).get("") == site.parents[""]:
@@ -141,13 +141,13 @@ class Loader:
 
 
 def commit_writer(hold: Hold, ns: str) -> CommitWriter:
-    """What is to be stored of the outermost graph, as durable as the run."""
+    """Return the writer of the outermost graph for the run's durability."""
     kinds = {"sync": CommitWriter, "async": OverlappedWriter, "exit": AtExitWriter}
     return kinds[hold.durability](hold, ns)
 
 
 async def find_moved(hold: Hold, at: CheckpointId) -> None:
-    """Learn where the kept states stand that earlier attempts at an open superstep have moved.
+    """Find the newest checkpoints of kept states that earlier attempts at an open superstep have moved.
 
     The task that moved one may have its result, and not run again, so that nothing else would say so.
 

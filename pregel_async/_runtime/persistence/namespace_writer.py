@@ -280,7 +280,7 @@ class Thread(LoadedNamespace):
         self.out.stage(self.task_records.row(task_id, index, entry))
 
     def check(self, task: Task, asked: Paused) -> None:
-        """Refuse questions that cannot be stored, or a node's own writes beside those of its router.
+        """Refuse questions, and writes of a node whose router asks them, that cannot be stored.
 
         Raises:
             UnstorableValueError: with a note that names the task.

@@ -43,7 +43,7 @@ class OutcomeRecords:
         return TaskEntry(name=task.node.name, writes=(*data, *unknown), routed=routed, **asked)
 
     def handled_failure(self, task: Task, error: BaseException) -> TaskEntry:
-        """The record of a task whose error handler is to run."""
+        """Return the record of a task that failed and has an error handler to run."""
         failed = self._failure(task.node.name, error)
         return msgspec.structs.replace(failed, handled=True, **self._records.asked_of(task.id))
 
@@ -140,7 +140,7 @@ class OutcomeRecords:
         return True
 
     def check(self, task: Task, asked: Paused) -> None:
-        """Refuse questions that cannot be stored, or a node's own writes beside those of its router.
+        """Refuse questions, and writes of a node whose router asks them, that cannot be stored.
 
         Raises:
             UnstorableValueError: with a note that names the task.

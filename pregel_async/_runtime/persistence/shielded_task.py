@@ -29,7 +29,7 @@ class ShieldedTask:
             self._begin()  # cancelled before it began
 
     async def _do(self) -> None:
-        """Do the work, and keep what it raises for those who wait."""
+        """Do the work, and keep its exception for the waiters."""
         try:
             await self._work.pop()()
         except BaseException as error:

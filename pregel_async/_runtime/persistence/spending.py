@@ -125,7 +125,7 @@ class Spending:
         return self._limits != NO_LIMITS
 
     def exceeded(self, step: int, pending: tuple[str, ...]) -> tuple[BudgetExceededError, ...]:
-        """Why the run has to stop here, with this work left; nothing when it may go on.
+        """Return the exceeded budgets because of which the run stops here; empty if it may continue.
 
         Args:
             step: the last superstep that ran.

@@ -23,7 +23,7 @@ class Start(msgspec.Struct, kw_only=True):
 
     Attributes:
         site: of the call that runs the graph.
-        out: what is to be stored, and how; it knows where the namespace stands.
+        out: the namespace's writer; it knows the newest checkpoint.
         encoder: what it is encoded with.
         records: of the open superstep.
         board: what was loaded; None when nothing is stored.

@@ -46,7 +46,7 @@ NOTHING_ANSWERED = _NothingAnswered()
 
 
 class Asked(TypedDict):
-    """Fields of a `TaskEntry`: what a task was answered, and who depends on the answers."""
+    """Fields of a `TaskEntry`: the answers to a task, and the tasks that depend on them."""
 
     answers: dict[str, bytes]
     askers: dict[str, tuple[str, ...]]
@@ -109,8 +109,8 @@ class TaskRecords:
         return SUPERSTEP in self.entries
 
     def recorded(self, task: Task, run: Answered) -> Recorded:
-        """What is recorded of a task: its result or its error handler's, questions that none of the answers of this
-        call lets go on, or where it has to start."""
+        """Return what is recorded of a task: its result or its error handler's, questions that this call leaves
+        unanswered, or the point from which it has to run."""
         entry = self.entries.get(task.id, NOT_RECORDED) if self.entries else NOT_RECORDED
         if entry is NOT_RECORDED:
             return NEW
@@ -215,7 +215,7 @@ class TaskRecords:
         return changed
 
     def asked_of(self, task_id: TaskId, questions: Sequence[Interrupt] = ()) -> Asked:
-        """What a task's next record keeps of what it was answered, and who depends on the answers.
+        """Return the answers that a task's next record keeps, and the tasks that depend on them.
 
         Args:
             questions: that it asks now.

@@ -33,7 +33,7 @@ BURST = 8 * 2**20
 """Bytes, about, that code which does not wait may bring beyond the capacity."""
 
 ALL_BLOCK: Mapping[str, OverflowPolicy] = {}
-"""The policies of a pipe whose modes block."""
+"""The overflow policies of a pipe in which every mode blocks."""
 
 
 class Pipe:

@@ -69,7 +69,7 @@ class StoredEvents(msgspec.Struct, array_like=True, frozen=True):
         return self.units[event.unit] if event.unit >= 0 else None
 
     def closed_by(self, event: StoredEvent) -> str:
-        """Return the id in `closes` that stands for the events which an event belongs to."""
+        """Return the id in `closes` by which an event becomes final."""
         return self.units[event.unit].id if event.unit >= 0 else GRAPH
 
 

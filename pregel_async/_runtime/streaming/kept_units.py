@@ -17,14 +17,14 @@ from .parts import Part, Unit, routers_of
 from .subscription import Feed
 
 Deliveries: TypeAlias = Sequence[tuple[Feed, Part]]
-"""Parts, and whose they are."""
+"""Parts to publish, each with the feed that it goes to."""
 
 MID_TASK = frozenset(("custom", "messages", "tasks", "debug"))
 """The modes that show something of a task before it has finished."""
 
 
 class Units:
-    """The units of a graph's run whose events are not stored: each method does nothing.
+    """The units of a graph's run without stored events: each method does nothing.
 
     Attributes:
         are_kept: events are stored with transactions of this graph's run.
@@ -65,7 +65,7 @@ class Units:
 
         Args:
             ids: of the units.
-            last: makes the parts that tell of its end.
+            last: makes the parts that report its end.
         """
         return NOT_CLOSING
 
@@ -101,10 +101,10 @@ NOT_KEPT = Units()
 
 
 class KeptUnits(Units):
-    """The units of a graph's run, whose events are stored.
+    """The units of a graph's run with stored events.
 
     Args:
-        feed: whose events these are.
+        feed: stores the events.
         keeper: stores them.
         ns: the graph's namespace, as the feed's reader sees it.
         within: the recorded work that runs this graph; empty for the called graph.

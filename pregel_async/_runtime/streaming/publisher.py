@@ -64,7 +64,7 @@ class Log:
         self.feeds = tuple([feed for feed, _ in views])
         self.units = units
         self._waiting = waiting
-        self._showing: dict[str, list[tuple[Feed, Mode]]] = {}  # by event, the modes that show it, and whose they are
+        self._showing: dict[str, list[tuple[Feed, Mode]]] = {}  # by event, the modes that show it, with their feeds
         for name, mode in MODES.items():
             for feed, view in views:
                 if name in feed.modes:
@@ -169,7 +169,7 @@ class Log:
 
 
 NO_LOG = Log(())
-"""Of a run that nobody reads."""
+"""The log of a run without readers."""
 
 
 def log_of(
@@ -178,7 +178,7 @@ def log_of(
     """Return the log of the graph that was called.
 
     Args:
-        feeds: that of the call, if somebody reads it.
+        feeds: that of the call, if it has a reader.
     """
     if not feeds:
         return NO_LOG
@@ -203,8 +203,8 @@ def log_inside(
     """Return the log of a graph that a node runs.
 
     Args:
-        feeds: that of the call of this very graph, if somebody reads it.
-        outer: of the graph around it, whose feeds may show this one too.
+        feeds: that of the call of this very graph, if it has a reader.
+        outer: that of the graph around it. Its feeds may show this graph too.
         ns: the graph's namespace.
         task: that runs it.
         saved: the graph records its own tasks.

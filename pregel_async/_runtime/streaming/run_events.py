@@ -1,11 +1,11 @@
 """What one graph's run shows of itself, and what of that is stored with its transactions.
 
-Four kinds, by who reads:
+Four kinds:
 
-    RunEvents        nobody: each method does nothing
+    RunEvents        no readers: each method does nothing
     ShownEvents      readers; nothing is stored
     InnerEvents      readers; a graph inside closes the units of its tasks with its own commits
-    RecordedEvents   readers who may come back: the called graph stores all that is shown (`keep_events=True`)
+    RecordedEvents   readers that may reconnect: the called graph stores all that is shown (`keep_events=True`)
 
 What belongs to a transaction is made before it is stored, goes with it, and is shown after it.
 """
@@ -61,14 +61,14 @@ class RunEvents:
 
     Attributes:
         log: makes parts of them.
-        are_shown: somebody reads.
+        are_shown: the run has readers.
     """
 
     log: Log = NO_LOG
     are_shown = False
 
     async def resumed(self, thread: Thread, board: Board, planned: Planned, *, branched: bool) -> None:
-        """The run goes on from a stored board, on a branch of its own or where the thread stands."""
+        """The run continues from a stored board, on a branch of its own or from the thread's newest checkpoint."""
 
     def begin(self) -> None:
         """The run has its thread and its input."""
@@ -89,7 +89,7 @@ class RunEvents:
         return ()
 
     def cancelling(self, step: int) -> bool:
-        """The run is cancelled. Return True if that is to be stored: nobody is to pick it up."""
+        """The run is cancelled. Return True if that is to be stored, so that the run is not resumed."""
         return False
 
     async def send(self, deliveries: Deliveries) -> None:
@@ -134,11 +134,11 @@ NOBODY_READS = RunEvents()
 
 
 class ShownEvents(RunEvents):
-    """The events of a run that somebody reads, on this graph's call or on one around it.
+    """The events of a run with readers, of this graph's call or of one around it.
 
     Args:
-        own: the feed of the call of this very graph, if somebody reads it.
-        turns: a reader who has been waiting gets the event loop's turn at once, and not after the barrier.
+        own: the feed of the call of this very graph, if it has a reader.
+        turns: let a waiting reader run at once, instead of after the barrier.
     """
 
     are_shown = True
@@ -261,7 +261,7 @@ class ShownEvents(RunEvents):
         return [delivery for task, each in unreported for delivery in log.finished(each.by or task, each)]
 
     def _failures(self, errors: Sequence[BaseException], step: int) -> Deliveries:
-        """The part that tells the readers of this call how the run fails; once."""
+        """Return the part that reports the run's failure to the readers of this call; only once."""
         deliveries: list[tuple[Feed, Part]] = []
         for feed in self._own:
             for error in errors:
@@ -294,7 +294,7 @@ class ShownEvents(RunEvents):
         await self.log.units.catch_up()
 
     async def _show(self, deliveries: Deliveries, *, at_barrier: bool) -> None:
-        """Show parts. A reader who has been waiting for them gets its turn at once, and not after the barrier.
+        """Show parts. A reader that waits for them runs at once, and not after the barrier.
 
         Args:
             at_barrier: nothing is awaited between here and the next superstep, so that this was the barrier's turn.
@@ -334,7 +334,7 @@ class InnerEvents(ShownEvents):
 
 
 def _asks_routers(upcoming: Sequence[Task]) -> bool:
-    """Whether the hidden start follows, whose routers may show something."""
+    """Return True if the hidden start follows and has routers, which may show something."""
     return bool(upcoming) and upcoming[0].node.hidden and bool(upcoming[0].node.routers)
 
 
@@ -361,7 +361,7 @@ class RecordedEvents(ShownEvents):
             await self.log.send(self.log.resumed(board))
 
     async def _begin_again(self, board: Board, planned: Planned) -> None:
-        """Store, and show to a reader who was there, what of the open superstep runs again."""
+        """Store which units of the open superstep run again, and show them to a reader that saw them before."""
         feed, keeper = self._feed, self._keeper
         for part in await keeper.begin(planned, board.step + 1, feed.said):
             feed.resumes = keeper.has_earlier
@@ -372,7 +372,7 @@ class RecordedEvents(ShownEvents):
                 feed.label(part)
 
     def failing(self, error: Exception, step: int, *, begun: bool) -> Deliveries:
-        if not begun:  # this is not how the run ended that the thread's events tell of
+        if not begun:  # the thread's events are of an earlier run, which did not end this way
             self._records = False
             self._feed.keep_no_more()
         return super().failing(error, step, begun=begun)
@@ -386,7 +386,7 @@ class RecordedEvents(ShownEvents):
             return False
         feed.status = "cancelled"
         self._label((), "cancelled", step)
-        self._keeper.stage_head()  # beside what is void
+        self._keeper.stage_head()  # in the transaction that marks parts void
         return True
 
     def _stage(self, persistence: Persistence, deliveries: Deliveries, row: CheckpointRow, step: Superstep) -> None:
@@ -395,7 +395,7 @@ class RecordedEvents(ShownEvents):
             self._label_all(deliveries)
             keeper.superstep_over()
         else:
-            if step.stops:  # shown with the superstep: who comes back must not run past a breakpoint
+            if step.stops:  # shown with the superstep: a reader that reconnects must not run past a breakpoint
                 deliveries = [*deliveries, *self.log.stopped(step.board)]
                 feed.status = "stopped"
             keeper.close(row.checkpoint_id)

@@ -53,7 +53,7 @@ class _Found(NamedTuple):
 
     Attributes:
         certain: it is final by itself: its row was stored by the transaction that recorded its unit.
-        closed_by: the id whose closing makes it final, else.
+        closed_by: otherwise, it is final when this id is closed.
     """
 
     place: Place
@@ -181,7 +181,7 @@ class StoredRun:
                 yield part
 
     def _known_of(self, attempt: Attempt) -> _Known:
-        """What is known of an attempt: nothing of one whose rows were stored since the look."""
+        """Return what is known of an attempt: nothing if its rows were stored after the last read."""
         return self._known.get(attempt, _Known())
 
     def _is_final(self, found: _Found) -> bool:

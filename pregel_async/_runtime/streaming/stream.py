@@ -186,7 +186,7 @@ class GraphStream(Generic[T]):
 
 
 class _Planned(msgspec.Struct):
-    """A run that nobody has asked for a part yet, and that never begins if its stream is closed before."""
+    """A run before the first part is requested. If its stream is closed first, it never begins."""
 
     started: ClassVar = False
     was_cancelled: ClassVar = False

@@ -188,7 +188,7 @@ class Feed:
         self._staged: dict[EventKey, Staged] = {}
 
     def keep_with(self, keeper: Keeper) -> None:
-        """Let the events be kept from here on, and tell readers where they begin."""
+        """Keep the events from here on, and notify readers of their start."""
         self.is_kept, self.keeper, self._keeping = True, keeper, keeper
         keeper.on_stored = self.stored
         start = str(replace(keeper.place, seq=self.number))
@@ -290,7 +290,7 @@ class Feed:
         return self._keeping.is_heavy or len(self._full(self._written)) > 0
 
     def _full(self, modes: Iterable[str]) -> tuple[Sink, ...]:
-        """A reader for whom whoever brings a part of these modes has to wait, if there is one."""
+        """Return a reader in which a part of these modes would block, if there is one."""
         for sink in self.sinks:
             for mode in modes:
                 if sink.blocks(mode):
@@ -399,5 +399,5 @@ class Live:
             sink.end(*(each if isinstance(each, Exception) else RunCancelledError(thread_id) for each in failure))
 
     def joinable(self, thread_id: str) -> list[Feed]:
-        """The feed of a run on this event loop whose events are kept, if there is one."""
+        """Return the feed of a run on this event loop that keeps its events, if there is one."""
         return [feed for feed in self._feeds.get((get_ident(), thread_id), ()) if feed.is_kept]

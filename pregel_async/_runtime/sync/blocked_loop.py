@@ -108,7 +108,7 @@ class WatchedLoop(BlockedLoop):
     """A blocked loop that nodes may wait for.
 
     Args:
-        world: whose clock says how long nodes have been at work.
+        world: its clock measures how long nodes have been at work.
     """
 
     def __init__(self, called: str, library: str, world: World) -> None:
@@ -140,7 +140,7 @@ class WatchedLoop(BlockedLoop):
         if outer is not None:
             outer(running)
         now = self._newest = self._at_work[running] = self._world.monotonic()
-        for caller in running.callers:  # a node whose graph goes on waits for no loop
+        for caller in running.callers:  # while a node's graph runs, the node waits for no loop
             self._at_work[caller] = now
         if len(self._at_work) > self._prune_at:  # a pass over all of them for each doubling
             self._prune()

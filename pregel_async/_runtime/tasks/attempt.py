@@ -79,7 +79,7 @@ async def attempt(
         running.place.leave()
         return NotStarted()
     if running.callers and running.callers[0].around is not around:
-        running.callers[0].sign()  # the graph that it runs goes on
+        running.callers[0].sign()  # the graph that it runs makes progress
     token = CURRENT.set(running)
     progress = _Progress(recorded.writes, natively_cancelled, record)
     if around.is_timed:
@@ -106,7 +106,7 @@ async def attempt(
 
 
 async def _observed(running: Running, progress: _Progress, *, contained: bool) -> Settled:
-    """What becomes of an attempt that somebody observes; it has ended when all that it called has."""
+    """Return the outcome of an observed attempt, after all that it called has ended."""
     outcome: Settled | None = None
     try:
         inside = _outcome if running.task.timeout is None else _timed

@@ -309,12 +309,12 @@ class Running:
         held_back: the run was asked to stop while its plain function waited for a worker thread or process: the
             function was not called.
         fence: around that thread, when a cancellation may leave it behind.
-        callers: the node whose code called this one, or runs its graph; then the caller of that, and so on.
+        callers: the node that called this one, or runs its graph; then the caller of that, and so on.
         tries: the attempts at the task so far.
         failures: what it handles, if it is an error handler; else none.
         watches: that of its timeout; none when it may take as long as it likes.
         observed: the attempt, as it is observed.
-        refusals: the node, or one whose code or graph it runs, has asked for something else than is recorded, or asks
+        refusals: the node, or one that it calls or runs, has asked for something else than is recorded, or asks
             a question that cannot be stored. The attempt fails with the last, also when the node's code catches it.
     """
 

@@ -55,7 +55,7 @@ class Results:
 
         Args:
             value: gives the node's input.
-            compute: runs the task, or of one whose node's own writes are kept, only what follows them.
+            compute: runs the task; if the node's own writes are kept, only the rest of it.
             context: the call's. It counts where the node asks for it, and no `key_func` says what counts.
         """
         try:

@@ -29,7 +29,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
         limits: what may be spent; of the called graph.
         retention: what is kept of the thread when the run ends; None for everything. That of a graph that a node runs
             does not count.
-        observers: who is told what the run does; those of the graphs around included.
+        observers: receive the run's events; those of the graphs around included.
         changed_questions: see `StateGraph.compile`.
         context, store: what nodes get besides.
     """
@@ -64,7 +64,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Return what the routers of an edit get.
 
         Args:
-            outer: of the graph that was called, whose store those inside have unless they have their own.
+            outer: those of the called graph. A graph inside has its store, unless it has its own.
         """
         return RunOptions(store=outer.store if self.store is None else self.store)
 

@@ -70,7 +70,7 @@ class Unlimited:
         """A coroutine of the task begins to wait for another task."""
 
     async def take_back(self) -> None:
-        """Such a coroutine goes on. The last to go on waits for the place; before, the others still need it lent."""
+        """Such a coroutine continues. The last one waits to acquire the slot again; until then it stays lent."""
 
     def overdraw(self) -> None:
         """Such a coroutine was cancelled."""

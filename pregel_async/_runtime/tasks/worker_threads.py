@@ -218,7 +218,7 @@ class Fence:
         return await call()
 
     def keep(self, stream: Closable) -> None:
-        """The thread reads this, between whose chunks nothing of it is inside."""
+        """The thread reads this stream; between its chunks, no code of the stream runs."""
 
 
 NO_FENCE = Fence()
