@@ -1812,6 +1812,14 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/durability/test_recorded_beside.py::test_what_cannot_be_stored_is_not_shown",),
     ),
     Fault(
+        "pauses-shown-before-the-record",
+        "P4, P12: the question of the only task of a superstep is shown before its record is stored",
+        "GraphRun.pause",
+        "await self._persistence.pause(tasks, outcomes)",
+        "await self._events.send(deliveries); deliveries = (); await self._persistence.pause(tasks, outcomes)",
+        ("tests/durability/test_recorded_beside.py::test_what_cannot_be_stored_is_not_shown",),
+    ),
+    Fault(
         "units-of-handlers",
         "P12: an error handler that was cut off is not named as one that runs again",
         "KeptUnits.of",
