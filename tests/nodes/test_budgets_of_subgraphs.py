@@ -9,9 +9,12 @@ from typing import Annotated, Any, TypedDict
 import anyio
 import pytest
 
-from checkpoint_savers import BaseCheckpointSaver
+from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
+from checkpoint_savers.errors import StorageError
 from pregel_async import START, Budget, Command, RetryPolicy, StateGraph, interrupt, spend, task
+from pregel_async.errors import BudgetExceededError
 from pregel_async.types import Durability
+from tests.helpers.passing_saver import WRITES, Through
 
 pytestmark = pytest.mark.anyio
 
@@ -211,3 +214,35 @@ async def test_what_a_graph_has_spent_that_has_paused_is_told_and_survives_a_new
     assert await spent(graph) == 10
     await graph.ainvoke(Command(resume="!"), "t", durability=durability)
     assert await spent(graph) == 15
+
+
+async def test_what_only_a_graph_inside_has_recorded_counts_for_a_limit() -> None:
+    """Only that graph's own checkpoint says so: the task that runs it has no record. The limit of the thread holds."""
+
+    class Failing(Through):
+        fails = False
+
+        async def around(self, verb: str, call: Any) -> Any:
+            if self.fails and verb in WRITES:
+                self.fails = False
+                raise StorageError("no disk")
+            return await call()
+
+    tries = 0
+
+    async def dies(state: State) -> State:
+        nonlocal tries
+        tries += 1
+        saver.fails = tries == 1
+        return {}
+
+    saver = Failing(InMemorySaver())
+    builder = StateGraph(State).add_node("five", five).add_node("dies", dies).add_node("last", five)
+    inside = builder.add_edge(START, "five").add_edge("five", "dies").add_edge("dies", "last").compile()
+    outer = StateGraph(State).add_node("inside", inside).add_edge(START, "inside")
+    graph = outer.compile(saver, budgets={"usd": Budget(thread=4)})
+    with pytest.raises(StorageError, match="no disk"):
+        await graph.ainvoke({}, "t", budgets={"usd": Budget(thread=100)})
+    with pytest.raises(BudgetExceededError) as raised:
+        await graph.ainvoke(None, "t")
+    assert (raised.value.spent, raised.value.limit, raised.value.per) == (5, 4, "thread")

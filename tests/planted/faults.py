@@ -1812,6 +1812,14 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/durability/test_recorded_beside.py::test_what_cannot_be_stored_is_not_shown",),
     ),
     Fault(
+        "inner-spending-forgotten-at-a-resume",
+        "P4: what only a graph inside has recorded as spent does not count for the limit of the thread",
+        "_persistence",
+        "session.spending.know(thread.counter.go_on())",
+        "thread.counter.go_on()",
+        ("tests/nodes/test_budgets_of_subgraphs.py::test_what_only_a_graph_inside_has_recorded_counts_for_a_limit",),
+    ),
+    Fault(
         "pauses-shown-before-the-record",
         "P4, P12: the question of the only task of a superstep is shown before its record is stored",
         "GraphRun.pause",
