@@ -23,11 +23,11 @@ from .upkeep.retention import Pruned, Retention
 
 
 class BaseCheckpointSaver(SaverPort):
-    """Keeps threads: one claim at a time, one transaction per superstep.
+    """Keeps threads: one lease at a time, one transaction per superstep.
 
     Args:
         codec: turns values into bytes; give types of your own here (`Codec().with_types(Invoice)`).
-        clock: unix seconds, for what users call outside of a run (deleting a thread asks whether a claim is live).
+        clock: unix seconds, for what users call outside of a run (deleting a thread asks whether a lease is live).
     """
 
     def __init__(self, *, codec: Codec | None = None, clock: Callable[[], float] = time.time) -> None:
@@ -82,7 +82,7 @@ class BaseCheckpointSaver(SaverPort):
 
     # ---- looking after threads: what users call ----------------------------------------------------------------
     #
-    # All of it that writes takes the thread's claim: `ThreadBusyError` when a run owns the thread. What it changes of
+    # All of it that writes takes the thread's lease: `ThreadBusyError` when a run owns the thread. What it changes of
     # one thread is one transaction.
 
     async def alist_threads(
@@ -176,7 +176,7 @@ class BaseCheckpointSaver(SaverPort):
                 over that a run owns.
             retention: what is kept.
             strategy: instead: "keep_latest" for `Retention(keep=1)`; "delete" deletes the threads, pins too.
-            dry_run: only tell. No claim is taken.
+            dry_run: only tell. No lease is taken.
 
         Raises:
             ThreadBusyError: a run owns one of the threads that were named; those before it are done.

@@ -78,9 +78,9 @@ class ThreadBusyError(CheckpointError):
 
     Attributes:
         thread_id: the thread that was asked for.
-        holder: who holds the claim, in words (host, process, run), or None when it is unknown.
-        expires_at: when the holder's claim lapses, in unix seconds; None when it is unknown.
-        lost: True when this run had the claim and lost it: nothing of its last commit was stored.
+        holder: who holds the lease, in words (host, process, run), or None when it is unknown.
+        expires_at: when the holder's lease lapses, in unix seconds; None when it is unknown.
+        lost: True when this run had the lease and lost it: nothing of its last commit was stored.
     """
 
     def __init__(

@@ -23,11 +23,11 @@ from .records import (
     Chain,
     CheckpointId,
     CheckpointRow,
-    Claim,
     Commit,
     EventKey,
     EventRow,
     Header,
+    Lease,
     Owner,
     Rewrite,
     TaskId,
@@ -119,7 +119,7 @@ class InMemorySaver(BaseCheckpointSaver):
     async def __aexit__(self, *error: object) -> None:
         pass
 
-    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
+    async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
         thread_id.encode()  # no database takes half a surrogate pair: a test with this saver should not either
         with self._lock:
             thread = self._threads.get(thread_id)
@@ -130,31 +130,31 @@ class InMemorySaver(BaseCheckpointSaver):
                 raise ThreadBusyError(thread_id, holder=str(holder), expires_at=thread.expires_at)
             thread.epoch += 1
             thread.owner, thread.expires_at = owner, expires_at
-            return Claim(thread_id=thread_id, epoch=thread.epoch, owner=owner, newest=thread.newest)
+            return Lease(thread_id=thread_id, epoch=thread.epoch, owner=owner, newest=thread.newest)
 
-    async def renew(self, claim: Claim, *, expires_at: float) -> None:
+    async def renew(self, lease: Lease, *, expires_at: float) -> None:
         with self._lock:
-            self._held(claim).expires_at = expires_at
+            self._held(lease).expires_at = expires_at
 
-    async def commit(self, claim: Claim, commit: Commit) -> None:
+    async def commit(self, lease: Lease, commit: Commit) -> None:
         rows = [text_row(row, pinned=False) for row in commit.rows]
         with self._lock:
-            thread = self._held(claim)
+            thread = self._held(lease)
             # All that can be wrong is found before the first change: so it is all or nothing.
             head = (rows[-1].ns, rows[-1].checkpoint_id) if rows else commit.head
             if head is not None and (
                 thread.heads.get(head[0]) != commit.expected_head or not (rows or head in thread.rows)
             ):
-                raise _lost(claim.thread_id, thread)
+                raise _lost(lease.thread_id, thread)
             keys = {(row.ns, row.checkpoint_id) for row in rows}
             if len(keys) < len(rows) or not thread.rows.keys().isdisjoint(keys):
-                raise _taken(claim.thread_id, "a checkpoint with one of these ids")
+                raise _taken(lease.thread_id, "a checkpoint with one of these ids")
             if commit.events:
                 shown = {event.key for event in commit.events}
                 if len(shown) < len(commit.events) or not thread.events.keys().isdisjoint(shown):
-                    raise _taken(claim.thread_id, "a row of events at one of these positions")
+                    raise _taken(lease.thread_id, "a row of events at one of these positions")
             if commit.metadata:
-                known = read_metadata(thread.metadata, f"thread {claim.thread_id!r}")
+                known = read_metadata(thread.metadata, f"thread {lease.thread_id!r}")
                 thread.metadata = write_metadata(with_defaults(known, commit.metadata))
             for row in rows:
                 thread.insert(row)
@@ -171,35 +171,35 @@ class InMemorySaver(BaseCheckpointSaver):
                 thread.put(commit.records)
             thread.expires_at = commit.expires_at
             if commit.releases:
-                self._release(claim.thread_id, thread)
+                self._release(lease.thread_id, thread)
 
-    async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
+    async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
         with self._lock:
-            thread = self._held(claim)
+            thread = self._held(lease)
             thread.put(records)
             thread.expires_at = expires_at
 
-    async def release(self, claim: Claim) -> None:
+    async def release(self, lease: Lease) -> None:
         with self._lock:
-            thread = self._threads.get(claim.thread_id)
-            if thread is not None and thread.epoch == claim.epoch and thread.owner == claim.owner:
-                self._release(claim.thread_id, thread)
+            thread = self._threads.get(lease.thread_id)
+            if thread is not None and thread.epoch == lease.epoch and thread.owner == lease.owner:
+                self._release(lease.thread_id, thread)
 
-    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
+    async def rewrite(self, lease: Lease, change: Rewrite) -> None:
         rows = {(row.ns, row.checkpoint_id): text_row(row, pinned=row.pinned) for row in change.rows}
         with self._lock:
-            thread = self._held(claim)
+            thread = self._held(lease)
             gone = set(change.gone) & thread.rows.keys()
             stays = thread.rows.keys() - gone
             missing = (rows.keys() | change.pins.keys()) - stays
             if missing:
                 ns, checkpoint_id = min(missing)
-                raise _refused(claim.thread_id, f"checkpoint {checkpoint_id} of namespace {ns!r} is not stored")
+                raise _refused(lease.thread_id, f"checkpoint {checkpoint_id} of namespace {ns!r} is not stored")
             named = {**thread.heads, **change.heads}
             heads = {ns: head for ns, head in named.items() if head is not None}
             wrong = _unfounded(heads, stays)
             if wrong is not None:
-                raise _refused(claim.thread_id, wrong)
+                raise _refused(lease.thread_id, wrong)
             for ns, checkpoint_id in gone:
                 thread.remove(ns, checkpoint_id)
                 thread.records.pop((ns, checkpoint_id), None)
@@ -221,20 +221,20 @@ class InMemorySaver(BaseCheckpointSaver):
             known = read_metadata(thread.metadata, f"thread {thread_id!r}")
             thread.metadata = write_metadata(with_changes(known, changes))
 
-    async def load(self, claim: Claim, dump: ThreadDump) -> None:
+    async def load(self, lease: Lease, dump: ThreadDump) -> None:
         metadata = write_metadata(dump.metadata)
         rows = {(row.ns, row.checkpoint_id): text_row(row, pinned=row.pinned) for row in dump.rows}
         records = {(record.ns, record.checkpoint_id, record.task_id) for record in dump.records}
         events = {event.key for event in dump.events}
         with self._lock:
-            thread = self._held(claim)
+            thread = self._held(lease)
             if thread.rows or thread.records or thread.events:
-                raise _refused(claim.thread_id, "it holds something already")
+                raise _refused(lease.thread_id, "it holds something already")
             if (len(rows), len(records), len(events)) != (len(dump.rows), len(dump.records), len(dump.events)):
-                raise _refused(claim.thread_id, "two of the rows to be loaded have one key")
+                raise _refused(lease.thread_id, "two of the rows to be loaded have one key")
             wrong = _unfounded(dump.heads, rows.keys())
             if wrong is not None:
-                raise _refused(claim.thread_id, wrong)
+                raise _refused(lease.thread_id, wrong)
             for row in rows.values():
                 thread.insert(row)
             thread.heads = dict(dump.heads)
@@ -243,10 +243,10 @@ class InMemorySaver(BaseCheckpointSaver):
             for event in dump.events:
                 thread.keep(event)
 
-    async def erase(self, claim: Claim) -> None:
+    async def erase(self, lease: Lease) -> None:
         with self._lock:
-            self._held(claim)
-            del self._threads[claim.thread_id]
+            self._held(lease)
+            del self._threads[lease.thread_id]
 
     async def threads(
         self, *, after: str | None = None, limit: int = PAGE, filter: Mapping[str, Any] | None = None
@@ -354,10 +354,10 @@ class InMemorySaver(BaseCheckpointSaver):
 
     # ---- inside the lock -------------------------------------------------------------------------------------
 
-    def _held(self, claim: Claim) -> _Thread:
-        thread = self._threads.get(claim.thread_id)
-        if thread is None or thread.epoch != claim.epoch or thread.owner != claim.owner:
-            raise _lost(claim.thread_id, thread)
+    def _held(self, lease: Lease) -> _Thread:
+        thread = self._threads.get(lease.thread_id)
+        if thread is None or thread.epoch != lease.epoch or thread.owner != lease.owner:
+            raise _lost(lease.thread_id, thread)
         return thread
 
     def _release(self, thread_id: str, thread: _Thread) -> None:

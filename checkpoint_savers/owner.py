@@ -1,7 +1,7 @@
-"""Who holds a claim, and whether that process is certainly gone, so that a restart after SIGKILL need not wait.
+"""Who holds a lease, and whether that process is certainly gone, so that a restart after SIGKILL need not wait.
 
 A process is told apart from a later one with the same pid by the time at which it started, and from one of an earlier
-boot by the boot id. Whatever cannot be known for sure counts as alive: a claim that is wrongly believed dead means two
+boot by the boot id. Whatever cannot be known for sure counts as alive: a lease that is wrongly believed dead means two
 writers, one that is wrongly believed alive costs waiting until it expires.
 
 What a process knows of itself it asks for once, and anew after `fork()`: its parent's start time is not its own.
@@ -67,7 +67,7 @@ def is_gone(owner: Owner) -> bool:
 
 
 def is_live(owner: Owner, expires_at: float, *, now: float) -> bool:
-    """Whether a claim still stands: it has not lapsed at `now` (unix seconds), and its process may be there."""
+    """Whether a lease still stands: it has not lapsed at `now` (unix seconds), and its process may be there."""
     return now < expires_at and not is_gone(owner)
 
 

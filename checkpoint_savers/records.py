@@ -1,7 +1,7 @@
-"""The records that pass through the savers' port: what a run claims, commits and records, and what is read back.
+"""The records that pass through the savers' port: what a run leases, commits and records, and what is read back.
 
 A saver stores rows whose payload is a *frame*: opaque bytes, sealed by the codec with a format number, a length and
-a checksum. It needs to understand keys, heads and claims, and never a value.
+a checksum. It needs to understand keys, heads and leases, and never a value.
 
 How a thread is laid out
     Every namespace of a thread (`""` is the root graph's) is a tree of checkpoints, linked by `parent_id`; the
@@ -65,7 +65,7 @@ BRANCHED = "branched"
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Who holds a claim: one run in one process.
+    """Who holds a lease: one run in one process.
 
     Attributes:
         host: the machine's name.
@@ -85,12 +85,12 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return f"run {self.run_id} of process {self.pid} on {self.host}"
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The right to write one thread, as `BaseCheckpointSaver.claim` gave it.
+class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The right to write one thread, as `BaseCheckpointSaver.lease` gave it.
 
     Attributes:
         thread_id: the thread.
-        epoch: greater by one than the claim before it. Every write compares it.
+        epoch: greater by one than the lease before it. Every write compares it.
         owner: who holds it.
         newest: the greatest checkpoint id of the thread, of any namespace and branch; None on a new thread. The next
             id must be greater.
@@ -160,12 +160,12 @@ class EventRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Stream events of one superstep that belong together: they were stored in one transaction. Positions of rows may
     interleave: a row has the events of work that was recorded together.
 
-    A superstep that is run by several claims, one after the other, has the events of each, under its epoch. Savers
+    A superstep that is run by several leases, one after the other, has the events of each, under its epoch. Savers
     keep rows in the order of their keys, and interpret neither kinds nor frames.
 
     Attributes:
         checkpoint_id: the root graph's checkpoint on which the superstep was planned.
-        epoch: that of the claim under which the events were shown.
+        epoch: that of the lease under which the events were shown.
         position: of the first event in the frame, counted from 1 for each (checkpoint_id, epoch).
         kind: `"head"`: stored by the transaction that made the checkpoint, or that recorded what the events are of.
             `"part"`: stored before that; void unless a later row closes it. `"tail"`: stored by the transaction that
@@ -188,7 +188,7 @@ class EventRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Commit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One transaction: the checkpoints that it adds, and what it expects to find.
 
-    Without rows and without `head` it expects no head: records and events alone are stored under the claim.
+    Without rows and without `head` it expects no head: records and events alone are stored under the lease.
 
     Attributes:
         rows: the new checkpoints, oldest first, all of one namespace; the last becomes the namespace's head.
@@ -196,8 +196,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         head: without rows: a namespace, and the stored checkpoint that becomes its head (the tip of another branch).
         records: records of tasks of the superstep that this commit closes, or of the one that it opens.
         clears: keys of records that this commit makes void, as (ns, checkpoint_id, task_id).
-        expires_at: the claim's new expiry, in unix seconds.
-        releases: give the claim up in the same transaction.
+        expires_at: the lease's new expiry, in unix seconds.
+        releases: give the lease up in the same transaction.
         events: stream events to be kept beside. A row whose key is taken, in the thread or among these, makes the
             commit fail: events that were shown are not replaced by others.
         metadata: entries of the thread's metadata. Each is set if the thread lacks its key, and changes nothing if not.
@@ -253,9 +253,9 @@ class ThreadHeader(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A thread without its rows, as `threads` lists it.
 
     Attributes:
-        epoch: of its last claim.
-        owner: who holds its claim, or did until it lapsed; None when it was given up.
-        expires_at: when that claim lapses, in unix seconds; 0 without an owner.
+        epoch: of its last lease.
+        owner: who holds its lease, or did until it lapsed; None when it was given up.
+        expires_at: when that lease lapses, in unix seconds; 0 without an owner.
         newest: its greatest checkpoint id, of any namespace; None when it holds none.
         head: the checkpoint at which the root graph stands; None when it has none.
         metadata: the thread's own: what its calls were given and `update_thread` has made of it.
@@ -271,7 +271,7 @@ class ThreadHeader(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ThreadDump(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is stored of a thread, but for its claim: as of one moment, and byte for byte.
+    """All that is stored of a thread, but for its lease: as of one moment, and byte for byte.
 
     Attributes:
         heads: by namespace.

@@ -2,7 +2,7 @@
 
 The contract, for every saver
     - Every writing verb is one transaction: all of it is stored, or nothing. When it returns, what it wrote is durable.
-    - `commit`, `record`, `renew` compare the claim's epoch and owner; `commit` compares the namespace's head too, all
+    - `commit`, `record`, `renew` compare the lease's epoch and owner; `commit` compares the namespace's head too, all
       inside the transaction. A mismatch raises `ThreadBusyError(lost=True)` and changes nothing.
     - Cancelling a verb's caller does not tear the transaction: it ends, one way or the other, before control returns.
     - An open saver serves concurrent calls from any thread and any event loop of the process, asyncio and trio.
@@ -24,11 +24,11 @@ from .records import (
     Chain,
     CheckpointId,
     CheckpointRow,
-    Claim,
     Commit,
     EventKey,
     EventRow,
     Header,
+    Lease,
     Owner,
     Rewrite,
     TaskRecord,
@@ -66,62 +66,62 @@ class SaverPort(ABC):
     # ---- writing: the verbs of a run -------------------------------------------------------------------------
 
     @abstractmethod
-    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
+    async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
         """Take the thread for one run: compare-and-set of epoch + 1, owner and expiry.
 
-        A claim that another owner holds is live unless it has been released, `now` is at or past its expiry, or its
+        A lease that another owner holds is live unless it has been released, `now` is at or past its expiry, or its
         process on this host is gone (`owner.is_gone`).
 
         Raises:
-            ThreadBusyError: another claim is live; nothing was changed.
+            ThreadBusyError: another lease is live; nothing was changed.
         """
 
     @abstractmethod
-    async def renew(self, claim: Claim, *, expires_at: float) -> None:
-        """Move the claim's expiry. Raises `ThreadBusyError(lost=True)` when the claim is no longer held."""
+    async def renew(self, lease: Lease, *, expires_at: float) -> None:
+        """Move the lease's expiry. Raises `ThreadBusyError(lost=True)` when the lease is no longer held."""
 
     @abstractmethod
-    async def commit(self, claim: Claim, commit: Commit) -> None:
+    async def commit(self, lease: Lease, commit: Commit) -> None:
         """Store a superstep: rows, records, cleared records, events, the thread's metadata, the new head, the expiry,
         perhaps the release.
 
         Raises:
-            ThreadBusyError: with `lost=True`: the claim is no longer held, the head is not the expected one, or the
+            ThreadBusyError: with `lost=True`: the lease is no longer held, the head is not the expected one, or the
                 checkpoint that is to become the head is not stored.
             StorageError: among others: a checkpoint or a row of events with one of these keys is stored already.
         """
 
     @abstractmethod
-    async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
+    async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
         """Store what became of tasks of an open superstep; a record of the same task is replaced.
 
         Raises:
-            ThreadBusyError: with `lost=True`: the claim is no longer held.
+            ThreadBusyError: with `lost=True`: the lease is no longer held.
         """
 
     @abstractmethod
-    async def release(self, claim: Claim) -> None:
-        """Release the claim; do nothing if it is no longer held. A thread without a checkpoint is removed."""
+    async def release(self, lease: Lease) -> None:
+        """Release the lease; do nothing if it is no longer held. A thread without a checkpoint is removed."""
 
-    async def hear(self, thread_id: str) -> None:
+    async def wait_for_release(self, thread_id: str) -> None:
         """Wait until the thread may have been released. May return early or never; callers also poll.
 
-        Callers subscribe before they try the claim, and cancel this when they try it again.
+        Callers subscribe before they try the lease, and cancel this when they try it again.
         """
         await anyio.sleep_forever()
 
-    # ---- writing: upkeep. Under a claim, as a run's verbs are --------------------------------------------------
+    # ---- writing: upkeep. Under a lease, as a run's verbs are --------------------------------------------------
     #
     # Not abstract, nor are `threads` and `dump`: runs do not need them, and a saver may do without upkeep (a log that
     # is never rewritten, say). Such a saver names them to the conformance kit (`lacks`), and calling them raises.
 
-    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
+    async def rewrite(self, lease: Lease, change: Rewrite) -> None:
         """Delete rows of a thread, and replace rows that depended on them. See `Rewrite`.
 
         `newest` stays what it was, whatever is deleted: ids are never given twice.
 
         Raises:
-            ThreadBusyError: with `lost=True`: the claim is no longer held.
+            ThreadBusyError: with `lost=True`: the lease is no longer held.
             StorageError: among others: a row, head or pin is of a checkpoint that is not stored (after `gone`), or a
                 namespace without a head holds checkpoints. Nothing was changed.
         """
@@ -130,7 +130,7 @@ class SaverPort(ABC):
     async def update_thread(self, thread_id: str, changes: Mapping[str, Any]) -> None:
         """Change a thread's metadata, in one transaction.
 
-        No claim is needed, and a live one does not prevent it. Commits of a run set only keys that the thread lacks.
+        No lease is needed, and a live one does not prevent it. Commits of a run set only keys that the thread lacks.
 
         Args:
             changes: JSON values by key; None deletes the key, if the thread has it.
@@ -141,34 +141,34 @@ class SaverPort(ABC):
         """
         raise self._lacks("update_thread")
 
-    async def load(self, claim: Claim, dump: ThreadDump) -> None:
+    async def load(self, lease: Lease, dump: ThreadDump) -> None:
         """Store a dumped thread, byte for byte. The thread must be empty.
 
         Raises:
-            ThreadBusyError: with `lost=True`: the claim is no longer held.
+            ThreadBusyError: with `lost=True`: the lease is no longer held.
             StorageError: among others: the thread holds something, two rows have one key, or a head is of a checkpoint
                 that is not among the rows. Nothing was stored.
         """
         raise self._lacks("load")
 
-    async def erase(self, claim: Claim) -> None:
-        """Delete all that is stored of the thread, its claim too, so that no byte of it is left in what the saver
+    async def erase(self, lease: Lease) -> None:
+        """Delete all that is stored of the thread, its lease too, so that no byte of it is left in what the saver
         writes: no row, no free page, no log. Where a database keeps deleted bytes for longer, its saver says so.
 
         Raises:
-            ThreadBusyError: with `lost=True`: the claim is no longer held; nothing was deleted.
+            ThreadBusyError: with `lost=True`: the lease is no longer held; nothing was deleted.
         """
         raise self._lacks("erase")
 
-    async def drop(self, claim: Claim) -> None:
-        """Delete all that is stored of the thread, its claim too.
+    async def drop(self, lease: Lease) -> None:
+        """Delete all that is stored of the thread, its lease too.
 
         Unlike `erase`, this may leave deleted bytes in free pages or logs. Override it if that is cheaper.
 
         Raises:
-            ThreadBusyError: with `lost=True`: the claim is no longer held; nothing was deleted.
+            ThreadBusyError: with `lost=True`: the lease is no longer held; nothing was deleted.
         """
-        await self.erase(claim)
+        await self.erase(lease)
 
     # ---- reading: rows ---------------------------------------------------------------------------------------
 

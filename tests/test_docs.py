@@ -19,7 +19,7 @@ DOCS = sorted((ROOT / "docs").glob("*.md"))
     [pytest.param(code, id=f"{path.name} line {line}") for path in DOCS for line, code in blocks(path)],
 )
 def test_a_block_of_the_docs_runs(block: str, tmp_path: Path) -> None:
-    """As a reader would run it. Its assertions are the claims of the text around it."""
+    """As a reader would run it. Its assertions are the leases of the text around it."""
     run_block(block, tmp_path)
 
 

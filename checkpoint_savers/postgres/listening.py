@@ -45,7 +45,7 @@ class Listener:
         self._is_served = False
         self._scope: anyio.CancelScope | None = None
 
-    async def hear(self, said: str, driver: Driver) -> None:
+    async def wait_for_release(self, said: str, driver: Driver) -> None:
         """Return when something is said, or may have been.
 
         Raises:

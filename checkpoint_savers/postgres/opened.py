@@ -10,14 +10,14 @@ import anyio
 
 from ..children import start_soon
 from ..errors import CheckpointError
-from ..records import Claim
+from ..records import Lease
 from ..scopes import mark_done
-from .claiming import Claiming, Wanted
+from .acquiring import Acquiring, Wanted
 from .connecting import Source
 from .driver import Driver
 from .lane import Lane
 from .listening import Listener
-from .writing import UnderClaim, Writing
+from .writing import UnderLease, Writing
 
 
 class Opened:
@@ -38,7 +38,7 @@ class Opened:
         self,
         source: Source,
         prepare: Callable[[], Awaitable[None]],
-        claiming: Claiming,
+        acquiring: Acquiring,
         writing: Writing,
         *,
         direct: str,
@@ -47,15 +47,15 @@ class Opened:
     ) -> None:
         self.listener = Listener(source, direct) if direct else None
         self.driver = Driver(source, prepare, self._closing)
-        # Apart from each other: no commit waits for a claim, which may wait for another process's.
-        self._claims: Lane[Wanted] = Lane(self.driver, claiming.store, width=1, busy_timeout=busy_timeout)
-        self._writes: Lane[UnderClaim] = Lane(self.driver, writing.store, width=writers, busy_timeout=busy_timeout)
+        # Apart from each other: no commit waits for a lease, which may wait for another process's.
+        self._leases: Lane[Wanted] = Lane(self.driver, acquiring.store, width=1, busy_timeout=busy_timeout)
+        self._writes: Lane[UnderLease] = Lane(self.driver, writing.store, width=writers, busy_timeout=busy_timeout)
 
-    async def claimed(self, wanted: Wanted) -> Claim:
-        await self._claims.do(wanted)
+    async def acquired(self, wanted: Wanted) -> Lease:
+        await self._leases.do(wanted)
         return wanted.told()
 
-    async def written(self, write: UnderClaim, *, shielded: bool = False) -> None:
+    async def written(self, write: UnderLease, *, shielded: bool = False) -> None:
         try:
             await self._writes.do(write, shielded=shielded)
         except asyncio.CancelledError as cancelled:
@@ -64,14 +64,14 @@ class Opened:
             raise
         write.told()
 
-    async def release_all(self, releases: Iterable[UnderClaim]) -> None:
-        """Release claims, many at the same time, before the driver closes."""
+    async def release_all(self, releases: Iterable[UnderLease]) -> None:
+        """Release leases, many at the same time, before the driver closes."""
         async with anyio.create_task_group() as group:
             for release in releases:
                 start_soon(group, self._try, release)
 
-    async def _try(self, release: UnderClaim) -> None:
-        with contextlib.suppress(CheckpointError):  # the claim lapses by itself then
+    async def _try(self, release: UnderLease) -> None:
+        with contextlib.suppress(CheckpointError):  # the lease lapses by itself then
             await self.written(release)
 
     def _closing(self) -> None:

@@ -34,7 +34,7 @@ _decode = msgspec.json.Decoder(Owner).decode
 
 
 def owner_text(owner: Owner) -> str:
-    """The same text for the same owner: so claims are compared."""
+    """The same text for the same owner: so leases are compared."""
     return _encode(owner).decode()
 
 
@@ -42,7 +42,7 @@ def owner_of(text: str, thread_id: str) -> Owner:
     try:
         return _decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise CorruptCheckpointError(where_of(thread_id), f"the owner of its claim cannot be read ({error})") from error
+        raise CorruptCheckpointError(where_of(thread_id), f"the owner of its lease cannot be read ({error})") from error
 
 
 def an_id(text: str) -> CheckpointId:

@@ -20,11 +20,11 @@ from ..records import (
     Chain,
     CheckpointId,
     CheckpointRow,
-    Claim,
     Commit,
     EventKey,
     EventRow,
     Header,
+    Lease,
     Owner,
     Rewrite,
     TaskRecord,
@@ -32,7 +32,7 @@ from ..records import (
     ThreadHeader,
 )
 from ..saver_port import PAGE
-from .claiming import Claiming, Wanted
+from .acquiring import Acquiring, Wanted
 from .connected import Connected
 from .connecting import with_defaults
 from .opened import Opened
@@ -40,7 +40,7 @@ from .reading import Reading
 from .rows import header_of, thread_of
 from .schema import SAVER
 from .upkeep import Attempt, Upkeep
-from .writing import UnderClaim, Writing, payload
+from .writing import UnderLease, Writing, payload
 
 T = TypeVar("T")
 
@@ -115,11 +115,11 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
         self._writers = writers
         self._reading = Reading(quoted)
         self._writing = Writing(quoted, schema)
-        self._claiming = Claiming(quoted, self._source.name)
+        self._acquiring = Acquiring(quoted, self._source.name)
         self._upkeep = Upkeep(quoted, schema, self._source.name, self.busy_timeout)
         self._open: Opened | None = None
         self._number = 0
-        self._taken: dict[tuple[str, str], Claim] = {}  # by thread and run: taken here, not given up yet
+        self._taken: dict[tuple[str, str], Lease] = {}  # by thread and run: taken here, not given up yet
 
     @classmethod
     def from_conn_string(
@@ -179,7 +179,7 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
         opened = Opened(
             self._source,
             self._prepare,
-            self._claiming,
+            self._acquiring,
             self._writing,
             direct=self._direct,
             writers=self._writers,
@@ -195,7 +195,7 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
         A run that still goes on can store nothing any more; its thread is given up, so that nobody has to wait for it.
         """
         opened, self._open = self._open, None
-        releases = [UnderClaim(claim, None, self._next) for claim in self._taken.values()]
+        releases = [UnderLease(lease, None, self._next) for lease in self._taken.values()]
         self._taken = {}
         await self._disconnect(None if opened is None else partial(opened.release_all, releases))
 
@@ -221,64 +221,64 @@ class PostgresSaver(Connected, BaseCheckpointSaver):
         self._number = max(self._number, time.monotonic_ns() & -SPACING) + SPACING
         return self._number
 
-    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
+    async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
         wanted = Wanted(thread_id, owner, now, expires_at)
         try:
-            claim = self._taken[thread_id, owner.run_id] = await self._opened().claimed(wanted)
-            return claim
+            lease = self._taken[thread_id, owner.run_id] = await self._opened().acquired(wanted)
+            return lease
         except BaseException:
-            # Cancelled, and the claim may have been taken all the same. Its run will never hear of it, and would
+            # Cancelled, and the lease may have been taken all the same. Its run will never hear of it, and would
             # leave the thread busy until it expires.
             if wanted.value is not None:
                 with anyio.CancelScope(shield=True), contextlib.suppress(CheckpointError):
                     await self.release(wanted.value)
             raise
 
-    async def renew(self, claim: Claim, *, expires_at: float) -> None:
-        await self._write(claim, Commit(rows=(), expected_head=None, expires_at=expires_at))
+    async def renew(self, lease: Lease, *, expires_at: float) -> None:
+        await self._write(lease, Commit(rows=(), expected_head=None, expires_at=expires_at))
 
-    async def commit(self, claim: Claim, commit: Commit) -> None:
-        await self._write(claim, commit, shielded=True)
+    async def commit(self, lease: Lease, commit: Commit) -> None:
+        await self._write(lease, commit, shielded=True)
         if commit.releases:
-            self._taken.pop((claim.thread_id, claim.owner.run_id), None)
+            self._taken.pop((lease.thread_id, lease.owner.run_id), None)
 
-    async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
-        await self._write(claim, Commit(rows=(), expected_head=None, records=tuple(records), expires_at=expires_at))
+    async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
+        await self._write(lease, Commit(rows=(), expected_head=None, records=tuple(records), expires_at=expires_at))
 
-    async def release(self, claim: Claim) -> None:
-        await self._write(claim, None)
-        self._taken.pop((claim.thread_id, claim.owner.run_id), None)
+    async def release(self, lease: Lease) -> None:
+        await self._write(lease, None)
+        self._taken.pop((lease.thread_id, lease.owner.run_id), None)
 
-    async def _write(self, claim: Claim, commit: Commit | None, *, shielded: bool = False) -> None:
-        await self._opened().written(UnderClaim(claim, commit, self._next), shielded=shielded)
+    async def _write(self, lease: Lease, commit: Commit | None, *, shielded: bool = False) -> None:
+        await self._opened().written(UnderLease(lease, commit, self._next), shielded=shielded)
 
-    async def hear(self, thread_id: str) -> None:
+    async def wait_for_release(self, thread_id: str) -> None:
         opened = self._opened()
         if opened.listener is None:
             await anyio.sleep_forever()
         else:
-            await opened.listener.hear(payload(self.schema, thread_id), opened.driver)
+            await opened.listener.wait_for_release(payload(self.schema, thread_id), opened.driver)
 
-    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
-        await self._run(self._upkeep.rewrite, claim, change, interrupted=Attempt().interrupted)
+    async def rewrite(self, lease: Lease, change: Rewrite) -> None:
+        await self._run(self._upkeep.rewrite, lease, change, interrupted=Attempt().interrupted)
 
     async def update_thread(self, thread_id: str, changes: Mapping[str, Any]) -> None:
         await self._run(self._upkeep.update_thread, thread_id, dict(changes), interrupted=Attempt().interrupted)
 
-    async def load(self, claim: Claim, dump: ThreadDump) -> None:
+    async def load(self, lease: Lease, dump: ThreadDump) -> None:
         attempt = Attempt()
-        await self._run(self._upkeep.load, claim, dump, attempt, interrupted=attempt.interrupted)
+        await self._run(self._upkeep.load, lease, dump, attempt, interrupted=attempt.interrupted)
 
-    async def erase(self, claim: Claim) -> None:
-        """Delete all that is stored of the thread, its claim too, in one transaction.
+    async def erase(self, lease: Lease) -> None:
+        """Delete all that is stored of the thread, its lease too, in one transaction.
 
         The rows are gone for every reader. PostgreSQL keeps their bytes in pages of its files until these are vacuumed
         and written over, and in its log (WAL) until that is recycled: `vacuum(full=True)` writes the tables anew, and
         docs/postgres.md says what else there is to do where bytes matter.
         """
         attempt = Attempt()
-        await self._run(self._upkeep.erase, claim, attempt, interrupted=attempt.interrupted)
-        self._taken.pop((claim.thread_id, claim.owner.run_id), None)
+        await self._run(self._upkeep.erase, lease, attempt, interrupted=attempt.interrupted)
+        self._taken.pop((lease.thread_id, lease.owner.run_id), None)
 
     async def adelete_thread(self, thread_id: str) -> None:
         await self._run(self._upkeep.delete, thread_id, self.clock(), interrupted=Attempt().interrupted)

@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import StorageError, ThreadBusyError, ThreadNotFoundError, UnsupportedFormatError
 from ..metadata import read_metadata, with_changes, write_metadata
 from ..owner import is_live
-from ..records import CheckpointRow, Claim, Rewrite, ThreadDump
+from ..records import CheckpointRow, Lease, Rewrite, ThreadDump
 from .connecting import Cursor
 from .rows import Raw, owner_of, where_of
 from .schema import SAVER, TABLES
@@ -18,7 +18,7 @@ from .writing import CHANNEL, payload
 _THREAD = """
 SELECT thread, epoch, run_id, owner, expires_at FROM {s}.pregel_threads WHERE thread_id = %b FOR UPDATE
 """
-# A write of the claim's that looked at the thread before this sees by the number that it has changed. Writes have
+# A write of the lease's that looked at the thread before this sees by the number that it has changed. Writes have
 # numbers that are far apart, so the next one's is greater still.
 _VERSION = "SELECT max(version) FROM {s}.pregel_saver_version"
 _METADATA = "SELECT newest, metadata FROM {s}.pregel_threads WHERE thread = %b"
@@ -124,10 +124,10 @@ class Upkeep:
         self._where = where
         self._patience = f"{max(int(busy_timeout * 1000), 1)}ms"
 
-    async def rewrite(self, cursor: Cursor, claim: Claim, change: Rewrite) -> None:
+    async def rewrite(self, cursor: Cursor, lease: Lease, change: Rewrite) -> None:
         """Doing it twice is doing it once: no matter whether a first attempt was stored whose connection broke."""
-        thread = await self._begin(cursor, claim)
-        where = where_of(claim.thread_id)
+        thread = await self._begin(cursor, lease)
+        where = where_of(lease.thread_id)
         if change.gone:
             for statement in _GONE:
                 await self._run(cursor, statement, *_columns(_keys(change.gone)), thread)
@@ -150,13 +150,13 @@ class Upkeep:
         await self._run(cursor, _BROKEN, thread, thread, thread)
         for ns, head in await cursor.fetchall():
             wrong = "it holds checkpoints, and would have no head" if head is None else f"its head {head} is not stored"
-            raise StorageError(f"{where_of(claim.thread_id, ns)}: {wrong}. {_NOTHING}")
+            raise StorageError(f"{where_of(lease.thread_id, ns)}: {wrong}. {_NOTHING}")
         await self._run(cursor, _COUNT, thread)
         await cursor.execute(b"COMMIT")
 
     async def update_thread(self, cursor: Cursor, thread_id: str, changes: Mapping[str, Any]) -> None:
-        """Under the lock on the thread's row, and under no claim. Doing it twice is doing it once."""
-        found = await self._lock_unclaimed(cursor, thread_id)
+        """Under the lock on the thread's row, and under no lease. Doing it twice is doing it once."""
+        found = await self._lock_without_lease(cursor, thread_id)
         newest: str | None = None
         text = ""
         if found is not None:
@@ -169,10 +169,10 @@ class Upkeep:
         await self._run(cursor, _SET_METADATA, write_metadata(changed), found[0])
         await cursor.execute(b"COMMIT")
 
-    async def load(self, cursor: Cursor, claim: Claim, dump: ThreadDump, attempt: Attempt) -> None:
-        """Nobody else has the claim: where an attempt may have been stored, and there is something, it is that."""
-        thread = await self._begin(cursor, claim)
-        where = where_of(claim.thread_id)
+    async def load(self, cursor: Cursor, lease: Lease, dump: ThreadDump, attempt: Attempt) -> None:
+        """Nobody else has the lease: where an attempt may have been stored, and there is something, it is that."""
+        thread = await self._begin(cursor, lease)
+        where = where_of(lease.thread_id)
         await self._run(cursor, _HOLDS, *[thread] * 4)
         if await cursor.fetchone() != (False,):
             if attempt.unsure:
@@ -201,20 +201,20 @@ class Upkeep:
         await self._run(cursor, _COUNT, thread)
         await cursor.execute(b"COMMIT")
 
-    async def erase(self, cursor: Cursor, claim: Claim, attempt: Attempt) -> None:
+    async def erase(self, cursor: Cursor, lease: Lease, attempt: Attempt) -> None:
         """Where an attempt may have been stored, and there is no thread any more, it has been."""
         try:
-            thread = await self._begin(cursor, claim)
+            thread = await self._begin(cursor, lease)
         except ThreadBusyError as error:
             if attempt.unsure and error.holder is None:
                 await cursor.execute(b"ROLLBACK")
                 return
             raise
-        await self._delete(cursor, claim.thread_id, thread)
+        await self._delete(cursor, lease.thread_id, thread)
 
     async def delete(self, cursor: Cursor, thread_id: str, now: float) -> None:
         """Whatever the thread holds, unless a run owns it."""
-        found = await self._lock_unclaimed(cursor, thread_id)
+        found = await self._lock_without_lease(cursor, thread_id)
         if found is None:
             await cursor.execute(b"ROLLBACK")
             return
@@ -252,8 +252,8 @@ class Upkeep:
         await self._run(cursor, _THREAD, stored(thread_id))
         return await cursor.fetchone()
 
-    async def _lock_unclaimed(self, cursor: Cursor, thread_id: str) -> Raw | None:
-        """Lock a thread for a write without a claim, which would have noticed that a later version upgraded the tables.
+    async def _lock_without_lease(self, cursor: Cursor, thread_id: str) -> Raw | None:
+        """Lock a thread for a write without a lease, which would have noticed that a later version upgraded the tables.
 
         Raises:
             UnsupportedFormatError
@@ -266,17 +266,17 @@ class Upkeep:
             raise UnsupportedFormatError(self._where, version, SAVER.version)
         return found
 
-    async def _begin(self, cursor: Cursor, claim: Claim) -> int:
-        """Lock a thread that is under a claim, and return its number. It is to be counted as changed in the end."""
-        found = await self._lock(cursor, claim.thread_id)
+    async def _begin(self, cursor: Cursor, lease: Lease) -> int:
+        """Lock a thread that is under a lease, and return its number. It is to be counted as changed in the end."""
+        found = await self._lock(cursor, lease.thread_id)
         if found is None:
-            raise ThreadBusyError(claim.thread_id, lost=True)
+            raise ThreadBusyError(lease.thread_id, lost=True)
         thread, epoch, run_id, owner, until = found
-        if epoch != claim.epoch or run_id != stored(claim.owner.run_id):
+        if epoch != lease.epoch or run_id != stored(lease.owner.run_id):
             if owner is None:
-                raise ThreadBusyError(claim.thread_id, lost=True)
-            holder = owner_of(owner, claim.thread_id)
-            raise ThreadBusyError(claim.thread_id, holder=str(holder), expires_at=until or 0.0, lost=True)
+                raise ThreadBusyError(lease.thread_id, lost=True)
+            holder = owner_of(owner, lease.thread_id)
+            raise ThreadBusyError(lease.thread_id, holder=str(holder), expires_at=until or 0.0, lost=True)
         return int(thread)
 
     async def _delete(self, cursor: Cursor, thread_id: str, thread: int) -> None:

@@ -1,11 +1,11 @@
 """What a run writes, as one statement for a whole batch: it compares, and stores only what it may.
 
 The statement is a transaction of its own, so a commit is one round trip, and no lock is held while a client thinks. It
-reads the claims and heads as they are (`seen`); locks the threads whose claim and head are the expected ones, passing
+reads the leases and heads as they are (`seen`); locks the threads whose lease and head are the expected ones, passing
 over those that another connection has locked (`held`); and stores the rows of these alone. A thread that has changed
 since it was seen is not held, as the number of its last write has changed with it.
 
-Every write has a number, greater than that of any before it under the same claim, and the thread's row keeps that of
+Every write has a number, greater than that of any before it under the same lease, and the thread's row keeps that of
 the last one stored. So it can be told afterwards whether a write was stored whose connection broke: it is repeated as
 it is. If it has been stored, its number is there; if it was lost, it is stored now; and should the first attempt still
 come to life on the server later, its number is too small by then.
@@ -19,7 +19,7 @@ from typing import Any
 
 from ..errors import ThreadBusyError
 from ..metadata import read_metadata, with_defaults, write_metadata
-from ..records import Claim, Commit, EventRow, TaskRecord
+from ..records import Commit, EventRow, Lease, TaskRecord
 from .connecting import Cursor
 from .lane import Write
 from .rows import owner_of, where_of
@@ -128,21 +128,21 @@ def payload(schema: str, thread_id: str) -> str:
     return hashlib.blake2b(f"{schema}\x00{thread_id}".encode(), digest_size=16).hexdigest()
 
 
-class UnderClaim(Write[None]):
-    """A write under a claim: a commit, records, a renewed or released claim.
+class UnderLease(Write[None]):
+    """A write under a lease: a commit, records, a renewed or released lease.
 
     Args:
-        claim: compared with the thread's.
-        commit: what is stored. A release alone is `None`: it is no error when the claim is not held any more.
+        lease: compared with the thread's.
+        commit: what is stored. A release alone is `None`: it is no error when the lease is not held any more.
         number: gives greater numbers each time.
     """
 
-    __slots__ = ("_number", "claim", "clears", "commit", "events", "head", "ns", "records", "rows", "seq")
+    __slots__ = ("_number", "clears", "commit", "events", "head", "lease", "ns", "records", "rows", "seq")
 
-    def __init__(self, claim: Claim, commit: Commit | None, number: Callable[[], int]) -> None:
+    def __init__(self, lease: Lease, commit: Commit | None, number: Callable[[], int]) -> None:
         rows = () if commit is None else commit.rows
-        super().__init__(claim.thread_id)
-        self.claim = claim
+        super().__init__(lease.thread_id)
+        self.lease = lease
         self.commit = commit
         self.seq = 0
         self._number = number
@@ -203,16 +203,16 @@ class Writing:
         self._is_stored = _IS_STORED.replace(b"{s}", schema.encode())
         self._metadata = _METADATA.replace(b"{s}", schema.encode())
 
-    async def store(self, cursor: Cursor, writes: Sequence[UnderClaim]) -> list[UnderClaim]:
+    async def store(self, cursor: Cursor, writes: Sequence[UnderLease]) -> list[UnderLease]:
         """See `lane.Store`."""
         statement, parameters = self._statement(writes, await self._merged(cursor, writes))
         await cursor.execute(statement, parameters, binary=True)
-        locked: list[UnderClaim] = []
+        locked: list[UnderLease] = []
         for n, done, fits, epoch, seq, owner, until, *_ in await cursor.fetchall():
             write = writes[n]
             if done or (write.commit is None and not fits):
                 continue
-            if write.unsure and epoch == write.claim.epoch and seq >= write.seq:
+            if write.unsure and epoch == write.lease.epoch and seq >= write.seq:
                 continue  # an attempt whose connection broke did it
             if fits:
                 locked.append(write)
@@ -221,8 +221,8 @@ class Writing:
         return locked
 
     async def _merged(
-        self, cursor: Cursor, writes: Sequence[UnderClaim]
-    ) -> Mapping[UnderClaim, tuple[str, str | None]]:
+        self, cursor: Cursor, writes: Sequence[UnderLease]
+    ) -> Mapping[UnderLease, tuple[str, str | None]]:
         """Threads' metadata, as they are to be and as they are now, of the writes that add some.
 
         JSON is merged here and not by the server, which changes numbers and knows no NUL. The statement stores it only
@@ -233,7 +233,7 @@ class Writing:
             return {}
         await cursor.execute(self._metadata, ([stored(write.thread_id) for write in given],), binary=True)
         there: dict[str, str] = {told(thread_id): text for thread_id, text in await cursor.fetchall()}
-        merged: dict[UnderClaim, tuple[str, str | None]] = {}
+        merged: dict[UnderLease, tuple[str, str | None]] = {}
         for write, metadata in given.items():
             text = there.get(write.thread_id)
             known = {} if text is None else read_metadata(text, where_of(write.thread_id))
@@ -243,7 +243,7 @@ class Writing:
         return merged
 
     def _statement(
-        self, writes: Sequence[UnderClaim], metadata: Mapping[UnderClaim, tuple[str, str | None]]
+        self, writes: Sequence[UnderLease], metadata: Mapping[UnderLease, tuple[str, str | None]]
     ) -> tuple[bytes, list[object]]:
         """One for what there is to be done, and no more: each part costs time to plan."""
         commits = [(n, write, write.commit) for n, write in enumerate(writes)]
@@ -251,8 +251,8 @@ class Writing:
         bound: list[object] = [
             list(range(len(writes))),
             [stored(write.thread_id) for write in writes],
-            [write.claim.epoch for write in writes],
-            [stored(write.claim.owner.run_id) for write in writes],
+            [write.lease.epoch for write in writes],
+            [stored(write.lease.owner.run_id) for write in writes],
             [write.seq for write in writes],
             [None if commit is None else commit.expires_at for _, _, commit in commits],
             [write.releases for write in writes],
@@ -275,7 +275,7 @@ class Writing:
                 text.append(part)
                 bound += map(list, zip(*((n, *row) for n, rows in enumerate(lists) for row in rows), strict=True))
         released = [(n, write) for n, write in enumerate(writes) if write.releases]
-        if any(write.claim.newest is None and write.head is None for _, write in released):
+        if any(write.lease.newest is None and write.head is None for _, write in released):
             text.append(_BARE)
         if released:
             text.append(_ANSWER_AND_TELL)
@@ -288,7 +288,7 @@ class Writing:
             text.append(_ANSWER)
         return "".join(text).format(s=self._schema).encode(), bound
 
-    async def _was_stored(self, cursor: Cursor, write: UnderClaim, epoch: int | None) -> bool:
+    async def _was_stored(self, cursor: Cursor, write: UnderLease, epoch: int | None) -> bool:
         """Whether an attempt whose connection broke has done a write, although the thread is another run's by now."""
         if epoch is None:
             return write.releases  # it was bare, and left no trace
@@ -297,7 +297,7 @@ class Writing:
         await cursor.execute(self._is_stored, (stored(write.thread_id), write.rows[-1][0], stored_or_none(write.ns)))
         return await cursor.fetchone() is not None
 
-    def _lost(self, write: UnderClaim, owner: str | None, until: float | None) -> ThreadBusyError:
+    def _lost(self, write: UnderLease, owner: str | None, until: float | None) -> ThreadBusyError:
         if owner is None:
             return ThreadBusyError(write.thread_id, lost=True)
         holder = owner_of(owner, write.thread_id)

@@ -240,7 +240,7 @@ def read_owner(text: str, where: str) -> Owner:
     try:
         return _read_owner(text)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise CorruptCheckpointError(where, f"the owner of its claim cannot be read ({error})") from error
+        raise CorruptCheckpointError(where, f"the owner of its lease cannot be read ({error})") from error
 
 
 def checked(raw: Any, type: type[T], where: str) -> T:

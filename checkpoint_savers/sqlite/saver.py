@@ -23,11 +23,11 @@ from ..records import (
     Chain,
     CheckpointId,
     CheckpointRow,
-    Claim,
     Commit,
     EventKey,
     EventRow,
     Header,
+    Lease,
     Owner,
     Rewrite,
     TaskRecord,
@@ -81,7 +81,7 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
         self._have(path, busy_timeout, synchronous)
         self.synchronous: Literal["FULL", "NORMAL"] = synchronous
         self._refuse_newer = partial(schema.refuse_newer, name=self.path)
-        self._taken: dict[tuple[str, str], Claim] = {}  # by thread and run: taken here, not given up yet
+        self._taken: dict[tuple[str, str], Lease] = {}  # by thread and run: taken here, not given up yet
 
     @classmethod
     def from_conn_string(
@@ -116,30 +116,30 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
         A run that still goes on can store nothing any more; its thread is given up, so that nobody has to wait for it.
         """
         left, self._taken = self._taken, {}
-        await self._disconnect(*[Job(writing.release, (claim,), writes=True) for claim in left.values()])
+        await self._disconnect(*[Job(writing.release, (lease,), writes=True) for lease in left.values()])
 
-    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
-        job = self._writing(writing.claim, (thread_id, owner, now, expires_at, self._refuse_newer))
+    async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
+        job = self._writing(writing.acquire, (thread_id, owner, now, expires_at, self._refuse_newer))
         try:
-            claim = self._taken[thread_id, owner.run_id] = await self._connection.run(job)
-            return claim
+            lease = self._taken[thread_id, owner.run_id] = await self._connection.run(job)
+            return lease
         except BaseException:
-            # Cancelled, and the claim may have been taken all the same. Its run will never hear of it, and would
+            # Cancelled, and the lease may have been taken all the same. Its run will never hear of it, and would
             # leave the thread busy until it expires.
             if job.value is not None:
                 with anyio.CancelScope(shield=True), contextlib.suppress(CheckpointError):
                     await self.release(job.value)
             raise
 
-    async def renew(self, claim: Claim, *, expires_at: float) -> None:
-        await self._connection.run(self._writing(writing.renew, (claim, expires_at)))
+    async def renew(self, lease: Lease, *, expires_at: float) -> None:
+        await self._connection.run(self._writing(writing.renew, (lease, expires_at)))
 
-    async def commit(self, claim: Claim, commit: Commit) -> None:
-        await self._connection.run(self._committing(claim, commit), shielded=True)
+    async def commit(self, lease: Lease, commit: Commit) -> None:
+        await self._connection.run(self._committing(lease, commit), shielded=True)
         if commit.releases:
-            self._taken.pop((claim.thread_id, claim.owner.run_id), None)
+            self._taken.pop((lease.thread_id, lease.owner.run_id), None)
 
-    def _committing(self, claim: Claim, commit: Commit) -> Job[None]:
+    def _committing(self, lease: Lease, commit: Commit) -> Job[None]:
         new = tuple([rows.write_row(row, pinned=False) for row in commit.rows])
         records = tuple([rows.write_record(record) for record in commit.records])
         events = tuple([rows.write_event(event) for event in commit.events])
@@ -149,7 +149,7 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
         return self._writing(
             writing.commit,
             (
-                claim,
+                lease,
                 new,
                 head,
                 records,
@@ -163,36 +163,36 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
             size=_size_of(new) + _size_of(records) + _size_of(events),
         )
 
-    async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
+    async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
         new = [rows.write_record(record) for record in records]
-        await self._connection.run(self._writing(writing.record, (claim, new, expires_at), size=_size_of(new)))
+        await self._connection.run(self._writing(writing.record, (lease, new, expires_at), size=_size_of(new)))
 
-    async def release(self, claim: Claim) -> None:
-        await self._connection.run(self._writing(writing.release, (claim,)))
-        self._taken.pop((claim.thread_id, claim.owner.run_id), None)
+    async def release(self, lease: Lease) -> None:
+        await self._connection.run(self._writing(writing.release, (lease,)))
+        self._taken.pop((lease.thread_id, lease.owner.run_id), None)
 
-    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
+    async def rewrite(self, lease: Lease, change: Rewrite) -> None:
         gone = [(ns, write_id(id)) for ns, id in change.gone]
         new = [rows.write_row(row, pinned=row.pinned) for row in change.rows]
         heads = {ns: None if head is None else write_id(head) for ns, head in change.heads.items()}
         events = [write_id(id) for id in change.events]
         pins = {(ns, write_id(id)): pinned for (ns, id), pinned in change.pins.items()}
-        job = self._writing(upkeep.rewrite, (claim, gone, new, heads, events, pins), size=_size_of(new))
+        job = self._writing(upkeep.rewrite, (lease, gone, new, heads, events, pins), size=_size_of(new))
         await self._connection.run(job)
 
     async def update_thread(self, thread_id: str, changes: Mapping[str, Any]) -> None:
         await self._connection.run(self._writing(writing.update_thread, (thread_id, dict(changes), self._refuse_newer)))
 
-    async def load(self, claim: Claim, dump: ThreadDump) -> None:
+    async def load(self, lease: Lease, dump: ThreadDump) -> None:
         new = [rows.write_row(row, pinned=row.pinned) for row in dump.rows]
         records = [rows.write_record(record) for record in dump.records]
         events = [rows.write_event(event) for event in dump.events]
         heads = {ns: write_id(head) for ns, head in dump.heads.items()}
         size = _size_of(new) + _size_of(records) + _size_of(events)
-        job = self._writing(upkeep.load, (claim, heads, new, records, events, dict(dump.metadata)), size=size)
+        job = self._writing(upkeep.load, (lease, heads, new, records, events, dict(dump.metadata)), size=size)
         await self._connection.run(job)
 
-    async def erase(self, claim: Claim) -> None:
+    async def erase(self, lease: Lease) -> None:
         """As every saver does. The file is rewritten for it, which takes seconds per GB; other processes that write
         wait as long, up to their `busy_timeout`. Erasures that wait at the same time share that.
 
@@ -201,14 +201,14 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
             ErasureIncompleteError: the thread is deleted, but the file could not be rewritten, or another connection
                 has been reading from the log for longer than the busy timeout. It says what to do.
         """
-        await self.drop(claim)
+        await self.drop(lease)
         with anyio.CancelScope(shield=True):
-            await self._scrub(claim.thread_id)
+            await self._scrub(lease.thread_id)
 
-    async def drop(self, claim: Claim) -> None:
+    async def drop(self, lease: Lease) -> None:
         """As every saver does. The file is not rewritten: what comes next takes the room."""
-        await self._connection.run(self._writing(upkeep.erase, (claim,)))
-        self._taken.pop((claim.thread_id, claim.owner.run_id), None)
+        await self._connection.run(self._writing(upkeep.erase, (lease,)))
+        self._taken.pop((lease.thread_id, lease.owner.run_id), None)
 
     async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
         return await self._read(reading.read, thread_id, ns, checkpoint_id)
@@ -268,7 +268,7 @@ class SqliteSaver(Connected, BaseCheckpointSaver):
 
     async def backup(self, path: str | os.PathLike[str]) -> None:
         """Copy the database, as it is at one moment, to a new file, while runs go on. That file is a database of its
-        own: open it as any other. It gets its name when it is whole, and claims in it lapse in time.
+        own: open it as any other. It gets its name when it is whole, and leases in it lapse in time.
 
         Args:
             path: nothing may be there yet.

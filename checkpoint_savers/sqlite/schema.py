@@ -18,7 +18,7 @@ APPLICATION_ID: Final = 0x50524753
 
 # The rule for all tables: texts that repeat are stored once, and stand for themselves as small numbers elsewhere.
 #
-#   thread       one row each, with its claim and the root graph's head: what every commit compares and changes is in
+#   thread       one row each, with its lease and the root graph's head: what every commit compares and changes is in
 #                one row of one page. And with the thread's own metadata, which are JSON.
 #   space        a namespace inside a thread. The root graph's is number 0, and has no row.
 #   checkpoint   without its payload, and so small: clustered by chain, as one or two ranges are what a read wants, and

@@ -1,4 +1,4 @@
-"""The verbs of upkeep: a thread is rewritten, loaded or deleted, under its claim.
+"""The verbs of upkeep: a thread is rewritten, loaded or deleted, under its lease.
 
 Functions of a cursor, as in `writing`.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import StorageError
-from ..records import Claim
+from ..records import Lease
 from .ids import StoredId
 from .rows import Event, Record, Row, place, read_checkpoint_id
 from .writing import add_checkpoint, add_events, add_row, delete, held, put_records, set_metadata, space_of
@@ -52,14 +52,14 @@ _HOLDS = (
 
 def rewrite(
     db: sqlite3.Cursor,
-    claim: Claim,
+    lease: Lease,
     gone: Iterable[Key],
     rows: Iterable[Row],
     heads: Mapping[str, StoredId | None],
     events: Iterable[StoredId],
     pins: Mapping[Key, bool],
 ) -> None:
-    thread, _ = held(db, claim)
+    thread, _ = held(db, lease)
     for ns, id in gone:
         space = space_of(db, thread, ns)
         found = db.execute(_STORED, (thread, id, space)).fetchone()
@@ -69,14 +69,14 @@ def rewrite(
             db.execute(_DELETE_ROW, (thread, space, base, id))
             db.execute(_DELETE_RECORDS, (thread, space, id))
     for row in rows:
-        space, base, frame = _stored(db, claim, thread, (row.ns, row.id))
+        space, base, frame = _stored(db, lease, thread, (row.ns, row.id))
         db.execute(_DELETE_ROW, (thread, space, base, row.id))
         db.execute(_CHANGE_FRAME, (row.frame, frame))
         add_checkpoint(db, thread, space, row, frame)
     for key, pinned in pins.items():
-        space, base, _ = _stored(db, claim, thread, key)
+        space, base, _ = _stored(db, lease, thread, key)
         db.execute(_PIN, (pinned, thread, space, base, key[1]))
-    _set_heads(db, claim, thread, heads)
+    _set_heads(db, lease, thread, heads)
     for id in events:
         db.execute(_DELETE_EVENTS, (thread, id))
     db.execute(_DELETE_TEXTS, {"thread": thread})
@@ -85,43 +85,43 @@ def rewrite(
 
 def load(
     db: sqlite3.Cursor,
-    claim: Claim,
+    lease: Lease,
     heads: Mapping[str, StoredId],
     rows: Sequence[Row],
     records: Sequence[Record],
     events: Iterable[Event],
     metadata: dict[str, Any],
 ) -> None:
-    thread, _ = held(db, claim)
+    thread, _ = held(db, lease)
     if db.execute(_HOLDS, {"thread": thread}).fetchone()[0]:
-        raise _refused(claim, "it holds something already")
+        raise _refused(lease, "it holds something already")
     if len({record[:3] for record in records}) < len(records):
-        raise _refused(claim, "two of the records to be loaded have one key")
+        raise _refused(lease, "two of the records to be loaded have one key")
     for row in rows:
         add_row(db, thread, space_of(db, thread, row.ns), row)
         db.execute(_NEWEST, (row.id, thread))
-    _set_heads(db, claim, thread, heads)
+    _set_heads(db, lease, thread, heads)
     put_records(db, thread, records)
     add_events(db, thread, events)
     set_metadata(db, thread, metadata)
 
 
-def erase(db: sqlite3.Cursor, claim: Claim) -> None:
+def erase(db: sqlite3.Cursor, lease: Lease) -> None:
     """All rows; `files.vacuum` takes care of the bytes that they leave."""
-    delete(db, held(db, claim)[0])
+    delete(db, held(db, lease)[0])
 
 
-def _stored(db: sqlite3.Cursor, claim: Claim, thread: int, key: Key) -> tuple[int, StoredId, int]:
+def _stored(db: sqlite3.Cursor, lease: Lease, thread: int, key: Key) -> tuple[int, StoredId, int]:
     """The number of its namespace, its base and the number of its frame."""
     ns, id = key
     space = space_of(db, thread, ns)
     found = db.execute(_STORED, (thread, id, space)).fetchone()
     if found is None:
-        raise _refused(claim, f"checkpoint {_spelled(claim, id)} of namespace {ns!r} is not stored")
+        raise _refused(lease, f"checkpoint {_spelled(lease, id)} of namespace {ns!r} is not stored")
     return space, found[0], found[1]
 
 
-def _set_heads(db: sqlite3.Cursor, claim: Claim, thread: int, heads: Mapping[str, StoredId | None]) -> None:
+def _set_heads(db: sqlite3.Cursor, lease: Lease, thread: int, heads: Mapping[str, StoredId | None]) -> None:
     for ns, head in heads.items():
         if ns:
             db.execute(_MOVE_SPACE, (head, space_of(db, thread, ns)))
@@ -132,15 +132,15 @@ def _set_heads(db: sqlite3.Cursor, claim: Claim, thread: int, heads: Mapping[str
         return
     ns, head = wrong
     if head is None:
-        raise _refused(claim, f"namespace {ns!r} would hold checkpoints and have no head")
+        raise _refused(lease, f"namespace {ns!r} would hold checkpoints and have no head")
     raise _refused(
-        claim, f"the head of namespace {ns!r} would be checkpoint {_spelled(claim, head)}, which is not stored"
+        lease, f"the head of namespace {ns!r} would be checkpoint {_spelled(lease, head)}, which is not stored"
     )
 
 
-def _spelled(claim: Claim, id: StoredId) -> str:
-    return read_checkpoint_id(id, place(claim.thread_id, ""))
+def _spelled(lease: Lease, id: StoredId) -> str:
+    return read_checkpoint_id(id, place(lease.thread_id, ""))
 
 
-def _refused(claim: Claim, reason: str) -> StorageError:
-    return StorageError(f"thread {claim.thread_id!r}: {reason}. Nothing was changed.")
+def _refused(lease: Lease, reason: str) -> StorageError:
+    return StorageError(f"thread {lease.thread_id!r}: {reason}. Nothing was changed.")

@@ -338,7 +338,7 @@ class Worker(Hosted):
                 job.value = value
 
     def _begin_writing(self, cursor: sqlite3.Cursor) -> None:
-        """Begin a transaction that writes, in a file that is still there: claims, heartbeats, commits.
+        """Begin a transaction that writes, in a file that is still there: leases, heartbeats, commits.
 
         Reading transactions need no look. They harm nothing, and are what is left of a file that was removed.
         """

@@ -15,7 +15,7 @@ from zlib import crc32
 from ..errors import CorruptCheckpointError, ThreadBusyError, ThreadNotFoundError
 from ..metadata import with_changes, with_defaults, write_metadata
 from ..owner import is_live
-from ..records import Claim, Owner
+from ..records import Lease, Owner
 from .ids import StoredId
 from .reading import MOST, thread_metadata
 from .rows import Event, Record, Row, Text, checked, place, read_checkpoint_id, read_owner, write_owner
@@ -61,36 +61,36 @@ _TEXTS = 1 << 23
 """Numbers that a thread's metadata may have. SQLite stores them in three bytes."""
 
 
-def claim(
+def acquire(
     db: sqlite3.Cursor,
     thread_id: str,
     owner: Owner,
     now: float,
     expires_at: float,
     refuse_newer: Callable[[sqlite3.Cursor], None],
-) -> Claim:
+) -> Lease:
     """Args: refuse_newer: raises if a later version has upgraded the file since it was opened."""
     found = _thread(db, thread_id)
     refuse_newer(db)  # under the write lock: no program upgrades the file before this is committed
     if found is None:
         db.execute(_ADD_THREAD, (thread_id, owner.run_id, write_owner(owner), expires_at))
-        return Claim(thread_id=thread_id, epoch=1, owner=owner, newest=None)
+        return Lease(thread_id=thread_id, epoch=1, owner=owner, newest=None)
     if found.owner is not None and found.owner != owner and is_live(found.owner, found.expires_at, now=now):
         raise ThreadBusyError(thread_id, holder=str(found.owner), expires_at=found.expires_at)
     newest = None if found.newest is None else read_checkpoint_id(found.newest, place(thread_id, ""))
     if not 0 < found.epoch < MOST:
         raise CorruptCheckpointError(place(thread_id, ""), f"its epoch is {found.epoch}, which no saver has counted")
     db.execute(_TAKE_THREAD, (found.epoch + 1, owner.run_id, write_owner(owner), expires_at, found.key))
-    return Claim(thread_id=thread_id, epoch=found.epoch + 1, owner=owner, newest=newest)
+    return Lease(thread_id=thread_id, epoch=found.epoch + 1, owner=owner, newest=newest)
 
 
-def renew(db: sqlite3.Cursor, claim: Claim, expires_at: float) -> None:
-    db.execute(_RENEW, (expires_at, held(db, claim)[0]))
+def renew(db: sqlite3.Cursor, lease: Lease, expires_at: float) -> None:
+    db.execute(_RENEW, (expires_at, held(db, lease)[0]))
 
 
 def commit(
     db: sqlite3.Cursor,
-    claim: Claim,
+    lease: Lease,
     rows: Sequence[Row],
     expected_head: StoredId | None,
     records: Iterable[Record],
@@ -101,7 +101,7 @@ def commit(
     events: Iterable[Event],
     metadata: Mapping[str, Any],
 ) -> None:
-    thread, head = held(db, claim)
+    thread, head = held(db, lease)
     target = (rows[-1].ns, rows[-1].id) if rows else moved
     if target is None:
         db.execute(_RENEW, (expires_at, thread))
@@ -111,7 +111,7 @@ def commit(
         if ns:
             (head,) = db.execute(_HEAD, (space,)).fetchone()
         if head != expected_head or not (rows or is_stored(db, thread, space, tip)):
-            raise lost(db, claim.thread_id)
+            raise lost(db, lease.thread_id)
         if ns:
             db.execute(_ADVANCE, (expires_at, tip, thread))
             db.execute(_MOVE_SPACE, (tip, space))
@@ -124,19 +124,19 @@ def commit(
     put_records(db, thread, records)
     add_events(db, thread, events)
     if metadata:
-        set_metadata(db, thread, with_defaults(thread_metadata(db, thread, place(claim.thread_id, "")), metadata))
+        set_metadata(db, thread, with_defaults(thread_metadata(db, thread, place(lease.thread_id, "")), metadata))
     if releases:
         _give_up(db, thread)
 
 
-def record(db: sqlite3.Cursor, claim: Claim, records: Iterable[Record], expires_at: float) -> None:
-    thread, _ = held(db, claim)
+def record(db: sqlite3.Cursor, lease: Lease, records: Iterable[Record], expires_at: float) -> None:
+    thread, _ = held(db, lease)
     db.execute(_RENEW, (expires_at, thread))
     put_records(db, thread, records)
 
 
-def release(db: sqlite3.Cursor, claim: Claim) -> None:
-    found = _held(db, claim)
+def release(db: sqlite3.Cursor, lease: Lease) -> None:
+    found = _held(db, lease)
     if found is not None:
         _give_up(db, found[0])
 
@@ -144,7 +144,7 @@ def release(db: sqlite3.Cursor, claim: Claim) -> None:
 def delete_thread(
     db: sqlite3.Cursor, thread_id: str, now: float, refuse_newer: Callable[[sqlite3.Cursor], None]
 ) -> None:
-    """Args: refuse_newer: as in `claim`, as no claim is needed here."""
+    """Args: refuse_newer: as in `lease`, as no lease is needed here."""
     refuse_newer(db)
     found = _thread(db, thread_id)
     if found is None:
@@ -158,7 +158,7 @@ def delete_thread(
 def update_thread(
     db: sqlite3.Cursor, thread_id: str, changes: Mapping[str, Any], refuse_newer: Callable[[sqlite3.Cursor], None]
 ) -> None:
-    """Args: refuse_newer: as in `claim`, as no claim is needed here."""
+    """Args: refuse_newer: as in `lease`, as no lease is needed here."""
     refuse_newer(db)
     found = _thread(db, thread_id)
     if found is None or found.newest is None:
@@ -167,11 +167,11 @@ def update_thread(
     set_metadata(db, found.key, with_changes(thread_metadata(db, found.key, place(thread_id, "")), changes))
 
 
-def held(db: sqlite3.Cursor, claim: Claim) -> tuple[int, StoredId | None]:
+def held(db: sqlite3.Cursor, lease: Lease) -> tuple[int, StoredId | None]:
     """The thread's number and the root graph's head. Raises `ThreadBusyError(lost=True)`."""
-    found = _held(db, claim)
+    found = _held(db, lease)
     if found is None:
-        raise lost(db, claim.thread_id)
+        raise lost(db, lease.thread_id)
     return found
 
 
@@ -238,9 +238,9 @@ def _give_up(db: sqlite3.Cursor, thread: int) -> None:
         delete(db, thread)
 
 
-def _held(db: sqlite3.Cursor, claim: Claim) -> tuple[int, StoredId | None] | None:
-    found = db.execute(_HELD, (claim.thread_id,)).fetchone()
-    if found is None or found[1] != claim.epoch or found[2] != claim.owner.run_id:
+def _held(db: sqlite3.Cursor, lease: Lease) -> tuple[int, StoredId | None] | None:
+    found = db.execute(_HELD, (lease.thread_id,)).fetchone()
+    if found is None or found[1] != lease.epoch or found[2] != lease.owner.run_id:
         _must_write(db)
         return None
     return found[0], found[3]

@@ -12,9 +12,9 @@ from contextlib import aclosing
 from functools import cached_property
 
 from ..errors import ThreadBusyError
-from ..holding import Held
+from ..lease import UpkeepLease
 from ..ledger import Reader
-from ..records import CheckpointId, CheckpointRow, Claim, Rewrite
+from ..records import CheckpointId, CheckpointRow, Lease, Rewrite
 from ..saver_port import SaverPort
 from .mending import mended
 from .retention import (
@@ -39,7 +39,7 @@ LIGHT = 64 * 1024
 """Bytes that are written anew at the end of a run whatever that frees."""
 
 LOOKS = 20
-"""How often a thread is looked at again that is changed meanwhile, where no claim keeps others from it."""
+"""How often a thread is looked at again that is changed meanwhile, where no lease keeps others from it."""
 
 _ALL = 2**31 - 1
 """As many as there are."""
@@ -55,15 +55,15 @@ async def delete_for_runs(saver: SaverPort, run_ids: Collection[str]) -> None:
         found = await saver.scan(None, None, limit=_ALL, filter={"run_id": run_id})
         threads |= {header.thread_id for header in found}
     for thread_id in sorted(threads):
-        async with Held(saver, thread_id) as held:
+        async with UpkeepLease(saver, thread_id) as held:
             kin = Kin(await headers_of(saver, thread_id))
             stays = {key for key, row in kin.rows.items() if row.metadata.get("run_id") not in wanted}
             if not stays:
-                await saver.drop(held.claim)
+                await saver.drop(held.token)
             elif len(stays) < len(kin.rows):
                 change = await _change(saver, thread_id, kin, stays, changes(kin, stays, forgotten=True))
                 await held.keep()
-                await saver.rewrite(held.claim, change)
+                await saver.rewrite(held.token, change)
 
 
 async def prune(
@@ -102,7 +102,7 @@ async def prune(
 
 
 async def _would(saver: SaverPort, thread_id: str, retention: Retention | None) -> PrunedThread:
-    """What would go, seen without the claim: while somebody changes the thread, it is looked at again."""
+    """What would go, seen without the lease: while somebody changes the thread, it is looked at again."""
     for _ in range(LOOKS):
         with contextlib.suppress(ThreadBusyError):
             return (await _look(saver, thread_id, retention)).told
@@ -110,19 +110,19 @@ async def _would(saver: SaverPort, thread_id: str, retention: Retention | None) 
 
 
 async def _prune(saver: SaverPort, thread_id: str, retention: Retention | None) -> PrunedThread:
-    async with Held(saver, thread_id) as held:
+    async with UpkeepLease(saver, thread_id) as held:
         looked = await _look(saver, thread_id, retention)
         if retention is None:
-            await saver.drop(held.claim)
+            await saver.drop(held.token)
         elif looked.told.gone:
             change = await looked.change(saver)
             await held.keep()
-            await saver.rewrite(held.claim, change)
+            await saver.rewrite(held.token, change)
     return looked.told
 
 
 async def prune_held(
-    saver: SaverPort, claim: Claim, retention: Retention, *, now: float, since_input: bool = False
+    saver: SaverPort, lease: Lease, retention: Retention, *, now: float, since_input: bool = False
 ) -> None:
     """Prune a thread at the end of a run that owns it, if that is worth what has to be written anew: when it is little,
     or at most half of what goes.
@@ -131,9 +131,9 @@ async def prune_held(
         now: in unix seconds.
         since_input: what was made since the last input stays, whatever the limits say, and what that came from.
     """
-    looked = await _look(saver, claim.thread_id, retention, now=now, since_input=since_input)
+    looked = await _look(saver, lease.thread_id, retention, now=now, since_input=since_input)
     if looked.told.gone and (looked.weight <= LIGHT or 2 * looked.weight <= looked.told.freed):
-        await saver.rewrite(claim, await looked.change(saver))
+        await saver.rewrite(lease, await looked.change(saver))
 
 
 class _Look:

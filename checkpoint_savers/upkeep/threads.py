@@ -1,6 +1,6 @@
 """Looking after threads over the verbs of any saver: listing, copying, erasing and pinning.
 
-What writes takes the thread's claim, as a run does: a thread that a run owns is left alone (`ThreadBusyError`). What it
+What writes takes the thread's lease, as a run does: a thread that a run owns is left alone (`ThreadBusyError`). What it
 changes of one thread is one transaction. These are `BaseCheckpointSaver`'s methods of the same names.
 """
 
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ..children import start_soon
 from ..errors import CheckpointNotFoundError, ThreadExistsError, ThreadNotFoundError
-from ..holding import Held
+from ..lease import UpkeepLease
 from ..listing import GapFinder, check_gaps, check_parents
 from ..records import MADE_IN, CheckpointId, Header, Rewrite, ThreadDump, ThreadHeader
 from ..saver_port import PAGE, SaverPort
@@ -63,7 +63,7 @@ async def copy_thread(saver: SaverPort, source: str, target: str) -> None:
     """See `BaseCheckpointSaver.acopy_thread`."""
     if source == target:
         raise ThreadExistsError(target)
-    async with Held(saver, source):
+    async with UpkeepLease(saver, source):
         dump = await saver.dump(source)
         if dump is None:
             raise ThreadNotFoundError(source)
@@ -79,11 +79,11 @@ async def load_thread(saver: SaverPort, thread_id: str, dump: ThreadDump) -> Non
         ThreadBusyError: a run owns it.
         StorageError: nothing was stored.
     """
-    async with Held(saver, thread_id) as held:
-        if held.claim.newest is not None:
+    async with UpkeepLease(saver, thread_id) as held:
+        if held.token.newest is not None:
             raise ThreadExistsError(thread_id)
         await held.go_on_from(max([event.epoch for event in dump.events], default=0))
-        await saver.load(held.claim, dump)
+        await saver.load(held.token, dump)
 
 
 def moved(dump: ThreadDump, source: str) -> ThreadDump:
@@ -104,8 +104,8 @@ def moved(dump: ThreadDump, source: str) -> ThreadDump:
 
 async def erase_thread(saver: SaverPort, thread_id: str) -> None:
     """See `BaseCheckpointSaver.aerase_thread`."""
-    async with Held(saver, thread_id) as held:
-        await saver.erase(held.claim)
+    async with UpkeepLease(saver, thread_id) as held:
+        await saver.erase(held.token)
 
 
 async def erase_threads(saver: SaverPort, thread_ids: Sequence[str]) -> None:
@@ -133,7 +133,7 @@ async def erase_threads(saver: SaverPort, thread_ids: Sequence[str]) -> None:
 
 async def pin(saver: SaverPort, thread_id: str, ns: str, checkpoint_id: CheckpointId | None, *, pinned: bool) -> None:
     """See `BaseCheckpointSaver.apin`."""
-    async with Held(saver, thread_id) as held:
+    async with UpkeepLease(saver, thread_id) as held:
         chain = await saver.read(thread_id, ns, checkpoint_id)
         if chain is None:
             raise (
@@ -143,4 +143,4 @@ async def pin(saver: SaverPort, thread_id: str, ns: str, checkpoint_id: Checkpoi
             )
         row = chain.rows[-1]
         if row.pinned is not pinned:
-            await saver.rewrite(held.claim, Rewrite(pins={(ns, row.checkpoint_id): pinned}))
+            await saver.rewrite(held.token, Rewrite(pins={(ns, row.checkpoint_id): pinned}))

@@ -1,6 +1,6 @@
 """Editing a thread by hand: what a node would have written, written without running it.
 
-An edit goes through the same machinery as a run: the thread is claimed, updates become writes, writes are folded by
+An edit goes through the same machinery as a run: the thread is leased, updates become writes, writes are folded by
 `superstep.update`, and the checkpoints of one call are one transaction. Three names stand for something else than a
 node: END takes all that is pending for done, INPUT is a new input, COPY copies a checkpoint.
 """
@@ -54,7 +54,7 @@ def checked(supersteps: Sequence[Sequence[StateUpdate]]) -> list[list[StateUpdat
 
 
 class Editor:
-    """Applies updates to one namespace of a claimed thread."""
+    """Applies updates to one namespace of a leased thread."""
 
     def __init__(
         self, thread: Thread, session: Session, config: RunnableConfig, options: RunOptions, *, limit: int
@@ -327,11 +327,13 @@ async def edit(
         limit: how many supersteps a run may take by the config, which managed values tell routers.
     """
 
-    session = Session(thread.hold.world, run_id, thread.thread_id, thread.hold, Spending(thread.hold.world, NO_LIMITS))
+    session = Session(
+        thread.lease.world, run_id, thread.thread_id, thread.lease, Spending(thread.lease.world, NO_LIMITS)
+    )
     editor = Editor(thread, session, config, options, limit=limit)
     token = REGISTERED.set(thread.codec.kept_scalars)
     try:
-        await thread.hold.beside(lambda: editor.apply(updates, then))
+        await thread.lease.beside(lambda: editor.apply(updates, then))
     finally:
         REGISTERED.reset(token)
 
@@ -382,7 +384,7 @@ async def edit_inside(
         if gone:
             await _withdraw(thread, gone)
         if stands and root.board is not None and thread.tip is not None:
-            root.hold.moved[thread.ns] = thread.tip
+            root.lease.moved[thread.ns] = thread.tip
             await edit(root, [[StateUpdate(None)]], run_id, config, options, limit=limit)
 
     await edit(thread, updates, run_id, config, options, limit=limit, then=tell_those_around)
@@ -394,11 +396,11 @@ async def _check_goes_on(inside: Thread) -> None:
     Raises:
         InvalidUpdateError
     """
-    hold, running = inside.hold, inside.ns.split("|")
+    lease, running = inside.lease, inside.ns.split("|")
     for ns, at in inside.parents.items():
-        chain = await hold.saver.read(hold.thread_id, ns, CheckpointId(at))
+        chain = await lease.saver.read(lease.thread_id, ns, CheckpointId(at))
         for record in () if chain is None else chain.records:
-            entry = read_record(record, hold.thread_id)
+            entry = read_record(record, lease.thread_id)
             if entry.finished and f"{entry.name}:{record.task_id}" in running:
                 raise InvalidUpdateError(
                     f"task {record.task_id!r} of node {entry.name!r}, which runs the graph in namespace {inside.ns!r}, "
@@ -409,18 +411,18 @@ async def _check_goes_on(inside: Thread) -> None:
 
 async def _withdraw(inside: Thread, ids: Collection[str]) -> None:
     """Take questions that are asked no more in a graph inside off the records of the tasks around it."""
-    hold = inside.hold
+    lease = inside.lease
     for ns, at in inside.parents.items():
-        chain = await hold.saver.read(hold.thread_id, ns, CheckpointId(at))
+        chain = await lease.saver.read(lease.thread_id, ns, CheckpointId(at))
         changed: list[TaskRecord] = []
         for record in () if chain is None else chain.records:
-            entry = read_record(record, hold.thread_id)
+            entry = read_record(record, lease.thread_id)
             left = tuple([(key, asked) for key, asked in entry.interrupts or () if key not in ids])
             if entry.interrupts is not None and len(left) < len(entry.interrupts):
                 frame = write_record(structs.replace(entry, interrupts=left))
                 changed.append(structs.replace(record, frame=frame))
         if changed:
-            await hold.record(changed)
+            await lease.record(changed)
 
 
 async def _records_nothing(around: Around, task: Task, writes: list[Write]) -> None:

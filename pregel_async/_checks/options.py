@@ -290,7 +290,7 @@ def options_of_call(
     durability = check_durability(
         given.get("durability"),
         stored=stored or (outer is not None and outer.around.persistence.is_stored),
-        around=None if outer is None else outer.around.session.hold.durability,
+        around=None if outer is None else outer.around.session.lease.durability,
     )
     context = given_context = given.get("context")
     if context is None and around is not None:

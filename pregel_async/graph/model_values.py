@@ -3,7 +3,7 @@
 A model's validators may look at several fields, and an input brings some of these: the thread has the others. So the
 values of such a model are validated together with what the thread holds, as the first node will get them, when the
 thread has been read and before anything is stored (`ModelValues.validator`). Fields of a model without validators are
-validated by themselves, before the thread is claimed.
+validated by themselves, before the thread is leased.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.children import start_soon
 from checkpoint_savers.errors import StorageError, ThreadBusyError
-from checkpoint_savers.holding import CLAIM_SECONDS
+from checkpoint_savers.lease import LEASE_SECONDS
 from checkpoint_savers.owner import is_live
 from checkpoint_savers.records import CheckpointId, Header
 
@@ -32,7 +32,7 @@ AT_ONCE = 8
 """Threads that are picked up at the same time."""
 
 
-LOOK_SECONDS = CLAIM_SECONDS / 3
+LOOK_SECONDS = LEASE_SECONDS / 3
 """Time between two looks. A run whose process has died on another host waits for its lease to lapse, and then for the
 next look."""
 
@@ -40,7 +40,7 @@ next look."""
 async def pick_up_all(service: Service, again: Again | None) -> None:
     """Resume the threads of a service that were cut off: now, and those that a later look finds, until it drains.
 
-    Other processes that serve the same threads come and go. One that dies leaves claims that lapse, and one that shuts
+    Other processes that serve the same threads come and go. One that dies leaves leases that lapse, and one that shuts
     down releases its own. Failures are logged, as no caller waits for them.
     """
     slots = anyio.Semaphore(AT_ONCE)

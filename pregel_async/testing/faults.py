@@ -21,7 +21,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
         crashes: the process dies at some step of the event loop, or around a write, and a new one takes over.
         cancellations: the call is cancelled, by a scope or by asyncio's `Task.cancel()`.
         storage: an operation fails, before or after it was stored; or several in a row.
-        stalls: an operation takes so long that the claim on the thread may lapse.
+        stalls: an operation takes so long that the lease on the thread may lapse.
         rivals: another process resumes the thread at the same time.
         failures: the code of a node or of a called task fails at its beginning. 0 by default: code that deals with its
             tasks' failures, or a graph that does with its nodes', may come to another end by them.

@@ -14,11 +14,11 @@ from checkpoint_savers.records import (
     Chain,
     CheckpointId,
     CheckpointRow,
-    Claim,
     Commit,
     EventKey,
     EventRow,
     Header,
+    Lease,
     Owner,
     Rewrite,
     TaskRecord,
@@ -30,7 +30,7 @@ from checkpoint_savers.saver_port import PAGE
 T = TypeVar("T")
 
 Verb: TypeAlias = Literal[
-    "claim",
+    "acquire",
     "renew",
     "commit",
     "record",
@@ -51,7 +51,7 @@ Verb: TypeAlias = Literal[
 """What a saver is asked to do; see `checkpoint_savers.BaseCheckpointSaver`."""
 
 WRITES: frozenset[Verb] = frozenset(
-    ("claim", "renew", "commit", "record", "release", "rewrite", "update_thread", "load", "erase", "delete")
+    ("acquire", "renew", "commit", "record", "release", "rewrite", "update_thread", "load", "erase", "delete")
 )
 """The verbs that change something."""
 
@@ -71,38 +71,40 @@ class PassingSaver(BaseCheckpointSaver):
         """Do one operation: `call` does it on the saver inside, and gives what that returned."""
         return await call()
 
-    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
-        return await self.around("claim", lambda: self.inner.claim(thread_id, owner, now=now, expires_at=expires_at))
+    async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
+        return await self.around(
+            "acquire", lambda: self.inner.acquire(thread_id, owner, now=now, expires_at=expires_at)
+        )
 
-    async def renew(self, claim: Claim, *, expires_at: float) -> None:
-        await self.around("renew", lambda: self.inner.renew(claim, expires_at=expires_at))
+    async def renew(self, lease: Lease, *, expires_at: float) -> None:
+        await self.around("renew", lambda: self.inner.renew(lease, expires_at=expires_at))
 
-    async def commit(self, claim: Claim, commit: Commit) -> None:
-        await self.around("commit", lambda: self.inner.commit(claim, commit))
+    async def commit(self, lease: Lease, commit: Commit) -> None:
+        await self.around("commit", lambda: self.inner.commit(lease, commit))
 
-    async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
-        await self.around("record", lambda: self.inner.record(claim, records, expires_at=expires_at))
+    async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
+        await self.around("record", lambda: self.inner.record(lease, records, expires_at=expires_at))
 
-    async def release(self, claim: Claim) -> None:
-        await self.around("release", lambda: self.inner.release(claim))
+    async def release(self, lease: Lease) -> None:
+        await self.around("release", lambda: self.inner.release(lease))
 
-    async def hear(self, thread_id: str) -> None:
-        await self.inner.hear(thread_id)
+    async def wait_for_release(self, thread_id: str) -> None:
+        await self.inner.wait_for_release(thread_id)
 
-    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
-        await self.around("rewrite", lambda: self.inner.rewrite(claim, change))
+    async def rewrite(self, lease: Lease, change: Rewrite) -> None:
+        await self.around("rewrite", lambda: self.inner.rewrite(lease, change))
 
     async def update_thread(self, thread_id: str, changes: Mapping[str, Any]) -> None:
         await self.around("update_thread", lambda: self.inner.update_thread(thread_id, changes))
 
-    async def load(self, claim: Claim, dump: ThreadDump) -> None:
-        await self.around("load", lambda: self.inner.load(claim, dump))
+    async def load(self, lease: Lease, dump: ThreadDump) -> None:
+        await self.around("load", lambda: self.inner.load(lease, dump))
 
-    async def erase(self, claim: Claim) -> None:
-        await self.around("erase", lambda: self.inner.erase(claim))
+    async def erase(self, lease: Lease) -> None:
+        await self.around("erase", lambda: self.inner.erase(lease))
 
-    async def drop(self, claim: Claim) -> None:
-        await self.around("erase", lambda: self.inner.drop(claim))
+    async def drop(self, lease: Lease) -> None:
+        await self.around("erase", lambda: self.inner.drop(lease))
 
     async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
         return await self.around("read", lambda: self.inner.read(thread_id, ns, checkpoint_id))
@@ -202,7 +204,7 @@ class FaultySaver(PassingSaver):
         saver = FaultySaver(InMemorySaver(), Fault(how="fail", on="commit", at=2))
 
     After a crash every operation raises `Crash`: the process is dead. `restart` is the next process, which finds what
-    was stored, and no claim that would still be held.
+    was stored, and no lease that would still be held.
 
     Args:
         inner: where things are stored.
@@ -225,7 +227,7 @@ class FaultySaver(PassingSaver):
         self._clock = clock
         self._faults = list(faults)
         self._counts = [0] * len(faults)
-        self._held: dict[str, Claim] = {}
+        self._held: dict[str, Lease] = {}
 
     def add(self, *faults: Fault) -> None:
         """More faults. Their operations are counted from now on."""
@@ -239,19 +241,19 @@ class FaultySaver(PassingSaver):
         self.crashed = True
 
     async def restart(self) -> None:
-        """A new process: what was stored is there, and the claims of the dead one are not (its host knows it gone)."""
+        """A new process: what was stored is there, and the leases of the dead one are not (its host knows it gone)."""
         self.crashed = False
-        for claim in self._held.values():
-            await self.inner.release(claim)
+        for lease in self._held.values():
+            await self.inner.release(lease)
         self._held.clear()
 
-    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
-        async def take() -> Claim:
-            claim = await self.inner.claim(thread_id, owner, now=now, expires_at=expires_at)
-            self._held[thread_id] = claim
-            return claim
+    async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
+        async def take() -> Lease:
+            lease = await self.inner.acquire(thread_id, owner, now=now, expires_at=expires_at)
+            self._held[thread_id] = lease
+            return lease
 
-        return await self.around("claim", take)
+        return await self.around("acquire", take)
 
     async def around(self, verb: Verb, call: Callable[[], Awaitable[T]]) -> T:
         if self.crashed:

@@ -11,7 +11,7 @@ from checkpoint_savers.entries import SENDS, TaskEntry, read_record
 from checkpoint_savers.growth import data_of
 from checkpoint_savers.history import walk
 from checkpoint_savers.ledger import Reader
-from checkpoint_savers.records import CheckpointId, Claim, Commit, Header, Owner, TaskRecord
+from checkpoint_savers.records import CheckpointId, Commit, Header, Lease, Owner, TaskRecord
 
 from .saver import PassingSaver
 
@@ -27,8 +27,8 @@ class Seen(PassingSaver):
         unrouted: of those of which only the routers are left to run.
         committed: ids of the checkpoints.
         answered: ids of the questions whose answers are stored.
-        epoch: of the newest claim.
-        held: the thread is claimed, and was not given up.
+        epoch: of the newest lease.
+        held: the thread is leased, and was not given up.
         taken: told when somebody takes the thread over from somebody who has not given it up.
         told: what happened, to be read: appended to by whoever makes the simulation.
     """
@@ -44,20 +44,20 @@ class Seen(PassingSaver):
         self.taken: Callable[[], object] | None = None
         self.told = told
 
-    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
+    async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
         owner = Owner(host="the simulation", boot="", pid=0, started="", run_id=owner.run_id)  # the same in each
-        claim = await self.inner.claim(thread_id, owner, now=now, expires_at=expires_at)
+        lease = await self.inner.acquire(thread_id, owner, now=now, expires_at=expires_at)
         if self.held and self.taken is not None:
             self.taken()
-        self.epoch, self.held = claim.epoch, True
-        self.told.append(f"the thread is claimed, epoch {claim.epoch}")
-        return claim
+        self.epoch, self.held = lease.epoch, True
+        self.told.append(f"the thread is leased, epoch {lease.epoch}")
+        return lease
 
-    async def commit(self, claim: Claim, commit: Commit) -> None:
-        await self.inner.commit(claim, commit)
+    async def commit(self, lease: Lease, commit: Commit) -> None:
+        await self.inner.commit(lease, commit)
         self._note(commit.records)
         for row in commit.rows:
-            entry = Reader(claim.thread_id, row.ns, (row,)).stored(row.checkpoint_id)
+            entry = Reader(lease.thread_id, row.ns, (row,)).stored(row.checkpoint_id)
             self.recorded.update(entry.results)
             self.committed.add(row.checkpoint_id)
             self.told.append(f"stored: step {row.step}{_of(row.ns)}, after {', '.join(entry.ran) or 'an input'}")
@@ -65,13 +65,13 @@ class Seen(PassingSaver):
             self.held = False
             self.told.append("the thread is given up, with that commit")
 
-    async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
-        await self.inner.record(claim, records, expires_at=expires_at)
+    async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
+        await self.inner.record(lease, records, expires_at=expires_at)
         self._note(records)
 
-    async def release(self, claim: Claim) -> None:
-        await self.inner.release(claim)
-        self.held = self.held and claim.epoch != self.epoch
+    async def release(self, lease: Lease) -> None:
+        await self.inner.release(lease)
+        self.held = self.held and lease.epoch != self.epoch
         self.told.append("the thread is given up")
 
     def _note(self, records: Sequence[TaskRecord]) -> None:

@@ -25,7 +25,7 @@ from checkpoint_savers.errors import StorageError, ThreadBusyError
 from checkpoint_savers.memory import InMemorySaver
 
 from .._api.compiled import Graph
-from .._runtime.persistence.lease import Hold
+from .._runtime.persistence.lease import ThreadLease
 from .._runtime.tasks.context import WATCH, Running
 from ..errors import GraphRecursionError, InvalidResumeError
 from ..policies import leaves_of
@@ -327,13 +327,13 @@ class _Play:
 
     def _watch(self, running: Running) -> None:
         """The code of a node or task is about to run."""
-        task, hold = running.task, running.around.session.hold
+        task, lease = running.task, running.around.session.lease
         name = task.node.name
         self._begun += 1
         self.simulation.ran[name] += 1
         inside = f" in {short(running.around.ns)}" if running.around.ns else ""
         self.told.append(f"runs: {name} ({task.id[:8]}){inside}")
-        holds = isinstance(hold, Hold) and hold.claim.epoch == self.seen.epoch  # else it has lost the thread
+        holds = isinstance(lease, ThreadLease) and lease.token.epoch == self.seen.epoch  # else it has lost the thread
         if holds and task.id in self.seen.recorded:
             self._found.append(f"P5: {name!r} runs although its result is recorded (task {task.id})")
         if self._begun in self._bodies:
@@ -377,7 +377,7 @@ class _Play:
                     return
                 given = inputs[turn]
             if isinstance(error, ThreadBusyError):
-                await asyncio.sleep(PAUSE)  # a claim that could not be given up lapses
+                await asyncio.sleep(PAUSE)  # a lease that could not be given up lapses
                 continue
             if error is None or happened != self._happened + len(self._saver.happened):
                 before = None
@@ -401,7 +401,7 @@ class _Play:
         """P6: somebody has taken the thread over. Whoever had it had stopped to say that it lives: nothing else may."""
         undone = self._saver.crashed or self._natively or self._before != len(self._saver.happened)
         if not self._left and not undone:
-            self._found.append("P6: the claim of a run that goes on has lapsed")
+            self._found.append("P6: the lease of a run that goes on has lapsed")
 
     async def _look(self) -> StateSnapshot:
         """The thread's state, as whoever calls next sees it."""
@@ -464,7 +464,7 @@ class _Play:
             start_soon(group, call)
             if rival is not None and beside:
                 start_soon(group, self._rival, rival, config)
-        # A saver's operation may be undone by asyncio's own `Task.cancel()`, which no scope holds off: then the claim
+        # A saver's operation may be undone by asyncio's own `Task.cancel()`, which no scope holds off: then the lease
         # lapses by itself.
         undone = self._saver.crashed or self._natively or self._before != len(self._saver.happened)
         if self.seen.held and not self._left and not undone:

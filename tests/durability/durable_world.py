@@ -27,7 +27,7 @@ T = TypeVar("T")
 Graph = CompiledStateGraph[Any, Any, Any]
 
 EXPIRY = 31.0
-"""Seconds after which a claim has lapsed."""
+"""Seconds after which a lease has lapsed."""
 
 
 class TestWorld(SystemWorld):

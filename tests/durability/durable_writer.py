@@ -60,13 +60,13 @@ async def main(database: str, action: str, times: int) -> None:
             assert not error.lost
             told.refused += 1
 
-    async def hold(state: Counted) -> None:
+    async def lease(state: Counted) -> None:
         print("holding", flush=True)
         await anyio.sleep_forever()
 
     async with SqliteSaver.from_conn_string(database, busy_timeout=60) as saver:
-        if action == "hold":
-            graph = StateGraph(Counted).add_node("look", hold).add_edge(START, "look").compile(saver)
+        if action == "lease":
+            graph = StateGraph(Counted).add_node("look", lease).add_edge(START, "look").compile(saver)
         else:
             graph = counter(saver, told)
         print("ready", flush=True)

@@ -226,7 +226,7 @@ async def test_a_stream_that_cannot_give_its_thread_up(world: TestWorld) -> None
     """P9: whoever closes it is told."""
 
     class Stuck(Through):
-        async def release(self, claim: Any) -> None:
+        async def release(self, lease: Any) -> None:
             raise StorageError("injected")
 
     saver = InMemorySaver(clock=world.now)
@@ -844,7 +844,7 @@ async def test_the_limit(steps: int) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_loop_that_is_closed_with_a_run_open(tmp_path: Path) -> None:
-    """P13: other loops go on with the saver; the thread is busy until the claim lapses, as nobody could give it up."""
+    """P13: other loops go on with the saver; the thread is busy until the lease lapses, as nobody could give it up."""
     world = TestWorld()
 
     async def main() -> None:

@@ -159,10 +159,10 @@ async def test_giving_the_thread_up(slow: Slow, world: TestWorld) -> None:
     assert await graph(slow, world, leaves=ends).ainvoke(None, "t") == {"log": ["ends"]}
 
 
-async def test_a_claim(slow: Slow, world: TestWorld) -> None:
+async def test_a_lease(slow: Slow, world: TestWorld) -> None:
     """P6, P7: a run that is cancelled while it claims its thread learns whether it has it, and gives it back."""
     made = graph(slow, world, ends=ends)
-    await slow.cancelled("claim", lambda: made.ainvoke({}, "t"))
-    assert "claim" not in slow.cut  # a read that follows may be, on trio
-    assert slow.done == ["claim", "release"]
+    await slow.cancelled("acquire", lambda: made.ainvoke({}, "t"))
+    assert "acquire" not in slow.cut  # a read that follows may be, on trio
+    assert slow.done == ["acquire", "release"]
     assert await made.ainvoke({}, "t") == {"log": ["ends"]}

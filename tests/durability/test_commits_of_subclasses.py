@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, SqliteSaver
-from checkpoint_savers.records import Claim, Commit
+from checkpoint_savers.records import Commit, Lease
 from pregel_async import START, StateGraph
 
 pytestmark = pytest.mark.anyio
@@ -26,11 +26,11 @@ class Far(BaseCheckpointSaver):
         super().__init__(*args)
         self.reached, self.arrived = anyio.Event(), anyio.Event()
 
-    async def commit(self, claim: Claim, commit: Commit) -> None:
+    async def commit(self, lease: Lease, commit: Commit) -> None:
         if any(row.step == 1 for row in commit.rows):
             self.reached.set()
             await self.arrived.wait()
-        await super().commit(claim, commit)  # of the saver that it is mixed into
+        await super().commit(lease, commit)  # of the saver that it is mixed into
 
 
 class FarMemory(Far, InMemorySaver):
@@ -42,8 +42,8 @@ class FarSqlite(Far, SqliteSaver):
 
 
 class Odd(SqliteSaver):
-    async def commit(self, claim: Claim, commit: Commit) -> None:
-        await super().commit(claim, commit)
+    async def commit(self, lease: Lease, commit: Commit) -> None:
+        await super().commit(lease, commit)
 
 
 class Sure(Odd):

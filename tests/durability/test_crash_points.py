@@ -52,7 +52,7 @@ async def test_every_call(
         outcome, hit = await play(scenario, mode, saver, world, at, how, when)
         assert outcome == expected, f"call {at}, {hit}"
         if hit is None:
-            assert at > 2  # the claim and a commit
+            assert at > 2  # the lease and a commit
             return
 
 
@@ -91,7 +91,7 @@ async def play(
                 hit = storage.calls[at - 1]
                 stopped_there(raised, storage, hit, op, probe, mode)
                 # A new process, whose predecessor's claim has lapsed; or the same, when it could have been given up.
-                if how != "error" or hit in ("claim", "release"):
+                if how != "error" or hit in ("acquire", "release"):
                     world.time += EXPIRY
                 probe.dead = False
                 storage = Failing(saver, probe, 0, how, when)

@@ -11,7 +11,7 @@ import pytest
 
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.errors import StorageError
-from checkpoint_savers.records import Claim, Commit, TaskRecord
+from checkpoint_savers.records import Commit, Lease, TaskRecord
 from pregel_async import START, Command, StateGraph, get_stream_writer, interrupt
 
 pytestmark = pytest.mark.anyio
@@ -53,7 +53,7 @@ async def test_a_joined_reader_ends_with_its_run_whoever_has_the_thread_by_then(
     assert second[-1]["data"] == {"log": ["x", "x"]}
 
 
-class Held(InMemorySaver):
+class UpkeepLease(InMemorySaver):
     """Holds the next commit that has events with it, once it is told to."""
 
     def __init__(self) -> None:
@@ -62,11 +62,11 @@ class Held(InMemorySaver):
         self.reached = anyio.Event()
         self.opened = anyio.Event()
 
-    async def commit(self, claim: Claim, commit: Commit) -> None:
+    async def commit(self, lease: Lease, commit: Commit) -> None:
         if self.holds and commit.events:
             self.reached.set()
             await self.opened.wait()
-        await super().commit(claim, commit)
+        await super().commit(lease, commit)
 
 
 @pytest.mark.parametrize(("many", "read"), [(2, 1), (2, 2), (300, 1), (300, 5), (300, 299), (300, 301)])
@@ -76,7 +76,7 @@ async def test_joining_while_a_superstep_is_being_stored(many: int, read: int, e
     was under way, its events were neither stored nor held: who joined then missed them, and was told that the superstep
     was void.
     """
-    saver = Held()
+    saver = UpkeepLease()
 
     async def work(state: State) -> State:
         writer = get_stream_writer()
@@ -135,12 +135,12 @@ class Failing(InMemorySaver):
         self.reached = anyio.Event()
         self.opened = anyio.Event()
 
-    async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
+    async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
         if self.fails:
             self.reached.set()
             await self.opened.wait()
             raise StorageError("down")
-        await super().record(claim, records, expires_at=expires_at)
+        await super().record(lease, records, expires_at=expires_at)
 
 
 async def test_nobody_joins_a_call_that_does_not_begin() -> None:

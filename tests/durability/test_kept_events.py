@@ -133,7 +133,7 @@ async def test_after_the_end(mode: Any, saver: BaseCheckpointSaver) -> None:
         assert plain_of(rest) == plain_of(everything[read_so_far:])
         assert all(part["committed"] == 3 for part in rest)
         assert stream.status == "done"
-    assert (await saver.claim("t", _somebody(), now=1e12, expires_at=1e12)).epoch == 2  # nobody has claimed it since
+    assert (await saver.acquire("t", _somebody(), now=1e12, expires_at=1e12)).epoch == 2  # nobody has claimed it since
 
 
 def _somebody() -> Any:

@@ -78,7 +78,7 @@ class CountedId(str):
 
 async def hashes_of(commits: int) -> int:
     saver = InMemorySaver()
-    claim = await saver.claim(
+    lease = await saver.acquire(
         "thread", Owner(host="here", boot="", pid=1, started="", run_id="run"), now=0.0, expires_at=1e12
     )
     CountedId.hashed = 0
@@ -86,7 +86,7 @@ async def hashes_of(commits: int) -> int:
     for number in range(commits):
         tip = CheckpointId(CountedId(f"{number:06}"))
         row = CheckpointRow(ns="", checkpoint_id=tip, parent_id=head, base_id=tip, step=0, metadata={}, frame=b"")
-        await saver.commit(claim, Commit(rows=(row,), expected_head=head, expires_at=1e12))
+        await saver.commit(lease, Commit(rows=(row,), expected_head=head, expires_at=1e12))
         head = tip
     return CountedId.hashed
 

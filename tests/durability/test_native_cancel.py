@@ -12,8 +12,8 @@ import pytest
 
 from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.conformance.savers.suite import LATER, here
-from checkpoint_savers.holding import Held, take
-from checkpoint_savers.records import Claim, Owner
+from checkpoint_savers.lease import UpkeepLease, acquire
+from checkpoint_savers.records import Lease, Owner
 from checkpoint_savers.sqlite.worker import Job, Worker
 from pregel_async import START, StateGraph
 
@@ -81,13 +81,13 @@ def test_a_commit_under_way(
             else:
                 state = state.values
             assert state["log"][-3:] == ["a", "b", "a"]
-            assert (await saver.claim("t", here("next"), now=0.0, expires_at=LATER)).epoch > 1
+            assert (await saver.acquire("t", here("next"), now=0.0, expires_at=LATER)).epoch > 1
 
     asyncio.run(main())
 
 
 class Waits(InMemorySaver):
-    """One whose claims and releases take a while, and can be cut off there."""
+    """One whose leases and releases take a while, and can be cut off there."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,14 +100,14 @@ class Waits(InMemorySaver):
         self.go_on.clear()
         self.at = ""
 
-    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
-        claim = await super().claim(thread_id, owner, now=now, expires_at=expires_at)
-        await self._pause("claim")
-        return claim
+    async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
+        lease = await super().acquire(thread_id, owner, now=now, expires_at=expires_at)
+        await self._pause("acquire")
+        return lease
 
-    async def release(self, claim: Claim) -> None:
+    async def release(self, lease: Lease) -> None:
         await self._pause("release")
-        await super().release(claim)
+        await super().release(lease)
 
 
 async def reached(saver: Waits, verb: str) -> None:
@@ -116,24 +116,24 @@ async def reached(saver: Waits, verb: str) -> None:
 
 
 async def use(saver: InMemorySaver) -> None:
-    async with Held(saver, "t"):
+    async with UpkeepLease(saver, "t"):
         pass
 
 
 async def take_it(saver: Waits) -> None:
-    await take(saver, "t", here("run"), now=0.0, expires_at=LATER)
+    await acquire(saver, "t", here("run"), now=0.0, expires_at=LATER)
 
 
 @pytest.mark.parametrize("work", [take_it, use])
 @pytest.mark.parametrize("times", [1, 3])
-def test_giving_a_claim_back(work: Callable[[Waits], Any], times: int) -> None:
+def test_releasing_a_lease(work: Callable[[Waits], Any], times: int) -> None:
     """P6: a saver whose `release` waits finishes it, however often its caller is cancelled: else the thread would be busy
-    until the claim lapses."""
+    until the lease lapses."""
 
     async def main() -> None:
         saver = Waits()
         task = asyncio.create_task(work(saver))
-        for verb in ("claim", "release"):
+        for verb in ("acquire", "release"):
             await reached(saver, verb)
             for _ in range(times):
                 task.cancel()
@@ -150,8 +150,8 @@ def test_giving_a_claim_back(work: Callable[[Waits], Any], times: int) -> None:
 
 
 @pytest.mark.parametrize("spares_the_caller", [False, True])
-def test_claiming_and_giving_back_while_all_is_cancelled(spares_the_caller: bool) -> None:
-    """P6: `asyncio.run` also cancels the tasks in which a claim is taken and given back, before they begin: the thread is
+def test_acquiring_and_releasing_while_all_is_cancelled(spares_the_caller: bool) -> None:
+    """P6: `asyncio.run` also cancels the tasks in which a lease is taken and given back, before they begin: the thread is
     free all the same, and what is not cancelled itself notices nothing."""
 
     async def main(turn: int) -> bool:

@@ -14,7 +14,7 @@ import pytest
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import StorageError
-from checkpoint_savers.records import CheckpointId, Claim, Commit
+from checkpoint_savers.records import CheckpointId, Commit, Lease
 from pregel_async import START, NodeError, RetryPolicy, StateGraph, task
 from pregel_async.errors import RecordedFailureError
 from tests.durability.durable_world import EXPIRY, Died, TestWorld
@@ -184,13 +184,13 @@ async def test_a_graph_inside_of_a_fork(saver: BaseCheckpointSaver, world: TestW
     seen: Counter[str] = Counter()
 
     class Looking(Through):
-        async def commit(self, claim: Claim, commit: Commit) -> None:
+        async def commit(self, lease: Lease, commit: Commit) -> None:
             for row in commit.rows:
                 for ns, at in row.metadata["parents"].items():
                     seen[ns] += 1
-                    if await self.inner.read(claim.thread_id, ns, CheckpointId(at)) is None:
+                    if await self.inner.read(lease.thread_id, ns, CheckpointId(at)) is None:
                         missing.append((row.ns, at))
-            await super().commit(claim, commit)
+            await super().commit(lease, commit)
 
     async def node(state: State) -> State:
         return {"log": ["inside"]}

@@ -10,7 +10,7 @@ import pytest
 
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.errors import StorageError, UnstorableValueError
-from checkpoint_savers.records import Claim, Commit
+from checkpoint_savers.records import Commit, Lease
 from pregel_async import START, Command, StateGraph, interrupt
 from pregel_async.errors import InvalidInputError, InvalidResumeError
 
@@ -88,10 +88,10 @@ class Broken(InMemorySaver):
 
     fails = False
 
-    async def commit(self, claim: Claim, commit: Commit) -> None:
+    async def commit(self, lease: Lease, commit: Commit) -> None:
         if self.fails:
             raise StorageError("down")
-        await super().commit(claim, commit)
+        await super().commit(lease, commit)
 
 
 async def test_a_run_whose_question_could_not_be_stored_has_failed() -> None:

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
-from checkpoint_savers.records import Claim, Rewrite
+from checkpoint_savers.records import Lease, Rewrite
 from checkpoint_savers.upkeep.retention import Retention
 from pregel_async import START, Command, NodeBuilder, Pregel, StateGraph, entrypoint, interrupt
 from pregel_async.channels import LastValue, Topic
@@ -259,9 +259,9 @@ class Weighing(Through):
 
     rewritten = 0
 
-    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
+    async def rewrite(self, lease: Lease, change: Rewrite) -> None:
         self.rewritten += sum([len(row.frame) for row in change.rows])
-        await super().rewrite(claim, change)
+        await super().rewrite(lease, change)
 
 
 @pytest.mark.parametrize("keep", [1, 5])

@@ -67,7 +67,7 @@ async def test_a_breakpoint_holds_wherever_the_process_dies(where: str) -> None:
         else:
             break
         if parts:
-            world.time += 100  # the claim lapses
+            world.time += 100  # the lease lapses
             back = graph_on(inner).astream(None, "t", after=parts[-1]["cursor"], **ASK)
             async for part in back:
                 parts.append(part)

@@ -1,4 +1,4 @@
-"""One writer per thread (P6): within a process, between processes and event loops; and when a claim changes hands."""
+"""One writer per thread (P6): within a process, between processes and event loops; and when a lease changes hands."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
-import pregel_async._runtime.persistence.lease as hold_module
+import pregel_async._runtime.persistence.lease as lease_module
 from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import CorruptCheckpointError, StorageError, UnstorableValueError
-from checkpoint_savers.records import Claim
+from checkpoint_savers.records import Lease
 from pregel_async import START, CompiledStateGraph, Send, StateGraph
 from pregel_async._runtime.platform.companions import IfLong
 from pregel_async.errors import (
@@ -237,11 +237,11 @@ def test_two_processes(action: str, tmp_path: Path) -> None:
 
 
 async def test_a_process_that_lives_and_then_is_gone(tmp_path: Path) -> None:
-    """P6: its claim is respected as long as it lives, and gone with it, even while nobody has collected it."""
+    """P6: its lease is respected as long as it lives, and gone with it, even while nobody has collected it."""
     database = tmp_path / "threads.db"
     async with SqliteSaver(database) as saver:
         graph = counter(saver, told := Told())
-        with writer(database, "hold") as process:
+        with writer(database, "lease") as process:
             go(process)
             assert process.stdout is not None
             assert process.stdout.readline() == "holding\n"
@@ -256,10 +256,10 @@ async def test_a_process_that_lives_and_then_is_gone(tmp_path: Path) -> None:
             assert told.ran == 1
 
 
-# ---- a claim changes hands -----------------------------------------------------------------------------------------
+# ---- a lease changes hands -----------------------------------------------------------------------------------------
 
 
-class Held:
+class UpkeepLease:
     """A node that waits until it is let go, when it is told to.
 
     Attributes:
@@ -267,13 +267,13 @@ class Held:
     """
 
     def __init__(self, after: Exception | None = None) -> None:
-        self.hold = True
+        self.lease = True
         self.reached = anyio.Event()
         self.let_go = anyio.Event()
         self.after = after
 
     async def __call__(self, given: Any) -> dict[str, Any]:
-        if self.hold:
+        if self.lease:
             self.reached.set()
             await self.let_go.wait()
             if self.after is not None:
@@ -282,19 +282,19 @@ class Held:
         return {"log": ["held"]}
 
 
-def alone(held: Held) -> StateGraph[Any, Any, Any]:
+def alone(held: UpkeepLease) -> StateGraph[Any, Any, Any]:
     return StateGraph(State).add_node("held", held).add_edge(START, "held")
 
 
-def in_second_superstep(held: Held) -> StateGraph[Any, Any, Any]:
+def in_second_superstep(held: UpkeepLease) -> StateGraph[Any, Any, Any]:
     return StateGraph(State).add_sequence([("a", node(Probe(), "a")), ("held", held)]).add_edge(START, "a")
 
 
-def beside_another(held: Held) -> StateGraph[Any, Any, Any]:
+def beside_another(held: UpkeepLease) -> StateGraph[Any, Any, Any]:
     """It finishes first of the two, so that it is recorded."""
 
     async def longer(state: Any) -> dict[str, Any]:
-        if held.hold:
+        if held.lease:
             await held.let_go.wait()
             for _ in range(20):
                 await anyio.lowlevel.checkpoint()
@@ -304,7 +304,7 @@ def beside_another(held: Held) -> StateGraph[Any, Any, Any]:
     return graph.add_edge(START, "held").add_edge(START, "longer")
 
 
-def before_a_router(held: Held) -> StateGraph[Any, Any, Any]:
+def before_a_router(held: UpkeepLease) -> StateGraph[Any, Any, Any]:
     """Its writes are recorded before the router is asked."""
 
     async def router(state: Any) -> list[Send]:
@@ -322,17 +322,17 @@ SHAPES = [alone, in_second_superstep, beside_another, before_a_router]
 @pytest.mark.parametrize("still", [False, True], ids=["has ended", "still runs"])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
 async def test_taken_over(
-    shape: Callable[[Held], StateGraph[Any, Any, Any]],
+    shape: Callable[[UpkeepLease], StateGraph[Any, Any, Any]],
     still: bool,
     given: dict[str, Any] | None,
     fails: bool,
     saver: BaseCheckpointSaver,
     world: TestWorld,
 ) -> None:
-    """P6: a claim that has lapsed is taken over; what its old owner writes next is refused with `lost=True`, and
-    changes nothing, even while the head is still the one it knows; and its end does not give the new owner's claim
+    """P6: a lease that has lapsed is taken over; what its old owner writes next is refused with `lost=True`, and
+    changes nothing, even while the head is still the one it knows; and its end does not give the new owner's lease
     away."""
-    held = Held(Planned("too late") if fails else None)
+    held = UpkeepLease(Planned("too late") if fails else None)
     graph = shape(held).compile(saver, world=world)
     old: list[Any] = []
 
@@ -346,8 +346,8 @@ async def test_taken_over(
         group.start_soon(run_old)
         await held.reached.wait()
         world.time += EXPIRY
-        mine = Held()
-        mine.hold = still
+        mine = UpkeepLease()
+        mine.lease = still
         taker = shape(mine).compile(saver, world=world)
         if still:
             group.start_soon(taker.ainvoke, given, "t")
@@ -378,7 +378,7 @@ def _codec(saver: BaseCheckpointSaver) -> Any:
 
 
 class Beating(Through):
-    """Says when the claim is renewed.
+    """Says when the lease is renewed.
 
     Attributes:
         at: what to do at each renewal; may raise.
@@ -406,8 +406,8 @@ class Beating(Through):
 async def test_the_heartbeat(
     fails: bool, saver: BaseCheckpointSaver, world: TestWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P6: a superstep that takes many times as long as a claim lasts keeps its thread."""
-    monkeypatch.setattr(hold_module, "CLAIM_SECONDS", 0.03)
+    """P6: a superstep that takes many times as long as a lease lasts keeps its thread."""
+    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.03)
     beating = Beating(saver)
     enough = anyio.Event()
 
@@ -437,8 +437,8 @@ async def test_the_heartbeat(
 
 
 async def test_the_heartbeat_of_the_real_clock(saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P6, P7: whichever way the loop has to wait: the claim is renewed until the run ends, and no task is left of that."""
-    monkeypatch.setattr(hold_module, "CLAIM_SECONDS", 0.003)
+    """P6, P7: whichever way the loop has to wait: the lease is renewed until the run ends, and no task is left of that."""
+    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.003)
     beating = Beating(saver)
     enough = anyio.Event()
     beating.at = lambda: enough.set() if beating.beats == 3 else None
@@ -454,11 +454,11 @@ async def test_the_heartbeat_of_the_real_clock(saver: BaseCheckpointSaver, monke
     assert len(anyio.get_running_tasks()) == before
 
 
-async def test_a_run_that_ends_while_its_claim_is_renewed(
+async def test_a_run_that_ends_while_its_lease_is_renewed(
     saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P7: the renewal is cancelled, and waited for."""
-    monkeypatch.setattr(hold_module, "CLAIM_SECONDS", 0.003)
+    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.003)
     renewing, ended = anyio.Event(), anyio.Event()
 
     class Hanging(Through):
@@ -486,7 +486,7 @@ async def test_a_saver_that_breaks_when_it_renews(
     real: bool, saver: BaseCheckpointSaver, world: TestWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P9: what it raises, and savers should not, is the run's failure, as that of any other verb."""
-    monkeypatch.setattr(hold_module, "CLAIM_SECONDS", 0.003)
+    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.003)
     beating = Beating(saver)
     beaten = anyio.Event()
 
@@ -551,9 +551,9 @@ async def test_what_a_run_has_begun_to_store(world: TestWorld) -> None:
     done: list[str] = []
 
     class Telling(InMemorySaver):
-        async def release(self, claim: Claim) -> None:
+        async def release(self, lease: Lease) -> None:
             done.append("given up")
-            await super().release(claim)
+            await super().release(lease)
 
     async def store() -> None:
         for _ in range(10):
@@ -561,8 +561,8 @@ async def test_what_a_run_has_begun_to_store(world: TestWorld) -> None:
         done.append("stored")
 
     with anyio.CancelScope() as scope:
-        async with await hold_module.Hold.take(Telling(), world, "t", "reject", "async") as hold:
-            hold.start(store)
+        async with await lease_module.ThreadLease.acquire(Telling(), world, "t", "reject", "async") as lease:
+            lease.start(store)
             scope.cancel()
             await anyio.sleep_forever()
     assert scope.cancelled_caught
@@ -576,18 +576,18 @@ async def test_all_that_a_run_has_begun_to_store(world: TestWorld) -> None:
     go_on = [anyio.Event() for _ in range(3)]
 
     class Telling(InMemorySaver):
-        async def release(self, claim: Claim) -> None:
+        async def release(self, lease: Lease) -> None:
             done.append("given up")
-            await super().release(claim)
+            await super().release(lease)
 
     async def store(number: int) -> None:
         await go_on[number].wait()
         done.append("stored")
 
     async def run() -> None:
-        async with await hold_module.Hold.take(Telling(), world, "t", "reject", "async") as hold:
+        async with await lease_module.ThreadLease.acquire(Telling(), world, "t", "reject", "async") as lease:
             for number in range(3):
-                hold.start(partial(store, number))
+                lease.start(partial(store, number))
             begun.set()
 
     begun = anyio.Event()
@@ -607,7 +607,7 @@ async def test_a_heartbeat_that_came_too_late(
     saver: BaseCheckpointSaver, world: TestWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P6: it does not take the thread back; the run learns of it with its next commit."""
-    monkeypatch.setattr(hold_module, "CLAIM_SECONDS", 0.03)
+    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.03)
     beating = Beating(saver)
     started = anyio.Event()
 
@@ -641,7 +641,7 @@ async def test_a_heartbeat_that_came_too_late(
 async def test_taken_over_in_each_mode(mode: Durability, saver: BaseCheckpointSaver, world: TestWorld) -> None:
     """P6: in every durability mode the old owner's next transaction is refused with `lost=True` and changes nothing,
     and two live runs never share a thread."""
-    held = Held()
+    held = UpkeepLease()
     graph = in_second_superstep(held).compile(saver, world=world)
 
     async def run_old() -> None:
@@ -653,7 +653,7 @@ async def test_taken_over_in_each_mode(mode: Durability, saver: BaseCheckpointSa
         async with anyio.create_task_group() as group:
             group.start_soon(run_old)
             await held.reached.wait()
-            held.hold = False
+            held.lease = False
             with pytest.raises(ThreadBusyError) as refused:
                 await graph.ainvoke({"log": ["new"]}, "t", durability=mode)
             assert not refused.value.lost
@@ -791,7 +791,7 @@ async def test_sends_of_two_owners(world: TestWorld) -> None:
     """P5, P6: what the old owner had recorded before it lost the thread counts, and is not run again by the new one."""
     saver = InMemorySaver(clock=world.now)
     probe = Probe()
-    held = Held()
+    held = UpkeepLease()
 
     async def work(given: Any) -> dict[str, Any]:
         if given["i"] == 2:
@@ -810,7 +810,7 @@ async def test_sends_of_two_owners(world: TestWorld) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(run_old)
             await held.reached.wait()
-            held.hold = False
+            held.lease = False
             while len((await saver.aget_tuple("t", codec=_codec(saver))).pending_writes) < 2:
                 await anyio.lowlevel.checkpoint()
             world.time += EXPIRY

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
-from checkpoint_savers.records import Claim, Commit
+from checkpoint_savers.records import Commit, Lease
 from pregel_async import END, START, CompiledStateGraph, PregelNode, PregelProtocol, Send, StateGraph
 from pregel_async.channels import EphemeralValue, LastValue
 from pregel_async.errors import GraphRecursionError, StorageError
@@ -264,11 +264,11 @@ class Breaking(InMemorySaver):
 
     commits_left = 10**9
 
-    async def commit(self, claim: Claim, commit: Commit) -> None:
+    async def commit(self, lease: Lease, commit: Commit) -> None:
         if self.commits_left <= 0:
             raise StorageError("the disk is gone")
         self.commits_left -= 1
-        await super().commit(claim, commit)
+        await super().commit(lease, commit)
 
 
 async def test_invariant_5_error_handling() -> None:

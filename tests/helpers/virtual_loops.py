@@ -11,7 +11,7 @@ import anyio.lowlevel
 from pregel_async._runtime.platform.environment import SystemWorld
 
 HEARTBEAT = 10.0
-"""Seconds between two renewals of a claim; nothing in the tests waits that long for another reason."""
+"""Seconds between two renewals of a lease; nothing in the tests waits that long for another reason."""
 
 
 class VirtualWorld(SystemWorld):
@@ -24,7 +24,7 @@ class VirtualWorld(SystemWorld):
 
     Attributes:
         time: seconds since the beginning.
-        slept: all times that were waited for, in seconds, in order; but for those between a claim's heartbeats.
+        slept: all times that were waited for, in seconds, in order; but for those between a lease's heartbeats.
         held: asked before each jump whether the time stands still.
     """
 

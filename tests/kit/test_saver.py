@@ -155,4 +155,4 @@ async def test_all_verbs_pass() -> None:
     assert await Looking(inner).events("t") == ()
     await Looking(inner).adelete_thread("t")
     assert await inner.read("t") is None
-    assert {"claim", "read", "commit", "scan", "segment", "events", "delete"} <= set(seen)
+    assert {"acquire", "read", "commit", "scan", "segment", "events", "delete"} <= set(seen)

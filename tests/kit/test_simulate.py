@@ -12,7 +12,7 @@ import pytest
 from checkpoint_savers import InMemorySaver
 from pregel_async import START, Send, StateGraph, interrupt, task
 from pregel_async._runtime.engine import runner
-from pregel_async._runtime.persistence.lease import Hold
+from pregel_async._runtime.persistence.lease import ThreadLease
 from pregel_async.errors import GraphRecursionError
 from pregel_async.testing import Fault, Faults, Script, SimulationError, fails, simulate
 from pregel_async.testing.faults import Plan, Planned, Size, plan
@@ -170,10 +170,10 @@ def test_results_that_are_not_replayed_are_found(monkeypatch: pytest.MonkeyPatch
 def test_a_thread_that_is_not_given_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """P6: a run that ends keeps its thread no longer."""
 
-    async def leave(self: Hold, *error: object) -> None:
+    async def leave(self: ThreadLease, *error: object) -> None:
         return None
 
-    monkeypatch.setattr(Hold, "__aexit__", leave)
+    monkeypatch.setattr(ThreadLease, "__aexit__", leave)
     broken_on_some_seed("P6")
 
 

@@ -9,7 +9,7 @@ import anyio
 from hypothesis import note
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
-from checkpoint_savers.holding import Held
+from checkpoint_savers.lease import UpkeepLease
 from checkpoint_savers.records import CLOSED, FOLLOWED
 from pregel_async import Command, StateSnapshot
 from pregel_async.errors import GraphRecursionError, PregelError
@@ -129,8 +129,8 @@ async def copied(saver: BaseCheckpointSaver) -> InMemorySaver:
     dump = await saver.dump("t")
     assert dump is not None
     other = InMemorySaver(clock=saver.clock)
-    async with Held(other, "t") as held:
-        await other.load(held.claim, dump)
+    async with UpkeepLease(other, "t") as held:
+        await other.load(held.token, dump)
     return other
 
 

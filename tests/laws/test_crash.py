@@ -166,7 +166,7 @@ async def disturbed(
         if (storage.hit or bodies.hit) and not ended:
             storage = Trouble(0, "error", False)
             bodies = Trouble(0, "error", False)
-            world.time += 31  # the claim of a dead process lapses
+            world.time += 31  # the lease of a dead process lapses
         elif error is not None:
             raise error
         state = await Build(Tell())(made, saver, world).aget_state("t")

@@ -465,10 +465,10 @@ class Refusing(InMemorySaver):
 
     refuses = False
 
-    async def record(self, claim: Any, records: Any, *, expires_at: float) -> None:
+    async def record(self, lease: Any, records: Any, *, expires_at: float) -> None:
         if self.refuses:
             raise ConnectionError("gone")
-        await super().record(claim, records, expires_at=expires_at)
+        await super().record(lease, records, expires_at=expires_at)
 
 
 async def test_an_answer_and_its_update_are_one(saver: BaseCheckpointSaver) -> None:
@@ -476,9 +476,9 @@ async def test_an_answer_and_its_update_are_one(saver: BaseCheckpointSaver) -> N
     calls: list[int] = []
 
     class Counting(Refusing):
-        async def record(self, claim: Any, records: Any, *, expires_at: float) -> None:
+        async def record(self, lease: Any, records: Any, *, expires_at: float) -> None:
             calls.append(len(records))
-            await super().record(claim, records, expires_at=expires_at)
+            await super().record(lease, records, expires_at=expires_at)
 
     store = Counting()
 

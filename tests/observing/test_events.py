@@ -433,14 +433,14 @@ async def test_what_is_stored_is_told_with_its_size_and_how_long_it_took(clock: 
     sizes: list[tuple[int, int]] = []
 
     class Weighing(Slow):
-        async def commit(self, claim: Any, commit: Any) -> None:
+        async def commit(self, lease: Any, commit: Any) -> None:
             rows = [*commit.rows, *commit.records, *commit.events]
             sizes.append((len(commit.rows), sum(len(row.frame) for row in rows)))
-            await super().commit(claim, commit)
+            await super().commit(lease, commit)
 
-        async def record(self, claim: Any, records: Any, *, expires_at: float) -> None:
+        async def record(self, lease: Any, records: Any, *, expires_at: float) -> None:
             sizes.append((0, sum(len(row.frame) for row in records)))
-            await super().record(claim, records, expires_at=expires_at)
+            await super().record(lease, records, expires_at=expires_at)
 
     saver = Weighing(clock, 0.04, 0.02, 0.01)
     graph = beside(a=node("a"), b=node("b")).compile(saver, world=clock, observer=told)
@@ -541,8 +541,8 @@ async def test_a_thread_that_is_taken_over(clock: Clock) -> None:
     saver = InMemorySaver()
 
     async def slow(state: State) -> State:
-        later = clock.now() + 1000  # its claim has lapsed by then
-        await saver.claim("t", this_process("another"), now=later, expires_at=later + 30)
+        later = clock.now() + 1000  # its lease has lapsed by then
+        await saver.acquire("t", this_process("another"), now=later, expires_at=later + 30)
         return {"log": ["a"]}
 
     graph = chain(("a", slow), ("c", node("c"))).compile(saver, world=clock, observer=told)

@@ -37,7 +37,7 @@ class Clock(SystemWorld):
         return self.time
 
     async def sleep(self, seconds: float) -> None:
-        if seconds >= 10:  # the claim's heartbeat: nothing here takes so long
+        if seconds >= 10:  # the lease's heartbeat: nothing here takes so long
             await anyio.sleep_forever()
         self.time += seconds
         await anyio.lowlevel.checkpoint()

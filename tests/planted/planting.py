@@ -29,7 +29,7 @@ class Fault(NamedTuple):
         name: of the fault; unique.
         promise: the promise that it breaks, and how.
         symbol: the function, class, method or module that is edited: as much of the end of its dotted name as names no
-            other ("Worker.run", "holding.take"). So a fault follows its code to another file.
+            other ("Worker.run", "lease.acquire"). So a fault follows its code to another file.
         before: the code that is replaced, which the symbol contains exactly once. Code is compared token by token, so
             that layout does not count; a piece of a string is compared as text.
         after: the code in its place.

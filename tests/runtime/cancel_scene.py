@@ -27,8 +27,8 @@ import sniffio
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.entries import read_record
 from checkpoint_savers.records import (
-    Claim,
     Commit,
+    Lease,
     TaskRecord,
 )
 from pregel_async import START, StateGraph, task
@@ -274,23 +274,23 @@ class _Pausing(Through):
         self.scene = scene
         self._held = False
 
-    async def commit(self, claim: Claim, commit: Commit) -> None:
+    async def commit(self, lease: Lease, commit: Commit) -> None:
         scene = self.scene
         done = {"caller", "deep", "quick", "thread"} <= set(scene.cleaned)
         if scene.where == "commit" and done and not self._held and any(row.ns == "" for row in commit.rows):
             self._held = True
             await scene.hold_in_saver()
-        await self.inner.commit(claim, commit)
+        await self.inner.commit(lease, commit)
         for row in commit.rows:
             scene.stored |= set(CLOSED.get((len(row.ns.split("|")) if row.ns else 0, row.step), ()))
         self._recorded(commit.records)
 
-    async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
+    async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
         names = {read_record(record, "t").name for record in records}
         if self.scene.where == "nodes" and "quick" in names and not self._held:
             self._held = True
             await self.scene.hold_in_saver()
-        await self.inner.record(claim, records, expires_at=expires_at)
+        await self.inner.record(lease, records, expires_at=expires_at)
         self._recorded(records)
 
     def _recorded(self, records: Sequence[TaskRecord]) -> None:

@@ -47,7 +47,7 @@ class State(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
 
 
-class Held:
+class UpkeepLease:
     """A worker thread that arrives, waits until the test lets it go on, and tells what came of what it does then."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Held:
         self.calls += 1
         self.thread = threading.current_thread()
 
-    def hold(self, then: Callable[[], Any] = lambda: None) -> Any:
+    def lease(self, then: Callable[[], Any] = lambda: None) -> Any:
         self.begins()
         self.arrived.set()
         try:
@@ -88,28 +88,28 @@ class Held:
 
 
 @pytest.fixture
-def held() -> Iterator[Held]:
-    made = Held()
+def held() -> Iterator[UpkeepLease]:
+    made = UpkeepLease()
     yield made
     made.leave.set()
     if made.calls:
         assert made.left.wait(20)
 
 
-def held_node(held: Held, then: Callable[[], Any] = lambda: None) -> Callable[[Any], Any]:
+def held_node(held: UpkeepLease, then: Callable[[], Any] = lambda: None) -> Callable[[Any], Any]:
     def node(state: Any) -> dict[str, Any]:
-        held.hold(then)
+        held.lease(then)
         return {"log": ["dropped"]}
 
     return node
 
 
-def alone(held: Held, then: Callable[[], Any] = lambda: None) -> StateGraph[Any, Any, Any]:
+def alone(held: UpkeepLease, then: Callable[[], Any] = lambda: None) -> StateGraph[Any, Any, Any]:
     made = StateGraph(State).add_node("slow", held_node(held, then), abandon_on_cancel=True)
     return made.add_edge(START, "slow")
 
 
-async def cancelled(held: Held, call: Callable[[], Any]) -> None:
+async def cancelled(held: UpkeepLease, call: Callable[[], Any]) -> None:
     """Call, and cancel by a scope when the thread is held."""
     with anyio.fail_after(20):
         async with anyio.create_task_group() as group:
@@ -129,7 +129,7 @@ NAMED = (
 @pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("how", ["scope", "deadline", "Task.cancel", "aclose", "async with", "read", "sibling"])
 async def test_control_returns_while_the_thread_works(
-    how: str, beside: bool, held: Held, anyio_backend_name: str
+    how: str, beside: bool, held: UpkeepLease, anyio_backend_name: str
 ) -> None:
     """P7: whatever ends the run, it does not wait for the thread; a warning names node, superstep, task and thread.
     When the thread has ended, its place among the worker threads is free, and its result is nowhere."""
@@ -201,7 +201,7 @@ async def test_control_returns_while_the_thread_works(
         assert held.calls == 2
 
 
-async def test_the_next_run_does_not_wait_either(held: Held) -> None:
+async def test_the_next_run_does_not_wait_either(held: UpkeepLease) -> None:
     """P6, P7: the thread of the graph is free at once: the next run of it goes on while the worker thread works."""
     made = alone(held)
     graph = made.compile(InMemorySaver())
@@ -213,7 +213,7 @@ async def test_the_next_run_does_not_wait_either(held: Held) -> None:
     assert (await graph.aget_state("t")).values == {"log": ["by hand"]}
 
 
-async def test_one_that_waits_for_a_thread_never_begins(held: Held) -> None:
+async def test_one_that_waits_for_a_thread_never_begins(held: UpkeepLease) -> None:
     """P7: a function whose thread had not begun is not called after the cancellation, and nobody is warned."""
     limiter = anyio.to_thread.current_default_thread_limiter()
     before, limiter.total_tokens = limiter.total_tokens, 1
@@ -235,7 +235,7 @@ async def test_one_that_waits_for_a_thread_never_begins(held: Held) -> None:
     assert held.calls == 0
 
 
-async def test_cancelled_before_it_begins(held: Held) -> None:
+async def test_cancelled_before_it_begins(held: UpkeepLease) -> None:
     """P7: nor is one of a run that is cancelled before its first step; its place is given back."""
     with anyio.CancelScope() as scope:
         scope.cancel()
@@ -245,7 +245,7 @@ async def test_cancelled_before_it_begins(held: Held) -> None:
 
 
 @pytest.mark.parametrize("at", range(1, 15))
-async def test_cancelled_at_each_step_before_it_begins(at: int, held: Held) -> None:
+async def test_cancelled_at_each_step_before_it_begins(at: int, held: UpkeepLease) -> None:
     """P7: whenever the cancellation comes: the function is under way, and is abandoned, or it never begins. Its place is
     given back either way."""
     limiter = anyio.to_thread.current_default_thread_limiter()
@@ -291,7 +291,7 @@ async def test_a_call_that_is_given_up_at_its_end() -> None:
         await anyio.lowlevel.checkpoint()
 
 
-async def test_an_abandoned_thread_keeps_its_place(held: Held) -> None:
+async def test_an_abandoned_thread_keeps_its_place(held: UpkeepLease) -> None:
     """P7: an abandoned thread counts among the loop's worker threads as long as it goes on: their number stays
     limited."""
     limiter = anyio.to_thread.current_default_thread_limiter()
@@ -308,7 +308,7 @@ async def test_an_abandoned_thread_keeps_its_place(held: Held) -> None:
         limiter.total_tokens = before
 
 
-async def test_a_failure_of_the_abandoned(held: Held) -> None:
+async def test_a_failure_of_the_abandoned(held: UpkeepLease) -> None:
     """P7: what it raises is dropped as well."""
 
     def fails() -> None:
@@ -321,7 +321,7 @@ async def test_a_failure_of_the_abandoned(held: Held) -> None:
     assert isinstance(held.outcomes[0], ValueError)
 
 
-async def test_an_awaitable_of_the_abandoned(held: Held) -> None:
+async def test_an_awaitable_of_the_abandoned(held: UpkeepLease) -> None:
     """P7: a coroutine that it returns is closed, and warns nobody that it was never awaited."""
     left = threading.Event()
 
@@ -330,7 +330,7 @@ async def test_an_awaitable_of_the_abandoned(held: Held) -> None:
 
     def node(state: Any) -> Any:
         try:
-            held.hold()
+            held.lease()
             return later()
         finally:
             left.set()
@@ -342,7 +342,7 @@ async def test_an_awaitable_of_the_abandoned(held: Held) -> None:
     assert [warning.category for warning in warned] == [ResourceWarning]
 
 
-async def test_a_warning_that_is_an_error(held: Held) -> None:
+async def test_a_warning_that_is_an_error(held: UpkeepLease) -> None:
     """P9: where warnings are errors, it is one: of a node that failed while it was cancelled."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -379,7 +379,7 @@ LATE: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("read", [False, True])
 @pytest.mark.parametrize("what", LATE)
-async def test_what_an_abandoned_thread_reaches(what: str, read: bool, held: Held) -> None:
+async def test_what_an_abandoned_thread_reaches(what: str, read: bool, held: UpkeepLease) -> None:
     """P7: the abandoned thread is fenced off: its stream writer, `interrupt()`, tasks and graphs raise
     `OutsideRunError`, whether or not somebody reads the stream."""
     graph = alone(held, LATE[what]).compile(InMemorySaver())
@@ -398,7 +398,7 @@ async def test_what_an_abandoned_thread_reaches(what: str, read: bool, held: Hel
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("what", LATE)
-def test_a_loop_that_ends_before_the_thread(what: str, backend: str, held: Held) -> None:
+def test_a_loop_that_ends_before_the_thread(what: str, backend: str, held: UpkeepLease) -> None:
     """P7: the event loop may end before the thread does, in silence; the thread is told the same."""
     with pytest.warns(ResourceWarning, match=NAMED) as warned:
         graph = alone(held, LATE[what]).compile(InMemorySaver())
@@ -410,13 +410,13 @@ def test_a_loop_that_ends_before_the_thread(what: str, backend: str, held: Held)
     assert "left its thread behind" in str(held.outcomes[0])
 
 
-async def test_an_injected_writer_too(held: Held) -> None:
+async def test_an_injected_writer_too(held: UpkeepLease) -> None:
     """P7: also the writer that the function was given."""
     writers: list[Any] = []
 
     def node(state: Any, runtime: Runtime[Any]) -> None:
         writers.append(runtime.stream_writer)
-        held.hold(lambda: runtime.stream_writer("too late"))
+        held.lease(lambda: runtime.stream_writer("too late"))
 
     graph = StateGraph(State).add_node("slow", node, abandon_on_cancel=True).add_edge(START, "slow").compile()
     with pytest.warns(ResourceWarning, match=NAMED):
@@ -431,7 +431,7 @@ async def test_an_injected_writer_too(held: Held) -> None:
 class Below:
     """What an abandonable function does on the event loop when it is cancelled, and what has come of that."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: UpkeepLease) -> None:
         self.held = held
         self.cleaned: list[str] = []
 
@@ -484,7 +484,9 @@ def calling_without_waiting(below: Below) -> None:
 @pytest.mark.parametrize(
     "does", [invoking, invoking_through_anyio, reading, between_reads, calling, calling_without_waiting]
 )
-async def test_what_it_does_on_the_loop_is_waited_for(does: Callable[[Below], None], read: bool, held: Held) -> None:
+async def test_what_it_does_on_the_loop_is_waited_for(
+    does: Callable[[Below], None], read: bool, held: UpkeepLease
+) -> None:
     """P7: only the thread is left: graphs and tasks that it has called have ended and cleaned up before control
     returns, and the thread is told."""
     below = Below(held)
@@ -519,7 +521,7 @@ async def test_what_it_does_on_the_loop_is_waited_for(does: Callable[[Below], No
     assert isinstance(error, OutsideRunError) or (waits and isinstance(error, told)), error
 
 
-async def test_a_writer_that_waits_for_room(held: Held) -> None:
+async def test_a_writer_that_waits_for_room(held: UpkeepLease) -> None:
     """P7, P12: a function whose writer waits for a slow reader is slowed by it, and let go when the run is closed."""
     written = 0
 
@@ -600,12 +602,12 @@ async def test_an_awaitable_that_it_returns() -> None:
     assert (await made.compile().ainvoke({}))["log"] == ["later"]
 
 
-async def test_one_that_swallows_nothing_of_others(held: Held) -> None:
+async def test_one_that_swallows_nothing_of_others(held: UpkeepLease) -> None:
     """P7: a plain function beside it that was not declared so is waited for."""
-    plain = Held()
+    plain = UpkeepLease()
 
     def waited_for(state: Any) -> None:
-        plain.hold()
+        plain.lease()
 
     made = alone(held).add_node("plain", waited_for).add_edge(START, "plain")
     with pytest.warns(ResourceWarning, match=NAMED) as warned:
@@ -627,12 +629,12 @@ async def test_one_that_swallows_nothing_of_others(held: Held) -> None:
 # ---- where it is said ------------------------------------------------------------------------------------------------
 
 
-async def test_a_task_that_is_abandoned(held: Held) -> None:
+async def test_a_task_that_is_abandoned(held: UpkeepLease) -> None:
     """`@task(abandon_on_cancel=True)`: a task that is cancelled with its caller, or by itself, leaves its thread."""
 
     @task(abandon_on_cancel=True)
     def slow(number: int) -> int:
-        held.hold()
+        held.lease()
         return number
 
     @entrypoint()
@@ -657,7 +659,7 @@ async def test_a_task_that_is_abandoned(held: Held) -> None:
         await held.let_go()
 
 
-async def test_a_node_of_channels_that_is_abandoned(held: Held) -> None:
+async def test_a_node_of_channels_that_is_abandoned(held: UpkeepLease) -> None:
     """`NodeBuilder.abandon_on_cancel()`: the same for a node of the low level, of one function or several."""
 
     def builder() -> NodeBuilder:
@@ -665,9 +667,9 @@ async def test_a_node_of_channels_that_is_abandoned(held: Held) -> None:
 
     channels = {"a": LastValue(int), "b": LastValue(int)}
     for node in (
-        builder().do(lambda a: held.hold()),
-        builder().do(lambda a: a).do(lambda a: held.hold()),
-        PregelNode(channels="a", triggers=("a",), bound=lambda a: held.hold(), abandon_on_cancel=True),
+        builder().do(lambda a: held.lease()),
+        builder().do(lambda a: a).do(lambda a: held.lease()),
+        PregelNode(channels="a", triggers=("a",), bound=lambda a: held.lease(), abandon_on_cancel=True),
     ):
         held.arrived.clear(), held.leave.clear(), held.left.clear()
         graph = Pregel(nodes={"slow": node}, channels=channels, input_channels="a", output_channels="b", blocking=False)

@@ -651,7 +651,7 @@ async def test_a_thread_that_the_blocked_loop_holds() -> None:
 
     later = VirtualClock(
         start=START_OF_TIME + 1e9, seed=1, autojump=None
-    )  # its claim does not lapse while the other waits
+    )  # its lease does not lapse while the other waits
     async with anyio.create_task_group() as group:
         group.start_soon(graph_of(holds, checkpointer=saver, world=later).ainvoke, {}, "t")
         await began.wait()

@@ -229,15 +229,15 @@ class Counting(InMemorySaver):
         return super().__getattribute__(name)
 
 
-VERBS = frozenset({"claim", "renew", "commit", "record", "release", "read", "scan", "segment", "events"})
+VERBS = frozenset({"acquire", "renew", "commit", "record", "release", "read", "scan", "segment", "events"})
 
 
 async def test_one_commit_for_each_superstep() -> None:
-    """A run of n supersteps asks its saver for n transactions, the claim's besides: the input goes with the first, and
-    the claim is given up with the last."""
+    """A run of n supersteps asks its saver for n transactions, the lease's besides: the input goes with the first, and
+    the lease is given up with the last."""
     saver = Counting()
     await chain(7, saver).ainvoke({"x": 0}, "t")
-    assert saver.counts == {"claim": 1, "commit": 8}
+    assert saver.counts == {"acquire": 1, "commit": 8}
 
 
 async def test_one_hop_for_each_superstep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +257,7 @@ async def test_one_hop_for_each_superstep(tmp_path: Path, monkeypatch: pytest.Mo
             jobs = 0
             await chain(nodes, saver).ainvoke({"x": 0}, f"t{nodes}")
             found.append(jobs)
-    assert found == [7, 17]  # the claim, the input with the hidden start, and each superstep
+    assert found == [7, 17]  # the lease, the input with the hidden start, and each superstep
 
 
 async def test_going_on_with_a_long_list_does_not_take_it_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -414,7 +414,7 @@ async def test_a_crash_at_every_write(sibling: bool, after_it: bool) -> None:
             pass
         crashed = saver.dead
         if crashed:
-            world.time += 100  # the claim of the dead has lapsed
+            world.time += 100  # the lease of the dead has lapsed
             stored = await build(inner).aget_state("t")
             result = await build(inner).ainvoke(None if stored.created_at else {}, "t")
         log = [each.replace(f"{Oops.__module__}.Oops: ", "") for each in result["log"]]

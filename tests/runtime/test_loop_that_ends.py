@@ -18,7 +18,7 @@ import pytest
 
 from checkpoint_savers import InMemorySaver, SqliteSaver, children
 from checkpoint_savers.children import Later
-from checkpoint_savers.records import Claim, Commit
+from checkpoint_savers.records import Commit, Lease
 from pregel_async import END, START, Send, StateGraph, entrypoint, task
 from pregel_async.serve import graph_lifespan
 
@@ -50,9 +50,9 @@ def chain(saver: InMemorySaver) -> Any:
 
 
 class Far(InMemorySaver):
-    async def commit(self, claim: Claim, commit: Commit) -> None:
+    async def commit(self, lease: Lease, commit: Commit) -> None:
         await anyio.lowlevel.checkpoint()
-        await super().commit(claim, commit)
+        await super().commit(lease, commit)
 
 
 async def all_cancelled_at(turn: int, work: Callable[[], Awaitable[object]]) -> None:
@@ -104,9 +104,9 @@ async def test_a_run_that_is_cancelled_on_and_on(turn: int) -> None:
     """P6, P7: it gives its thread up, whatever its saver does about that."""
 
     class Slow(Far):
-        async def release(self, claim: Claim) -> None:
+        async def release(self, lease: Lease) -> None:
             await anyio.lowlevel.checkpoint()
-            await super().release(claim)
+            await super().release(lease)
 
     graph = chain(Slow())
     task = asyncio.ensure_future(graph.ainvoke({"x": 0}, "t"))

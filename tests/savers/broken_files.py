@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from checkpoint_savers import InMemorySaver
 from checkpoint_savers.conformance import Cell, OpenSaver
 from checkpoint_savers.errors import CorruptCheckpointError
-from checkpoint_savers.records import Claim, Commit, Header, Owner, Rewrite, TaskRecord, ThreadDump
+from checkpoint_savers.records import Commit, Header, Lease, Owner, Rewrite, TaskRecord, ThreadDump
 from tests.savers.breaking import caught_by
 
 
@@ -43,33 +43,33 @@ class Filed(InMemorySaver):
             file.write(pickle.dumps(self._threads))
         new.replace(self.folder / "threads")
 
-    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
-        claim = await super().claim(thread_id, owner, now=now, expires_at=expires_at)
+    async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
+        lease = await super().acquire(thread_id, owner, now=now, expires_at=expires_at)
         self.put()
-        return claim
+        return lease
 
-    async def commit(self, claim: Claim, commit: Commit) -> None:
-        await super().commit(claim, commit)
-        self.put()
-
-    async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
-        await super().record(claim, records, expires_at=expires_at)
+    async def commit(self, lease: Lease, commit: Commit) -> None:
+        await super().commit(lease, commit)
         self.put()
 
-    async def release(self, claim: Claim) -> None:
-        await super().release(claim)
+    async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
+        await super().record(lease, records, expires_at=expires_at)
         self.put()
 
-    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
-        await super().rewrite(claim, change)
+    async def release(self, lease: Lease) -> None:
+        await super().release(lease)
         self.put()
 
-    async def load(self, claim: Claim, dump: ThreadDump) -> None:
-        await super().load(claim, dump)
+    async def rewrite(self, lease: Lease, change: Rewrite) -> None:
+        await super().rewrite(lease, change)
         self.put()
 
-    async def erase(self, claim: Claim) -> None:
-        await super().erase(claim)
+    async def load(self, lease: Lease, dump: ThreadDump) -> None:
+        await super().load(lease, dump)
+        self.put()
+
+    async def erase(self, lease: Lease) -> None:
+        await super().erase(lease)
         self.put()
 
     async def adelete_thread(self, thread_id: str) -> None:
@@ -132,12 +132,12 @@ class WritesWhenItIsClosed(Filed):
 class RewritesStepByStep(Filed):
     """Each is written by itself."""
 
-    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
-        await super().rewrite(claim, Rewrite(gone=change.gone, heads=change.heads))
+    async def rewrite(self, lease: Lease, change: Rewrite) -> None:
+        await super().rewrite(lease, Rewrite(gone=change.gone, heads=change.heads))
         for row in change.rows:
-            await super().rewrite(claim, Rewrite(rows=(row,)))
-        await super().rewrite(claim, Rewrite(events=change.events))
-        await super().rewrite(claim, Rewrite(pins=change.pins))
+            await super().rewrite(lease, Rewrite(rows=(row,)))
+        await super().rewrite(lease, Rewrite(events=change.events))
+        await super().rewrite(lease, Rewrite(pins=change.pins))
 
 
 @caught_by("test_no_byte_is_left")

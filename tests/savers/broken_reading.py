@@ -14,11 +14,11 @@ from checkpoint_savers.errors import CorruptCheckpointError, ThreadNotFoundError
 from checkpoint_savers.records import (
     Chain,
     CheckpointId,
-    Claim,
     Commit,
     EventKey,
     EventRow,
     Header,
+    Lease,
     Owner,
     ThreadDump,
     ThreadHeader,
@@ -195,8 +195,8 @@ class KeepsWhatItWasGiven(InMemorySaver):
         super().__init__(**options)
         self._given: dict[tuple[str, str], dict[str, Any]] = {}
 
-    async def commit(self, claim: Claim, commit: Commit) -> None:
-        await super().commit(claim, commit)
+    async def commit(self, lease: Lease, commit: Commit) -> None:
+        await super().commit(lease, commit)
         self._given.update({(one.ns, one.checkpoint_id): one.metadata for one in commit.rows})
 
     async def scan(self, thread_id: str | None, ns: str | None, **options: Any) -> tuple[Header, ...]:
@@ -218,10 +218,10 @@ class NumbersAreFloats(InMemorySaver):
 class FramesAreTexts(InMemorySaver):
     """Bytes end at the last that is not NUL."""
 
-    async def commit(self, claim: Claim, commit: Commit) -> None:
+    async def commit(self, lease: Lease, commit: Commit) -> None:
         rows = tuple(replace(one, frame=one.frame.rstrip(b"\0")) for one in commit.rows)
         events = tuple(replace(one, frame=one.frame.rstrip(b"\0")) for one in commit.events)
-        await super().commit(claim, replace(commit, rows=rows, events=events))
+        await super().commit(lease, replace(commit, rows=rows, events=events))
 
 
 class _Spelled(InMemorySaver):
@@ -230,8 +230,8 @@ class _Spelled(InMemorySaver):
     def spell(self, text: str) -> str:
         return text
 
-    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
-        return await super().claim(self.spell(thread_id), owner, now=now, expires_at=expires_at)
+    async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
+        return await super().acquire(self.spell(thread_id), owner, now=now, expires_at=expires_at)
 
     async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
         return await super().read(self.spell(thread_id), ns, checkpoint_id)
@@ -319,10 +319,10 @@ class EventsAsTheyCame(InMemorySaver):
 class CommitsInTwoParts(InMemorySaver):
     """There is a moment at which a reader sees the one and not the other."""
 
-    async def commit(self, claim: Claim, commit: Commit) -> None:
-        await super().commit(claim, replace(commit, events=(), records=(), clears=(), releases=False))
+    async def commit(self, lease: Lease, commit: Commit) -> None:
+        await super().commit(lease, replace(commit, events=(), records=(), clears=(), releases=False))
         time.sleep(0.0005)
-        await super().commit(claim, replace(commit, rows=(), head=None))
+        await super().commit(lease, replace(commit, rows=(), head=None))
 
 
 @caught_by("test_what_is_said_of_a_thread")
@@ -382,24 +382,24 @@ class FiltersThreadsByTheirHeads(InMemorySaver):
 
 @caught_by("test_a_commit_sets_what_the_thread_lacks", "test_metadata_of_threads_come_back")
 class ForgetsMetadataOfThreads(InMemorySaver):
-    async def commit(self, claim: Claim, commit: Commit) -> None:
-        await super().commit(claim, replace(commit, metadata={}))
+    async def commit(self, lease: Lease, commit: Commit) -> None:
+        await super().commit(lease, replace(commit, metadata={}))
 
 
-@caught_by("test_a_commit_sets_what_the_thread_lacks", "test_update_thread_needs_no_claim")
+@caught_by("test_a_commit_sets_what_the_thread_lacks", "test_update_thread_needs_no_lease")
 class OverwritesMetadataOfThreads(InMemorySaver):
-    async def commit(self, claim: Claim, commit: Commit) -> None:
-        await super().commit(claim, commit)
-        if self._threads.get(claim.thread_id) is not None and self._threads[claim.thread_id].newest is not None:
-            await self.update_thread(claim.thread_id, commit.metadata)
+    async def commit(self, lease: Lease, commit: Commit) -> None:
+        await super().commit(lease, commit)
+        if self._threads.get(lease.thread_id) is not None and self._threads[lease.thread_id].newest is not None:
+            await self.update_thread(lease.thread_id, commit.metadata)
 
 
 @caught_by("test_metadata_are_stored_with_the_commit")
 class StoresMetadataBeforeTheCommit(InMemorySaver):
-    async def commit(self, claim: Claim, commit: Commit) -> None:
-        if commit.metadata and commit.rows and claim.newest is not None:
-            await self.update_thread(claim.thread_id, commit.metadata)
-        await super().commit(claim, commit)
+    async def commit(self, lease: Lease, commit: Commit) -> None:
+        if commit.metadata and commit.rows and lease.newest is not None:
+            await self.update_thread(lease.thread_id, commit.metadata)
+        await super().commit(lease, commit)
 
 
 @caught_by("test_update_thread_sets_and_deletes")
@@ -420,13 +420,13 @@ class MakesThreadsToUpdate(InMemorySaver):
 
 @caught_by("test_metadata_of_threads_are_dumped_and_loaded")
 class LoadsNoMetadataOfThreads(InMemorySaver):
-    async def load(self, claim: Claim, dump: ThreadDump) -> None:
-        await super().load(claim, replace(dump, metadata={}))
+    async def load(self, lease: Lease, dump: ThreadDump) -> None:
+        await super().load(lease, replace(dump, metadata={}))
 
 
 @caught_by("test_whatever_happens_meanwhile_is_no_error", "test_it_can_be_left")
 class HearsOfKnownThreadsOnly(InMemorySaver):
-    async def hear(self, thread_id: str) -> None:
+    async def wait_for_release(self, thread_id: str) -> None:
         epoch = self._threads[thread_id].epoch
         while self._threads[thread_id].epoch == epoch:
-            await super().hear(thread_id)
+            await super().wait_for_release(thread_id)

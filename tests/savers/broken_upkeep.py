@@ -11,7 +11,7 @@ from checkpoint_savers import InMemorySaver
 from checkpoint_savers.errors import StorageError
 from checkpoint_savers.memory import _Thread
 from checkpoint_savers.metadata import text_row
-from checkpoint_savers.records import Claim, Commit, Header, Rewrite, ThreadDump
+from checkpoint_savers.records import Commit, Header, Lease, Rewrite, ThreadDump
 from tests.savers.breaking import caught_by
 
 
@@ -32,33 +32,33 @@ class DeletesNoEvents(InMemorySaver):
                 [r for of in thread.records.values() for r in of.values()],
             )
 
-    async def commit(self, claim: Claim, commit: Commit) -> None:
-        events, records = self._left.pop(claim.thread_id, ((), ()))
+    async def commit(self, lease: Lease, commit: Commit) -> None:
+        events, records = self._left.pop(lease.thread_id, ((), ()))
         for event in events:
-            self._held(claim).keep(event)
-        self._held(claim).put(records)
-        await super().commit(claim, commit)
+            self._held(lease).keep(event)
+        self._held(lease).put(records)
+        await super().commit(lease, commit)
 
 
 @caught_by("test_a_dump_is_loaded_byte_for_byte", "test_between_two_savers", "test_another_saver_sees_what_was_loaded")
 class LoadsNoEvents(InMemorySaver):
-    async def load(self, claim: Claim, dump: ThreadDump) -> None:
-        await super().load(claim, replace(dump, events=()))
+    async def load(self, lease: Lease, dump: ThreadDump) -> None:
+        await super().load(lease, replace(dump, events=()))
 
 
 @caught_by("test_between_two_savers")
 class LoadsNoPins(InMemorySaver):
-    async def load(self, claim: Claim, dump: ThreadDump) -> None:
-        await super().load(claim, replace(dump, rows=tuple(replace(one, pinned=False) for one in dump.rows)))
+    async def load(self, lease: Lease, dump: ThreadDump) -> None:
+        await super().load(lease, replace(dump, rows=tuple(replace(one, pinned=False) for one in dump.rows)))
 
 
 @caught_by("test_what_cannot_be_loaded")
 class LoadsUntilItFails(InMemorySaver):
-    async def load(self, claim: Claim, dump: ThreadDump) -> None:
+    async def load(self, lease: Lease, dump: ThreadDump) -> None:
         try:
-            await super().load(claim, dump)
+            await super().load(lease, dump)
         except StorageError:
-            thread = self._held(claim)
+            thread = self._held(lease)
             for event in dump.events:
                 if event.key not in thread.events:
                     thread.keep(event)
@@ -68,8 +68,8 @@ class LoadsUntilItFails(InMemorySaver):
 
 @caught_by("test_a_value_that_cannot_be_loaded")
 class LoadsRowByRow(InMemorySaver):
-    async def load(self, claim: Claim, dump: ThreadDump) -> None:
-        thread = self._held(claim)
+    async def load(self, lease: Lease, dump: ThreadDump) -> None:
+        thread = self._held(lease)
         if thread.rows:
             raise StorageError("it holds something already")
         for one in dump.rows:
@@ -82,27 +82,27 @@ class LoadsRowByRow(InMemorySaver):
 
 @caught_by("test_a_thread_that_holds_something")
 class LoadsOverWhatIsThere(InMemorySaver):
-    async def load(self, claim: Claim, dump: ThreadDump) -> None:
-        thread = self._held(claim)
+    async def load(self, lease: Lease, dump: ThreadDump) -> None:
+        thread = self._held(lease)
         for table in (thread.rows, thread.chains, thread.order, thread.records, thread.events, thread.event_order):
             table.clear()
-        await super().load(claim, dump)
+        await super().load(lease, dump)
 
 
-@caught_by("test_only_the_holder_loads", "test_a_lost_claim_changes_nothing")
-class LoadsWithoutAClaim(InMemorySaver):
-    async def load(self, claim: Claim, dump: ThreadDump) -> None:
-        thread = self._threads[claim.thread_id]
+@caught_by("test_only_the_holder_loads", "test_a_lost_lease_changes_nothing")
+class LoadsWithoutALease(InMemorySaver):
+    async def load(self, lease: Lease, dump: ThreadDump) -> None:
+        thread = self._threads[lease.thread_id]
         if thread.owner is not None:
-            claim = replace(claim, epoch=thread.epoch, owner=thread.owner)
-        await super().load(claim, dump)
+            lease = replace(lease, epoch=thread.epoch, owner=thread.owner)
+        await super().load(lease, dump)
 
 
 @caught_by("test_newest_is_of_what_was_loaded")
 class LoadsNoNewest(InMemorySaver):
-    async def load(self, claim: Claim, dump: ThreadDump) -> None:
-        await super().load(claim, dump)
-        self._held(claim).newest = dump.heads.get("")
+    async def load(self, lease: Lease, dump: ThreadDump) -> None:
+        await super().load(lease, dump)
+        self._held(lease).newest = dump.heads.get("")
 
 
 @caught_by("test_a_dump_is_all_that_is_stored", "test_between_two_savers")
@@ -137,7 +137,7 @@ class DumpsInTwoParts(InMemorySaver):
 
 
 @caught_by("test_a_dump_of_nothing")
-class DumpsClaims(InMemorySaver):
+class DumpsLeases(InMemorySaver):
     async def dump(self, thread_id: str) -> ThreadDump | None:
         dump = await super().dump(thread_id)
         if dump is None and thread_id in self._threads:
@@ -147,11 +147,11 @@ class DumpsClaims(InMemorySaver):
 
 @caught_by("test_what_is_refused")
 class RewritesUntilItFails(InMemorySaver):
-    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
+    async def rewrite(self, lease: Lease, change: Rewrite) -> None:
         try:
-            await super().rewrite(claim, change)
+            await super().rewrite(lease, change)
         except StorageError:
-            await super().rewrite(claim, Rewrite(events=change.events))
+            await super().rewrite(lease, Rewrite(events=change.events))
             raise
 
 
@@ -159,62 +159,62 @@ class RewritesUntilItFails(InMemorySaver):
 class RewritesWhatIsThere(InMemorySaver):
     """It passes over rows and pins that are not stored, where it should refuse them."""
 
-    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
-        there = self._held(claim).rows.keys() - set(change.gone)
+    async def rewrite(self, lease: Lease, change: Rewrite) -> None:
+        there = self._held(lease).rows.keys() - set(change.gone)
         rows = tuple(one for one in change.rows if (one.ns, one.checkpoint_id) in there)
         pins = {key: pin for key, pin in change.pins.items() if key in there}
-        await super().rewrite(claim, replace(change, rows=rows, pins=pins))
+        await super().rewrite(lease, replace(change, rows=rows, pins=pins))
 
 
 @caught_by("test_what_is_refused")
 class LeavesNoHead(InMemorySaver):
-    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
-        heads = self._held(claim).heads
+    async def rewrite(self, lease: Lease, change: Rewrite) -> None:
+        heads = self._held(lease).heads
         gone = {ns: None for ns, head in heads.items() if (ns, head) in change.gone and ns not in change.heads}
-        rest = {(ns, id) for ns, id in self._held(claim).rows if ns in gone}
-        await super().rewrite(claim, replace(change, gone=(*change.gone, *rest), heads={**change.heads, **gone}))
+        rest = {(ns, id) for ns, id in self._held(lease).rows if ns in gone}
+        await super().rewrite(lease, replace(change, gone=(*change.gone, *rest), heads={**change.heads, **gone}))
 
 
 @caught_by("test_checkpoints_go")
 class LeavesRecords(InMemorySaver):
-    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
-        thread = self._held(claim)
+    async def rewrite(self, lease: Lease, change: Rewrite) -> None:
+        thread = self._held(lease)
         records = [one for key in change.gone for one in thread.records_of(*key)]
-        await super().rewrite(claim, change)
+        await super().rewrite(lease, change)
         thread.put(records)
 
 
 @caught_by("test_checkpoints_go", "test_events_go")
 class TakesEventsAlong(InMemorySaver):
-    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
-        await super().rewrite(claim, replace(change, events=(*change.events, *(id for _, id in change.gone))))
+    async def rewrite(self, lease: Lease, change: Rewrite) -> None:
+        await super().rewrite(lease, replace(change, events=(*change.events, *(id for _, id in change.gone))))
 
 
 @caught_by("test_what_stays_reads_as_before", "test_rows_stand_in_the_place_of_others")
 class ReplacesRowsWithTheirRecords(InMemorySaver):
     """As a database does that deletes a row to put another in its place, and what refers to it, too."""
 
-    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
-        await super().rewrite(claim, change)
+    async def rewrite(self, lease: Lease, change: Rewrite) -> None:
+        await super().rewrite(lease, change)
         for one in change.rows:
-            self._held(claim).records.pop((one.ns, one.checkpoint_id), None)
+            self._held(lease).records.pop((one.ns, one.checkpoint_id), None)
 
 
 @caught_by("test_checkpoints_go")
 class ComparesIdsAlone(InMemorySaver):
     """A checkpoint goes in all namespaces, when it goes in one."""
 
-    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
+    async def rewrite(self, lease: Lease, change: Rewrite) -> None:
         ids = {id for _, id in change.gone}
-        gone = tuple(key for key in self._held(claim).rows if key[1] in ids)
-        await super().rewrite(claim, replace(change, gone=gone))
+        gone = tuple(key for key in self._held(lease).rows if key[1] in ids)
+        await super().rewrite(lease, replace(change, gone=gone))
 
 
 @caught_by("test_what_is_deleted_was_the_newest")
 class ForgetsTheNewest(InMemorySaver):
-    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
-        await super().rewrite(claim, change)
-        thread = self._held(claim)
+    async def rewrite(self, lease: Lease, change: Rewrite) -> None:
+        await super().rewrite(lease, change)
+        thread = self._held(lease)
         thread.newest = max((id for _, id in thread.rows), default=None)
 
 
@@ -222,34 +222,34 @@ class ForgetsTheNewest(InMemorySaver):
 class LeavesRowsInTheirChain(InMemorySaver):
     """A row that is rewritten is found under its old base."""
 
-    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
-        thread = self._held(claim)
+    async def rewrite(self, lease: Lease, change: Rewrite) -> None:
+        thread = self._held(lease)
         chains = {key: list(ids) for key, ids in thread.chains.items()}
-        await super().rewrite(claim, change)
+        await super().rewrite(lease, change)
         if not change.gone:
             thread.chains = chains
 
 
 @caught_by("test_rows_stand_in_the_place_of_others", "test_pins")
 class RowsKeepTheirPins(InMemorySaver):
-    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
-        stored = self._held(claim).rows
+    async def rewrite(self, lease: Lease, change: Rewrite) -> None:
+        stored = self._held(lease).rows
         rows = [
             replace(one, pinned=stored[one.ns, one.checkpoint_id].pinned)
             if (one.ns, one.checkpoint_id) in stored
             else one
             for one in change.rows
         ]
-        await super().rewrite(claim, replace(change, rows=tuple(rows)))
+        await super().rewrite(lease, replace(change, rows=tuple(rows)))
 
 
 @caught_by("test_pins")
 class CommitsPins(InMemorySaver):
-    async def commit(self, claim: Claim, commit: Commit) -> None:
-        await super().commit(claim, commit)
+    async def commit(self, lease: Lease, commit: Commit) -> None:
+        await super().commit(lease, commit)
         pins = {(one.ns, one.checkpoint_id): True for one in commit.rows if one.pinned}
         if pins and not commit.releases:
-            await self.rewrite(claim, Rewrite(pins=pins))
+            await self.rewrite(lease, Rewrite(pins=pins))
 
 
 @caught_by("test_rows_stand_in_the_place_of_others")
@@ -258,55 +258,55 @@ class KnowsNoSizes(InMemorySaver):
         return tuple(replace(one, size=0) for one in await super().scan(thread_id, ns, **options))
 
 
-@caught_by("test_only_the_holder_rewrites", "test_a_lost_claim_changes_nothing")
-class RewritesWithoutAClaim(InMemorySaver):
-    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
-        thread = self._threads[claim.thread_id]
+@caught_by("test_only_the_holder_rewrites", "test_a_lost_lease_changes_nothing")
+class RewritesWithoutALease(InMemorySaver):
+    async def rewrite(self, lease: Lease, change: Rewrite) -> None:
+        thread = self._threads[lease.thread_id]
         if thread.owner is not None:
-            claim = replace(claim, epoch=thread.epoch, owner=thread.owner)
-        await super().rewrite(claim, change)
+            lease = replace(lease, epoch=thread.epoch, owner=thread.owner)
+        await super().rewrite(lease, change)
 
 
 @caught_by("test_only_the_holder_rewrites")
-class RewritesNothingWithoutAClaim(InMemorySaver):
+class RewritesNothingWithoutALease(InMemorySaver):
     """It does not look whose the thread is, where there is nothing to change."""
 
-    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
+    async def rewrite(self, lease: Lease, change: Rewrite) -> None:
         if change.gone or change.rows or change.heads or change.pins or change.events:
-            await super().rewrite(claim, change)
+            await super().rewrite(lease, change)
 
 
 @caught_by("test_readers_of_a_rewrite")
 class RewritesInTwoParts(InMemorySaver):
-    async def rewrite(self, claim: Claim, change: Rewrite) -> None:
-        await super().rewrite(claim, replace(change, pins={}, heads={}))
+    async def rewrite(self, lease: Lease, change: Rewrite) -> None:
+        await super().rewrite(lease, replace(change, pins={}, heads={}))
         time.sleep(0.0005)
-        await super().rewrite(claim, replace(change, gone=(), rows=(), events=()))
+        await super().rewrite(lease, replace(change, gone=(), rows=(), events=()))
 
 
 @caught_by("test_nothing_is_left", "test_it_can_begin_anew")
 class ErasesNoEvents(InMemorySaver):
-    async def erase(self, claim: Claim) -> None:
-        events = self._held(claim).events
-        await super().erase(claim)
-        left = self._threads[claim.thread_id] = _Thread()
+    async def erase(self, lease: Lease) -> None:
+        events = self._held(lease).events
+        await super().erase(lease)
+        left = self._threads[lease.thread_id] = _Thread()
         for event in events.values():
             left.keep(event)
 
 
-@caught_by("test_it_can_begin_anew", "test_its_claim_is_gone")
-class ErasesAllButTheClaim(InMemorySaver):
-    async def erase(self, claim: Claim) -> None:
-        thread = self._held(claim)
+@caught_by("test_it_can_begin_anew", "test_its_lease_is_gone")
+class ErasesAllButTheLease(InMemorySaver):
+    async def erase(self, lease: Lease) -> None:
+        thread = self._held(lease)
         owner, epoch, newest = thread.owner, thread.epoch, thread.newest
-        await super().erase(claim)
-        left = await super().claim(claim.thread_id, claim.owner, now=0.0, expires_at=thread.expires_at)
+        await super().erase(lease)
+        left = await super().acquire(lease.thread_id, lease.owner, now=0.0, expires_at=thread.expires_at)
         made = self._held(left)
         made.owner, made.epoch, made.newest = owner, epoch, newest
 
 
-@caught_by("test_only_the_holder_erases", "test_a_lost_claim_changes_nothing")
-class ErasesWithoutAClaim(InMemorySaver):
-    async def erase(self, claim: Claim) -> None:
-        if self._threads.pop(claim.thread_id, None) is None:
-            self._held(claim)
+@caught_by("test_only_the_holder_erases", "test_a_lost_lease_changes_nothing")
+class ErasesWithoutALease(InMemorySaver):
+    async def erase(self, lease: Lease) -> None:
+        if self._threads.pop(lease.thread_id, None) is None:
+            self._held(lease)

@@ -20,7 +20,7 @@ from checkpoint_savers.owner import this_process
 from checkpoint_savers.records import CheckpointId, CheckpointRow, Commit
 
 SECONDS = 0.15
-"""How long a claim lasts: less than a pause."""
+"""How long a lease lasts: less than a pause."""
 
 
 async def main(conninfo: str, schema: str, name: str, log: int, threads: int) -> None:
@@ -42,7 +42,7 @@ async def work(
         thread = f"t{rng.randrange(threads)}"
         now = time.time()
         try:
-            claim = await saver.claim(thread, this_process(f"{name} {turn}"), now=now, expires_at=now + SECONDS)
+            lease = await saver.acquire(thread, this_process(f"{name} {turn}"), now=now, expires_at=now + SECONDS)
             chain = await saver.read(thread)
             head, step = (None, 0) if chain is None else (chain.head, chain.rows[-1].step)
             for _ in range(rng.randint(1, 6)):
@@ -54,15 +54,15 @@ async def work(
                     parent_id=head,
                     base_id=CheckpointId(f"{step:08d} {name} {turn}"),
                     step=step,
-                    metadata={"epoch": claim.epoch},
+                    metadata={"epoch": lease.epoch},
                     frame=name.encode() * rng.randint(1, 2000),
                 )
-                await saver.commit(claim, Commit(rows=(one,), expected_head=head, expires_at=time.time() + SECONDS))
+                await saver.commit(lease, Commit(rows=(one,), expected_head=head, expires_at=time.time() + SECONDS))
                 os.write(log, f"{thread}\t{one.checkpoint_id}\n".encode())
                 os.write(1, b".")
                 head = one.checkpoint_id
             if rng.random() < 0.8:
-                await saver.release(claim)
+                await saver.release(lease)
         except (ThreadBusyError, StorageLockedError):
             await anyio.sleep(rng.random() * 0.01)
 

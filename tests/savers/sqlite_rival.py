@@ -1,6 +1,6 @@
 """One of several processes that write the threads of one file: `python sqlite_rival.py FILE NAME SEED`.
 
-It says on its output what it was told is stored, one line for each superstep: thread, number, epoch, mark. Its claims are
+It says on its output what it was told is stored, one line for each superstep: thread, number, epoch, mark. Its leases are
 short, so that others take a thread over while this process is stopped.
 """
 
@@ -15,12 +15,12 @@ import anyio
 from checkpoint_savers import SqliteSaver, ThreadBusyError
 from checkpoint_savers.conformance.savers.suite import cid, commit, event, record, row
 from checkpoint_savers.owner import this_process
-from checkpoint_savers.records import CheckpointRow, Claim
+from checkpoint_savers.records import CheckpointRow, Lease
 
 SHARED = ("shared 1", "shared 2")
 
 SHORT = 0.3
-"""Seconds that a claim is good for, from each commit on."""
+"""Seconds that a lease is good for, from each commit on."""
 
 
 def numbered(number: int, mark: str) -> CheckpointRow:
@@ -33,29 +33,29 @@ def numbered(number: int, mark: str) -> CheckpointRow:
 async def one_run(saver: SqliteSaver, thread: str, run: str, rng: random.Random) -> None:
     """Claim a thread, add some supersteps, and give it up; or leave it as one who crashed does."""
     now = time.time()
-    claim: Claim = await saver.claim(thread, this_process(run), now=now, expires_at=now + SHORT)
+    lease: Lease = await saver.acquire(thread, this_process(run), now=now, expires_at=now + SHORT)
     chain = await saver.read(thread)
     last = 0 if chain is None else int(chain.head.split("-")[0])
-    overtaken = claim.newest != (None if chain is None else chain.head)  # it was stopped here until the claim lapsed
+    overtaken = lease.newest != (None if chain is None else chain.head)  # it was stopped here until the lease lapsed
     for _ in range(rng.randrange(1, 6)):
         mark = f"{run}.{rng.getrandbits(32)}"
         old = [] if last == 0 else [record(last, "task")]
         await saver.commit(
-            claim,
+            lease,
             commit(
                 numbered(last + 1, mark),
                 head=last or None,
                 records=[record(last + 1, "task", frame=mark.encode())],
                 clears=old,
-                events=[event(last + 1, epoch=claim.epoch, frame=mark.encode())],
+                events=[event(last + 1, epoch=lease.epoch, frame=mark.encode())],
                 expires_at=time.time() + SHORT,
             ),
         )
-        assert not overtaken, "stored with a claim that another had taken over"
+        assert not overtaken, "stored with a lease that another had taken over"
         last += 1
-        print(thread, last, claim.epoch, mark, sep="\t", flush=True)
+        print(thread, last, lease.epoch, mark, sep="\t", flush=True)
     if rng.random() < 0.7:
-        await saver.release(claim)
+        await saver.release(lease)
 
 
 async def main(path: str, name: str, seed: str) -> None:

@@ -1438,14 +1438,14 @@ def test_the_public_names_are_these() -> None:
 
 
 @dataclasses.dataclass
-class Held:
+class UpkeepLease:
     parts: list[int]
 
 
 def test_what_a_node_holds_is_encoded_as_what_it_stands_for() -> None:
     """P1: the objects that nodes are given in the place of plain containers are stored as those, at any depth."""
-    codec = Codec().with_types(Held)
-    value = {"list": [1, {"a": [2]}], "point": Held([1]), "big": 2**70, "parts": ([3], {4})}
+    codec = Codec().with_types(UpkeepLease)
+    value = {"list": [1, {"a": [2]}], "point": UpkeepLease([1]), "big": 2**70, "parts": ([3], {4})}
     held = isolate(value)
     assert type(held["point"].parts) is not list
     held["list"][1]["a"].append(5)

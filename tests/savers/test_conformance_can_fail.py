@@ -17,12 +17,12 @@ from checkpoint_savers import InMemorySaver
 from checkpoint_savers.conformance import SaverConformance
 from checkpoint_savers.conformance.savers.suite import OpenSaver, Suite, _killed, clauses
 from checkpoint_savers.conformance.savers.upkeep.deleting import Deleting
-from tests.savers import broken_claims, broken_files, broken_reading, broken_upkeep
+from tests.savers import broken_files, broken_leases, broken_reading, broken_upkeep
 from tests.savers.breaking import BROKEN
 
 pytestmark = pytest.mark.anyio
 
-MODULES = (broken_claims, broken_files, broken_reading, broken_upkeep)
+MODULES = (broken_leases, broken_files, broken_reading, broken_upkeep)
 """Importing them has filled `BROKEN`."""
 
 WITHOUT = sorted({(saver.__bases__[0], clause) for saver, clause in BROKEN}, key=repr)

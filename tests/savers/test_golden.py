@@ -136,7 +136,7 @@ def threads(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Threads]
 
 
 async def test_threads_are_read(threads: Threads) -> None:
-    """P4: values with their types, what runs next, questions, failures, histories, ids and stream events; the claim that a
+    """P4: values with their types, what runs next, questions, failures, histories, ids and stream events; the lease that a
     run had on its thread, too."""
     async with threads.open() as saver:
         assert await threads.is_read(saver)
@@ -167,9 +167,9 @@ async def test_threads_are_moved(threads: Threads, tmp_path: Path) -> None:
         for header in await old.threads(limit=1000):
             dump = await old.dump(header.thread_id)
             assert dump is not None
-            claim = await take(new, header.thread_id)
-            await new.load(claim, dump)
-            await new.release(claim)
+            lease = await take(new, header.thread_id)
+            await new.load(lease, dump)
+            await new.release(lease)
             assert await new.dump(header.thread_id) == dump
         assert await threads.is_read(new)
         assert await everything(new) == await everything(old)
@@ -236,8 +236,10 @@ async def test_threads_of_postgresql_are_read(golden: Path) -> None:
         file = BytesIO()
         await export_threads(saver, sample.THREADS, file)
         assert [read for read in golden_files("export") if read.read_bytes() == file.getvalue()]
-        claim = await saver.claim(sample.THREADS[0], sample.OWNER, now=held.expires_at, expires_at=held.expires_at + 30)
-        assert claim.epoch == 2
+        lease = await saver.acquire(
+            sample.THREADS[0], sample.OWNER, now=held.expires_at, expires_at=held.expires_at + 30
+        )
+        assert lease.epoch == 2
 
 
 @of_each("postgres-store")

@@ -124,9 +124,9 @@ async def grown(saver: BaseCheckpointSaver, thread: str, text: str, first: int =
     inside = [replace(row, ns=text) for row in rows if text]
     heads = {**dump.heads, **({text: dump.rows[-1].checkpoint_id} if text else {})}
     rows = sorted([*rows, *inside], key=lambda row: (row.checkpoint_id, row.ns))
-    claim = await saver.claim(thread, here(text), now=NOW, expires_at=LATER)
-    await saver.load(claim, replace(dump, rows=tuple(rows), heads=heads))
-    await saver.release(claim)
+    lease = await saver.acquire(thread, here(text), now=NOW, expires_at=LATER)
+    await saver.load(lease, replace(dump, rows=tuple(rows), heads=heads))
+    await saver.release(lease)
 
 
 async def asked_about(saver: BaseCheckpointSaver, text: str) -> None:

@@ -1,4 +1,4 @@
-"""P6: a claim lapses at once when its process is certainly gone, and never by mistake."""
+"""P6: a lease lapses at once when its process is certainly gone, and never by mistake."""
 
 from __future__ import annotations
 

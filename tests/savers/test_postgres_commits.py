@@ -27,7 +27,7 @@ from checkpoint_savers.conformance.savers.suite import (
     written,
 )
 from checkpoint_savers.postgres.lane import MOST, MOST_BYTES
-from checkpoint_savers.records import Claim
+from checkpoint_savers.records import Lease
 from tests.helpers.postgres_tools import Proxy, conninfo, execute, locked, made_schema, stopped, turns
 
 pytestmark = pytest.mark.anyio
@@ -53,19 +53,19 @@ async def saver(proxy: Proxy, schema: str) -> AsyncIterator[PostgresSaver]:
         yield saver
 
 
-async def claims(saver: PostgresSaver, number: int) -> list[Claim]:
+async def leases(saver: PostgresSaver, number: int) -> list[Lease]:
     """Of threads t0, t1, ..., each with one checkpoint."""
-    found: list[Claim] = []
+    found: list[Lease] = []
 
     async def one(number: int) -> None:
-        claim = await take(saver, f"t{number}")
-        await saver.commit(claim, commit(row(1)))
-        found.append(claim)
+        lease = await take(saver, f"t{number}")
+        await saver.commit(lease, commit(row(1)))
+        found.append(lease)
 
     async with anyio.create_task_group() as group:
         for each in range(number):
             group.start_soon(one, each)
-    return sorted(found, key=lambda claim: int(claim.thread_id[1:]))
+    return sorted(found, key=lambda lease: int(lease.thread_id[1:]))
 
 
 class Fates:
@@ -104,7 +104,7 @@ def batches_of(saver: PostgresSaver) -> list[list[str]]:
 async def test_each_verb_is_one_round_trip(saver: PostgresSaver, proxy: Proxy) -> None:
     """A commit with all that it may have is one question to the server and one answer, and so is every other verb of a
     run."""
-    claim = await take(saver)
+    lease = await take(saver)
 
     async def costs(call: Awaitable[object]) -> int:
         before = proxy.turns
@@ -112,13 +112,13 @@ async def test_each_verb_is_one_round_trip(saver: PostgresSaver, proxy: Proxy) -
         return proxy.turns - before
 
     whole = commit(row(1), records=[record(1, "a")], events=[event(1)])
-    assert await costs(saver.commit(claim, whole)) == 1
+    assert await costs(saver.commit(lease, whole)) == 1
     second = commit(row(2, 1, base=1), head=1, records=[record(2, "b")], clears=[record(1, "a")], events=[event(2)])
-    assert await costs(saver.commit(claim, second)) == 1
-    assert await costs(saver.record(claim, [record(2, "c")], expires_at=LATER)) == 1
-    assert await costs(saver.renew(claim, expires_at=LATER)) == 1
-    assert await costs(saver.commit(claim, commit(head=2, moves=("", 1)))) == 1
-    assert await costs(saver.release(claim)) == 1
+    assert await costs(saver.commit(lease, second)) == 1
+    assert await costs(saver.record(lease, [record(2, "c")], expires_at=LATER)) == 1
+    assert await costs(saver.renew(lease, expires_at=LATER)) == 1
+    assert await costs(saver.commit(lease, commit(head=2, moves=("", 1)))) == 1
+    assert await costs(saver.release(lease)) == 1
     assert await costs(take(saver)) == 1
     assert await costs(saver.read("t")) == 1
     assert await costs(saver.segment("t", "", cid(1))) == 1
@@ -127,10 +127,10 @@ async def test_each_verb_is_one_round_trip(saver: PostgresSaver, proxy: Proxy) -
 
 
 async def test_no_connection_is_held_between_verbs(proxy: Proxy, schema: str) -> None:
-    """While a node runs, its claim holds no connection, no transaction and no lock."""
+    """While a node runs, its lease holds no connection, no transaction and no lock."""
     async with PostgresSaver.from_conn_string(proxy.url, schema=schema, pool_size=1, writers=1) as saver:
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1)))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1)))
         assert saver._source.pool is not None
         stats = saver._source.pool.get_stats()
         assert stats["pool_available"] == stats["pool_size"] == 1
@@ -147,20 +147,20 @@ async def test_no_connection_is_held_between_verbs(proxy: Proxy, schema: str) ->
 
 async def test_commits_that_wait_share_the_next_transaction(saver: PostgresSaver, proxy: Proxy, schema: str) -> None:
     """P4: a hundred threads' commits, records, renewals and releases that queue up are one transaction."""
-    held = await claims(saver, 100)
+    held = await leases(saver, 100)
     fates, before = Fates(), proxy.turns
     async with anyio.create_task_group() as group:
         async with stopped(saver):
-            for number, claim in enumerate(held):
+            for number, lease in enumerate(held):
                 calls = (
-                    saver.commit(claim, commit(row(2, 1, base=1), head=1, events=[event(1)])),
-                    saver.record(claim, [record(1, "a")], expires_at=LATER),
-                    saver.renew(claim, expires_at=LATER + 1),
-                    saver.release(claim),
+                    saver.commit(lease, commit(row(2, 1, base=1), head=1, events=[event(1)])),
+                    saver.record(lease, [record(1, "a")], expires_at=LATER),
+                    saver.renew(lease, expires_at=LATER + 1),
+                    saver.release(lease),
                 )
                 for other in calls[: number % 4] + calls[number % 4 + 1 :]:
                     other.close()
-                group.start_soon(fates.watch, claim.thread_id, calls[number % 4])
+                group.start_soon(fates.watch, lease.thread_id, calls[number % 4])
             await turns()
             assert not fates.of
     assert proxy.turns == before + 1
@@ -170,11 +170,11 @@ async def test_commits_that_wait_share_the_next_transaction(saver: PostgresSaver
     assert await head_of(saver, "t0") == cid(2) and await head_of(saver, "t1") == cid(1)
 
 
-async def test_claims_share_a_transaction_too(saver: PostgresSaver, proxy: Proxy) -> None:
+async def test_leases_share_a_transaction_too(saver: PostgresSaver, proxy: Proxy) -> None:
     """P6: of threads that are new, given up, lapsed, busy; each claimer is told about his own."""
     await written(saver, row(1), thread="old")
-    await saver.claim("busy", elsewhere("run-0"), now=NOW, expires_at=LATER)
-    await saver.claim("lapsed", elsewhere("run-0"), now=1.0, expires_at=NOW)
+    await saver.acquire("busy", elsewhere("run-0"), now=NOW, expires_at=LATER)
+    await saver.acquire("lapsed", elsewhere("run-0"), now=1.0, expires_at=NOW)
     fates, before = Fates(), proxy.turns
     async with anyio.create_task_group() as group:
         async with stopped(saver):
@@ -190,9 +190,9 @@ async def test_claims_share_a_transaction_too(saver: PostgresSaver, proxy: Proxy
 async def test_a_failure_hits_its_own_caller_only(saver: PostgresSaver, schema: str) -> None:
     """P3, P6: of forty commits in a batch, one was taken over, one has the wrong head, one's checkpoint is there, one's
     events are, one cannot be encoded, one is too long: those fail, each in its own way, and all others are stored."""
-    held = await claims(saver, 40)
+    held = await leases(saver, 40)
     await saver.commit(held[4], commit(events=[event(1)]))
-    await saver.claim("t1", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
+    await saver.acquire("t1", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
     wrong = {
         1: commit(row(2, 1), head=1),
         2: commit(row(2, 1), head=7),
@@ -204,9 +204,9 @@ async def test_a_failure_hits_its_own_caller_only(saver: PostgresSaver, schema: 
     fates = Fates()
     async with anyio.create_task_group() as group:
         async with stopped(saver):
-            for number, claim in enumerate(held):
+            for number, lease in enumerate(held):
                 one = wrong.get(number, commit(row(2, 1), head=1))
-                group.start_soon(fates.watch, claim.thread_id, saver.commit(claim, one))
+                group.start_soon(fates.watch, lease.thread_id, saver.commit(lease, one))
             await turns()
     failed = {name: error for name, error in fates.of.items() if error is not None}
     assert failed.keys() == {f"t{number}" for number in wrong}
@@ -215,7 +215,7 @@ async def test_a_failure_hits_its_own_caller_only(saver: PostgresSaver, schema: 
     assert isinstance(failed["t3"], StorageError) and isinstance(failed["t4"], StorageError)
     assert isinstance(failed["t5"], UnicodeEncodeError)
     assert isinstance(failed["t6"], StorageError) and "too long" in str(failed["t6"])
-    heads = {claim.thread_id: await head_of(saver, claim.thread_id) for claim in held}
+    heads = {lease.thread_id: await head_of(saver, lease.thread_id) for lease in held}
     assert {name for name, head in heads.items() if head == cid(1)} == failed.keys()
     assert execute(f'SELECT count(*) FROM "{schema}".pregel_checkpoints') == [(40 + 34,)]
 
@@ -225,15 +225,15 @@ async def test_writes_of_one_thread_keep_their_order(writers: int, schema: str, 
     """P5: each in a transaction after the last one's, however many may be under way: of records of one task, the last to
     come is the one kept."""
     async with PostgresSaver.from_conn_string(proxy.url, schema=schema, writers=writers) as saver:
-        (claim,) = await claims(saver, 1)
+        (lease,) = await leases(saver, 1)
         fates = Fates()
         async with anyio.create_task_group() as group:
             async with stopped(saver):
                 for number in range(20):
                     kept = record(1, "a", frame=b"%d" % number)
-                    group.start_soon(fates.watch, f"{number}", saver.record(claim, [kept], expires_at=LATER))
+                    group.start_soon(fates.watch, f"{number}", saver.record(lease, [kept], expires_at=LATER))
                     await turns(2)
-                group.start_soon(fates.watch, "last", saver.commit(claim, commit(row(2, 1), head=1, releases=True)))
+                group.start_soon(fates.watch, "last", saver.commit(lease, commit(row(2, 1), head=1, releases=True)))
                 await turns()
         assert set(fates.of.values()) == {None} and len(fates.of) == 21
         chain = await saver.read("t0", "", cid(1))
@@ -242,7 +242,7 @@ async def test_writes_of_one_thread_keep_their_order(writers: int, schema: str, 
 
 async def test_a_flood_of_one_thread_starves_nobody(saver: PostgresSaver) -> None:
     """A thread that writes without end takes one place in each batch: another's commit is in the next one."""
-    flood, other = await claims(saver, 2)
+    flood, other = await leases(saver, 2)
     fates, batches = Fates(), batches_of(saver)
     async with anyio.create_task_group() as group:
         async with stopped(saver):
@@ -258,14 +258,14 @@ async def test_a_flood_of_one_thread_starves_nobody(saver: PostgresSaver) -> Non
 
 async def test_threads_take_turns(saver: PostgresSaver) -> None:
     """With more threads than a batch has places, each has its first write stored before any has its third."""
-    held = await claims(saver, MOST + 20)
+    held = await leases(saver, MOST + 20)
     fates, batches = Fates(), batches_of(saver)
     async with anyio.create_task_group() as group:
         async with stopped(saver):
-            for claim in held:
+            for lease in held:
                 for number in range(3):
-                    call = saver.record(claim, [record(1, f"task-{number}")], expires_at=LATER)
-                    group.start_soon(fates.watch, f"{claim.thread_id} {number}", call)
+                    call = saver.record(lease, [record(1, f"task-{number}")], expires_at=LATER)
+                    group.start_soon(fates.watch, f"{lease.thread_id} {number}", call)
             await turns()
     assert set(fates.of.values()) == {None} and len(fates.of) == 3 * len(held)
     assert [len(batch) for batch in batches] == [MOST, MOST, MOST, 3 * 20]
@@ -277,15 +277,15 @@ async def test_threads_take_turns(saver: PostgresSaver) -> None:
 
 async def test_a_batch_is_bounded(saver: PostgresSaver, proxy: Proxy) -> None:
     """By a number of commits and by their bytes; one that is larger than that goes alone."""
-    held = await claims(saver, MOST + 1)
+    held = await leases(saver, MOST + 1)
 
     async def transactions(frames: list[bytes], at: int) -> int:
         fates, before = Fates(), proxy.turns
         async with anyio.create_task_group() as group:
             async with stopped(saver):
-                for claim, frame in zip(held, frames, strict=False):
-                    call = saver.commit(claim, commit(row(at, at - 1, frame=frame), head=at - 1))
-                    group.start_soon(fates.watch, claim.thread_id, call)
+                for lease, frame in zip(held, frames, strict=False):
+                    call = saver.commit(lease, commit(row(at, at - 1, frame=frame), head=at - 1))
+                    group.start_soon(fates.watch, lease.thread_id, call)
                 await turns()
         assert set(fates.of.values()) == {None}
         return proxy.turns - before
@@ -297,39 +297,39 @@ async def test_a_batch_is_bounded(saver: PostgresSaver, proxy: Proxy) -> None:
 
 async def test_cancelling_a_caller_does_not_tear_the_batch(saver: PostgresSaver) -> None:
     """P7: of a batch half of whose callers are cancelled, all is stored, and the cancelled know it when they end."""
-    held = await claims(saver, 20)
+    held = await leases(saver, 20)
     fates = Fates()
 
-    async def run(claim: Claim) -> None:
-        await saver.commit(claim, commit(row(2, 1), head=1))
+    async def run(lease: Lease) -> None:
+        await saver.commit(lease, commit(row(2, 1), head=1))
         await anyio.lowlevel.checkpoint()
 
     async with stopped(saver) as go:
         async with anyio.create_task_group() as group:
             with anyio.CancelScope() as scope:
                 async with anyio.create_task_group() as cancelled:
-                    for claim in held[:10]:
-                        cancelled.start_soon(run, claim)
-                    for claim in held[10:]:
-                        group.start_soon(fates.watch, claim.thread_id, saver.commit(claim, commit(row(2, 1), head=1)))
+                    for lease in held[:10]:
+                        cancelled.start_soon(run, lease)
+                    for lease in held[10:]:
+                        group.start_soon(fates.watch, lease.thread_id, saver.commit(lease, commit(row(2, 1), head=1)))
                     await turns()
                     scope.cancel()
                     go.set()
             assert scope.cancelled_caught
-            for claim in held[:10]:
-                assert await head_of(saver, claim.thread_id) == cid(2)
+            for lease in held[:10]:
+                assert await head_of(saver, lease.thread_id) == cid(2)
     assert set(fates.of.values()) == {None} and len(fates.of) == 10
 
 
 async def test_closing_finishes_what_was_begun(proxy: Proxy, schema: str) -> None:
     """P4, P7: commits that wait when the saver is closed are stored, and what comes after is refused."""
     async with PostgresSaver.from_conn_string(proxy.url, schema=schema, writers=1) as saver:
-        held = await claims(saver, 30)
+        held = await leases(saver, 30)
         fates = Fates()
         async with anyio.create_task_group() as group:
             async with stopped(saver):
-                for claim in held:
-                    group.start_soon(fates.watch, claim.thread_id, saver.commit(claim, commit(row(2, 1), head=1)))
+                for lease in held:
+                    group.start_soon(fates.watch, lease.thread_id, saver.commit(lease, commit(row(2, 1), head=1)))
                 await turns()
             await saver.__aexit__(None, None, None)
             with pytest.raises(StorageError, match="not open"):
@@ -346,13 +346,13 @@ async def test_closing_finishes_what_was_begun(proxy: Proxy, schema: str) -> Non
 async def test_a_locked_thread_holds_up_nobody_else(proxy: Proxy, schema: str) -> None:
     """P6: while another connection has a thread's row locked, its commit waits, all others go on; and then it is stored."""
     async with PostgresSaver.from_conn_string(proxy.url, schema=schema, writers=1, busy_timeout=30) as saver:
-        held = await claims(saver, 10)
+        held = await leases(saver, 10)
         fates = Fates()
         async with anyio.create_task_group() as group:
             with locked(schema, "t0"):
                 async with stopped(saver):
-                    for claim in held:
-                        group.start_soon(fates.watch, claim.thread_id, saver.commit(claim, commit(row(2, 1), head=1)))
+                    for lease in held:
+                        group.start_soon(fates.watch, lease.thread_id, saver.commit(lease, commit(row(2, 1), head=1)))
                     await turns()
                 for step in range(2, 12):
                     await saver.commit(held[1], commit(row(step + 1, step), head=step))
@@ -368,19 +368,19 @@ async def test_a_locked_thread_holds_up_nobody_else(proxy: Proxy, schema: str) -
 async def test_a_lock_that_lasts_is_an_error(proxy: Proxy, schema: str) -> None:
     """P3: after `busy_timeout` seconds commit, claim, rewrite and delete say so, and have changed nothing."""
     async with PostgresSaver.from_conn_string(proxy.url, schema=schema, busy_timeout=0.1) as saver:
-        (claim,) = await claims(saver, 1)
+        (lease,) = await leases(saver, 1)
         await written(saver, row(1), thread="free")
         with locked(schema, "t0"):
             with pytest.raises(StorageLockedError, match="busy_timeout"):
-                await saver.commit(claim, commit(row(2, 1), head=1))
+                await saver.commit(lease, commit(row(2, 1), head=1))
             with pytest.raises(StorageLockedError, match="busy_timeout"):
                 await saver.adelete_thread("t0")
             with pytest.raises(StorageLockedError, match="busy_timeout"):
-                await saver.erase(claim)
+                await saver.erase(lease)
         with locked(schema, "free"), pytest.raises(StorageLockedError, match="busy_timeout"):
             await take(saver, "free")
         assert await head_of(saver, "t0") == cid(1)
-        await saver.commit(claim, commit(row(2, 1), head=1))
+        await saver.commit(lease, commit(row(2, 1), head=1))
         await take(saver, "free")
 
 
@@ -389,20 +389,20 @@ async def test_a_lock_that_lasts_is_an_error(proxy: Proxy, schema: str) -> None:
 
 async def test_many_writers_of_many_threads(schema: str, proxy: Proxy) -> None:
     """P6, P13: three savers, each with three transactions at a time, on the same twenty threads: each thread is one
-    chain, with an epoch for every claim."""
+    chain, with an epoch for every lease."""
     rounds = 5
 
     async def count(saver: PostgresSaver, thread: str, run: str) -> None:
         done = 0
         while done < rounds:
             try:
-                claim = await take(saver, thread, f"{run} {done}")
+                lease = await take(saver, thread, f"{run} {done}")
             except ThreadBusyError:
                 await anyio.lowlevel.checkpoint()
                 continue
             head = await head_of(saver, thread)
             last = 0 if head is None else int(head.split("-")[0])
-            await saver.commit(claim, commit(row(last + 1, last or None, base=1), head=last or None, releases=True))
+            await saver.commit(lease, commit(row(last + 1, last or None, base=1), head=last or None, releases=True))
             done += 1
 
     async def saver_of(number: int) -> None:
@@ -422,8 +422,8 @@ async def test_many_writers_of_many_threads(schema: str, proxy: Proxy) -> None:
             assert (await take(saver, f"t{thread}")).epoch == 3 * rounds + 1
 
 
-async def test_one_of_two_claims_wins(schema: str, proxy: Proxy) -> None:
-    """P6: of two savers that claim a thread at the same moment, which is given up, or lapsed, one gets it, even if the other
+async def test_one_of_two_leases_wins(schema: str, proxy: Proxy) -> None:
+    """P6: of two savers that lease a thread at the same moment, which is given up, or lapsed, one gets it, even if the other
     had seen it free before."""
     async with (
         PostgresSaver.from_conn_string(conninfo(), schema=schema) as one,
@@ -431,43 +431,43 @@ async def test_one_of_two_claims_wins(schema: str, proxy: Proxy) -> None:
     ):
         await written(one, row(1))
         for turn in range(150):
-            won: list[tuple[PostgresSaver, Claim]] = []
+            won: list[tuple[PostgresSaver, Lease]] = []
 
             async def attempt(
-                saver: PostgresSaver, run: str, won: list[tuple[PostgresSaver, Claim]] = won, turn: int = turn
+                saver: PostgresSaver, run: str, won: list[tuple[PostgresSaver, Lease]] = won, turn: int = turn
             ) -> None:
                 try:
-                    claim = await saver.claim("t", elsewhere(f"{run} {turn}"), now=turn, expires_at=turn + 1)
+                    lease = await saver.acquire("t", elsewhere(f"{run} {turn}"), now=turn, expires_at=turn + 1)
                 except ThreadBusyError:
                     return
-                won.append((saver, claim))
+                won.append((saver, lease))
 
             async with anyio.create_task_group() as group:
                 group.start_soon(attempt, one, "one")
                 group.start_soon(attempt, other, "other")
             assert len(won) == 1
-            ((winner, claim),) = won
-            await winner.renew(claim, expires_at=turn + 1)
+            ((winner, lease),) = won
+            await winner.renew(lease, expires_at=turn + 1)
             if turn % 2:
-                await winner.release(claim)
+                await winner.release(lease)
 
 
-async def test_one_of_two_with_the_same_claim_wins(schema: str, proxy: Proxy) -> None:
+async def test_one_of_two_with_the_same_lease_wins(schema: str, proxy: Proxy) -> None:
     """P3, P6: of two commits that expect the same head, through two savers at the same moment, one is stored, even if the
     other had looked before; a head never passes over a checkpoint."""
     async with (
         PostgresSaver.from_conn_string(conninfo(), schema=schema) as one,
         PostgresSaver.from_conn_string(conninfo(), schema=schema) as other,
     ):
-        claim = await take(one)
-        await one.commit(claim, commit(row(1)))
+        lease = await take(one)
+        await one.commit(lease, commit(row(1)))
         head = 1
         for turn in range(150):
             won: list[int] = []
 
             async def attempt(saver: PostgresSaver, number: int, won: list[int] = won, head: int = head) -> None:
                 try:
-                    await saver.commit(claim, commit(row(number, head), head=head))
+                    await saver.commit(lease, commit(row(number, head), head=head))
                 except ThreadBusyError:
                     return
                 won.append(number)
@@ -480,13 +480,13 @@ async def test_one_of_two_with_the_same_claim_wins(schema: str, proxy: Proxy) ->
             assert await head_of(one) == cid(head)
 
 
-async def test_the_clock_of_a_claim_is_the_ports(saver: PostgresSaver) -> None:
-    """P6: the server's clock is not asked: a claim that expired by it is live by the caller's."""
-    await saver.claim("t", elsewhere("run-1"), now=1.0, expires_at=2.0)
+async def test_the_clock_of_a_lease_is_the_ports(saver: PostgresSaver) -> None:
+    """P6: the server's clock is not asked: a lease that expired by it is live by the caller's."""
+    await saver.acquire("t", elsewhere("run-1"), now=1.0, expires_at=2.0)
     with pytest.raises(ThreadBusyError):
-        await saver.claim("t", here("run-2"), now=1.5, expires_at=3.0)
+        await saver.acquire("t", here("run-2"), now=1.5, expires_at=3.0)
     assert time.time() > 2.0
-    await saver.claim("t", here("run-2"), now=2.0, expires_at=3.0)
+    await saver.acquire("t", here("run-2"), now=2.0, expires_at=3.0)
 
 
 async def test_threads_of_the_process_and_their_loops(saver: PostgresSaver) -> None:

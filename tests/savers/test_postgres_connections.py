@@ -81,7 +81,7 @@ async def test_a_write_whose_connection_breaks(
 ) -> None:
     """P3, P4: whether it was stored or never came, each write is stored once when it returns, and returns without an
     error."""
-    claim = await take(saver)
+    lease = await take(saver)
     writes = [
         commit(row(1), records=[record(1, "a")], events=[event(1)]),
         commit(row(2, 1, base=1), head=1, records=[record(2, "b")], clears=[record(1, "a")], events=[event(2)]),
@@ -91,12 +91,12 @@ async def test_a_write_whose_connection_breaks(
     ]
     for one in writes:
         proxy.plan(plan, "pregel_threads")
-        await saver.commit(claim, one)
+        await saver.commit(lease, one)
         assert proxy.broke.is_set()
     proxy.plan(plan, "pregel_threads")
-    await saver.record(claim, [record(1, "d", 1)], expires_at=LATER)
+    await saver.record(lease, [record(1, "d", 1)], expires_at=LATER)
     proxy.plan(plan, "pregel_threads")
-    await saver.renew(claim, expires_at=LATER + 7)
+    await saver.renew(lease, expires_at=LATER + 7)
     assert proxy.broke.is_set()
     chain = await other.read("t")
     assert chain is not None and chain.head == cid(1) and [one.task_id for one in chain.records] == ["c", "d"]
@@ -106,30 +106,30 @@ async def test_a_write_whose_connection_breaks(
         await take(other, run="run-2")
     assert caught.value.expires_at == LATER + 7
     proxy.plan(plan, "pregel_threads")
-    await saver.commit(claim, commit(row(3, 1), head=1, releases=True))
+    await saver.commit(lease, commit(row(3, 1), head=1, releases=True))
     assert proxy.broke.is_set()
     again = await take(other, run="run-2")
     assert (again.epoch, again.newest) == (2, cid(3))
 
 
 @pytest.mark.parametrize("plan", LOST)
-async def test_a_claim_or_release_whose_connection_breaks(
+async def test_an_acquire_or_release_whose_connection_breaks(
     plan: Plan, saver: PostgresSaver, other: PostgresSaver, proxy: Proxy
 ) -> None:
-    """P6: a claim is held when it returns; a thread that is given up is free, and leaves no trace when it is bare."""
+    """P6: a lease is held when it returns; a thread that is given up is free, and leaves no trace when it is bare."""
     proxy.plan(plan, "pregel_threads")
-    claim = await take(saver)
+    lease = await take(saver)
     assert proxy.broke.is_set()
     with pytest.raises(ThreadBusyError):
         await take(other, run="run-2")
-    await saver.renew(claim, expires_at=LATER)
+    await saver.renew(lease, expires_at=LATER)
     proxy.plan(plan, "pregel_threads")
-    await saver.release(claim)
+    await saver.release(lease)
     assert proxy.broke.is_set()
     assert await other.threads() == ()
-    claim = await take(saver)
+    lease = await take(saver)
     proxy.plan(plan, "pregel_threads")
-    await saver.commit(claim, commit(records=[record(1, "a")], releases=True))
+    await saver.commit(lease, commit(records=[record(1, "a")], releases=True))
     assert proxy.broke.is_set()
     assert await other.threads() == ()
 
@@ -143,21 +143,21 @@ async def test_upkeep_whose_connection_breaks(
     await written(other, row(1), row(2, 1, base=1), row(3, 2, base=1))
     dump = await other.dump("t")
     assert dump is not None
-    claim = await take(saver)
+    lease = await take(saver)
     proxy.plan(plan, at)
-    await saver.rewrite(claim, Rewrite(gone=(("", cid(3)),), heads={"": cid(2)}, pins={("", cid(1)): True}))
+    await saver.rewrite(lease, Rewrite(gone=(("", cid(3)),), heads={"": cid(2)}, pins={("", cid(1)): True}))
     assert proxy.broke.is_set()
     assert [(one.step + 1, one.pinned) for one in await other.scan("t", "")] == [(2, False), (1, True)]
     proxy.plan(plan, at)
-    await saver.erase(claim)
+    await saver.erase(lease)
     assert proxy.broke.is_set()
     assert await other.threads() == ()
-    claim = await take(saver)
+    lease = await take(saver)
     proxy.plan(plan, at)
-    await saver.load(claim, dump)
+    await saver.load(lease, dump)
     assert proxy.broke.is_set()
     assert await other.dump("t") == dump
-    await saver.release(claim)
+    await saver.release(lease)
     proxy.plan(plan, at)
     await saver.adelete_thread("t")
     assert proxy.broke.is_set()
@@ -176,34 +176,34 @@ async def test_readers_whose_connections_break(saver: PostgresSaver, other: Post
 
 async def test_a_batch_whose_connection_breaks(saver: PostgresSaver, other: PostgresSaver, proxy: Proxy) -> None:
     """P4: all of it was stored, and all its callers are told so; nothing is stored twice."""
-    claims = [await take(saver, f"t{number}") for number in range(30)]
+    leases = [await take(saver, f"t{number}") for number in range(30)]
     for step in (1, 2, 3):
         proxy.plan("lose the answer", "pregel_threads")
         proxy.plan("lose the answer", "pregel_threads")
         async with anyio.create_task_group() as group:
-            for claim in claims:
+            for lease in leases:
                 one = commit(row(step, step - 1 or None), head=step - 1 or None, events=[event(step)])
-                group.start_soon(saver.commit, claim, one)
-    for claim in claims:
-        assert await head_of(other, claim.thread_id) == cid(3)
-        assert len(await other.events(claim.thread_id)) == 3
+                group.start_soon(saver.commit, lease, one)
+    for lease in leases:
+        assert await head_of(other, lease.thread_id) == cid(3)
+        assert len(await other.events(lease.thread_id)) == 3
 
 
 async def test_the_first_attempt_comes_late(saver: PostgresSaver, other: PostgresSaver, proxy: Proxy) -> None:
     """P3, P5: a statement that the server gets to see long after its connection broke, and after others of the same
     claim, changes nothing any more."""
-    claim = await take(saver)
-    await saver.commit(claim, commit(row(1)))
+    lease = await take(saver)
+    await saver.commit(lease, commit(row(1)))
     for late in (
-        saver.record(claim, [record(1, "a", frame=b"late")], expires_at=LATER + 1),
-        saver.commit(claim, commit(row(2, 1), head=1)),
-        saver.commit(claim, commit(head=2, moves=("", 1), records=[record(1, "b")])),
-        saver.renew(claim, expires_at=LATER + 99),
+        saver.record(lease, [record(1, "a", frame=b"late")], expires_at=LATER + 1),
+        saver.commit(lease, commit(row(2, 1), head=1)),
+        saver.commit(lease, commit(head=2, moves=("", 1), records=[record(1, "b")])),
+        saver.renew(lease, expires_at=LATER + 99),
     ):
         proxy.plan("deliver late", "pregel_threads")
         await late
         assert proxy.broke.is_set()
-        await saver.commit(claim, commit(clears=[record(1, "a"), record(1, "b")]))
+        await saver.commit(lease, commit(clears=[record(1, "a"), record(1, "b")]))
         before = await everything(other)
         proxy.deliver()
         assert await everything(other) == before
@@ -214,15 +214,15 @@ async def test_the_first_attempt_comes_late(saver: PostgresSaver, other: Postgre
 
 async def test_taken_over_while_the_server_was_away(saver: PostgresSaver, other: PostgresSaver, proxy: Proxy) -> None:
     """P4, P6: who is taken over before he could ask whether his superstep was stored is told that it was; if it was not,
-    that his claim is lost."""
+    that his lease is lost."""
     for plan in LOST:
-        claim = await take(saver, plan)
-        await saver.commit(claim, commit(row(1)))
+        lease = await take(saver, plan)
+        await saver.commit(lease, commit(row(1)))
         results: list[BaseException | None] = []
 
-        async def last(claim: Any = claim, results: list[BaseException | None] = results) -> None:
+        async def last(lease: Any = lease, results: list[BaseException | None] = results) -> None:
             try:
-                await saver.commit(claim, commit(row(2, 1), head=1))
+                await saver.commit(lease, commit(row(2, 1), head=1))
             except ThreadBusyError as error:
                 results.append(error)
             else:
@@ -235,7 +235,7 @@ async def test_taken_over_while_the_server_was_away(saver: PostgresSaver, other:
             await anyio.to_thread.run_sync(proxy.broke.wait)
             proxy.cut()
             head = await head_of(other, plan)
-            winner = await other.claim(plan, elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
+            winner = await other.acquire(plan, elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
             number = 2 if head == cid(2) else 1
             await other.commit(winner, commit(row(7, number), head=number))
             proxy.refuses = False
@@ -249,13 +249,13 @@ async def test_taken_over_while_the_server_was_away(saver: PostgresSaver, other:
 
 async def test_connections_that_broke_while_nobody_used_them(saver: PostgresSaver, proxy: Proxy) -> None:
     """Whatever the pool has kept from before a restart is found to be broken, and replaced."""
-    claim = await take(saver)
+    lease = await take(saver)
     async with anyio.create_task_group() as group:
         for _ in range(20):
             group.start_soon(saver.read, "t")
     for step in range(1, 4):
         proxy.cut()
-        await saver.commit(claim, commit(row(step, step - 1 or None), head=step - 1 or None))
+        await saver.commit(lease, commit(row(step, step - 1 or None), head=step - 1 or None))
         proxy.cut()
         assert await head_of(saver) == cid(step)
 
@@ -280,24 +280,24 @@ async def test_no_server_any_more(proxy: Proxy, schema: str, other: PostgresSave
     """P4: after `reconnect_timeout` a verb fails, says that the server is away, and, if a transaction was under way, that
     its fate is not known; when the server is back, the same saver goes on."""
     async with PostgresSaver.from_conn_string(proxy.url, schema=schema, pool_size=1, reconnect_timeout=0.3) as saver:
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1)))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1)))
         proxy.refuses = True
         proxy.plan("lose the answer", "pregel_threads")
         with pytest.raises(StorageError, match="not to be reached|had no connection") as caught:
-            await saver.commit(claim, commit(row(2, 1), head=1))
+            await saver.commit(lease, commit(row(2, 1), head=1))
         assert "is not known" in str(caught.value)
         proxy.cut()
         for call in (
             saver.read("t"),
-            saver.renew(claim, expires_at=LATER),
-            saver.claim("u", here("run-2"), now=NOW, expires_at=LATER),
+            saver.renew(lease, expires_at=LATER),
+            saver.acquire("u", here("run-2"), now=NOW, expires_at=LATER),
         ):
             with pytest.raises(StorageError, match="not to be reached|had no connection"):
                 await call
         proxy.refuses = False
         assert await head_of(saver) == cid(2) == await head_of(other)
-        await saver.commit(claim, commit(row(3, 2), head=2))
+        await saver.commit(lease, commit(row(3, 2), head=2))
 
 
 async def test_a_pool_that_is_too_small(schema: str) -> None:
@@ -307,13 +307,13 @@ async def test_a_pool_that_is_too_small(schema: str) -> None:
         pool, held = saver._source.pool, threading.Event()
         go = asyncio.Event()
 
-        async def hold() -> None:
+        async def lease() -> None:
             async with pool.connection():
                 held.set()
                 await go.wait()
 
         async with anyio.create_task_group() as group:
-            group.start_soon(saver._open.driver.run, hold)
+            group.start_soon(saver._open.driver.run, lease)
             await anyio.to_thread.run_sync(held.wait)
             with pytest.raises(StorageError, match="all are in use"):
                 await saver.read("nothing")
@@ -435,10 +435,10 @@ async def test_a_users_pool_away_from_its_loop(schema: str, anyio_backend_name: 
     if anyio_backend_name != "trio":
         pytest.skip("on asyncio it may be the pool's loop")
 
-    class Claimed(psycopg_pool.AsyncConnectionPool[Any]):
+    class Acquired(psycopg_pool.AsyncConnectionPool[Any]):
         closed = False
 
-    pool = Claimed.__new__(Claimed)
+    pool = Acquired.__new__(Acquired)
     pool.conninfo = conninfo()
     with pytest.raises(SaverClosedError, match="loop of asyncio"):
         async with PostgresSaver(pool, schema=schema):
@@ -571,15 +571,15 @@ async def test_another_isolation_level_by_default(level: str, schema: str) -> No
                 done = 0
                 while done < 4:
                     try:
-                        claim = await take(saver, thread, f"{run} {done}")
+                        lease = await take(saver, thread, f"{run} {done}")
                     except ThreadBusyError:
                         await anyio.lowlevel.checkpoint()
                         continue
                     head = await head_of(saver, thread)
                     last = 0 if head is None else int(head.split("-")[0])
-                    await saver.commit(claim, commit(row(last + 1, last or None), head=last or None))
-                    await saver.record(claim, [record(last + 1, "a")], expires_at=LATER)
-                    await saver.release(claim)
+                    await saver.commit(lease, commit(row(last + 1, last or None), head=last or None))
+                    await saver.record(lease, [record(last + 1, "a")], expires_at=LATER)
+                    await saver.release(lease)
                     done += 1
 
             async with anyio.create_task_group() as group:

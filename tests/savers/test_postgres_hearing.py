@@ -13,7 +13,7 @@ import pytest
 
 from checkpoint_savers import PostgresSaver, SaverClosedError
 from checkpoint_savers.conformance.savers.suite import LATER, commit, elsewhere, event, in_threads, record, row, take
-from checkpoint_savers.records import Claim
+from checkpoint_savers.records import Lease
 from pregel_async import START, StateGraph
 from pregel_async._runtime.platform.environment import SystemWorld
 from tests.helpers.postgres_tools import Proxy, conninfo, execute, made_schema
@@ -50,39 +50,39 @@ async def other(schema: str) -> AsyncIterator[PostgresSaver]:
 async def listens(saver: PostgresSaver) -> None:
     """Return when the saver has begun to listen, which it does when somebody first waits: he is called then."""
     with anyio.fail_after(30):
-        await saver.hear("somebody")
+        await saver.wait_for_release("somebody")
 
 
-WAYS: list[Callable[[PostgresSaver, Claim], Any]] = [
-    lambda saver, claim: saver.release(claim),
-    lambda saver, claim: saver.commit(claim, commit(row(1), releases=True)),
-    lambda saver, claim: saver.commit(claim, commit(records=[record(1, "a")], events=[event(1)], releases=True)),
-    lambda saver, claim: saver.erase(claim),
+WAYS: list[Callable[[PostgresSaver, Lease], Any]] = [
+    lambda saver, lease: saver.release(lease),
+    lambda saver, lease: saver.commit(lease, commit(row(1), releases=True)),
+    lambda saver, lease: saver.commit(lease, commit(records=[record(1, "a")], events=[event(1)], releases=True)),
+    lambda saver, lease: saver.erase(lease),
 ]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=["released", "with the last commit", "with records", "erased"])
 async def test_each_way_to_give_a_thread_up_is_heard(
-    way: Callable[[PostgresSaver, Claim], Any], saver: PostgresSaver, other: PostgresSaver
+    way: Callable[[PostgresSaver, Lease], Any], saver: PostgresSaver, other: PostgresSaver
 ) -> None:
     """P6: in another process, which may be behind a pooler, as this one sends no more than a statement."""
-    claim = await take(other)
+    lease = await take(other)
     await listens(saver)
     async with anyio.create_task_group() as group:
-        group.start_soon(saver.hear, "t")
+        group.start_soon(saver.wait_for_release, "t")
         await anyio.lowlevel.checkpoint()
         with anyio.fail_after(30):
-            await way(other, claim)
+            await way(other, lease)
     await take(saver, run="run-2")
 
 
 async def test_a_thread_that_is_deleted_is_heard(saver: PostgresSaver, other: PostgresSaver) -> None:
-    """P6: also when its claim had lapsed."""
-    claim = await other.claim("t", elsewhere("run-1"), now=0.0, expires_at=1.0)
-    await other.commit(claim, commit(row(1), expires_at=1.0))
+    """P6: also when its lease had lapsed."""
+    lease = await other.acquire("t", elsewhere("run-1"), now=0.0, expires_at=1.0)
+    await other.commit(lease, commit(row(1), expires_at=1.0))
     await listens(saver)
     async with anyio.create_task_group() as group:
-        group.start_soon(saver.hear, "t")
+        group.start_soon(saver.wait_for_release, "t")
         await anyio.lowlevel.checkpoint()
         with anyio.fail_after(30):
             await other.adelete_thread("t")
@@ -90,20 +90,20 @@ async def test_a_thread_that_is_deleted_is_heard(saver: PostgresSaver, other: Po
 
 async def test_only_that_thread_is_heard(saver: PostgresSaver, other: PostgresSaver, schema: str) -> None:
     """P6: other threads, the same thread in another schema, and what is no release wake nobody."""
-    claim = await take(other)
+    lease = await take(other)
     await listens(saver)
     heard = anyio.Event()
 
     async def wait() -> None:
-        await saver.hear("t")
+        await saver.wait_for_release("t")
         heard.set()
 
     async with anyio.create_task_group() as group:
         group.start_soon(wait)
         await anyio.lowlevel.checkpoint()
-        await other.commit(claim, commit(row(1)))
-        await other.renew(claim, expires_at=LATER)
-        await other.record(claim, [record(1, "a")], expires_at=LATER)
+        await other.commit(lease, commit(row(1)))
+        await other.renew(lease, expires_at=LATER)
+        await other.record(lease, [record(1, "a")], expires_at=LATER)
         await other.release(await take(other, "u"))
         with made_schema() as apart:
             async with PostgresSaver.from_conn_string(conninfo(), schema=apart) as stranger:
@@ -111,7 +111,7 @@ async def test_only_that_thread_is_heard(saver: PostgresSaver, other: PostgresSa
         last = anyio.Event()
 
         async def wait_for_last() -> None:
-            await saver.hear("last")
+            await saver.wait_for_release("last")
             last.set()
 
         group.start_soon(wait_for_last)
@@ -120,20 +120,20 @@ async def test_only_that_thread_is_heard(saver: PostgresSaver, other: PostgresSa
         with anyio.fail_after(30):
             await last.wait()  # what was said before that has been heard, too
         assert not heard.is_set()
-        await other.release(claim)
+        await other.release(lease)
         with anyio.fail_after(30):
             await heard.wait()
 
 
 async def test_what_is_refused_or_rolled_back_is_not_said(saver: PostgresSaver, other: PostgresSaver) -> None:
     """P3: NOTIFY is part of the transaction."""
-    claim = await take(other)
-    await other.commit(claim, commit(row(1)))
+    lease = await take(other)
+    await other.commit(lease, commit(row(1)))
     await listens(saver)
     heard: list[str] = []
 
     async def wait(thread: str) -> None:
-        await saver.hear(thread)
+        await saver.wait_for_release(thread)
         heard.append(thread)
 
     async with anyio.create_task_group() as group:
@@ -141,7 +141,7 @@ async def test_what_is_refused_or_rolled_back_is_not_said(saver: PostgresSaver, 
         await anyio.lowlevel.checkpoint()
         for refused in (commit(row(2, 1), head=7, releases=True), commit(row(1), head=1, releases=True)):
             with pytest.raises(Exception):
-                await other.commit(claim, refused)
+                await other.commit(lease, refused)
         group.start_soon(wait, "last")
         await anyio.lowlevel.checkpoint()
         await other.release(await take(other, "last"))
@@ -154,7 +154,7 @@ async def test_what_is_refused_or_rolled_back_is_not_said(saver: PostgresSaver, 
 
 async def test_many_wait_on_many_loops(schema: str, other: PostgresSaver) -> None:
     """P13: in twenty threads, asyncio and trio, with one connection for all of them."""
-    claims = [await take(other, f"t{number}") for number in range(4)]
+    leases = [await take(other, f"t{number}") for number in range(4)]
     ready = threading.Barrier(21)
     with Proxy(conninfo()) as proxy:
         async with PostgresSaver.from_conn_string(conninfo(), schema=schema, listen=proxy.url) as saver:
@@ -162,15 +162,15 @@ async def test_many_wait_on_many_loops(schema: str, other: PostgresSaver) -> Non
 
             async def wait(number: int) -> None:
                 async with anyio.create_task_group() as group:
-                    group.start_soon(saver.hear, f"t{number % 4}")
+                    group.start_soon(saver.wait_for_release, f"t{number % 4}")
                     await anyio.lowlevel.checkpoint()
                     await anyio.lowlevel.checkpoint()
                     ready.wait(60)
 
             async def give_up() -> None:
                 ready.wait(60)
-                for claim in claims:
-                    await other.release(claim)
+                for lease in leases:
+                    await other.release(lease)
 
             await in_threads(give_up, *(partial(wait, number) for number in range(20)))
             assert saver._open is not None and saver._open.listener is not None
@@ -186,15 +186,15 @@ async def test_the_connection_breaks(schema: str, other: PostgresSaver) -> None:
             for _ in range(3):
                 with anyio.fail_after(30):
                     async with anyio.create_task_group() as group:
-                        group.start_soon(saver.hear, "t")
+                        group.start_soon(saver.wait_for_release, "t")
                         await anyio.lowlevel.checkpoint()
                         proxy.cut()
-            claim = await take(other)
+            lease = await take(other)
             async with anyio.create_task_group() as group:
-                group.start_soon(saver.hear, "t")
+                group.start_soon(saver.wait_for_release, "t")
                 await anyio.lowlevel.checkpoint()
                 with anyio.fail_after(30):
-                    await other.release(claim)
+                    await other.release(lease)
 
 
 async def test_no_direct_connection(schema: str) -> None:
@@ -203,7 +203,7 @@ async def test_no_direct_connection(schema: str) -> None:
         proxy.refuses = True
         async with PostgresSaver.from_conn_string(conninfo(), schema=schema, listen=proxy.url) as saver:
             with anyio.move_on_after(0.1) as scope:
-                await saver.hear("t")
+                await saver.wait_for_release("t")
             assert scope.cancelled_caught
     assert not [one for one in threading.enumerate() if "PostgresSaver" in one.name]
 
@@ -211,11 +211,11 @@ async def test_no_direct_connection(schema: str) -> None:
 async def test_without_ears(other: PostgresSaver) -> None:
     """P6: there is nothing to hear, and no connection is made for it."""
     with anyio.move_on_after(0.05) as scope:
-        await other.hear("t")
+        await other.wait_for_release("t")
     assert scope.cancelled_caught
     await other.__aexit__(None, None, None)
     with pytest.raises(SaverClosedError):
-        await other.hear("t")
+        await other.wait_for_release("t")
 
 
 # ---- a run that waits -----------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ async def test_a_run_that_waits_goes_on_when_it_hears(saver: PostgresSaver, othe
         return {"n": state.get("n", 0) + 1}
 
     graph = StateGraph(State).add_node(count).add_edge(START, "count").compile(saver, world=Patient())
-    claim = await other.claim("t", elsewhere("run-1"), now=4e9, expires_at=5e9)
+    lease = await other.acquire("t", elsewhere("run-1"), now=4e9, expires_at=5e9)
     await listens(saver)
     result: list[Any] = []
 
@@ -252,7 +252,7 @@ async def test_a_run_that_waits_goes_on_when_it_hears(saver: PostgresSaver, othe
         while not saver._open.listener._waiting:
             await anyio.lowlevel.checkpoint()
         with anyio.fail_after(30):
-            await other.release(claim)
+            await other.release(lease)
             while not result:
                 await anyio.lowlevel.checkpoint()
     assert result == [{"n": 1}]
@@ -264,12 +264,12 @@ async def test_a_run_that_waits_and_is_cancelled(saver: PostgresSaver, other: Po
     graph = builder.compile(saver)
     await listens(saver)
     for turns in range(0, 40, 4):
-        claim = await take(other, "t", f"run-{turns}")
+        lease = await take(other, "t", f"run-{turns}")
         async with anyio.create_task_group() as group:
             group.start_soon(partial(graph.ainvoke, {}, "t", on_conflict="wait"))
             for _ in range(turns):
                 await anyio.lowlevel.checkpoint()
-            await other.release(claim)
+            await other.release(lease)
             for _ in range(turns):
                 await anyio.lowlevel.checkpoint()
             group.cancel_scope.cancel()

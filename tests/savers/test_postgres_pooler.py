@@ -60,12 +60,12 @@ async def test_nothing_is_left_in_a_session(behind: Pooler, schema: str) -> None
     no listener of the saver's."""
     async with PostgresSaver.from_conn_string(behind.url, schema=schema, listen=conninfo()) as saver:
         for number in range(8):
-            claim = await take(saver, f"t{number}")
+            lease = await take(saver, f"t{number}")
             for step in range(1, 8):  # often enough to be worth preparing
-                await saver.commit(claim, commit(row(step, step - 1 or None), head=step - 1 or None))
+                await saver.commit(lease, commit(row(step, step - 1 or None), head=step - 1 or None))
                 await head_of(saver, f"t{number}")
             await saver.dump(f"t{number}")
-            await saver.erase(claim)
+            await saver.erase(lease)
         await saver.setup()
         looks: list[tuple[object, ...]] = []
         for _ in range(12):
@@ -87,13 +87,13 @@ async def test_waiting_beside_a_pooler(behind: Pooler, schema: str) -> None:
         PostgresSaver.from_conn_string(behind.url, schema=schema, listen=conninfo()) as waiting,
         PostgresSaver.from_conn_string(behind.url, schema=schema) as working,
     ):
-        claim = await take(working, "held")
+        lease = await take(working, "held")
         with anyio.fail_after(30):
-            await waiting.hear("held")  # it has begun to listen
+            await waiting.wait_for_release("held")  # it has begun to listen
             async with anyio.create_task_group() as group:
-                group.start_soon(waiting.hear, "held")
+                group.start_soon(waiting.wait_for_release, "held")
                 await anyio.lowlevel.checkpoint()
-                await working.release(claim)
+                await working.release(lease)
 
 
 @pytest.mark.slow
@@ -101,14 +101,14 @@ async def test_the_pooler_is_killed(schema: str) -> None:
     """P4: while many commit; when it is there again all go on, and all that was acknowledged is stored, once."""
     with pooler(conninfo()) as mine:
         async with PostgresSaver.from_conn_string(mine.url, schema=schema, reconnect_timeout=60) as saver:
-            claims = [await take(saver, f"killed{number}") for number in range(10)]
+            leases = [await take(saver, f"killed{number}") for number in range(10)]
             stored = dict.fromkeys(range(10), 0)
             over = anyio.Event()
 
             async def write(number: int) -> None:
                 while not over.is_set():
                     last = stored[number]
-                    await saver.commit(claims[number], commit(row(last + 1, last or None), head=last or None))
+                    await saver.commit(leases[number], commit(row(last + 1, last or None), head=last or None))
                     stored[number] = last + 1
 
             async with anyio.create_task_group() as group:

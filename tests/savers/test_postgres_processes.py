@@ -72,7 +72,7 @@ class Child:
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 8])
 def test_stopped_and_killed(processes: int, schema: str, tmp_path: Path) -> None:
-    """P3, P4, P6: of processes that write four threads, one after the other is stopped for longer than its claims last,
+    """P3, P4, P6: of processes that write four threads, one after the other is stopped for longer than its leases last,
     or killed and replaced. Each thread is one chain of all that is stored, under epochs that never go back; and all that
     was acknowledged is in it."""
     rng = random.Random(f"{SEED} {processes}")
@@ -182,9 +182,9 @@ async def test_killed_before_the_commit(schema: str) -> None:
             assert chain is not None and chain.head == cid(1)
             process.send_signal(signal.SIGKILL)
             process.wait()
-            claim = await take(saver)
-            assert (claim.epoch, claim.newest) == (2, cid(1))
+            lease = await take(saver)
+            assert (lease.epoch, lease.newest) == (2, cid(1))
             chain = await saver.read("t")
             assert chain is not None and chain.head == cid(1) and chain.records == (record(1, "a"),)
             assert await saver.events("t") == (event(1),)
-            await saver.commit(claim, commit(row(2, 1), head=1))
+            await saver.commit(lease, commit(row(2, 1), head=1))

@@ -130,7 +130,7 @@ async def test_a_run_that_does_not_wait_ends_and_resumes(name: str, server: OwnS
         assert {*values, *recorded} <= set(ran)
         (header,) = await saver.threads()
         assert header.owner is not None, "it could not be given up"
-        await saver.release(await saver.claim("t", header.owner, now=LATER, expires_at=LATER))
+        await saver.release(await saver.acquire("t", header.owner, now=LATER, expires_at=LATER))
         assert await steps.graph(saver).ainvoke(None, "t") == {"log": LOG}
         assert sorted(steps.ran) == sorted(set(LOG) - {*values, *recorded})
         await is_the_undisturbed_ones(saver, "t")
@@ -153,7 +153,7 @@ async def test_nothing_acknowledged_is_lost(seed: int, server: OwnServer, schema
     async def write(saver: PostgresSaver, number: int) -> None:
         thread = f"t{number}"
         while not done.is_set():
-            claim = await take(saver, thread, f"run-{number}")
+            lease = await take(saver, thread, f"run-{number}")
             for _ in range(5):
                 last = acknowledged[number]
                 one = commit(
@@ -163,10 +163,10 @@ async def test_nothing_acknowledged_is_lost(seed: int, server: OwnServer, schema
                     clears=[record(last, "a")],
                     events=[event(last + 1)],
                 )
-                await saver.commit(claim, one)
+                await saver.commit(lease, one)
                 acknowledged[number] = last + 1
-                await saver.record(claim, [record(last + 1, "b")], expires_at=LATER)
-            await saver.release(claim)
+                await saver.record(lease, [record(last + 1, "b")], expires_at=LATER)
+            await saver.release(lease)
 
     async with PostgresSaver.from_conn_string(server.conninfo, schema=schema, reconnect_timeout=60) as saver:
         async with anyio.create_task_group() as group:
@@ -195,19 +195,19 @@ async def test_a_users_pool_lives_through_it(server: OwnServer, schema: str, any
         pytest.skip("a pool of psycopg's is opened on asyncio")
     async with psycopg_pool.AsyncConnectionPool(server.conninfo, min_size=2, open=False) as pool:
         async with PostgresSaver(pool, schema=schema, reconnect_timeout=60) as saver:
-            claim = await take(saver)
+            lease = await take(saver)
             for number in range(1, 4):
-                await saver.commit(claim, commit(row(number, number - 1 or None), head=number - 1 or None))
+                await saver.commit(lease, commit(row(number, number - 1 or None), head=number - 1 or None))
                 await asyncio.to_thread(server.restart)
                 assert await head_of(saver) == cid(number)
 
 
-async def test_a_claim_outlives_the_server(server: OwnServer, schema: str) -> None:
+async def test_a_lease_outlives_the_server(server: OwnServer, schema: str) -> None:
     """P6: it is stored, and so it is there after the crash."""
     async with PostgresSaver.from_conn_string(server.conninfo, schema=schema, reconnect_timeout=60) as saver:
-        claim = await take(saver)
+        lease = await take(saver)
         await restarted(server)
         with pytest.raises(ThreadBusyError):
             await take(saver, run="run-2")
-        await saver.commit(claim, commit(row(1), releases=True))
+        await saver.commit(lease, commit(row(1), releases=True))
         await written(saver, row(2, 1), thread="u")

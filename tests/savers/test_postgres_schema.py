@@ -231,10 +231,10 @@ async def test_tables_of_a_later_version(schema: str) -> None:
 
 
 async def test_an_upgrade_meanwhile_is_noticed(schema: str) -> None:
-    """P11: by each claim, of new threads and of known ones, alone and in a batch, while the saver is open. Nothing is
+    """P11: by each lease, of new threads and of known ones, alone and in a batch, while the saver is open. Nothing is
     written. A run that has its thread already finishes: an upgrade waits for locks, and never for runs."""
     async with saver_of(schema, setup=True) as saver:
-        claim = await take(saver)
+        lease = await take(saver)
         await written(saver, row(1), thread="u")
         execute(f'UPDATE "{schema}".pregel_saver_version SET version = version + 1')
         before = execute(f'SELECT * FROM "{schema}".pregel_threads ORDER BY 1')
@@ -254,10 +254,10 @@ async def test_an_upgrade_meanwhile_is_noticed(schema: str) -> None:
             refused
         ) == 9
         for write in (saver.update_thread("u", {"a": 1}), saver.adelete_thread("u")):
-            with pytest.raises(UnsupportedFormatError):  # they need no claim
+            with pytest.raises(UnsupportedFormatError):  # they need no lease
                 await write
         assert execute(f'SELECT * FROM "{schema}".pregel_threads ORDER BY 1') == before
-        await saver.commit(claim, commit(row(1)))
+        await saver.commit(lease, commit(row(1)))
         execute(f'UPDATE "{schema}".pregel_saver_version SET version = version - 1')
         await take(saver, "u")
 
@@ -308,9 +308,9 @@ async def test_tables_that_vanish(schema: str) -> None:
         execute(f'DROP TABLE "{schema}".pregel_heads')
         with pytest.raises(CorruptCheckpointError, match="not as a saver made them"):
             await saver.read("t")
-        claim = await take(saver)
+        lease = await take(saver)
         with pytest.raises(CorruptCheckpointError, match="not as a saver made them"):
-            await saver.commit(claim, commit(row(2, 1), head=1))
+            await saver.commit(lease, commit(row(2, 1), head=1))
     with pytest.raises(CorruptCheckpointError, match="pregel_heads.ns"):
         async with saver_of(schema):
             pass
@@ -320,8 +320,8 @@ async def test_damaged_rows(schema: str) -> None:
     """P11: what the tables' types let through and no saver has written is an error that names the place."""
     async with saver_of(schema, setup=True) as saver:
         await written(saver, row(1))
-        claim = await take(saver)
-        await saver.record(claim, [record(1, "a")], expires_at=LATER)
+        lease = await take(saver)
+        await saver.record(lease, [record(1, "a")], expires_at=LATER)
         for damage, repair in (
             (
                 "UPDATE {s}.pregel_checkpoints SET metadata = '{{'",
@@ -441,14 +441,14 @@ async def sorts(url: str) -> None:
     ids += ["\x00", "\x01", "\x02", "\x00\x00", "\x01\x01", "\x01\x02", "a\x01", "A", "Z", "z"]
     async with PostgresSaver.from_conn_string(url, setup=True) as saver:
         for text in set(ids):
-            claim = await take(saver, text)
+            lease = await take(saver, text)
             id = CheckpointId(text)
             one = CheckpointRow(
                 ns=text, checkpoint_id=id, parent_id=id, base_id=id, step=0, metadata={text: text}, frame=b""
             )
             kept = TaskRecord(ns=text, checkpoint_id=id, task_id=TaskId(text), index=0, kind="result", frame=b"")
-            await saver.commit(claim, commit(one, records=[kept]))
-            await saver.release(claim)
+            await saver.commit(lease, commit(one, records=[kept]))
+            await saver.release(lease)
         assert [one.thread_id for one in await saver.threads()] == sorted(set(ids))
         assert [one.thread_id for one in await saver.scan(None, None)] == sorted(set(ids), reverse=True)
         for number, text in enumerate(sorted(set(ids))):
@@ -456,11 +456,11 @@ async def sorts(url: str) -> None:
             assert [one.thread_id for one in after] == sorted(set(ids))[number + 1 :]
             chain = await saver.read(text, text, CheckpointId(text))
             assert chain is not None and chain.records[0].task_id == text and chain.rows[0].parent_id == text
-        claim = await take(saver)
-        await saver.commit(claim, commit(checkpoint("B"), checkpoint("a")))
-        await saver.commit(claim, commit(checkpoint("C", ns="other")))
+        lease = await take(saver)
+        await saver.commit(lease, commit(checkpoint("B"), checkpoint("a")))
+        await saver.commit(lease, commit(checkpoint("C", ns="other")))
         assert [one.checkpoint_id for one in await saver.scan("t", None)] == ["a", "C", "B"]
-        await saver.release(claim)
+        await saver.release(lease)
         assert (await take(saver)).newest == "a"
 
 

@@ -55,14 +55,14 @@ async def saver(path: Path) -> AsyncIterator[SqliteSaver]:
 
 async def test_a_commit_that_was_handed_over_is_waited_for(saver: SqliteSaver) -> None:
     """P7: however its caller is cancelled, the commit ends first; then the caller is told, and it is stored whole."""
-    claim = await take(saver)
+    lease = await take(saver)
     async with anyio.create_task_group() as outer:
         async with held(saver) as go:
             ended: list[bool] = []
 
             async def run() -> None:
                 try:
-                    await saver.commit(claim, commit(row(1), row(2, 1)))
+                    await saver.commit(lease, commit(row(1), row(2, 1)))
                 finally:
                     ended.append(go.is_set())
 
@@ -79,7 +79,7 @@ async def test_a_commit_that_was_handed_over_is_waited_for(saver: SqliteSaver) -
     assert await head_of(saver) == cid(2)
 
 
-async def test_a_claim_that_was_cancelled_is_given_up(saver: SqliteSaver) -> None:
+async def test_a_lease_whose_acquire_was_cancelled_is_released(saver: SqliteSaver) -> None:
     """P7, P6: taken when its caller was gone already, it does not keep the thread until it expires."""
     async with anyio.create_task_group() as outer:
 
@@ -97,11 +97,11 @@ async def test_a_claim_that_was_cancelled_is_given_up(saver: SqliteSaver) -> Non
 
 async def test_a_loop_that_was_closed_harms_nobody(saver: SqliteSaver) -> None:
     """P13: a loop is closed while one of its tasks waits for a commit: all others are served as ever."""
-    claim = await take(saver)
+    lease = await take(saver)
     loop = asyncio.new_event_loop()
 
     def leave() -> None:
-        task = loop.create_task(saver.commit(claim, commit(row(1))))
+        task = loop.create_task(saver.commit(lease, commit(row(1))))
         for _ in range(5):
             loop.call_soon(loop.stop)
             loop.run_forever()
@@ -112,7 +112,7 @@ async def test_a_loop_that_was_closed_harms_nobody(saver: SqliteSaver) -> None:
         thread = threading.Thread(target=leave)
         thread.start()
         thread.join()
-    await saver.commit(claim, commit(row(2, 1), head=1))
+    await saver.commit(lease, commit(row(2, 1), head=1))
     assert await head_of(saver) == cid(2)
 
 
@@ -131,22 +131,22 @@ async def test_nothing_is_left_running(path: Path) -> None:
 async def test_not_open(path: Path) -> None:
     """Before it is opened and after it is closed: SaverClosedError; it may be opened again, not twice at once."""
     saver = SqliteSaver.from_conn_string(path)
-    claims = []
+    leases = []
     for _ in range(2):
         for attempt in (
-            saver.claim("t", elsewhere("run"), now=NOW, expires_at=LATER),
+            saver.acquire("t", elsewhere("run"), now=NOW, expires_at=LATER),
             saver.read("t"),
             saver.scan(None, None),
             saver.segment("t", "", cid(1)),
             saver.adelete_thread("t"),
-            *(saver.commit(claim, commit(row(2, 1), head=1)) for claim in claims),
-            *(saver.release(claim) for claim in claims),
+            *(saver.commit(lease, commit(row(2, 1), head=1)) for lease in leases),
+            *(saver.release(lease) for lease in leases),
         ):
             with pytest.raises(SaverClosedError, match="async with"):
                 await attempt
         async with saver:
-            claims = [await take(saver)]
-            await saver.commit(claims[0], commit(row(1), releases=True))
+            leases = [await take(saver)]
+            await saver.commit(leases[0], commit(row(1), releases=True))
             with pytest.raises(SaverClosedError, match="open already"):
                 async with saver:
                     pass
@@ -168,11 +168,11 @@ def test_opened_with_a_plain_with(path: Path, kind: Any) -> None:
 async def test_closing_waits_for_what_was_begun(path: Path) -> None:
     """P7: calls that were handed over are done; those that come later are refused; none is left waiting."""
     async with SqliteSaver.from_conn_string(path) as saver:
-        claims = [await take(saver, f"t{number}") for number in range(10)]
+        leases = [await take(saver, f"t{number}") for number in range(10)]
         done: list[int] = []
 
         async def run(number: int) -> None:
-            await saver.commit(claims[number], commit(row(1)))
+            await saver.commit(leases[number], commit(row(1)))
             done.append(number)
 
         async with anyio.create_task_group() as group:
@@ -190,13 +190,13 @@ async def test_closing_waits_for_what_was_begun(path: Path) -> None:
         assert len(await saver.scan(None, None)) == 10
 
 
-async def test_closing_gives_claims_up(path: Path) -> None:
+async def test_closing_releases_leases(path: Path) -> None:
     """P6: of a run that still goes on when its saver is closed, every thread is free at once, with what is stored."""
     async with SqliteSaver.from_conn_string(path) as saver:
-        claims = [await take(saver, thread) for thread in ("t1", "t2", "t3")]
-        await saver.commit(claims[0], commit(row(1)))
-        await saver.commit(claims[1], commit(row(1)))
-        await saver.release(claims[1])
+        leases = [await take(saver, thread) for thread in ("t1", "t2", "t3")]
+        await saver.commit(leases[0], commit(row(1)))
+        await saver.commit(leases[1], commit(row(1)))
+        await saver.release(leases[1])
         await take(saver, "t2", "run-2")
     async with SqliteSaver.from_conn_string(path) as saver:
         assert [(await take(saver, thread, "run-3")).epoch for thread in ("t1", "t2", "t3")] == [2, 3, 1]

@@ -64,11 +64,11 @@ async def traced(saver: SqliteSaver) -> AsyncIterator[list[str]]:
 
 async def test_a_superstep_is_one_transaction(saver: SqliteSaver) -> None:
     """P3: rows, head, records, cleared records, events, expiry and release are between one BEGIN and one COMMIT."""
-    claim = await take(saver)
-    await saver.commit(claim, commit(row(1), records=[record(1, "a")]))
+    lease = await take(saver)
+    await saver.commit(lease, commit(row(1), records=[record(1, "a")]))
     async with traced(saver) as statements:
         await saver.commit(
-            claim,
+            lease,
             commit(
                 row(2, 1),
                 row(3, 2),
@@ -84,12 +84,12 @@ async def test_a_superstep_is_one_transaction(saver: SqliteSaver) -> None:
 
 
 async def test_the_hot_path_is_short(saver: SqliteSaver) -> None:
-    """A plain superstep reads two rows (the claim with the head, its metadata) and writes three (the claim and the
+    """A plain superstep reads two rows (the lease with the head, its metadata) and writes three (the lease and the
     head, the payload, the checkpoint)."""
-    claim = await take(saver)
-    await saver.commit(claim, commit(row(1)))
+    lease = await take(saver)
+    await saver.commit(lease, commit(row(1)))
     async with traced(saver) as statements:
-        await saver.commit(claim, commit(row(2, 1, base=1), head=1))
+        await saver.commit(lease, commit(row(2, 1, base=1), head=1))
     verbs = [one.split()[0] for one in statements]
     assert verbs == ["BEGIN", "SELECT", "UPDATE", "INSERT", "SELECT", "INSERT", "COMMIT"]
 
@@ -128,14 +128,14 @@ async def test_listings_use_their_index(saver: SqliteSaver) -> None:
 
 async def test_commits_that_pile_up_share_one(saver: SqliteSaver) -> None:
     """Commits of many threads that wait for the disk are one transaction, and each is told its own result."""
-    claims = [await take(saver, f"t{number}") for number in range(20)]
+    leases = [await take(saver, f"t{number}") for number in range(20)]
     for number in (3, 7):
-        await saver.release(claims[number])
+        await saver.release(leases[number])
     lost: list[int] = []
 
     async def run(number: int) -> None:
         try:
-            await saver.commit(claims[number], commit(row(1)))
+            await saver.commit(leases[number], commit(row(1)))
         except ThreadBusyError as error:
             assert error.lost and error.thread_id == f"t{number}"
             lost.append(number)
@@ -158,8 +158,8 @@ async def test_commits_that_pile_up_share_one(saver: SqliteSaver) -> None:
 
 async def test_a_full_database(saver: SqliteSaver) -> None:
     """P3, P4: what does not fit is refused whole; what fits is stored; with room again all is well."""
-    claim = await take(saver)
-    await saver.commit(claim, commit(row(1), records=[record(1, "a")]))
+    lease = await take(saver)
+    await saver.commit(lease, commit(row(1), records=[record(1, "a")]))
     before = await everything(saver)
     pages = await execute(saver, lambda db: db.execute("PRAGMA page_count").fetchone()[0])
     await execute(saver, lambda db: db.execute(f"PRAGMA max_page_count = {pages + 20}").fetchall())
@@ -167,28 +167,28 @@ async def test_a_full_database(saver: SqliteSaver) -> None:
     shown = [event(1), event(1, 2, frame=bytes(1_000_000))]
     for attempt in (large, commit(row(2, 1), head=1, events=shown), large, commit(events=shown)):
         with pytest.raises(StorageFullError) as caught:
-            await saver.commit(claim, attempt)
+            await saver.commit(lease, attempt)
         assert isinstance(caught.value.__cause__, sqlite3.OperationalError)
         assert await everything(saver) == before
     with pytest.raises(StorageFullError):
-        await saver.record(claim, [record(1, "c", frame=bytes(1_000_000))], expires_at=LATER)
+        await saver.record(lease, [record(1, "c", frame=bytes(1_000_000))], expires_at=LATER)
     assert await everything(saver) == before
-    await saver.commit(claim, commit(row(2, 1), head=1))
+    await saver.commit(lease, commit(row(2, 1), head=1))
     await execute(saver, lambda db: db.execute("PRAGMA max_page_count = 1000000").fetchall())
-    await saver.commit(claim, commit(row(3, 2, frame=bytes(1_000_000)), head=2))
+    await saver.commit(lease, commit(row(3, 2, frame=bytes(1_000_000)), head=2))
     assert await head_of(saver) == cid(3)
 
 
 async def test_a_full_database_and_commits_of_many(saver: SqliteSaver) -> None:
     """P3: of commits that share a transaction, the one that does not fit takes none of the others with it."""
-    claims = [await take(saver, f"t{number}") for number in range(5)]
+    leases = [await take(saver, f"t{number}") for number in range(5)]
     pages = await execute(saver, lambda db: db.execute("PRAGMA page_count").fetchone()[0])
     await execute(saver, lambda db: db.execute(f"PRAGMA max_page_count = {pages + 20}").fetchall())
     full: list[int] = []
 
     async def run(number: int) -> None:
         try:
-            await saver.commit(claims[number], commit(row(1, frame=bytes(1_000_000 if number == 2 else 10))))
+            await saver.commit(leases[number], commit(row(1, frame=bytes(1_000_000 if number == 2 else 10))))
         except StorageFullError:
             full.append(number)
 
@@ -203,15 +203,15 @@ async def test_a_full_database_and_commits_of_many(saver: SqliteSaver) -> None:
 async def test_another_program_holds_the_lock(path: Path) -> None:
     """P4: after the busy timeout, StorageLockedError, and nothing stored; reading goes on."""
     async with SqliteSaver.from_conn_string(path, busy_timeout=0.05) as saver:
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1)))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1)))
         before = await everything(saver)
         with locked(path):
             for attempt in (
-                saver.claim("new", elsewhere("run-2"), now=NOW, expires_at=LATER),
-                saver.commit(claim, commit(row(2, 1), head=1)),
-                saver.record(claim, [record(1, "a")], expires_at=LATER),
-                saver.release(claim),
+                saver.acquire("new", elsewhere("run-2"), now=NOW, expires_at=LATER),
+                saver.commit(lease, commit(row(2, 1), head=1)),
+                saver.record(lease, [record(1, "a")], expires_at=LATER),
+                saver.release(lease),
                 saver.adelete_thread("other"),
             ):
                 with pytest.raises(StorageLockedError) as caught:
@@ -222,7 +222,7 @@ async def test_another_program_holds_the_lock(path: Path) -> None:
 
             async def run() -> None:
                 try:
-                    await saver.renew(claim, expires_at=LATER)
+                    await saver.renew(lease, expires_at=LATER)
                 except StorageLockedError as error:
                     errors.append(error)
 
@@ -231,7 +231,7 @@ async def test_another_program_holds_the_lock(path: Path) -> None:
                     group.start_soon(run)
                 await turns()
             assert len(errors) == len(set(map(id, errors))) == 3, "each caller has an error of its own"
-        await saver.commit(claim, commit(row(2, 1), head=1))
+        await saver.commit(lease, commit(row(2, 1), head=1))
 
 
 @pytest.mark.parametrize("at_once", [False, True])
@@ -240,14 +240,14 @@ async def test_a_lock_that_is_given_up_in_time(path: Path, at_once: bool) -> Non
     async with SqliteSaver.from_conn_string(path, busy_timeout=60) as saver:
         if at_once:
             await execute(saver, lambda db: db.execute("PRAGMA busy_timeout = 0").fetchall())
-        claims: list[object] = []
+        leases: list[object] = []
 
-        async def claim() -> None:
-            claims.append(await take(saver))
+        async def acquire() -> None:
+            leases.append(await take(saver))
 
         async with anyio.create_task_group() as group:
             with locked(path):
-                group.start_soon(claim)
+                group.start_soon(acquire)
                 await turns(20)
-                assert not claims
-        assert claims
+                assert not leases
+        assert leases

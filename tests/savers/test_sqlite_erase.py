@@ -18,9 +18,9 @@ from checkpoint_savers.conformance.savers.suite import LATER, commit, event, eve
 from checkpoint_savers.records import (
     CheckpointId,
     CheckpointRow,
-    Claim,
     Commit,
     EventRow,
+    Lease,
     TaskId,
     TaskRecord,
 )
@@ -65,7 +65,7 @@ class Secret:
         self.mark = f"<5ecre7-{number:03d}>"
         self.prefix = rng.getrandbits(48)
         self.ids: list[CheckpointId] = []
-        self.claim: Claim | None = None
+        self.lease: Lease | None = None
 
     def id(self, number: int) -> CheckpointId:
         return CheckpointId(str(UUID(int=self.prefix << 80 | 0x7000 << 64 | number)))
@@ -75,9 +75,9 @@ class Secret:
         return (self.mark.encode() * 700)[: self.rng.choice([80, 330, 330, 330, 900, 2500, 6300])]
 
     async def step(self, saver: SqliteSaver) -> None:
-        if self.claim is None:
+        if self.lease is None:
             owner = here(f"run{self.mark}")
-            self.claim = await saver.claim(f"thread{self.mark}", owner, now=0.0, expires_at=LATER)
+            self.lease = await saver.acquire(f"thread{self.mark}", owner, now=0.0, expires_at=LATER)
         number = len(self.ids)
         parent = self.ids[-1] if self.ids else None
         self.ids.append(self.id(number))
@@ -97,7 +97,7 @@ class Secret:
         ]
         events = [EventRow(checkpoint_id=self.ids[-1], epoch=1, position=1, kind="head", frame=self.large()[:500])]
         await saver.commit(
-            self.claim,
+            self.lease,
             Commit(
                 rows=(new,),
                 expected_head=parent,
@@ -149,9 +149,9 @@ async def test_no_byte_is_left(saver: SqliteSaver, path: Path, seed: int) -> Non
         if number % 2:
             await saver.adelete_thread("nobody")
             await made[-1].step(saver)
-        assert one.claim is not None and one.traces(path) > 100, "it has not been where we look"
+        assert one.lease is not None and one.traces(path) > 100, "it has not been where we look"
         others = [await saver.dump(f"thread{other.mark}") for other in made[number + 1 :]]
-        await saver.erase(one.claim)
+        await saver.erase(one.lease)
         assert one.traces(path) == 0
         assert [await saver.dump(f"thread{other.mark}") for other in made[number + 1 :]] == others
         assert (await saver.size()).free == (await saver.size()).log == 0
@@ -162,11 +162,11 @@ async def test_of_what_was_deleted_before(saver: SqliteSaver, path: Path) -> Non
     """P11: pages that were free before, and what a plain deletion has left, are rewritten too."""
     made = await secrets(saver, 7, threads=4)
     for one in made[:3]:
-        assert one.claim is not None
-        await saver.release(one.claim)
+        assert one.lease is not None
+        await saver.release(one.lease)
         await saver.adelete_thread(f"thread{one.mark}")
-    assert made[3].claim is not None
-    await saver.erase(made[3].claim)
+    assert made[3].lease is not None
+    await saver.erase(made[3].lease)
     assert [one.traces(path) for one in made] == [0] * 4
 
 
@@ -180,8 +180,8 @@ async def test_it_waits_for_readers(path: Path) -> None:
         done: list[int] = []
 
         async def erase() -> None:
-            assert made[0].claim is not None
-            await saver.erase(made[0].claim)
+            assert made[0].lease is not None
+            await saver.erase(made[0].lease)
             done.append(made[0].traces(path))
 
         with reading(path) as other:
@@ -203,9 +203,9 @@ async def test_readers_who_stay(path: Path) -> None:
     async with SqliteSaver.from_conn_string(path, busy_timeout=0.1) as saver:
         made = await secrets(saver, 2, threads=3)
         with reading(path):
-            assert made[0].claim is not None
+            assert made[0].lease is not None
             with pytest.raises(ErasureIncompleteError, match="still reads") as caught:
-                await saver.erase(made[0].claim)
+                await saver.erase(made[0].lease)
             assert caught.value.thread_id == f"thread{made[0].mark}"
             assert made[0].traces(path) > 0
             assert await saver.dump(f"thread{made[0].mark}") is None
@@ -230,8 +230,8 @@ async def test_readers_who_come_and_go(path: Path) -> None:
             one.start()
         try:
             for thread in made[:2]:
-                assert thread.claim is not None
-                await saver.erase(thread.claim)
+                assert thread.lease is not None
+                await saver.erase(thread.lease)
                 assert thread.traces(path) == 0
         finally:
             stop.set()
@@ -243,8 +243,8 @@ async def test_another_program_writes(path: Path) -> None:
     """P11: and takes the lock after the thread is deleted, for longer than the busy timeout: it is said."""
     async with SqliteSaver.from_conn_string(path, busy_timeout=0.05) as saver:
         made = await secrets(saver, 4, threads=2)
-        claim = made[0].claim
-        assert claim is not None and saver._worker is not None
+        lease = made[0].lease
+        assert lease is not None and saver._worker is not None
         worker = saver._worker
         with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
 
@@ -253,7 +253,7 @@ async def test_another_program_writes(path: Path) -> None:
 
             async def erase() -> None:
                 with pytest.raises(ErasureIncompleteError) as caught:
-                    await saver.erase(claim)
+                    await saver.erase(lease)
                 assert isinstance(caught.value.__cause__, StorageLockedError)
 
             async with anyio.create_task_group() as group, held(saver):
@@ -273,9 +273,9 @@ async def test_a_cancelled_caller(saver: SqliteSaver, path: Path) -> None:
     left: list[int] = []
 
     async def erase() -> None:
-        assert made[0].claim is not None
+        assert made[0].lease is not None
         try:
-            await saver.erase(made[0].claim)
+            await saver.erase(made[0].lease)
         finally:
             left.append(made[0].traces(path))
 
@@ -291,12 +291,12 @@ async def test_a_cancelled_caller(saver: SqliteSaver, path: Path) -> None:
 
 async def test_a_caller_who_was_cancelled_before(saver: SqliteSaver) -> None:
     """P7: nothing is deleted."""
-    claim = await take(saver)
-    await saver.commit(claim, commit(row(1), events=[event(1)]))
+    lease = await take(saver)
+    await saver.commit(lease, commit(row(1), events=[event(1)]))
     before = await everything(saver)
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await saver.erase(claim)
+        await saver.erase(lease)
     assert scope.cancelled_caught
     assert await everything(saver) == before
 
@@ -309,8 +309,8 @@ async def test_erasures_share_the_rewriting(saver: SqliteSaver, path: Path) -> N
     await execute(saver, lambda db: db.connection.set_trace_callback(statements.append))
     async with anyio.create_task_group() as group, held(saver):
         for one in made[:10]:
-            assert one.claim is not None
-            group.start_soon(saver.erase, one.claim)
+            assert one.lease is not None
+            group.start_soon(saver.erase, one.lease)
         await turns()
     assert [one.traces(path) for one in made[:10]] == [0] * 10
     assert statements.count("VACUUM") == 1
@@ -321,8 +321,8 @@ async def several(saver: SqliteSaver, count: int) -> list[str]:
     """Threads, each of a run of its own."""
     names = [f"t{number}" for number in range(count)]
     for name in names:
-        claim = await take(saver, name)
-        await saver.commit(claim, commit(row(1, metadata={"run_id": f"run of {name}"}), releases=True))
+        lease = await take(saver, name)
+        await saver.commit(lease, commit(row(1, metadata={"run_id": f"run of {name}"}), releases=True))
     return names
 
 
@@ -342,10 +342,10 @@ async def test_deleting_rewrites_no_file(saver: SqliteSaver, rewritten: list[int
 async def test_many_are_erased_together(saver: SqliteSaver, rewritten: list[int]) -> None:
     """Their erasures wait at the same time, and share the rewriting; a thread that a run owns is not in their way."""
     names = await several(saver, 20)
-    claim = await take(saver, names[0], run="another")
+    lease = await take(saver, names[0], run="another")
     with pytest.raises(ThreadBusyError) as caught:
         await erase_threads(saver, [*names, names[3], "never"])
     assert caught.value.thread_id == names[0] and not caught.value.lost
     assert [one.thread_id async for one in saver.alist_threads()] == names[:1]
     assert 0 < len(rewritten) < 6
-    await saver.release(claim)
+    await saver.release(lease)

@@ -57,9 +57,9 @@ async def make(path: Path, *, records: bool = False) -> None:
     async with SqliteSaver.from_conn_string(path) as saver:
         await written(saver, row(1), row(2, 1, base=1), row(3, ns="child"))
         if records:
-            claim = await take(saver)
-            await saver.record(claim, [record(2, "a")], expires_at=LATER)
-            await saver.commit(claim, commit(events=[event(1), event(2), event(2, 3, "tail")]))
+            lease = await take(saver)
+            await saver.record(lease, [record(2, "a")], expires_at=LATER)
+            await saver.commit(lease, commit(events=[event(1), event(2), event(2, 3, "tail")]))
 
 
 @pytest.mark.parametrize(("synchronous", "level"), [("FULL", 2), ("NORMAL", 1)])
@@ -211,19 +211,19 @@ async def test_no_way_to_open(tmp_path: Path) -> None:
 async def test_read_only(path: Path) -> None:
     """Opened with mode=ro, a good file is read, and every writing verb raises StorageReadOnlyError."""
     async with SqliteSaver.from_conn_string(path) as saver:
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1), records=[record(1, "a")], events=[event(1)]))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1), records=[record(1, "a")], events=[event(1)]))
         before = await everything(saver)
     async with SqliteSaver.from_conn_string(f"file:{path}?mode=ro") as saver:
         assert await everything(saver) == before
         for attempt in (
-            saver.claim("t", here("run-2"), now=LATER, expires_at=LATER),
-            saver.claim("new", here("run-2"), now=LATER, expires_at=LATER),
-            saver.renew(claim, expires_at=LATER),
-            saver.commit(claim, commit(row(2, 1), head=1)),
-            saver.commit(claim, commit(events=[event(2)])),
-            saver.record(claim, [record(1, "b")], expires_at=LATER),
-            saver.release(claim),
+            saver.acquire("t", here("run-2"), now=LATER, expires_at=LATER),
+            saver.acquire("new", here("run-2"), now=LATER, expires_at=LATER),
+            saver.renew(lease, expires_at=LATER),
+            saver.commit(lease, commit(row(2, 1), head=1)),
+            saver.commit(lease, commit(events=[event(2)])),
+            saver.record(lease, [record(1, "b")], expires_at=LATER),
+            saver.release(lease),
             saver.adelete_thread("u"),
         ):
             with pytest.raises(StorageReadOnlyError) as caught:
@@ -341,7 +341,7 @@ async def test_damaged_events(path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("value", ["'{'", "'{}'", "'[]'", "CAST(x'ff' AS TEXT)", "'{\"host\": 1}'"])
 async def test_a_damaged_owner(path: Path, value: str) -> None:
-    """P11, P6: a claim whose owner cannot be read is not taken for given up."""
+    """P11, P6: a lease whose owner cannot be read is not taken for given up."""
     await make(path, records=True)
     with sqlite3.connect(path) as connection:
         connection.execute(f"UPDATE thread SET owner = {value}")

@@ -16,7 +16,7 @@ import pytest
 from checkpoint_savers import CorruptCheckpointError, SqliteSaver, StorageError, StorageFullError, ThreadBusyError
 from checkpoint_savers.bridge import Waiter
 from checkpoint_savers.conformance.savers.suite import LATER, cid, commit, event, head_of, in_threads, record, row, take
-from checkpoint_savers.records import Claim
+from checkpoint_savers.records import Lease
 from checkpoint_savers.sqlite import worker
 from checkpoint_savers.sqlite.worker import MOST_BYTES, MOST_JOBS, Job
 from tests.savers.sqlite_tools import execute, held, turns
@@ -71,7 +71,7 @@ async def watched(saver: SqliteSaver, patch: pytest.MonkeyPatch) -> AsyncIterato
         await execute(saver, lambda db: db.connection.set_trace_callback(None))
 
 
-async def claims_of(saver: SqliteSaver, number: int) -> list[Claim]:
+async def leases_of(saver: SqliteSaver, number: int) -> list[Lease]:
     return [await take(saver, f"t{one:04d}") for one in range(number)]
 
 
@@ -80,13 +80,13 @@ async def claims_of(saver: SqliteSaver, number: int) -> list[Claim]:
 
 async def test_one_transaction_and_one_hop(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
     """Thirty supersteps of thirty threads: one BEGIN, one COMMIT, and the loop is woken once."""
-    claims = await claims_of(saver, 30)
+    leases = await leases_of(saver, 30)
     async with watched(saver, monkeypatch) as seen:
         async with anyio.create_task_group() as group, held(saver):
             seen.statements.clear()
-            for claim in claims:
+            for lease in leases:
                 new = commit(row(1), records=[record(1, "a")], events=[event(1)])
-                group.start_soon(saver.commit, claim, new)
+                group.start_soon(saver.commit, lease, new)
             await turns()
         assert (seen.transactions, seen.statements.count("COMMIT")) == (1, 2), "one is of what held the connection"
         assert sorted(seen.hops) == [1, 30]
@@ -94,22 +94,22 @@ async def test_one_transaction_and_one_hop(saver: SqliteSaver, monkeypatch: pyte
 
 async def test_alone_it_waits_for_nobody(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit that is alone has a transaction of its own, without a savepoint."""
-    claim = await take(saver)
+    lease = await take(saver)
     async with watched(saver, monkeypatch) as seen:
-        await saver.commit(claim, commit(row(1)))
+        await saver.commit(lease, commit(row(1)))
         assert seen.hops == [1] and seen.transactions == 1
         assert not [one for one in seen.statements if one.startswith("SAVEPOINT")]
 
 
 async def test_callers_of_many_loops(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
     """P13: of threads on asyncio and on trio: each is told on its own loop."""
-    claims = await claims_of(saver, 40)
+    leases = await leases_of(saver, 40)
 
     def work(number: int) -> Callable[[], Any]:
         async def run() -> None:
             async with anyio.create_task_group() as group:
-                for claim in claims[number * 10 : number * 10 + 10]:
-                    group.start_soon(saver.commit, claim, commit(row(1)))
+                for lease in leases[number * 10 : number * 10 + 10]:
+                    group.start_soon(saver.commit, lease, commit(row(1)))
 
         return run
 
@@ -122,11 +122,11 @@ async def test_callers_of_many_loops(saver: SqliteSaver, monkeypatch: pytest.Mon
 
 async def test_in_the_order_in_which_they_were_given(saver: SqliteSaver) -> None:
     """P3: fifty commits of one thread that each expect the one before, given by as many tasks at once."""
-    claim = await take(saver)
+    lease = await take(saver)
     async with anyio.create_task_group() as group, held(saver):
         for number in range(1, 51):
             group.start_soon(
-                saver.commit, claim, commit(row(number, number - 1 or None, base=1), head=number - 1 or None)
+                saver.commit, lease, commit(row(number, number - 1 or None, base=1), head=number - 1 or None)
             )
             await anyio.lowlevel.checkpoint()
             await anyio.lowlevel.checkpoint()
@@ -135,7 +135,7 @@ async def test_in_the_order_in_which_they_were_given(saver: SqliteSaver) -> None
 
 async def test_told_when_it_is_durable(saver: SqliteSaver, path: Path) -> None:
     """P4: nobody is told before the COMMIT that stores all of them; when one is told, another program sees it."""
-    claims = await claims_of(saver, 10)
+    leases = await leases_of(saver, 10)
     told: list[int] = []
 
     def stored(thread: str) -> int:
@@ -146,7 +146,7 @@ async def test_told_when_it_is_durable(saver: SqliteSaver, path: Path) -> None:
             return count
 
     async def run(number: int) -> None:
-        await saver.commit(claims[number], commit(row(1)))
+        await saver.commit(leases[number], commit(row(1)))
         told.append(stored(f"t{number:04d}"))
 
     async with anyio.create_task_group() as group:
@@ -187,12 +187,12 @@ async def held_last(saver: SqliteSaver) -> AsyncIterator[Callable[[], bool]]:
 
 
 async def test_failures_of_every_kind(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P3: a claim that was lost, a head that is another, an id that is taken, a payload that does not fit, a damaged
+    """P3: a lease that was lost, a head that is another, an id that is taken, a payload that does not fit, a damaged
     row: each is told to its own caller, and the others' commits are stored, whole."""
-    claims = await claims_of(saver, 30)
+    leases = await leases_of(saver, 30)
     for number in (5, 25):
-        await saver.commit(claims[number], commit(row(1)))
-    await saver.release(claims[10])
+        await saver.commit(leases[number], commit(row(1)))
+    await saver.release(leases[10])
     pages = await execute(saver, lambda db: db.execute("PRAGMA page_count").fetchone()[0])
     await execute(saver, lambda db: db.execute(f"PRAGMA max_page_count = {pages + 40}").fetchall())
     await execute(saver, lambda db: db.execute("UPDATE thread SET owner = '{' WHERE id = 't0020'"), writes=True)
@@ -207,9 +207,9 @@ async def test_failures_of_every_kind(saver: SqliteSaver, monkeypatch: pytest.Mo
     async def run(number: int) -> None:
         try:
             if number == 20:
-                await saver.claim("t0020", claims[0].owner, now=0.0, expires_at=LATER)
+                await saver.acquire("t0020", leases[0].owner, now=0.0, expires_at=LATER)
             else:
-                await saver.commit(claims[number], wrong[number][0] if number in wrong else commit(row(1)))
+                await saver.commit(leases[number], wrong[number][0] if number in wrong else commit(row(1)))
         except StorageError as error:
             found[number] = error
         except (ThreadBusyError, CorruptCheckpointError) as error:
@@ -231,13 +231,13 @@ async def test_a_key_that_is_taken_costs_the_others_nothing(
     saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P3: the transaction is theirs still."""
-    claims = await claims_of(saver, 10)
-    await saver.commit(claims[3], commit(row(1)))
+    leases = await leases_of(saver, 10)
+    await saver.commit(leases[3], commit(row(1)))
     refused: list[StorageError] = []
 
     async def run(number: int) -> None:
         try:
-            await saver.commit(claims[number], commit(row(1), head=1 if number == 3 else None))
+            await saver.commit(leases[number], commit(row(1), head=1 if number == 3 else None))
         except StorageError as error:
             refused.append(error)
 
@@ -253,7 +253,7 @@ async def test_a_key_that_is_taken_costs_the_others_nothing(
 
 async def test_a_job_that_raises_anything(saver: SqliteSaver) -> None:
     """P3: also what no verb raises."""
-    claims = await claims_of(saver, 4)
+    leases = await leases_of(saver, 4)
     raised: list[BaseException] = []
 
     def wrong(db: sqlite3.Cursor) -> None:
@@ -267,11 +267,11 @@ async def test_a_job_that_raises_anything(saver: SqliteSaver) -> None:
             raised.append(error)
 
     async with anyio.create_task_group() as group, held(saver):
-        for claim in claims[:2]:
-            group.start_soon(saver.commit, claim, commit(row(1)))
+        for lease in leases[:2]:
+            group.start_soon(saver.commit, lease, commit(row(1)))
         group.start_soon(run)
-        for claim in claims[2:]:
-            group.start_soon(saver.commit, claim, commit(row(1)))
+        for lease in leases[2:]:
+            group.start_soon(saver.commit, lease, commit(row(1)))
         await turns()
     assert len(raised) == 1 and len(await saver.scan(None, None)) == 4
 
@@ -282,11 +282,11 @@ async def test_a_job_that_raises_anything(saver: SqliteSaver) -> None:
 async def test_a_batch_has_a_greatest_number_of_jobs(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand commits that wait: some transactions, each of so many at most."""
     number = 5 * MOST_JOBS + 7
-    claims = await claims_of(saver, number)
+    leases = await leases_of(saver, number)
     async with watched(saver, monkeypatch) as seen:
         async with anyio.create_task_group() as group, held(saver):
-            for claim in claims:
-                group.start_soon(saver.commit, claim, commit(row(1)))
+            for lease in leases:
+                group.start_soon(saver.commit, lease, commit(row(1)))
             await turns()
         assert seen.transactions == 6
         assert max(seen.hops) == MOST_JOBS and sum(seen.hops) == number + 1
@@ -296,14 +296,14 @@ async def test_a_batch_has_a_greatest_number_of_jobs(saver: SqliteSaver, monkeyp
 async def test_a_batch_has_a_greatest_size(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve commits of a third of it each: never more than three or four in one transaction; and one that is larger
     than all of it is stored."""
-    claims = await claims_of(saver, 13)
+    leases = await leases_of(saver, 13)
     async with watched(saver, monkeypatch) as seen:
         async with anyio.create_task_group() as group, held(saver):
-            for claim in claims[:12]:
-                group.start_soon(saver.commit, claim, commit(row(1, frame=bytes(MOST_BYTES // 3))))
+            for lease in leases[:12]:
+                group.start_soon(saver.commit, lease, commit(row(1, frame=bytes(MOST_BYTES // 3))))
             await turns()
         assert seen.transactions == 3 and max(seen.hops) == 4
-    await saver.commit(claims[12], commit(row(1, frame=bytes(2 * MOST_BYTES))))
+    await saver.commit(leases[12], commit(row(1, frame=bytes(2 * MOST_BYTES))))
     assert len(await saver.scan(None, None)) == 13
 
 
@@ -338,23 +338,23 @@ async def test_nobody_starves(saver: SqliteSaver, writes: bool) -> None:
 
 async def test_who_asks_again_and_again(saver: SqliteSaver) -> None:
     """Readers who ask anew whenever they are answered do not keep a writer waiting, nor writers a reader."""
-    claims = await claims_of(saver, 8)
+    leases = await leases_of(saver, 8)
     stop = False
 
-    async def write(claim: Claim) -> None:
+    async def write(lease: Lease) -> None:
         while not stop:
-            await saver.renew(claim, expires_at=LATER)
+            await saver.renew(lease, expires_at=LATER)
 
     async def read(thread: str) -> None:
         while not stop:
             await saver.read(thread)
 
     async with anyio.create_task_group() as group:
-        for claim in claims[1:]:
-            group.start_soon(write, claim)
-            group.start_soon(read, claim.thread_id)
+        for lease in leases[1:]:
+            group.start_soon(write, lease)
+            group.start_soon(read, lease.thread_id)
         for number in range(1, 20):
-            await saver.commit(claims[0], commit(row(number, number - 1 or None, base=1), head=number - 1 or None))
+            await saver.commit(leases[0], commit(row(number, number - 1 or None, base=1), head=number - 1 or None))
             assert await head_of(saver, "t0000") == cid(number)
         stop = True
 
@@ -364,13 +364,13 @@ async def test_who_asks_again_and_again(saver: SqliteSaver) -> None:
 
 async def test_one_of_many_is_cancelled(saver: SqliteSaver) -> None:
     """P7: its commit is stored with the others', before it is told; they do not notice."""
-    claims = await claims_of(saver, 10)
+    leases = await leases_of(saver, 10)
     told: list[int] = []
     went_on: list[int] = []
     cancelled: list[bool] = []
 
     async def run(number: int) -> None:
-        await saver.commit(claims[number], commit(row(1)))
+        await saver.commit(leases[number], commit(row(1)))
         told.append(number)
         await turns()
         went_on.append(number)
@@ -394,7 +394,7 @@ async def test_one_of_many_is_cancelled(saver: SqliteSaver) -> None:
 
 async def test_what_needs_no_transaction_comes_in_its_turn(saver: SqliteSaver) -> None:
     """What rewrites the file comes after those who wrote before it, and is done once for all who want the same."""
-    claims = await claims_of(saver, 3)
+    leases = await leases_of(saver, 3)
     seen: list[int] = []
 
     def count(db: sqlite3.Cursor) -> int:
@@ -410,8 +410,8 @@ async def test_what_needs_no_transaction_comes_in_its_turn(saver: SqliteSaver) -
 
     async with anyio.create_task_group() as group, held(saver):
         group.start_soon(run)
-        for claim in claims:
-            group.start_soon(saver.commit, claim, commit(row(1)))
+        for lease in leases:
+            group.start_soon(saver.commit, lease, commit(row(1)))
         group.start_soon(run)
         await turns()
     assert seen == [3] and found == [1, 1]

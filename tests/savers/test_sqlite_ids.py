@@ -64,11 +64,11 @@ def test_what_is_no_stored_id(stored: object) -> None:
 async def test_what_is_no_id(text: str) -> None:
     """P11: a row of that id would not be read in its order: it is refused, and who asks for it finds nothing."""
     async with SqliteSaver(":memory:") as saver:
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1)))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1)))
         id = CheckpointId(text)
         with pytest.raises(ValueError, match="is a UUID in lower case"):
-            await saver.commit(claim, commit(replace(row(2, 1), checkpoint_id=id, base_id=id), head=1))
+            await saver.commit(lease, commit(replace(row(2, 1), checkpoint_id=id, base_id=id), head=1))
         assert await saver.read("t", "", id) is None and await saver.segment("t", "", id) == ((), ())
         place = {"configurable": {"thread_id": "t", "checkpoint_id": text}}
         assert await saver.aget_tuple(place) is None and [one async for one in saver.alist(place)] == []

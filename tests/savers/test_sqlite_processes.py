@@ -93,9 +93,9 @@ async def test_killed_between_begin_and_commit(path: Path) -> None:
         assert chain is not None and chain.head == cid(1) and chain.records == (record(1, "a"),)
         assert len(await saver.scan(None, None)) == 1
         assert await saver.events("t") == (event(1),)
-        claim = await take(saver)
-        assert (claim.epoch, claim.newest) == (2, cid(1))
-        await saver.commit(claim, commit(row(2, 1), head=1))
+        lease = await take(saver)
+        assert (lease.epoch, lease.newest) == (2, cid(1))
+        await saver.commit(lease, commit(row(2, 1), head=1))
 
 
 COUNTING = """if True:

@@ -35,7 +35,7 @@ from checkpoint_savers.conformance.savers.suite import (
     take,
     written,
 )
-from checkpoint_savers.records import Claim, Rewrite
+from checkpoint_savers.records import Lease, Rewrite
 from checkpoint_savers.sqlite import open_file
 from pregel_async import START, StateGraph
 from pregel_async.testing import VirtualClock
@@ -81,17 +81,17 @@ WAYS: dict[str, Callable[[Path], object]] = {
 }
 
 
-def verbs(saver: SqliteSaver, claim: Claim) -> list[Callable[[], Awaitable[object]]]:
+def verbs(saver: SqliteSaver, lease: Lease) -> list[Callable[[], Awaitable[object]]]:
     """Every verb that writes."""
     return [
-        lambda: saver.claim("new", here("run-2"), now=0.0, expires_at=LATER),
-        lambda: saver.renew(claim, expires_at=LATER),
-        lambda: saver.commit(claim, commit(row(2, 1), head=1)),
-        lambda: saver.record(claim, [record(1, "a")], expires_at=LATER),
-        lambda: saver.rewrite(claim, Rewrite()),
-        lambda: saver.release(claim),
+        lambda: saver.acquire("new", here("run-2"), now=0.0, expires_at=LATER),
+        lambda: saver.renew(lease, expires_at=LATER),
+        lambda: saver.commit(lease, commit(row(2, 1), head=1)),
+        lambda: saver.record(lease, [record(1, "a")], expires_at=LATER),
+        lambda: saver.rewrite(lease, Rewrite()),
+        lambda: saver.release(lease),
         lambda: saver.adelete_thread("t"),
-        lambda: saver.drop(claim),
+        lambda: saver.drop(lease),
         saver.vacuum,
     ]
 
@@ -99,11 +99,11 @@ def verbs(saver: SqliteSaver, claim: Claim) -> list[Callable[[], Awaitable[objec
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_file_that_is_gone_is_not_written(saver: SqliteSaver, path: Path, way: str, tmp_path: Path) -> None:
     """P4: what would be stored in the open file would be lost with it. What is stored there can be read and exported."""
-    claim = await take(saver)
-    await saver.commit(claim, commit(row(1, frame=seal(b"whole"))))
+    lease = await take(saver)
+    await saver.commit(lease, commit(row(1, frame=seal(b"whole"))))
     before = await everything(saver)
     WAYS[way](path)
-    for attempt in verbs(saver, claim):
+    for attempt in verbs(saver, lease):
         with pytest.raises(StorageReplacedError) as caught:
             await attempt()
         assert caught.value.path == str(path)
@@ -120,30 +120,30 @@ async def test_a_file_that_is_gone_is_not_written(saver: SqliteSaver, path: Path
 
 async def test_jobs_that_share_a_transaction_are_all_refused(saver: SqliteSaver, path: Path) -> None:
     """P4: each learns it, and is not tried by itself."""
-    claims = [await take(saver, f"t{number}") for number in range(20)]
+    leases = [await take(saver, f"t{number}") for number in range(20)]
     path.unlink()
     refused: list[StorageReplacedError] = []
 
-    async def store(claim: Claim) -> None:
+    async def store(lease: Lease) -> None:
         try:
-            await saver.commit(claim, commit(row(1)))
+            await saver.commit(lease, commit(row(1)))
         except StorageReplacedError as error:
             refused.append(error)
 
     async with anyio.create_task_group() as group:
-        for claim in claims:
-            group.start_soon(store, claim)
-    assert len(refused) == len(claims)
+        for lease in leases:
+            group.start_soon(store, lease)
+    assert len(refused) == len(leases)
 
 
 async def test_a_file_that_comes_back_is_written_again(saver: SqliteSaver, path: Path) -> None:
     """It is the very file that is open: nothing was lost."""
-    claim = await take(saver)
+    lease = await take(saver)
     path.rename(path.with_name("aside"))
     with pytest.raises(StorageReplacedError):
-        await saver.commit(claim, commit(row(1)))
+        await saver.commit(lease, commit(row(1)))
     path.with_name("aside").rename(path)
-    await saver.commit(claim, commit(row(1)))
+    await saver.commit(lease, commit(row(1)))
     assert await head_of(saver) == cid(1)
 
 
@@ -239,7 +239,7 @@ async def test_a_heartbeat_that_finds_it_ends_the_runs_writing(virtual_clock: Vi
     """P4: nothing is committed after it, even if the file is there again by then."""
 
     class Gone(InMemorySaver):
-        async def renew(self, claim: Claim, *, expires_at: float) -> None:
+        async def renew(self, lease: Lease, *, expires_at: float) -> None:
             raise StorageReplacedError("threads.db")
 
     async def slow(state: State) -> State:
@@ -275,9 +275,9 @@ def version_of(path: Path) -> int:
 
 
 async def test_an_upgrade_meanwhile_is_noticed(saver: SqliteSaver, path: Path) -> None:
-    """P11: by each claim, of new threads and of known ones, although the tables still look the same. Nothing is written.
+    """P11: by each lease, of new threads and of known ones, although the tables still look the same. Nothing is written.
     A run that has its thread already finishes."""
-    claim = await take(saver)
+    lease = await take(saver)
     await written(saver, row(1), thread="u")
     now = version_of(path)
     before = upgrade(path, f"PRAGMA user_version = {now + 1}")
@@ -286,10 +286,10 @@ async def test_an_upgrade_meanwhile_is_noticed(saver: SqliteSaver, path: Path) -
             await take(saver, thread)
         assert (caught.value.found, caught.value.supported) == (now + 1, now)
     for write in (saver.update_thread("u", {"a": 1}), saver.adelete_thread("u")):
-        with pytest.raises(UnsupportedFormatError):  # they need no claim
+        with pytest.raises(UnsupportedFormatError):  # they need no lease
             await write
     assert threads_of(path) == before
-    await saver.commit(claim, commit(row(1)))
+    await saver.commit(lease, commit(row(1)))
     upgrade(path, f"PRAGMA user_version = {now}")
     await take(saver, "u")
 

@@ -89,7 +89,7 @@ class Rival:
 def disturb(path: Path, count: int, disturbances: int) -> list[Told]:
     """Let processes write, and stop and kill them; gives all that any of them was told.
 
-    Who is stopped goes on after a while in which, as a rule, its claim lapses and another takes its thread.
+    Who is stopped goes on after a while in which, as a rule, its lease lapses and another takes its thread.
     """
     rng = random.Random(f"{SEED} {count}")
     rivals = [Rival(path, f"{number}", f"{SEED} {number}") for number in range(count)]

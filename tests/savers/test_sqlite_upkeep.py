@@ -73,16 +73,16 @@ async def test_a_backup_is_a_database(tmp_path: Path, memory: bool) -> None:
     target = tmp_path / "backup.db"
     async with SqliteSaver.from_conn_string(":memory:" if memory else tmp_path / "threads.db") as saver:
         await written(saver, row(1), row(2, 1, base=1), row(3, ns="child"), thread="u")
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1, frame=bytes(100_000)), records=[record(1, "a")], events=[event(1)]))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1, frame=bytes(100_000)), records=[record(1, "a")], events=[event(1)]))
         await saver.backup(target)
         expected = await everything(saver)
-        await saver.commit(claim, commit(row(2, 1, base=1), head=1))
+        await saver.commit(lease, commit(row(2, 1, base=1), head=1))
     with closing(sqlite3.connect(target)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     async with SqliteSaver.from_conn_string(target) as saver:
         assert await everything(saver) == expected
-        assert (await take(saver)).epoch == claim.epoch + 1
+        assert (await take(saver)).epoch == lease.epoch + 1
         await saver.vacuum()
     assert {file.name for file in tmp_path.iterdir()} - {"threads.db"} == {"backup.db"}
 
@@ -125,15 +125,15 @@ async def test_nobody_is_held_up(saver: SqliteSaver, tmp_path: Path, monkeypatch
     moment at which it began."""
     monkeypatch.setattr(files, "PAGES", 1)
     await written(saver, *(row(n, n - 1 or None, base=1, frame=bytes(3000)) for n in range(1, 50)), thread="u")
-    claim = await take(saver)
-    await saver.commit(claim, commit(row(1)))
+    lease = await take(saver)
+    await saver.commit(lease, commit(row(1)))
     before = await everything(saver)
     gate = Gate(monkeypatch)
     async with anyio.create_task_group() as group:
         group.start_soon(saver.backup, tmp_path / "backup.db")
         await gate.passed()
         for number in range(2, 30):
-            await saver.commit(claim, commit(row(number, number - 1, base=1), head=number - 1))
+            await saver.commit(lease, commit(row(number, number - 1, base=1), head=number - 1))
         await saver.adelete_thread("u")
         await saver.vacuum()
         assert await head_of(saver) == cid(29) and await head_of(saver, "u") is None
@@ -146,8 +146,8 @@ async def test_nobody_is_held_up(saver: SqliteSaver, tmp_path: Path, monkeypatch
 async def test_a_backup_never_tears(saver: SqliteSaver, path: Path, tmp_path: Path) -> None:
     """P3: in the midst of commits of this process and of another, each copy has every superstep whole or not at all,
     and all that was acknowledged before it began."""
-    claim = await take(saver)
-    await saver.commit(claim, commit(row(1), records=[record(1, "r")], events=[event(1)]))
+    lease = await take(saver)
+    await saver.commit(lease, commit(row(1), records=[record(1, "r")], events=[event(1)]))
     stored = [1]
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENV
@@ -160,7 +160,7 @@ async def test_a_backup_never_tears(saver: SqliteSaver, path: Path, tmp_path: Pa
                 await anyio.lowlevel.checkpoint()  # a commit is none
                 last = stored[0]
                 await saver.commit(
-                    claim,
+                    lease,
                     commit(
                         row(last + 1, last, base=1, frame=bytes(2000)),
                         head=last,
@@ -382,8 +382,8 @@ async def test_vacuum_beside_readers_and_writers(saver: SqliteSaver, path: Path)
 async def test_a_later_version_has_upgraded_it_meanwhile(path: Path) -> None:
     """P11: a saver that has the file open says so, whatever it is asked, and changes nothing."""
     async with SqliteSaver.from_conn_string(path) as saver:
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1)))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1)))
         with closing(sqlite3.connect(path, isolation_level=None)) as later:
             later.execute("BEGIN IMMEDIATE")
             for table in ("thread", "space", "checkpoint", "record", "event"):
@@ -392,13 +392,13 @@ async def test_a_later_version_has_upgraded_it_meanwhile(path: Path) -> None:
             later.execute("COMMIT")
             before = later.execute("SELECT * FROM thread_4").fetchall()
             for attempt in (
-                saver.claim("new", here("run-2"), now=0.0, expires_at=LATER),
-                saver.renew(claim, expires_at=LATER),
-                saver.commit(claim, commit(row(2, 1), head=1)),
-                saver.record(claim, [record(1, "a")], expires_at=LATER),
-                saver.release(claim),
-                saver.rewrite(claim, Rewrite()),
-                saver.erase(claim),
+                saver.acquire("new", here("run-2"), now=0.0, expires_at=LATER),
+                saver.renew(lease, expires_at=LATER),
+                saver.commit(lease, commit(row(2, 1), head=1)),
+                saver.record(lease, [record(1, "a")], expires_at=LATER),
+                saver.release(lease),
+                saver.rewrite(lease, Rewrite()),
+                saver.erase(lease),
                 saver.read("t"),
                 saver.segment("t", "", cid(1)),
                 saver.scan(None, None),
@@ -505,15 +505,15 @@ async def test_the_disk_is_full(small_disk: Path, tmp_path: Path) -> None:
     all is well."""
     path = small_disk / "threads.db"
     async with SqliteSaver.from_conn_string(path) as saver:
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1), records=[record(1, "a")]))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1), records=[record(1, "a")]))
         before = await everything(saver)
         large = row(2, 1, frame=os.urandom(2_000_000))
         for attempt in (
-            saver.commit(claim, commit(large, head=1)),
-            saver.record(claim, [record(1, "b", frame=bytes(2_000_000))], expires_at=LATER),
-            saver.commit(claim, commit(events=[event(1, frame=bytes(2_000_000))])),
-            saver.rewrite(claim, Rewrite(rows=(row(1, frame=bytes(2_000_000)),))),
+            saver.commit(lease, commit(large, head=1)),
+            saver.record(lease, [record(1, "b", frame=bytes(2_000_000))], expires_at=LATER),
+            saver.commit(lease, commit(events=[event(1, frame=bytes(2_000_000))])),
+            saver.rewrite(lease, Rewrite(rows=(row(1, frame=bytes(2_000_000)),))),
         ):
             with pytest.raises(StorageFullError):
                 await attempt
@@ -521,7 +521,7 @@ async def test_the_disk_is_full(small_disk: Path, tmp_path: Path) -> None:
         head = 1
         with pytest.raises(StorageFullError):
             while True:
-                await saver.commit(claim, commit(row(head + 1, head, base=1, frame=bytes(20_000)), head=head))
+                await saver.commit(lease, commit(row(head + 1, head, base=1, frame=bytes(20_000)), head=head))
                 head += 1
         assert head > 5 and await head_of(saver) == cid(head)
         with pytest.raises(StorageFullError):
@@ -533,7 +533,7 @@ async def test_the_disk_is_full(small_disk: Path, tmp_path: Path) -> None:
         await saver.backup(tmp_path / "backup.db")
         assert await read(tmp_path / "backup.db") == await everything(saver)
         subprocess.run(["mount", "-o", "remount,size=20m", str(small_disk)], check=True)
-        await saver.commit(claim, commit(row(head + 1, head, frame=bytes(2_000_000)), head=head))
+        await saver.commit(lease, commit(row(head + 1, head, frame=bytes(2_000_000)), head=head))
         await saver.vacuum()
     assert saver_threads() == []
 

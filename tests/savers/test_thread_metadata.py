@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypedDict
 import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, ThreadBusyError, ThreadNotFoundError
-from checkpoint_savers.records import RUN, Claim, Commit
+from checkpoint_savers.records import RUN, Commit, Lease
 from checkpoint_savers.upkeep.export import export_threads, import_threads
 from pregel_async import START, Command, StateGraph, interrupt
 from pregel_async.errors import EmptyInputError
@@ -110,7 +110,7 @@ async def test_a_call_that_only_records_sets_them(saver: BaseCheckpointSaver, du
     assert asked["__interrupt__"]
     assert await metadata_of(saver) == {"user": "ann"}
     (thread,) = [one async for one in saver.alist_threads()]
-    assert thread.owner is None, "and the claim is released"
+    assert thread.owner is None, "and the lease is released"
 
 
 async def test_a_call_that_stores_nothing_makes_no_thread(saver: BaseCheckpointSaver) -> None:
@@ -165,7 +165,7 @@ async def test_aupdate_thread(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_node_may_change_them_in_its_run(saver: BaseCheckpointSaver) -> None:
-    """P6: no claim is in the way, and what the node sets stays when the run commits."""
+    """P6: no lease is in the way, and what the node sets stays when the run commits."""
 
     async def node(state: State) -> State:
         await saver.aupdate_thread("t", {"title": "from the node", "user": None})
@@ -202,8 +202,8 @@ class WithoutTheVerb(InMemorySaver):
 
     update_thread = BaseCheckpointSaver.update_thread
 
-    async def commit(self, claim: Claim, commit: Commit) -> None:
-        await super().commit(claim, Commit(rows=commit.rows, expected_head=commit.expected_head, expires_at=1e12))
+    async def commit(self, lease: Lease, commit: Commit) -> None:
+        await super().commit(lease, Commit(rows=commit.rows, expected_head=commit.expected_head, expires_at=1e12))
 
 
 @pytest.mark.one_loop
@@ -216,13 +216,13 @@ async def test_a_saver_without_the_verb_says_so() -> None:
 
 
 async def test_a_thread_that_is_busy_is_no_hindrance(saver: BaseCheckpointSaver) -> None:
-    """P6: another run's claim keeps a call off, and no change of metadata."""
+    """P6: another run's lease keeps a call off, and no change of metadata."""
     graph = asking(saver)
     await graph.ainvoke({}, "t")
     from checkpoint_savers.conformance.savers.suite import elsewhere
 
     now = saver.clock()
-    await saver.claim("t", elsewhere("other"), now=now, expires_at=now + 1e6)
+    await saver.acquire("t", elsewhere("other"), now=now, expires_at=now + 1e6)
     with pytest.raises(ThreadBusyError):
         await graph.ainvoke(None, of(user="ann"))
     await saver.aupdate_thread("t", {"user": "eve"})

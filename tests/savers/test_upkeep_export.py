@@ -31,7 +31,7 @@ from checkpoint_savers.errors import (
     ThreadNotFoundError,
     UnsupportedFormatError,
 )
-from checkpoint_savers.holding import Held
+from checkpoint_savers.lease import UpkeepLease
 from checkpoint_savers.records import ThreadDump
 from checkpoint_savers.upkeep.export import _BEGIN, _SUM, MAGIC, Writer, export_threads, import_threads, read_file
 from checkpoint_savers.upkeep.threads import load_thread
@@ -153,7 +153,7 @@ async def test_over_what_is_there(saver: BaseCheckpointSaver, tmp_path: Path) ->
         await import_threads(other, data)
     assert await other.dump("a") is None and await other.dump("b") == before
     alone = await bytes_of(saver, "a")
-    async with Held(other, "a"):
+    async with UpkeepLease(other, "a"):
         with pytest.raises(ThreadBusyError):
             await other.aimport_thread(alone)
     assert await other.aimport_thread(BytesIO(alone)) == "a"

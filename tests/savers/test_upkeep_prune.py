@@ -442,7 +442,7 @@ async def test_a_page_while_it_is_pruned(saver: BaseCheckpointSaver) -> None:
 
 @pytest.mark.parametrize("goes", ["all of it", "what is not needed"])
 async def test_a_dry_run_while_something_goes(saver: BaseCheckpointSaver, goes: str) -> None:
-    """P6: it asks for no claim, so that nobody's keeps it from telling what would go by now."""
+    """P6: it asks for no lease, so that nobody's keeps it from telling what would go by now."""
     graph = nested(saver, Ran(), keeps=True, asks=False)
     for _ in range(3):
         await graph.ainvoke({"log": ["in"]}, "t")
@@ -465,7 +465,7 @@ async def test_all_threads_while_one_is_deleted(saver: BaseCheckpointSaver) -> N
     assert len(await ids_of(saver, "b")) == 1
 
 
-async def test_the_claim_is_given_up(saver: BaseCheckpointSaver) -> None:
+async def test_the_lease_is_released(saver: BaseCheckpointSaver) -> None:
     """P6: whatever comes of it."""
     graph = steps(saver)
     await graph.ainvoke({"log": ["in"]}, "t")

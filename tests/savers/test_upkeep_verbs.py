@@ -65,17 +65,17 @@ async def grown() -> InMemorySaver:
     """A thread of four checkpoints, one of them in a namespace of its own, with records and events."""
     saver = InMemorySaver()
     await written(saver, row(1), row(2, 1, base=1), row(3, 2, base=1), row(4, ns="child"))
-    claim = await take(saver)
-    await saver.record(claim, [record(3, "a"), record(4, "b", ns="child")], expires_at=LATER)
-    await saver.commit(claim, commit(head=3, moves=("", 3), events=[event(2), event(3)], releases=True))
+    lease = await take(saver)
+    await saver.record(lease, [record(3, "a"), record(4, "b", ns="child")], expires_at=LATER)
+    await saver.commit(lease, commit(head=3, moves=("", 3), events=[event(2), event(3)], releases=True))
     return saver
 
 
 async def test_a_dump_is_loaded_byte_for_byte() -> None:
     """P11: what is dumped of one thread and loaded in another reads the same, pins and events too."""
     saver = await grown()
-    claim = await take(saver)
-    await saver.rewrite(claim, Rewrite(pins={("", cid(2)): True}))
+    lease = await take(saver)
+    await saver.rewrite(lease, Rewrite(pins={("", cid(2)): True}))
     dump = await saver.dump("t")
     assert dump is not None
     other = FaultySaver(InMemorySaver())
@@ -90,7 +90,7 @@ async def test_a_dump_is_loaded_byte_for_byte() -> None:
 
 
 async def test_a_thread_without_checkpoints() -> None:
-    """A claimed thread that holds nothing is listed, and has no dump."""
+    """A leased thread that holds nothing is listed, and has no dump."""
     saver = InMemorySaver()
     await take(saver, "empty")
     (header,) = await saver.threads()
@@ -113,7 +113,7 @@ async def test_threads_are_listed_by_id() -> None:
 async def test_a_rewrite() -> None:
     """Rows go with their records, others stand in the place of stored ones, and `newest` stays."""
     saver = await grown()
-    claim = await take(saver)
+    lease = await take(saver)
     change = Rewrite(
         gone=(("", cid(1)), ("", cid(2)), ("child", cid(4)), ("", cid(99))),
         rows=(row(3),),
@@ -121,7 +121,7 @@ async def test_a_rewrite() -> None:
         events=(cid(2),),
         pins={("", cid(3)): True},
     )
-    await saver.rewrite(claim, change)
+    await saver.rewrite(lease, change)
     dump = await saver.dump("t")
     assert dump is not None
     assert [(one.checkpoint_id, one.parent_id, one.base_id, one.pinned) for one in dump.rows] == [
@@ -130,7 +130,7 @@ async def test_a_rewrite() -> None:
     assert (dump.heads, dump.records, dump.events) == ({"": cid(3)}, (record(3, "a"),), (event(3),))
     chain = await saver.read("t")
     assert chain is not None and chain.rows == dump.rows
-    await saver.release(claim)
+    await saver.release(lease)
     assert (await take(saver)).newest == cid(4)
 
 
@@ -149,19 +149,19 @@ async def test_a_rewrite() -> None:
 async def test_a_rewrite_that_is_refused(change: Rewrite) -> None:
     """P3: it changes nothing."""
     saver = await grown()
-    claim = await take(saver)
+    lease = await take(saver)
     before = await everything(saver)
     with pytest.raises(StorageError):
-        await saver.rewrite(claim, change)
+        await saver.rewrite(lease, change)
     assert await everything(saver) == before
 
 
-async def test_under_a_claim_only() -> None:
+async def test_under_a_lease_only() -> None:
     """P6: none of them does anything for an owner that was taken over."""
     saver = await grown()
     lost = await take(saver)
     dump = await saver.dump("t")
-    await saver.claim("t", here("run-2"), now=LATER, expires_at=LATER + 1)
+    await saver.acquire("t", here("run-2"), now=LATER, expires_at=LATER + 1)
     before = await everything(saver)
     assert dump is not None
     for verb in (
@@ -180,8 +180,8 @@ async def test_erased() -> None:
     saver = await grown()
     await saver.erase(await take(saver))
     assert await saver.threads() == () == await saver.scan(None, None) == await saver.events("t")
-    claim = await saver.claim("t", here("run-2"), now=NOW, expires_at=LATER)
-    assert (claim.epoch, claim.newest) == (1, None)
+    lease = await saver.acquire("t", here("run-2"), now=NOW, expires_at=LATER)
+    assert (lease.epoch, lease.newest) == (1, None)
 
 
 @pytest.mark.parametrize(
@@ -197,10 +197,10 @@ async def test_erased() -> None:
 async def test_a_dump_that_does_not_hold_together(dump: ThreadDump) -> None:
     """P3: nothing of it is stored."""
     saver = InMemorySaver()
-    claim = await take(saver)
+    lease = await take(saver)
     with pytest.raises(StorageError):
-        await saver.load(claim, dump)
-    await saver.release(claim)
+        await saver.load(lease, dump)
+    await saver.release(lease)
     assert await saver.threads() == ()
 
 
@@ -215,7 +215,7 @@ class RunsOnly(PassingSaver):
 
 
 async def test_a_saver_that_lacks_upkeep_says_so() -> None:
-    """Runs go on without it; what looks after threads names the verb that is missing, and gives the claim up."""
+    """Runs go on without it; what looks after threads names the verb that is missing, and gives the lease up."""
     saver = RunsOnly(InMemorySaver())
     await written(saver, row(1))
     for call, verb in (
@@ -230,14 +230,14 @@ async def test_a_saver_that_lacks_upkeep_says_so() -> None:
 
 
 async def test_a_thread_is_dropped(saver: BaseCheckpointSaver) -> None:
-    """P6: by whoever holds its claim, and by nobody else; nothing of it can be read, and it can begin anew."""
+    """P6: by whoever holds its lease, and by nobody else; nothing of it can be read, and it can begin anew."""
     await written(saver, row(1), thread="other")
-    claim = await take(saver)
-    await saver.commit(claim, commit(row(1), records=[record(1, "a")], events=[event(1)]))
-    winner = await saver.claim("t", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
+    lease = await take(saver)
+    await saver.commit(lease, commit(row(1), records=[record(1, "a")], events=[event(1)]))
+    winner = await saver.acquire("t", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
     before = await everything(saver)
     with pytest.raises(ThreadBusyError) as caught:
-        await saver.drop(claim)
+        await saver.drop(lease)
     assert caught.value.lost and await everything(saver) == before
     await saver.drop(winner)
     assert [one.thread_id for one in await saver.threads()] == ["other"]

@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.errors import SaverClosedError, StorageError
-from checkpoint_savers.holding import CLAIM_SECONDS
+from checkpoint_savers.lease import LEASE_SECONDS
 from checkpoint_savers.records import RUN, Owner
 from pregel_async import Runtime
 from pregel_async.errors import ConfigError
@@ -374,14 +374,14 @@ async def another_look(saver: Looked, clock: VirtualClock) -> None:
     """Return when the next look has ended, and what it has resumed."""
     looks = saver.looks
     while saver.looks == looks:
-        clock.advance(CLAIM_SECONDS / 3 if clock.sleepers else 0)
+        clock.advance(LEASE_SECONDS / 3 if clock.sleepers else 0)
         await anyio.lowlevel.checkpoint()
     await turns()
 
 
 async def test_what_another_process_leaves_is_picked_up_later(caplog: pytest.LogCaptureFixture) -> None:
     """P6: a process that serves the same threads looks every third of a lease for what others have left: a run that was cut
-    off when its claim was released or has lapsed, and not while it runs there. A look that fails is followed by another,
+    off when its lease was released or has lapsed, and not while it runs there. A look that fails is followed by another,
     and one reads what has changed only."""
     clock, saver, gate = VirtualClock(autojump=None), Looked(), Gate()
     graph = gated(gate).compile(name="gated", world=clock)
@@ -392,7 +392,7 @@ async def test_what_another_process_leaves_is_picked_up_later(caplog: pytest.Log
             await cut_off(other, gate, "ada")
             await cut_off(other, gate, "bob")
         elsewhere = Owner(host="elsewhere", boot="", pid=1, started="", run_id="1")
-        await saver.claim("bob", elsewhere, now=clock.now(), expires_at=clock.now() + CLAIM_SECONDS - 1)
+        await saver.acquire("bob", elsewhere, now=clock.now(), expires_at=clock.now() + LEASE_SECONDS - 1)
         gate.opened.set()
         saver.fails = True
         await another_look(saver, clock)
@@ -401,7 +401,7 @@ async def test_what_another_process_leaves_is_picked_up_later(caplog: pytest.Log
         saver.fails = False
         await another_look(saver, clock)
         assert (await own.aget_state("ada")).next == ()
-        assert (await own.aget_state("bob")).next == ("held",), "it has a live claim"
+        assert (await own.aget_state("bob")).next == ("held",), "it has a live lease"
         await another_look(saver, clock)
         assert (await own.aget_state("bob")).next == ()
         await another_look(saver, clock)
@@ -418,11 +418,11 @@ class Away(Looked):
         super().__init__()
         self.refusals = 0
 
-    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Any:
+    async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Any:
         if self.refusals:
             self.refusals -= 1
             raise StorageError("the database is away")
-        return await super().claim(thread_id, owner, now=now, expires_at=expires_at)
+        return await super().acquire(thread_id, owner, now=now, expires_at=expires_at)
 
 
 async def test_a_run_that_storage_kept_from_being_picked_up_is_picked_up_later(

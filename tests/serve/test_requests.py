@@ -430,11 +430,11 @@ class Failing(InMemorySaver):
 
     left = 1
 
-    async def commit(self, claim: Any, commit: Any) -> None:
+    async def commit(self, lease: Any, commit: Any) -> None:
         if self.left == 0:
             raise StorageError("disk /dev/sda1 is on fire")
         self.left -= 1
-        await super().commit(claim, commit)
+        await super().commit(lease, commit)
 
 
 async def test_storage_fails_before_the_run(caplog: Any) -> None:
@@ -444,7 +444,7 @@ async def test_storage_fails_before_the_run(caplog: Any) -> None:
         async def read(self, *args: Any, **kwargs: Any) -> Any:
             raise StorageError("disk /dev/sda1 is on fire")
 
-        claim = read
+        lease = read
 
     async with browsing(mine(asking().compile(Down()))) as browser:
         for asks in ({"json": {"input": {"log": []}}}, {"json": {"command": {"resume": 1}}}, {"method": "GET"}):

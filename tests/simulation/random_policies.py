@@ -33,7 +33,7 @@ class Turning(Tell):
     async def turn(self) -> None:
         drawn = self._luck.random()
         if drawn < 0.02:
-            await anyio.sleep(self._luck.choice((0.1, 8.0, 45.0)))  # longer than a claim lasts without a heartbeat
+            await anyio.sleep(self._luck.choice((0.1, 8.0, 45.0)))  # longer than a lease lasts without a heartbeat
         elif drawn < 0.4:
             await anyio.lowlevel.checkpoint()
 

@@ -111,17 +111,17 @@ async def test_failures_that_are_no_nodes() -> None:
     assert isinstance(raised, GraphDrained)
     assert [part["data"]["error"] for part in got] == ["pregel_async.errors.GraphDrained"]
 
-    hold = anyio.Event()
+    lease = anyio.Event()
     free = anyio.Event()
 
     async def holds(state: State) -> None:
-        hold.set()
+        lease.set()
         await free.wait()
 
     holder = StateGraph(State).add_node("holds", holds).add_edge(START, "holds").compile(InMemorySaver())
     async with anyio.create_task_group() as group:
         group.start_soon(holder.ainvoke, {}, "t")
-        await hold.wait()
+        await lease.wait()
         got, raised = await until_failure(holder, {}, "t")
         free.set()
     assert isinstance(raised, ThreadBusyError)

@@ -877,12 +877,12 @@ class Down(InMemorySaver):
             raise StorageError("injected")
         return result
 
-    async def commit(self, claim: Any, commit: Any) -> None:
-        await self.failing(lambda: InMemorySaver.commit(self, claim, commit))
+    async def commit(self, lease: Any, commit: Any) -> None:
+        await self.failing(lambda: InMemorySaver.commit(self, lease, commit))
         self.recorded += [record.task_id for record in commit.records if record.kind == "result"]
 
-    async def record(self, claim: Any, records: Any, *, expires_at: float) -> None:
-        await self.failing(lambda: InMemorySaver.record(self, claim, records, expires_at=expires_at))
+    async def record(self, lease: Any, records: Any, *, expires_at: float) -> None:
+        await self.failing(lambda: InMemorySaver.record(self, lease, records, expires_at=expires_at))
         self.recorded += [record.task_id for record in records if record.kind == "result"]
 
 

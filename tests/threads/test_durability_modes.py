@@ -94,7 +94,7 @@ async def test_exit_stores_one_checkpoint() -> None:
     for number in range(3):
         assert len((await graph.ainvoke({"log": ["in"]}, "t", durability="exit"))["log"]) == 4 * (number + 1)
     assert await steps(graph) == [13, 8, 3]
-    assert saver.verbs == ["claim", "commit"] * 3
+    assert saver.verbs == ["acquire", "commit"] * 3
     newest, before, _ = [each async for each in graph.aget_state_history("t")]
     assert newest.parent_config == before.config
     assert newest.next == () and newest.values["log"] == ["in", "a", "b", "c"] * 3
@@ -389,7 +389,7 @@ async def test_who_inherits_it() -> None:
     await graph.ainvoke({"log": []}, "t", durability="exit")
     given[0] = "exit"
     await graph.ainvoke({"log": []}, "t", durability="exit")
-    assert saver.verbs == ["claim", "commit"] * 2
+    assert saver.verbs == ["acquire", "commit"] * 2
     assert len(await steps(own, "another")) == 8
     given[0] = "sync"
     with pytest.raises(ConfigError, match="durability='exit'"):
@@ -610,5 +610,5 @@ async def test_live_parts_are_not_held_back() -> None:
     graph = chain(saver, "a", "b", b=b)
     async for chunk in graph.astream({"log": []}, "t", durability="exit", stream_mode="updates"):
         if "a" in chunk:
-            assert saver.verbs == ["claim"]
+            assert saver.verbs == ["acquire"]
             read.set()

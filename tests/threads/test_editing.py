@@ -13,7 +13,7 @@ import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, SqliteSaver
 from checkpoint_savers.errors import StorageError, ThreadBusyError, UnstorableValueError
-from checkpoint_savers.records import Claim, Commit
+from checkpoint_savers.records import Commit, Lease
 from pregel_async import (
     END,
     START,
@@ -146,9 +146,9 @@ class Watched(Through):
             await self.before(verb)
         return await call()
 
-    async def commit(self, claim: Claim, commit: Commit) -> None:
+    async def commit(self, lease: Lease, commit: Commit) -> None:
         self.commits.append(commit)
-        await super().commit(claim, commit)
+        await super().commit(lease, commit)
 
 
 async def everything(graph: Any, thread: str = "t") -> Any:
@@ -1319,7 +1319,7 @@ async def test_metadata(saver: BaseCheckpointSaver, nodes: Nodes) -> None:
 
 
 async def test_while_a_run_owns_the_thread(saver: BaseCheckpointSaver) -> None:
-    """P6: an edit takes the same claim as a run: refused while one is live, or waiting for it if asked to."""
+    """P6: an edit takes the same lease as a run: refused while one is live, or waiting for it if asked to."""
     inside, go_on = anyio.Event(), anyio.Event()
 
     async def waits(state: Any) -> dict[str, Any]:
@@ -1342,8 +1342,8 @@ async def test_while_a_run_owns_the_thread(saver: BaseCheckpointSaver) -> None:
     assert (await graph.aget_state("t")).values == {"log": ["ran", "by hand"]}
 
 
-async def test_the_claim_is_kept_while_a_router_decides(saver: BaseCheckpointSaver) -> None:
-    """P6: a heartbeat renews the claim of an edit whose router takes its time."""
+async def test_the_lease_is_kept_while_a_router_decides(saver: BaseCheckpointSaver) -> None:
+    """P6: a heartbeat renews the lease of an edit whose router takes its time."""
     renewed = anyio.Event()
     watched = Watched(saver)
 
@@ -1362,11 +1362,11 @@ async def test_the_claim_is_kept_while_a_router_decides(saver: BaseCheckpointSav
     graph = made.compile(watched, blocking=False)
     from pregel_async._runtime.persistence import lease
 
-    before, lease.CLAIM_SECONDS = lease.CLAIM_SECONDS, 0.03
+    before, lease.LEASE_SECONDS = lease.LEASE_SECONDS, 0.03
     try:
         await graph.aupdate_state("t", {"note": "x"}, "a")
     finally:
-        lease.CLAIM_SECONDS = before
+        lease.LEASE_SECONDS = before
     assert (await graph.aget_state("t")).values["note"] == "x"
 
 

@@ -529,7 +529,7 @@ async def test_a_cancelled_run_is_resumable(saver: BaseCheckpointSaver) -> None:
 
 
 async def test_a_failed_run_leaves_the_thread_free() -> None:
-    """P6: the end of a run gives its claim up, however it ended: the next one starts at once."""
+    """P6: the end of a run gives its lease up, however it ended: the next one starts at once."""
     saver = InMemorySaver()
 
     def node(state: Any) -> None:

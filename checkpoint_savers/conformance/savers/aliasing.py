@@ -37,12 +37,12 @@ METADATA: dict[str, Any] = {"source": "loop", "parents": {"": "p"}, "tags": [1, 
 class Aliasing(Suite):
     async def test_what_was_given_may_be_changed_afterwards(self, saver: BaseCheckpointSaver) -> None:
         """P1: rows, metadata at any depth, lists of records and events that a commit or a record was given."""
-        claim = await take(saver)
+        lease = await take(saver)
         records, events = [record(1, "a"), record(1, "b", 1)], [event(1)]
         first = commit(row(1, metadata=deepcopy(METADATA)), records=records, events=events)
-        await saver.commit(claim, first)
+        await saver.commit(lease, first)
         more = [record(1, "c", 2), record(1, "d", 3)]
-        await saver.record(claim, more, expires_at=LATER)
+        await saver.record(lease, more, expires_at=LATER)
         before = deepcopy(await stored(saver))
         spoil(first)
         records.clear()
@@ -55,8 +55,8 @@ class Aliasing(Suite):
 
     async def test_what_is_returned_is_the_readers(self, saver: BaseCheckpointSaver) -> None:
         """P1: of every verb that reads: no other reader, and nothing that is stored, sees what one does with it."""
-        claim = await fill(saver)
-        await saver.commit(claim, commit(row(12, 7, base=6, metadata=deepcopy(METADATA)), head=7))
+        lease = await fill(saver)
+        await saver.commit(lease, commit(row(12, 7, base=6, metadata=deepcopy(METADATA)), head=7))
         before = deepcopy(await stored(saver))
 
         async def everything() -> list[object]:
@@ -82,12 +82,12 @@ class Aliasing(Suite):
         assert second == kept, "another reader's"
         assert await everything() == kept
         assert await stored(saver) == before
-        await saver.commit(claim, commit(row(13, 12, base=6), head=12))
+        await saver.commit(lease, commit(row(13, 12, base=6), head=12))
 
     async def test_a_filter_is_only_read(self, saver: BaseCheckpointSaver) -> None:
         """P1: it is the caller's still, and what he puts into it later is not asked for."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1, metadata=deepcopy(METADATA)), metadata=deepcopy(METADATA)))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1, metadata=deepcopy(METADATA)), metadata=deepcopy(METADATA)))
         filter: dict[str, Any] = {"tags": [1, [2, {"deep": []}]], "parents": {"": "p"}}
         given = deepcopy(filter)
         assert len(await saver.scan("t", None, filter=filter)) == 1
@@ -101,9 +101,9 @@ class Aliasing(Suite):
     @needs("load", "dump")
     async def test_a_dump_is_the_callers(self, saver: BaseCheckpointSaver) -> None:
         """P1: one that was loaded, and one that was made."""
-        claim = await take(saver)
+        lease = await take(saver)
         dump = deepcopy(WHOLE)
-        await saver.load(claim, dump)
+        await saver.load(lease, dump)
         before = deepcopy(await stored(saver))
         spoil(dump)
         assert await stored(saver) == before
@@ -117,12 +117,12 @@ class Aliasing(Suite):
     @needs("rewrite", "dump")
     async def test_a_change_is_the_callers(self, saver: BaseCheckpointSaver) -> None:
         """P1: its rows, heads and pins may be changed when it has been made."""
-        claim = await fill(saver)
+        lease = await fill(saver)
         heads: dict[str, CheckpointId | None] = {"": cid(3), "child": None}
         change = Rewrite(
             gone=CHANGE.gone, rows=deepcopy(CHANGE.rows), heads=heads, events=CHANGE.events, pins=dict(CHANGE.pins)
         )
-        await saver.rewrite(claim, change)
+        await saver.rewrite(lease, change)
         before = deepcopy(await stored(saver))
         spoil(change)
         assert await stored(saver) == before

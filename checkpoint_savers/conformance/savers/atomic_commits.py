@@ -14,10 +14,10 @@ from .suite import OpenSaver, Suite, cid, commit, everything, in_threads, record
 class Atomic(Suite):
     async def test_a_commit_is_stored_whole(self, saver: BaseCheckpointSaver) -> None:
         """P3: rows, head, records and cleared records are there when it returns."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1), records=[record(1, "a"), record(1, "b", 1, "error")]))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1), records=[record(1, "a"), record(1, "b", 1, "error")]))
         await saver.commit(
-            claim,
+            lease,
             commit(row(2, 1, base=1), row(3, 2, base=1), head=1, records=[record(3, "c")], clears=[record(1, "b")]),
         )
         chain = await saver.read("t")
@@ -30,49 +30,49 @@ class Atomic(Suite):
 
     async def test_a_refused_commit_changes_nothing(self, saver: BaseCheckpointSaver) -> None:
         """P3: with a head that is not the expected one, no row, record, cleared record or release of it is stored."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1), records=[record(1, "a")]))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1), records=[record(1, "a")]))
         before = await everything(saver)
         for wrong in (None, 7):
             refused = commit(row(2, 1), head=wrong, records=[record(1, "b")], clears=[record(1, "a")], releases=True)
             with pytest.raises(ThreadBusyError) as caught:
-                await saver.commit(claim, refused)
+                await saver.commit(lease, refused)
             assert caught.value.lost
         assert await everything(saver) == before
-        await saver.commit(claim, commit(row(2, 1), head=1))  # it was not released either
+        await saver.commit(lease, commit(row(2, 1), head=1))  # it was not released either
 
     async def test_a_commit_that_fails_half_way_changes_nothing(self, saver: BaseCheckpointSaver) -> None:
         """P3: its second row cannot be stored, as that id is taken: so its first is not, nor is anything else."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(2), records=[record(2, "a")]))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(2), records=[record(2, "a")]))
         before = await everything(saver)
         broken = commit(row(3, 2), row(2, 3), head=2, records=[record(2, "b")], clears=[record(2, "a")], releases=True)
         with pytest.raises(CheckpointError):
-            await saver.commit(claim, broken)
+            await saver.commit(lease, broken)
         assert await everything(saver) == before
-        await saver.commit(claim, commit(row(3, 2), head=2))
+        await saver.commit(lease, commit(row(3, 2), head=2))
 
     async def test_a_value_that_no_database_takes_changes_nothing(self, saver: BaseCheckpointSaver) -> None:
         """P3: an error of the caller's own, in the middle of a commit, stores nothing, and the saver goes on."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1)))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1)))
         before = await everything(saver)
         with pytest.raises(ValueError):
-            await saver.commit(claim, commit(row(2, 1), row(3, 2, metadata={"note": "\ud800"}), head=1))
+            await saver.commit(lease, commit(row(2, 1), row(3, 2, metadata={"note": "\ud800"}), head=1))
         assert await everything(saver) == before
-        await saver.commit(claim, commit(row(2, 1), head=1))
+        await saver.commit(lease, commit(row(2, 1), head=1))
 
     async def test_readers_see_before_or_after(self, saver: BaseCheckpointSaver, open_saver: OpenSaver) -> None:
         """P3: while supersteps are committed, every reader sees one whole: its head, its rows and its record."""
         steps, ended = 40, threading.Event()
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1), records=[record(1, "task")]))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1), records=[record(1, "task")]))
 
         async def write() -> None:
             try:
                 for number in range(2, steps):
                     await saver.commit(
-                        claim,
+                        lease,
                         commit(
                             row(number, number - 1, base=1),
                             head=number - 1,

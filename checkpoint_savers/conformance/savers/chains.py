@@ -72,9 +72,9 @@ class Chains(Suite):
         """P10: a segment is what has that base: a full row with its milestones and steps; of a milestone the steps,
         without itself; of a step nothing. Records come with their rows."""
         await written(saver, *TREE)
-        claim = await take(saver)
+        lease = await take(saver)
         kept = [record(number, f"task {number}") for number in (1, 3, 4, 9, 14, 17, 18)]
-        await saver.commit(claim, commit(records=list(reversed(kept)), releases=True))
+        await saver.commit(lease, commit(records=list(reversed(kept)), releases=True))
         bases = {
             1: [1, 2, 3, 6, 9, 16],
             3: [4, 5, 8, 15],
@@ -95,8 +95,8 @@ class Chains(Suite):
         """P5: a read through a milestone gives the records of the asked row, and neither the milestone's nor the full
         row's."""
         await written(saver, *TREE)
-        claim = await take(saver)
-        await saver.commit(claim, commit(records=[record(number, "a") for number in (1, 3, 4)]))
+        lease = await take(saver)
+        await saver.commit(lease, commit(records=[record(number, "a") for number in (1, 3, 4)]))
         for asked, expected in ((4, (record(4, "a"),)), (5, ()), (3, (record(3, "a"),)), (6, ())):
             chain = await saver.read("t", "", cid(asked))
             assert chain is not None and chain.records == expected
@@ -148,9 +148,9 @@ class Chains(Suite):
     async def test_a_chain_through_what_was_deleted(self, saver: BaseCheckpointSaver) -> None:
         """P11: a step whose milestone was deleted is CorruptCheckpointError; nobody else's chain suffers."""
         await written(saver, *TREE)
-        claim = await take(saver)
+        lease = await take(saver)
         try:
-            await saver.rewrite(claim, Rewrite(gone=(("", cid(9)),)))
+            await saver.rewrite(lease, Rewrite(gone=(("", cid(9)),)))
         except StorageError:
             return
         for asked in (10, 14):

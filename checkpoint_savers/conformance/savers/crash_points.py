@@ -14,7 +14,7 @@ import pytest
 
 from ...abc import BaseCheckpointSaver
 from ...memory import InMemorySaver
-from .killed_process import THREADS, Claims, Death, live, steps
+from .killed_process import THREADS, Death, Leases, live, steps
 from .suite import LATER, MANY, NOW, OpenSaver, Suite, commit, here, offers, row
 
 if sys.platform == "win32":
@@ -57,13 +57,13 @@ class CrashPoints(Suite):
     async def _look(self, open_saver: OpenSaver, expected: list[dict[str, object]]) -> None:
         """Check that what is stored is one of these; and leave nothing."""
         async with open_saver() as saver:
-            claims = [await saver.claim(one, here(f"run-{one}"), now=NOW, expires_at=LATER) for one in THREADS]
+            leases = [await saver.acquire(one, here(f"run-{one}"), now=NOW, expires_at=LATER) for one in THREADS]
             found = await contents(saver)
             assert found in [_without(one, saver) for one in expected]
-            claim = await saver.claim("w", here("w"), now=NOW, expires_at=LATER)
-            await saver.commit(claim, commit(row(1), releases=True))
-            for claim in claims:
-                await saver.release(claim)
+            lease = await saver.acquire("w", here("w"), now=NOW, expires_at=LATER)
+            await saver.commit(lease, commit(row(1), releases=True))
+            for lease in leases:
+                await saver.release(lease)
             for thread in (*THREADS, "w"):
                 await saver.adelete_thread(thread)
             assert await saver.scan(None, None) == ()
@@ -110,10 +110,10 @@ def _run(opener: OpenSaver, backend: str, lacks: frozenset[str], death: Death) -
 
 async def undisturbed(lacks: frozenset[str]) -> list[dict[str, object]]:
     """What is stored before the first step, and after each."""
-    memory, claims = InMemorySaver(), Claims()
+    memory, leases = InMemorySaver(), Leases()
     found = [await contents(memory)]
     for step in steps(lacks):
-        await step.act(memory, claims)
+        await step.act(memory, leases)
         found.append(await contents(memory))
     return found
 

@@ -9,13 +9,13 @@ class Durable(Suite):
     async def test_another_saver_sees_what_was_acknowledged(self, open_saver: OpenSaver) -> None:
         """P4: what a verb has stored when it returns, a second saver on the same storage reads at once."""
         async with open_saver() as first, open_saver() as second:
-            claim = await take(first)
-            await first.commit(claim, commit(row(1)))
+            lease = await take(first)
+            await first.commit(lease, commit(row(1)))
             assert await everything(second) == await everything(first)
-            await first.record(claim, [record(1, "a")], expires_at=claim.epoch + 1.0)
+            await first.record(lease, [record(1, "a")], expires_at=lease.epoch + 1.0)
             chain = await second.read("t")
             assert chain is not None and chain.records == (record(1, "a"),)
-            await first.commit(claim, commit(row(2, 1, base=1), head=1, releases=True))
+            await first.commit(lease, commit(row(2, 1, base=1), head=1, releases=True))
             chain = await second.read("t")
             assert chain is not None and chain.head == cid(2)
             assert (await take(second, run="run-2")).newest == cid(2)
@@ -23,13 +23,13 @@ class Durable(Suite):
     async def test_what_is_stored_outlives_the_saver(self, open_saver: OpenSaver) -> None:
         """P4: closed and opened again, everything is there."""
         async with open_saver() as saver:
-            claim = await take(saver)
-            await saver.commit(claim, commit(row(1), records=[record(1, "a")]))
-            await saver.commit(claim, commit(row(2, ns="child"), head=None))
-            await saver.release(claim)
+            lease = await take(saver)
+            await saver.commit(lease, commit(row(1), records=[record(1, "a")]))
+            await saver.commit(lease, commit(row(2, ns="child"), head=None))
+            await saver.release(lease)
             before = await everything(saver)
         async with open_saver() as saver:
             assert await everything(saver) == before
             again = await take(saver, run="run-2")
-            assert (again.epoch, again.newest) == (claim.epoch + 1, cid(2))
+            assert (again.epoch, again.newest) == (lease.epoch + 1, cid(2))
             await saver.commit(again, commit(row(3, 1, base=1), head=1))

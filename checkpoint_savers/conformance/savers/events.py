@@ -10,7 +10,7 @@ import pytest
 
 from ...abc import BaseCheckpointSaver
 from ...errors import StorageError, ThreadBusyError
-from ...records import CheckpointId, Claim, EventKey, EventRow
+from ...records import CheckpointId, EventKey, EventRow, Lease
 from ...saver_port import PAGE
 from .loops.cancellation import TURNS
 from .stored_bytes import HOSTILE, noise
@@ -45,30 +45,30 @@ async def keys_of(
     return [(int(one.checkpoint_id.split("-")[0]), one.epoch, one.position) for one in found]
 
 
-async def expires_at(saver: BaseCheckpointSaver, claim: Claim) -> float | None:
+async def expires_at(saver: BaseCheckpointSaver, lease: Lease) -> float | None:
     """When a live claim lapses, as a rival is told."""
     with pytest.raises(ThreadBusyError) as caught:
-        await saver.claim(claim.thread_id, elsewhere("run-rival"), now=NOW, expires_at=LATER)
+        await saver.acquire(lease.thread_id, elsewhere("run-rival"), now=NOW, expires_at=LATER)
     return caught.value.expires_at
 
 
 class Events(Suite):
     async def test_events_come_back_in_the_order_of_their_keys(self, saver: BaseCheckpointSaver) -> None:
         """P4: by checkpoint, epoch and position, the numbers as numbers, whatever they were stored by and when."""
-        claim = await take(saver)
+        lease = await take(saver)
         keys = [(2, 10, 1), (1, 2, 10), (2, 9, 1), (1, 2, 9), (1, 1, 100), (3, 1, 1), (1, 10, 2), (1, 10, 1)]
         rows = [event(number, position, epoch=epoch) for number, epoch, position in keys]
-        await saver.commit(claim, commit(row(1), events=rows[:3]))
-        await saver.commit(claim, commit(row(2, 1, base=1), head=1, events=rows[3:6]))
-        await saver.commit(claim, commit(events=rows[6:]))
+        await saver.commit(lease, commit(row(1), events=rows[:3]))
+        await saver.commit(lease, commit(row(2, 1, base=1), head=1, events=rows[3:6]))
+        await saver.commit(lease, commit(events=rows[6:]))
         assert await keys_of(saver) == sorted(keys)
         assert await saver.events("t") == tuple(sorted(rows, key=lambda one: one.key))
 
     async def test_every_kind_of_event_comes_back(self, saver: BaseCheckpointSaver) -> None:
         """P4: all that a row says, as it was said."""
-        claim = await take(saver)
+        lease = await take(saver)
         kept = (event(1), event(1, 4, "part"), event(1, 5, "tail"), event(1, 7, "tail", epoch=2**40, frame=b""))
-        await saver.commit(claim, commit(row(1), events=kept))
+        await saver.commit(lease, commit(row(1), events=kept))
         assert await saver.events("t") == kept
 
     async def test_events_of_nothing(self, saver: BaseCheckpointSaver) -> None:
@@ -76,14 +76,14 @@ class Events(Suite):
         assert await saver.events("t") == await saver.events("t", since=event(1).key) == ()
         await written(saver, row(1))
         assert await saver.events("t") == ()
-        assert (await saver.claim("u", here("run-1"), now=NOW, expires_at=LATER)).epoch == 1
+        assert (await saver.acquire("u", here("run-1"), now=NOW, expires_at=LATER)).epoch == 1
 
     async def test_from_a_key_on(self, saver: BaseCheckpointSaver) -> None:
         """P4: the row at the key is the first; where there is none, the next one; at the end nothing."""
-        claim = await take(saver)
+        lease = await take(saver)
         keys = [(1, 1, 1), (1, 1, 4), (1, 3, 1), (3, 1, 1), (3, 1, 2)]
         rows = [event(number, position, epoch=epoch) for number, epoch, position in keys]
-        await saver.commit(claim, commit(row(1), events=rows))
+        await saver.commit(lease, commit(row(1), events=rows))
         for number in (0, 1, 2, 3, 4):
             for epoch in (0, 1, 2, 3, 4):
                 for position in (0, 1, 2, 4, 5):
@@ -93,8 +93,8 @@ class Events(Suite):
 
     async def test_any_number_is_a_number_to_begin_at(self, saver: BaseCheckpointSaver) -> None:
         """P4, P11: a key may come from far away, and say what no row says: that is no error of the saver's."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1), events=[event(1), event(1, 2**53 + 1, epoch=2**53 + 1)]))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1), events=[event(1), event(1, 2**53 + 1, epoch=2**53 + 1)]))
         least, most = (-(2**63), -(2**64), -(10**40)), (2**63 - 1, 2**63, 10**40)
         for number in least:
             assert len(await saver.events("t", since=(cid(1), number, 1))) == 2
@@ -108,11 +108,11 @@ class Events(Suite):
 
     async def test_page_by_page(self, saver: BaseCheckpointSaver) -> None:
         """P4: at most `limit` rows, and the pages that follow each other are all of them, once."""
-        claim = await take(saver)
+        lease = await take(saver)
         count = PAGE + 10
         for number in range(1, 4):
             rows = [event(number, position, epoch=epoch) for epoch in (1, 2) for position in range(1, count // 4)]
-            await saver.commit(claim, commit(events=rows))
+            await saver.commit(lease, commit(events=rows))
         whole = await saver.events("t", limit=10_000)
         assert len(whole) > PAGE and [one.key for one in whole] == sorted(one.key for one in whole)
         assert await saver.events("t") == whole[:PAGE]
@@ -132,19 +132,19 @@ class Events(Suite):
         """P4: when the commit returns; and after the saver has been closed."""
         kept = (event(1), event(1, 3, "tail"))
         async with open_saver() as first, open_saver() as second:
-            claim = await take(first)
-            await first.commit(claim, commit(row(1), events=kept[:1]))
+            lease = await take(first)
+            await first.commit(lease, commit(row(1), events=kept[:1]))
             assert await second.events("t") == kept[:1]
-            await first.commit(claim, commit(events=kept[1:]))
+            await first.commit(lease, commit(events=kept[1:]))
             assert await second.events("t") == kept
         async with open_saver() as saver:
             assert await saver.events("t") == kept
 
     async def test_a_refused_commit_stores_no_events(self, saver: BaseCheckpointSaver) -> None:
         """P3: with a wrong head, a head that is missing, a checkpoint that is there already."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1), events=[event(1)]))
-        await saver.commit(claim, commit(row(2, 1, base=1), head=1))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1), events=[event(1)]))
+        await saver.commit(lease, commit(row(2, 1, base=1), head=1))
         before = await everything(saver)
         new = [event(2)]
         for attempt in (
@@ -155,27 +155,27 @@ class Events(Suite):
             commit(row(3, 2), row(2, 1, base=1), head=2, events=new),
         ):
             with pytest.raises((ThreadBusyError, StorageError)):
-                await saver.commit(claim, attempt)
+                await saver.commit(lease, attempt)
             assert await everything(saver) == before
-        await saver.commit(claim, commit(row(3, 2), head=2, events=new))
+        await saver.commit(lease, commit(row(3, 2), head=2, events=new))
         assert await saver.events("t") == (event(1), event(2))
 
     async def test_an_owner_that_was_taken_over_stores_none(self, saver: BaseCheckpointSaver) -> None:
         """P6: a run that lost its thread, or gave it up, adds nothing to what it has shown."""
 
-        async def is_refused(claim: Claim) -> None:
+        async def is_refused(lease: Lease) -> None:
             before = await everything(saver)
             for attempt in (
                 commit(events=[event(1, 2, "tail")]),
                 commit(row(2, 1), head=1, events=[event(2)]),
                 commit(head=1, moves=("", 1), events=[event(2)]),
             ):
-                await refused(saver.commit(claim, attempt))
+                await refused(saver.commit(lease, attempt))
                 assert await everything(saver) == before
 
         lost = await take(saver)
         await saver.commit(lost, commit(row(1), events=[event(1)]))
-        winner = await saver.claim("t", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
+        winner = await saver.acquire("t", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
         await is_refused(lost)
         await saver.commit(winner, commit(events=[event(1, 1, "tail", epoch=2)], releases=True))
         await is_refused(winner)
@@ -183,8 +183,8 @@ class Events(Suite):
 
     async def test_what_was_shown_is_not_replaced(self, saver: BaseCheckpointSaver) -> None:
         """P4, P3: a commit with a row whose key is taken fails whole, be it by a stored row or by one of its own."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1), records=[record(1, "a")], events=[event(1), event(1, 2, "part")]))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1), records=[record(1, "a")], events=[event(1), event(1, 2, "part")]))
         before = await everything(saver)
         taken = event(1, 2, "tail", frame=b"other")
         for rows in ([event(1, 3), taken], [event(1, 2, "part")], [event(2), event(2, frame=b"other")]):
@@ -194,23 +194,23 @@ class Events(Suite):
                 commit(head=1, moves=("", 1), events=rows, records=[record(1, "b")]),
             ):
                 with pytest.raises(StorageError):
-                    await saver.commit(claim, attempt)
+                    await saver.commit(lease, attempt)
                 assert await everything(saver) == before
-                assert await expires_at(saver, claim) == LATER
-        await saver.commit(claim, commit(row(2, 1), head=1, events=[event(1, 3), event(1, 2, epoch=2), event(2)]))
+                assert await expires_at(saver, lease) == LATER
+        await saver.commit(lease, commit(row(2, 1), head=1, events=[event(1, 3), event(1, 2, epoch=2), event(2)]))
         assert await keys_of(saver) == [(1, 1, 1), (1, 1, 2), (1, 1, 3), (1, 2, 2), (2, 1, 1)]
 
     async def test_only_events(self, saver: BaseCheckpointSaver) -> None:
         """P4, P6: a commit without rows needs no head: it moves the expiry, and may record, and give up."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1)))
-        await saver.commit(claim, commit(events=[event(1, 1, "part")], expires_at=LATER + 10))
-        assert await expires_at(saver, claim) == LATER + 10
-        await saver.commit(claim, commit(events=[event(1, 2, "part")], records=[record(1, "a")]))
-        assert await expires_at(saver, claim) == LATER
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1)))
+        await saver.commit(lease, commit(events=[event(1, 1, "part")], expires_at=LATER + 10))
+        assert await expires_at(saver, lease) == LATER + 10
+        await saver.commit(lease, commit(events=[event(1, 2, "part")], records=[record(1, "a")]))
+        assert await expires_at(saver, lease) == LATER
         chain = await saver.read("t")
         assert chain is not None and (chain.head, chain.records) == (cid(1), (record(1, "a"),))
-        await saver.commit(claim, commit(events=[event(1, 3, "tail")], clears=[record(1, "a")], releases=True))
+        await saver.commit(lease, commit(events=[event(1, 3, "tail")], clears=[record(1, "a")], releases=True))
         assert [one.kind for one in await saver.events("t")] == ["part", "part", "tail"]
         again = await take(saver, run="run-2")
         assert again.newest == cid(1), "events make no checkpoint"
@@ -220,14 +220,14 @@ class Events(Suite):
     ) -> None:
         """P3: who sees a superstep sees what it showed, and who sees that sees the superstep."""
         steps, ended = 40, threading.Event()
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1), events=[event(1)]))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1), events=[event(1)]))
 
         async def write() -> None:
             try:
                 for number in range(2, steps):
                     shown = [event(number - 1, 2, "tail"), event(number)]
-                    await saver.commit(claim, commit(row(number, number - 1, base=1), head=number - 1, events=shown))
+                    await saver.commit(lease, commit(row(number, number - 1, base=1), head=number - 1, events=shown))
             finally:
                 ended.set()
 
@@ -254,11 +254,11 @@ class Events(Suite):
         """P7: its events are there with its checkpoint, or neither is; and nothing comes later."""
         for turns in range(TURNS):
             thread = f"t{turns}"
-            claim = await take(saver, thread)
-            await saver.commit(claim, commit(row(1), events=[event(1)]))
+            lease = await take(saver, thread)
+            await saver.commit(lease, commit(row(1), events=[event(1)]))
             async with anyio.create_task_group() as group:
                 shown = [event(1, 2, "tail"), event(2)]
-                group.start_soon(saver.commit, claim, commit(row(2, 1), head=1, events=shown))
+                group.start_soon(saver.commit, lease, commit(row(2, 1), head=1, events=shown))
                 for _ in range(turns):
                     await anyio.lowlevel.checkpoint()
                 group.cancel_scope.cancel()
@@ -271,9 +271,9 @@ class Events(Suite):
         """P11: of every size, and of every byte."""
         frames = [noise(size) for size in (0, 1, 255, 4095, 4096, 4097, 65_536, 1_000_000)]
         frames += [bytes(range(256)), b"\x00" * 100, b"\xff" * 100, b"text"]
-        claim = await take(saver)
+        lease = await take(saver)
         rows = [event(1, position, "part", frame=frame) for position, frame in enumerate(frames, 1)]
-        await saver.commit(claim, commit(row(1), events=rows))
+        await saver.commit(lease, commit(row(1), events=rows))
         found = await saver.events("t")
         assert [one.frame for one in found] == frames
         assert all(type(one.frame) is bytes for one in found)
@@ -281,9 +281,9 @@ class Events(Suite):
     async def test_every_text_is_a_threads_id_for_events(self, saver: BaseCheckpointSaver) -> None:
         """P11: the saver distinguishes them exactly."""
         for thread in HOSTILE:
-            claim = await take(saver, thread)
+            lease = await take(saver, thread)
             shown = [event(number, frame=thread.encode()) for number in (1, 2)]
-            await saver.commit(claim, commit(row(1), events=shown, releases=True))
+            await saver.commit(lease, commit(row(1), events=shown, releases=True))
         for thread in HOSTILE:
             assert [one.frame for one in await saver.events(thread)] == [thread.encode()] * 2
         gone = "'; DROP TABLE checkpoints; --"
@@ -292,27 +292,27 @@ class Events(Suite):
 
     async def test_a_thread_has_one_row_of_events(self, saver: BaseCheckpointSaver) -> None:
         """P4: what the graphs inside show stands among what the root shows, whoever's checkpoint is committed."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1), events=[event(1)]))
-        await saver.commit(claim, commit(row(2, ns="child"), events=[event(1, 2, "part")]))
-        await saver.commit(claim, commit(row(3, 2, base=2, ns="child"), head=2, events=[event(1, 3, "part")]))
-        await saver.commit(claim, commit(row(4, 1, base=1), head=1, events=[event(1, 4, "tail"), event(4)]))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1), events=[event(1)]))
+        await saver.commit(lease, commit(row(2, ns="child"), events=[event(1, 2, "part")]))
+        await saver.commit(lease, commit(row(3, 2, base=2, ns="child"), head=2, events=[event(1, 3, "part")]))
+        await saver.commit(lease, commit(row(4, 1, base=1), head=1, events=[event(1, 4, "tail"), event(4)]))
         assert await keys_of(saver) == [(1, 1, 1), (1, 1, 2), (1, 1, 3), (1, 1, 4), (4, 1, 1)]
         with pytest.raises(StorageError):  # in another namespace it is the same key
-            await saver.commit(claim, commit(row(5, ns="other"), events=[event(4)]))
+            await saver.commit(lease, commit(row(5, ns="other"), events=[event(4)]))
 
     async def test_of_many_threads_at_once(self, saver: BaseCheckpointSaver) -> None:
         """P13: twenty OS threads, each with an event loop of its own, asyncio and trio, and a thread of its own."""
 
         async def run(number: int) -> None:
-            claim = await take(saver, f"t{number}", f"run-{number}")
-            await saver.commit(claim, commit(row(1), events=[event(1, frame=b"%d" % number)]))
+            lease = await take(saver, f"t{number}", f"run-{number}")
+            await saver.commit(lease, commit(row(1), events=[event(1, frame=b"%d" % number)]))
             for step in range(2, 6):
                 closes = event(step - 1, 2, "tail", frame=b"%d" % number)
                 opens = event(step, frame=b"%d" % number)
-                await saver.commit(claim, commit(row(step, step - 1, base=1), head=step - 1, events=[closes, opens]))
+                await saver.commit(lease, commit(row(step, step - 1, base=1), head=step - 1, events=[closes, opens]))
                 assert len(await saver.events(f"t{number}")) == 2 * step - 1
-            await saver.release(claim)
+            await saver.release(lease)
 
         await in_threads(*repeated(run, 20))
         for number in range(20):
@@ -322,38 +322,38 @@ class Events(Suite):
     async def test_deleting(self, saver: BaseCheckpointSaver) -> None:
         """P6: they go with their thread, and with no other; not under a live claim; and what is made anew has none."""
         for thread in ("t", "other"):
-            claim = await take(saver, thread)
-            await saver.commit(claim, commit(row(1), events=[event(1)]))
-            await saver.commit(claim, commit(events=[event(1, 2, "tail")]))
+            lease = await take(saver, thread)
+            await saver.commit(lease, commit(row(1), events=[event(1)]))
+            await saver.commit(lease, commit(events=[event(1, 2, "tail")]))
             with pytest.raises(ThreadBusyError):
                 await saver.adelete_thread(thread)
             assert len(await saver.events(thread)) == 2
-            await saver.release(claim)
+            await saver.release(lease)
         await saver.adelete_thread("t")
         assert await saver.events("t") == ()
         assert len(await saver.events("other")) == 2
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1), events=[event(1, frame=b"new")]))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1), events=[event(1, frame=b"new")]))
         assert await saver.events("t") == (event(1, frame=b"new"),)
 
     async def test_a_thread_without_checkpoints_has_shown_nothing(self, saver: BaseCheckpointSaver) -> None:
         """P6: claimed and given up with no checkpoint stored, it was never there, and showed nothing."""
         for releases in (True, False):
-            claim = await take(saver)
-            assert claim.epoch == 1
-            await saver.commit(claim, commit(events=[event(1)], releases=releases))
-            await saver.release(claim)
+            lease = await take(saver)
+            assert lease.epoch == 1
+            await saver.commit(lease, commit(events=[event(1)], releases=releases))
+            await saver.release(lease)
             assert await saver.events("t") == ()
 
     async def test_a_read_that_is_cancelled(self, saver: BaseCheckpointSaver) -> None:
         """P7: at any moment; nothing is left in the way of others."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1), events=[event(1)]))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1), events=[event(1)]))
         for turns in range(TURNS):
             async with anyio.create_task_group() as group:
                 group.start_soon(saver.events, "t")
                 for _ in range(turns):
                     await anyio.lowlevel.checkpoint()
                 group.cancel_scope.cancel()
-        await saver.commit(claim, commit(events=[event(1, 2, "tail")]))
+        await saver.commit(lease, commit(events=[event(1, 2, "tail")]))
         assert len(await saver.events("t")) == 2

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import anyio
 
 from ...abc import BaseCheckpointSaver
-from ...records import Claim
+from ...records import Lease
 from .scenarios import CHANGE, MOVE, NEXT, WHOLE, filling
 from .suite import LATER, OpenSaver, commit, event, record, row, take
 
@@ -36,43 +36,43 @@ ALONE: Final = frozenset(
 )
 """Modules, and modules of types, whose functions change nothing outside of the process."""
 
-Claims = dict[str, Claim]
+Leases = dict[str, Lease]
 
 
 class Step(NamedTuple):
     """One thing that the process does, with the verbs of `VERBS` that it needs."""
 
-    act: Callable[[BaseCheckpointSaver, Claims], Awaitable[None]]
+    act: Callable[[BaseCheckpointSaver, Leases], Awaitable[None]]
     needs: tuple[str, ...] = ()
 
 
-def _claim(thread: str) -> Step:
-    async def act(saver: BaseCheckpointSaver, claims: Claims) -> None:
-        claims[thread] = await take(saver, thread, f"run-{thread}")
+def _acquire(thread: str) -> Step:
+    async def act(saver: BaseCheckpointSaver, leases: Leases) -> None:
+        leases[thread] = await take(saver, thread, f"run-{thread}")
 
     return Step(act)
 
 
-def _do(thread: str, work: Callable[[BaseCheckpointSaver, Claim], Awaitable[None]], *needs: str) -> Step:
-    return Step(lambda saver, claims: work(saver, claims[thread]), needs)
+def _do(thread: str, work: Callable[[BaseCheckpointSaver, Lease], Awaitable[None]], *needs: str) -> Step:
+    return Step(lambda saver, leases: work(saver, leases[thread]), needs)
 
 
 STEPS: Final[tuple[Step, ...]] = (
-    _claim("t"),
+    _acquire("t"),
     *(_do("t", work) for work in filling()),
-    _do("t", lambda saver, claim: saver.record(claim, [record(7, "x", 5), record(7, "y", 6)], expires_at=LATER)),
-    _do("t", lambda saver, claim: saver.commit(claim, NEXT)),
-    _do("t", lambda saver, claim: saver.rewrite(claim, CHANGE), "rewrite"),
-    _do("t", lambda saver, claim: saver.release(claim)),
-    _claim("u"),
-    _do("u", lambda saver, claim: saver.load(claim, WHOLE), "load"),
-    _do("u", lambda saver, claim: saver.commit(claim, MOVE), "load"),
-    _do("u", lambda saver, claim: saver.rewrite(claim, CHANGE), "load", "rewrite"),
-    _do("u", lambda saver, claim: saver.erase(claim), "erase"),
-    _claim("v"),
-    _do("v", lambda saver, claim: saver.commit(claim, commit(row(1), records=[record(1, "a")], events=[event(1)]))),
-    _do("v", lambda saver, claim: saver.commit(claim, commit(row(2, 1, base=1), head=1, releases=True))),
-    Step(lambda saver, claims: saver.adelete_thread("v")),
+    _do("t", lambda saver, lease: saver.record(lease, [record(7, "x", 5), record(7, "y", 6)], expires_at=LATER)),
+    _do("t", lambda saver, lease: saver.commit(lease, NEXT)),
+    _do("t", lambda saver, lease: saver.rewrite(lease, CHANGE), "rewrite"),
+    _do("t", lambda saver, lease: saver.release(lease)),
+    _acquire("u"),
+    _do("u", lambda saver, lease: saver.load(lease, WHOLE), "load"),
+    _do("u", lambda saver, lease: saver.commit(lease, MOVE), "load"),
+    _do("u", lambda saver, lease: saver.rewrite(lease, CHANGE), "load", "rewrite"),
+    _do("u", lambda saver, lease: saver.erase(lease), "erase"),
+    _acquire("v"),
+    _do("v", lambda saver, lease: saver.commit(lease, commit(row(1), records=[record(1, "a")], events=[event(1)]))),
+    _do("v", lambda saver, lease: saver.commit(lease, commit(row(2, 1, base=1), head=1, releases=True))),
+    Step(lambda saver, leases: saver.adelete_thread("v")),
 )
 """All verbs that write."""
 
@@ -131,10 +131,10 @@ def live(opener: OpenSaver, backend: str, lacks: Collection[str], death: Death, 
 
     async def main() -> None:
         async with opener() as saver:
-            claims: Claims = {}
+            leases: Leases = {}
             for step in steps(lacks):
                 reaper.active = True
-                await step.act(saver, claims)
+                await step.act(saver, leases)
                 reaper.active = False
                 told.send(reaper.counted)
 

@@ -31,11 +31,11 @@ class Moving(Suite):
         """P5: back and forth among the stored checkpoints; what a reader gets by default is that one, with its
         chain and its records; nothing is stored or lost by it, and the next row goes on from there."""
         await written(saver, row(1), row(2, 1, base=1), row(3, 1))
-        claim = await take(saver)
+        lease = await take(saver)
         rows = [await saver.read("t", "", cid(number)) for number in (1, 2, 3)]
         headers = await saver.scan("t", "")
         for number, before in ((2, 3), (1, 2), (3, 1), (2, 3)):
-            await saver.commit(claim, commit(head=before, moves=("", number)))
+            await saver.commit(lease, commit(head=before, moves=("", number)))
             assert await head_of(saver) == cid(number)
             chain = await saver.read("t")
             assert chain is not None and chain.rows[-1].checkpoint_id == cid(number)
@@ -46,50 +46,50 @@ class Moving(Suite):
             chain and (chain.rows, chain.records) for chain in rows
         ]
         assert await saver.scan("t", "") == headers
-        await saver.commit(claim, commit(row(4, 2, base=1), head=2))
+        await saver.commit(lease, commit(row(4, 2, base=1), head=2))
         assert await head_of(saver) == cid(4)
 
     async def test_it_moves_to_where_it_is(self, saver: BaseCheckpointSaver) -> None:
         """P5: a head that is there already is no error, and its records are stored."""
         await written(saver, row(1), row(2, 1, base=1))
-        claim = await take(saver)
-        await saver.commit(claim, commit(head=2, moves=("", 2), records=[record(2, "a")]))
+        lease = await take(saver)
+        await saver.commit(lease, commit(head=2, moves=("", 2), records=[record(2, "a")]))
         chain = await saver.read("t")
         assert chain is not None and (chain.head, chain.records) == (cid(2), (record(2, "a"),))
 
     async def test_the_newest_id_stays_the_newest(self, saver: BaseCheckpointSaver) -> None:
         """P6: an id that is given after the head has moved back is still greater than all that are stored."""
         await written(saver, row(1), row(2, 1, base=1))
-        claim = await take(saver)
-        await saver.commit(claim, commit(head=2, moves=("", 1), releases=True))
+        lease = await take(saver)
+        await saver.commit(lease, commit(head=2, moves=("", 1), releases=True))
         assert (await take(saver, run="run-2")).newest == cid(2)
 
     async def test_namespaces_have_heads_of_their_own(self, saver: BaseCheckpointSaver) -> None:
         """P5: one moves, and the others stay; a checkpoint of another namespace or thread is none of this one."""
         await written(saver, row(1), row(2, 1, base=1), row(3, ns="child"), row(4, 3, base=3, ns="child"))
         await written(saver, row(7), thread="other")
-        claim = await take(saver)
-        await saver.commit(claim, commit(head=4, moves=("child", 3)))
+        lease = await take(saver)
+        await saver.commit(lease, commit(head=4, moves=("child", 3)))
         assert (await head_of(saver), await head_of(saver, ns="child")) == (cid(2), cid(3))
         before = await everything(saver)
         for head, moves in ((2, ("", 3)), (2, ("", 4)), (3, ("child", 1)), (2, ("", 7)), (None, ("new", 1))):
-            await refused(saver.commit(claim, commit(head=head, moves=moves)))
+            await refused(saver.commit(lease, commit(head=head, moves=moves)))
         assert await everything(saver) == before
 
     async def test_the_head_is_compared_before_it_moves(self, saver: BaseCheckpointSaver) -> None:
         """P6: with a head that is not the expected one, nothing moves."""
         await written(saver, row(1), row(2, 1, base=1), row(3, 1))
-        claim = await take(saver)
+        lease = await take(saver)
         before = await everything(saver)
         for head in (None, 1, 2, 9):
-            await refused(saver.commit(claim, commit(head=head, moves=("", 2))))
+            await refused(saver.commit(lease, commit(head=head, moves=("", 2))))
         assert await everything(saver) == before
 
     async def test_a_checkpoint_that_is_missing(self, saver: BaseCheckpointSaver) -> None:
         """P3: a head never points to what is not stored: it is refused, and nothing of that commit is stored."""
         await written(saver, row(1), row(2, 1, base=1))
-        claim = await take(saver)
-        await saver.record(claim, [record(2, "a")], expires_at=LATER)
+        lease = await take(saver)
+        await saver.record(lease, [record(2, "a")], expires_at=LATER)
         before = await everything(saver)
         missing = commit(
             head=2,
@@ -99,18 +99,18 @@ class Moving(Suite):
             releases=True,
             expires_at=LATER + 9,
         )
-        await refused(saver.commit(claim, missing))
+        await refused(saver.commit(lease, missing))
         assert await everything(saver) == before
         with pytest.raises(ThreadBusyError) as busy:
-            await saver.claim("t", elsewhere("run-2"), now=LATER - 1, expires_at=LATER + 60)
+            await saver.acquire("t", elsewhere("run-2"), now=LATER - 1, expires_at=LATER + 60)
         assert busy.value.expires_at == LATER, "neither released nor renewed"
-        await saver.commit(claim, commit(head=2, moves=("", 1)))
+        await saver.commit(lease, commit(head=2, moves=("", 1)))
 
-    async def test_a_claim_that_is_not_held(self, saver: BaseCheckpointSaver) -> None:
+    async def test_a_lease_that_is_not_held(self, saver: BaseCheckpointSaver) -> None:
         """P6: an owner that was taken over, or has given up, moves no head."""
         await written(saver, row(1), row(2, 1, base=1))
         lost = await take(saver)
-        winner = await saver.claim("t", here("run-2"), now=LATER, expires_at=LATER + 30)
+        winner = await saver.acquire("t", here("run-2"), now=LATER, expires_at=LATER + 30)
         before = await everything(saver)
         with pytest.raises(ThreadBusyError) as caught:
             await saver.commit(lost, commit(head=2, moves=("", 1)))
@@ -122,10 +122,10 @@ class Moving(Suite):
     async def test_in_one_transaction(self, saver: BaseCheckpointSaver) -> None:
         """P3: the head, records, cleared records, the expiry and the release are stored together."""
         await written(saver, row(1), row(2, 1, base=1), row(3, 1))
-        claim = await take(saver)
-        await saver.record(claim, [record(2, "old"), record(3, "stays")], expires_at=LATER)
+        lease = await take(saver)
+        await saver.record(lease, [record(2, "old"), record(3, "stays")], expires_at=LATER)
         await saver.commit(
-            claim,
+            lease,
             commit(
                 head=3, moves=("", 2), records=[record(2, "new", 1)], clears=[record(2, "old")], expires_at=LATER + 9
             ),
@@ -134,21 +134,21 @@ class Moving(Suite):
         assert chain is not None and (chain.head, chain.records) == (cid(2), (record(2, "new", 1),))
         assert other is not None and (other.head, other.records) == (cid(2), (record(3, "stays"),))
         with pytest.raises(ThreadBusyError) as caught:
-            await saver.claim("t", elsewhere("run-2"), now=LATER, expires_at=LATER + 60)
+            await saver.acquire("t", elsewhere("run-2"), now=LATER, expires_at=LATER + 60)
         assert caught.value.expires_at == LATER + 9
-        await saver.commit(claim, commit(head=2, moves=("", 3), releases=True))
+        await saver.commit(lease, commit(head=2, moves=("", 3), releases=True))
         await take(saver, run="run-2")
 
     async def test_one_of_many_moves_wins(self, saver: BaseCheckpointSaver) -> None:
         """P6: of commits that expect the same head at the same moment, one moves it."""
         await written(saver, row(1), *(row(number, 1) for number in range(2, 10)))
-        claim = await take(saver)
+        lease = await take(saver)
         won: list[int] = []
         refused: list[ThreadBusyError] = []
 
         async def move(number: int) -> None:
             try:
-                await saver.commit(claim, commit(head=9, moves=("", number + 2)))
+                await saver.commit(lease, commit(head=9, moves=("", number + 2)))
             except ThreadBusyError as error:
                 refused.append(error)
             else:

@@ -31,29 +31,29 @@ from .suite import (
 
 
 class OneWriter(Suite):
-    async def test_a_claim(self, saver: BaseCheckpointSaver) -> None:
+    async def test_a_lease(self, saver: BaseCheckpointSaver) -> None:
         """P6: it says whose it is, and what is stored; each is greater by one than the one before."""
-        claim = await take(saver)
-        assert (claim.thread_id, claim.owner, claim.newest) == ("t", here("run-1"), None)
-        await saver.commit(claim, commit(row(5)))
-        await saver.commit(claim, commit(row(7, ns="child")))
-        await saver.commit(claim, commit(row(6, 5), head=5))
-        await saver.release(claim)
+        lease = await take(saver)
+        assert (lease.thread_id, lease.owner, lease.newest) == ("t", here("run-1"), None)
+        await saver.commit(lease, commit(row(5)))
+        await saver.commit(lease, commit(row(7, ns="child")))
+        await saver.commit(lease, commit(row(6, 5), head=5))
+        await saver.release(lease)
         again = await take(saver, run="run-2")
-        assert again.epoch == claim.epoch + 1
+        assert again.epoch == lease.epoch + 1
         assert again.newest == cid(7), "the greatest of any namespace and branch"
 
-    async def test_a_live_claim_refuses_others(self, saver: BaseCheckpointSaver) -> None:
+    async def test_a_live_lease_refuses_others(self, saver: BaseCheckpointSaver) -> None:
         """P6: another live claim means ThreadBusyError, which says whose and until when; the holder goes on."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1)))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1)))
         for rival in (here("run-2"), elsewhere("run-2")):
             with pytest.raises(ThreadBusyError) as caught:
-                await saver.claim("t", rival, now=LATER - 0.001, expires_at=LATER + 60)
+                await saver.acquire("t", rival, now=LATER - 0.001, expires_at=LATER + 60)
             assert not caught.value.lost
             assert caught.value.expires_at == LATER
             assert caught.value.holder is not None and "run-1" in caught.value.holder
-        await saver.commit(claim, commit(row(2, 1), head=1))
+        await saver.commit(lease, commit(row(2, 1), head=1))
 
     async def test_threads_do_not_disturb_each_other(self, saver: BaseCheckpointSaver) -> None:
         """P6: the claim is one thread's."""
@@ -64,29 +64,29 @@ class OneWriter(Suite):
         one, other = await saver.read("t1"), await saver.read("t2")
         assert one is not None and other is not None and one.rows != other.rows
 
-    async def test_a_claim_lapses_at_its_expiry(self, saver: BaseCheckpointSaver) -> None:
+    async def test_a_lease_lapses_at_its_expiry(self, saver: BaseCheckpointSaver) -> None:
         """P6: a moment before it is live, at its expiry it is not."""
-        await saver.claim("t", elsewhere("run-1"), now=NOW, expires_at=LATER)
+        await saver.acquire("t", elsewhere("run-1"), now=NOW, expires_at=LATER)
         with pytest.raises(ThreadBusyError):
-            await saver.claim("t", here("run-2"), now=LATER - 0.001, expires_at=LATER + 30)
-        await saver.claim("t", here("run-2"), now=LATER, expires_at=LATER + 30)
+            await saver.acquire("t", here("run-2"), now=LATER - 0.001, expires_at=LATER + 30)
+        await saver.acquire("t", here("run-2"), now=LATER, expires_at=LATER + 30)
 
-    async def test_a_claim_lapses_when_its_process_is_gone(self, saver: BaseCheckpointSaver, gone: Owner) -> None:
+    async def test_a_lease_lapses_when_its_process_is_gone(self, saver: BaseCheckpointSaver, gone: Owner) -> None:
         """P6: after SIGKILL, the next run on the same machine need not wait."""
-        dead = await saver.claim("t", gone, now=NOW, expires_at=LATER)
+        dead = await saver.acquire("t", gone, now=NOW, expires_at=LATER)
         await saver.commit(dead, commit(row(1)))
-        claim = await take(saver)
-        assert claim.epoch == dead.epoch + 1 and claim.newest == cid(1)
+        lease = await take(saver)
+        assert lease.epoch == dead.epoch + 1 and lease.newest == cid(1)
         with pytest.raises(ThreadBusyError):
             await saver.commit(dead, commit(row(2, 1), head=1))
 
     async def test_what_cannot_be_known_counts_as_alive(self, saver: BaseCheckpointSaver, gone: Owner) -> None:
         """P6: a process of another machine is not looked for on this one."""
-        await saver.claim("t", elsewhere("run-1"), now=NOW, expires_at=LATER)
+        await saver.acquire("t", elsewhere("run-1"), now=NOW, expires_at=LATER)
         with pytest.raises(ThreadBusyError):
             await take(saver, run="run-2")
 
-    async def test_its_own_run_may_claim_again(self, saver: BaseCheckpointSaver) -> None:
+    async def test_its_own_run_may_acquire_again(self, saver: BaseCheckpointSaver) -> None:
         """P6: a claim that *another* owner holds is in the way; and the older of the two is void: it writes nothing
         and gives nothing up."""
         first = await take(saver)
@@ -103,14 +103,14 @@ class OneWriter(Suite):
         await saver.release(first)
         assert await everything(saver) == before
         with pytest.raises(ThreadBusyError):
-            await saver.claim("t", here("run-2"), now=LATER - 1, expires_at=LATER + 60)
+            await saver.acquire("t", here("run-2"), now=LATER - 1, expires_at=LATER + 60)
         await saver.commit(second, commit(row(2, 1), head=1))
 
     async def test_an_owner_that_was_taken_over(self, saver: BaseCheckpointSaver) -> None:
         """P6: each of its writes fails with lost=True and changes nothing; it can give nothing up."""
         lost = await take(saver)
         await saver.commit(lost, commit(row(1)))
-        winner = await saver.claim("t", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
+        winner = await saver.acquire("t", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
         before = await everything(saver)
         for error in (
             await refused(saver.commit(lost, commit(row(2, 1), head=1))),
@@ -121,7 +121,7 @@ class OneWriter(Suite):
         await saver.release(lost)
         assert await everything(saver) == before
         with pytest.raises(ThreadBusyError):
-            await saver.claim("t", here("run-3"), now=LATER + 29, expires_at=LATER + 60)
+            await saver.acquire("t", here("run-3"), now=LATER + 29, expires_at=LATER + 60)
         await saver.commit(winner, commit(row(2, 1), head=1))
 
     async def test_epoch_and_owner_are_both_compared(self, saver: BaseCheckpointSaver) -> None:
@@ -133,80 +133,80 @@ class OneWriter(Suite):
         await saver.release(old)
         await saver.commit(new, commit(row(1)))
 
-    async def test_a_lapsed_claim_that_nobody_took_still_holds(self, saver: BaseCheckpointSaver) -> None:
+    async def test_a_lapsed_lease_is_held_until_it_is_taken_over(self, saver: BaseCheckpointSaver) -> None:
         """P6: a commit is compared with the claim, not with the clock: a run that was slow has lost nothing."""
-        claim = await saver.claim("t", here("run-1"), now=NOW, expires_at=NOW)
-        await saver.commit(claim, commit(row(1)))
+        lease = await saver.acquire("t", here("run-1"), now=NOW, expires_at=NOW)
+        await saver.commit(lease, commit(row(1)))
 
     async def test_renewing(self, saver: BaseCheckpointSaver) -> None:
         """P6: renew, record and commit each move the expiry."""
-        claim = await take(saver)
+        lease = await take(saver)
 
         async def lapses_at(moment: float) -> None:
             with pytest.raises(ThreadBusyError) as caught:
-                await saver.claim("t", elsewhere("run-2"), now=moment - 0.001, expires_at=moment + 30)
+                await saver.acquire("t", elsewhere("run-2"), now=moment - 0.001, expires_at=moment + 30)
             assert caught.value.expires_at == moment
 
-        await saver.renew(claim, expires_at=LATER + 10)
+        await saver.renew(lease, expires_at=LATER + 10)
         await lapses_at(LATER + 10)
-        await saver.commit(claim, commit(row(1), expires_at=LATER + 20))
+        await saver.commit(lease, commit(row(1), expires_at=LATER + 20))
         await lapses_at(LATER + 20)
-        await saver.record(claim, [record(1, "a")], expires_at=LATER + 30)
+        await saver.record(lease, [record(1, "a")], expires_at=LATER + 30)
         await lapses_at(LATER + 30)
-        await saver.renew(claim, expires_at=LATER)
-        await saver.claim("t", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
+        await saver.renew(lease, expires_at=LATER)
+        await saver.acquire("t", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
 
     async def test_giving_up(self, saver: BaseCheckpointSaver) -> None:
         """P6: the end gives the claim up; twice does no harm; and then its owner can write no more."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1)))
-        await saver.release(claim)
-        await saver.release(claim)
-        await refused(saver.commit(claim, commit(row(2, 1), head=1)))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1)))
+        await saver.release(lease)
+        await saver.release(lease)
+        await refused(saver.commit(lease, commit(row(2, 1), head=1)))
         await take(saver, run="run-2")
 
     async def test_a_commit_can_give_up(self, saver: BaseCheckpointSaver) -> None:
         """P6: in the same transaction as the last superstep."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1), releases=True))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1), releases=True))
         with pytest.raises(ThreadBusyError):
-            await saver.commit(claim, commit(row(2, 1), head=1))
+            await saver.commit(lease, commit(row(2, 1), head=1))
         assert (await take(saver, run="run-2")).newest == cid(1)
 
     async def test_a_thread_without_checkpoints_leaves_no_trace(self, saver: BaseCheckpointSaver) -> None:
         """P6: claimed and given up with nothing stored, it was never there."""
         before = await everything(saver)
-        claim = await take(saver)
-        await saver.record(claim, [record(1, "a")], expires_at=LATER)
-        await saver.release(claim)
+        lease = await take(saver)
+        await saver.record(lease, [record(1, "a")], expires_at=LATER)
+        await saver.release(lease)
         assert await everything(saver) == before
-        claim = await take(saver)
-        assert claim.newest is None and claim.epoch == 1
-        await saver.commit(claim, commit(row(1)))
+        lease = await take(saver)
+        assert lease.newest is None and lease.epoch == 1
+        await saver.commit(lease, commit(row(1)))
         assert (await saver.segment("t", "", cid(1)))[1] == ()
 
     async def test_the_head_is_compared(self, saver: BaseCheckpointSaver) -> None:
         """P6: per namespace; a first commit expects none."""
         await written(saver, row(1), row(2, 1, base=1), row(3, ns="child"))
-        claim = await take(saver)
+        lease = await take(saver)
         for wrong in (commit(row(9), head=None), commit(row(9), head=1), commit(row(9, ns="child"), head=2)):
-            await refused(saver.commit(claim, wrong))
+            await refused(saver.commit(lease, wrong))
         with pytest.raises(ThreadBusyError):
-            await saver.commit(claim, commit(row(9, ns="new"), head=3))
-        await saver.commit(claim, commit(row(4, 2, base=1), head=2))
-        await saver.commit(claim, commit(row(5, 3, base=3, ns="child"), head=3))
-        await saver.commit(claim, commit(row(6, ns="new")))
+            await saver.commit(lease, commit(row(9, ns="new"), head=3))
+        await saver.commit(lease, commit(row(4, 2, base=1), head=2))
+        await saver.commit(lease, commit(row(5, 3, base=3, ns="child"), head=3))
+        await saver.commit(lease, commit(row(6, ns="new")))
 
-    async def test_one_of_many_claims_wins(self, saver: BaseCheckpointSaver, open_saver: OpenSaver) -> None:
+    async def test_one_of_many_leases_wins(self, saver: BaseCheckpointSaver, open_saver: OpenSaver) -> None:
         """P6: of runs that claim one thread at the same moment, through one saver or several, one gets it."""
         won: list[int] = []
         refused: list[ThreadBusyError] = []
         everybody = threading.Barrier(8)
 
-        async def claim(number: int) -> None:
+        async def acquire(number: int) -> None:
             async def one(saver: BaseCheckpointSaver) -> None:
                 try:
-                    await saver.claim("t", here(f"run-{number}"), now=NOW, expires_at=LATER)
+                    await saver.acquire("t", here(f"run-{number}"), now=NOW, expires_at=LATER)
                 except ThreadBusyError as error:
                     refused.append(error)
                 else:
@@ -220,6 +220,6 @@ class OneWriter(Suite):
                 async with open_saver() as other:
                     await one(other)
 
-        await in_threads(*repeated(claim, 8))
+        await in_threads(*repeated(acquire, 8))
         assert len(won) == 1
         assert len(refused) == 7 and not any(error.lost for error in refused)

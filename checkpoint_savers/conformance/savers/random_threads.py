@@ -12,7 +12,7 @@ from ...codec import seal
 from ...entries import Entry, TaskEntry, write_record
 from ...growth import in_parts
 from ...ledger import Ledger, Reader
-from ...records import CheckpointId, CheckpointTuple, Claim, Commit, TaskId, TaskRecord
+from ...records import CheckpointId, CheckpointTuple, Commit, Lease, TaskId, TaskRecord
 from .suite import LATER, event, take
 
 BEGAN: Final = 1_760_000_000.0
@@ -53,25 +53,25 @@ class Growing:
         """Run so many supersteps, in claims of about ten."""
         ledger = Ledger.start("")
         while supersteps > 0:
-            claim = await take(self.saver, self._thread, f"run-{self._number}")
+            lease = await take(self.saver, self._thread, f"run-{self._number}")
             if self.states and self._chance.random() < 0.5:
                 ledger = await self._branch(self._chance.choice(sorted(id for ns, id in self.states if ns == "")))
             for _ in range(min(supersteps, self._chance.randrange(1, 12))):
-                await self._superstep(claim, ledger)
+                await self._superstep(lease, ledger)
                 supersteps -= 1
-            await self._pause(claim, ledger)
-            await self.saver.release(claim)
+            await self._pause(lease, ledger)
+            await self.saver.release(lease)
 
-    async def go_on_from(self, claim: Claim, at: CheckpointId) -> None:
+    async def go_on_from(self, lease: Lease, at: CheckpointId) -> None:
         """One more superstep, on a checkpoint of the root."""
-        await self._superstep(claim, await self._branch(at))
+        await self._superstep(lease, await self._branch(at))
 
     async def _branch(self, at: CheckpointId) -> Ledger:
         chain = await self.saver.read(self._thread, "", at)
         assert chain is not None
         return Ledger.resume(Reader(self._thread, "", chain.rows), at)
 
-    async def _superstep(self, claim: Claim, ledger: Ledger, ns: str = "", on: CheckpointId | None = None) -> None:
+    async def _superstep(self, lease: Lease, ledger: Ledger, ns: str = "", on: CheckpointId | None = None) -> None:
         before = {} if ledger.tip is None else self.states[ns, ledger.tip]
         values = {**before, "steps": before.get("steps", 0) + 1}
         values["log"] = [*before.get("log", []), {"said": "word " * self._chance.randrange(8), "step": values["steps"]}]
@@ -97,13 +97,13 @@ class Growing:
             results={f"task-{self._number}": (("steps", None),)},
         )
         checkpoint_id = made_at(self._number)
-        metadata: dict[str, Any] = {"source": "loop", "step": values["steps"], "run_id": claim.owner.run_id}
+        metadata: dict[str, Any] = {"source": "loop", "step": values["steps"], "run_id": lease.owner.run_id}
         metadata["parents"] = {} if on is None else {"": on}
         parent = ledger.tip
         row = ledger.append(entry, checkpoint_id=checkpoint_id, step=values["steps"], metadata=metadata)
         shown = () if ns else (replace(event(1), checkpoint_id=checkpoint_id, frame=seal(checkpoint_id.encode())),)
         await self.saver.commit(
-            claim, Commit(rows=(row,), expected_head=self._heads.get(ns), expires_at=LATER, events=shown)
+            lease, Commit(rows=(row,), expected_head=self._heads.get(ns), expires_at=LATER, events=shown)
         )
         self._heads[ns] = checkpoint_id
         self.states[ns, checkpoint_id] = values
@@ -113,9 +113,9 @@ class Growing:
             if self._chance.random() < 0.2:
                 inside = Ledger.start(f"node:{self._number}")
                 for _ in range(self._chance.randrange(1, 4)):
-                    await self._superstep(claim, inside, inside.ns, checkpoint_id)
+                    await self._superstep(lease, inside, inside.ns, checkpoint_id)
 
-    async def _pause(self, claim: Claim, ledger: Ledger) -> None:
+    async def _pause(self, lease: Lease, ledger: Ledger) -> None:
         """The superstep that is open has a result and a question."""
         assert ledger.tip is not None
         encoded = self.saver.codec.encode("yes?", channel="asked")
@@ -134,7 +134,7 @@ class Growing:
             )
             for index, entry in enumerate(entries)
         ]
-        await self.saver.record(claim, records, expires_at=LATER)
+        await self.saver.record(lease, records, expires_at=LATER)
 
 
 async def tuples(saver: BaseCheckpointSaver, thread: str = "t") -> dict[Key, CheckpointTuple]:

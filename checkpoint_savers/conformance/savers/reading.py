@@ -57,11 +57,11 @@ class Reading(Suite):
         assert chain is not None and numbers(chain.rows) == [1, 2, 3, 4, 5] and chain.head == cid(5)
         other = await saver.read("t", "", cid(4))
         assert other is not None and numbers(other.rows) == [1, 2, 3, 4]
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(6, 4, base=1), head=5))  # back to the other branch
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(6, 4, base=1), head=5))  # back to the other branch
         chain = await saver.read("t")
         assert chain is not None and chain.head == cid(6)
-        await saver.commit(claim, commit(row(7, 1), head=6))  # a branch with a base of its own
+        await saver.commit(lease, commit(row(7, 1), head=6))  # a branch with a base of its own
         chain = await saver.read("t")
         assert chain is not None and numbers(chain.rows) == [7]
         rows, _ = await saver.segment("t", "", cid(1))
@@ -69,11 +69,11 @@ class Reading(Suite):
 
     async def test_segments(self, saver: BaseCheckpointSaver) -> None:
         """P10: all rows of a base with all their records, by checkpoint and index: a listing needs one read."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1), records=[record(1, "b", 1), record(1, "a", 0)]))
-        await saver.commit(claim, commit(row(2, 1, base=1), head=1))
-        await saver.commit(claim, commit(row(3, 2, base=1), head=2, records=[record(3, "a", 0)]))
-        await saver.commit(claim, commit(row(4, 3), head=3, records=[record(4, "a", 0)]))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1), records=[record(1, "b", 1), record(1, "a", 0)]))
+        await saver.commit(lease, commit(row(2, 1, base=1), head=1))
+        await saver.commit(lease, commit(row(3, 2, base=1), head=2, records=[record(3, "a", 0)]))
+        await saver.commit(lease, commit(row(4, 3), head=3, records=[record(4, "a", 0)]))
         rows, records = await saver.segment("t", "", cid(1))
         assert numbers(rows) == [1, 2, 3]
         assert records == (record(1, "a", 0), record(1, "b", 1), record(3, "a", 0))
@@ -82,9 +82,9 @@ class Reading(Suite):
 
     async def test_records_are_the_asked_checkpoints(self, saver: BaseCheckpointSaver) -> None:
         """P5: a read gives the records of one checkpoint, not those of its ancestors."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1), records=[record(1, "a")]))
-        await saver.commit(claim, commit(row(2, 1, base=1), head=1, records=[record(2, "b")]))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1), records=[record(1, "a")]))
+        await saver.commit(lease, commit(row(2, 1, base=1), head=1, records=[record(2, "b")]))
         chain, before = await saver.read("t"), await saver.read("t", "", cid(1))
         assert chain is not None and chain.records == (record(2, "b"),)
         assert before is not None and before.records == (record(1, "a"),)

@@ -19,44 +19,44 @@ async def records_of(saver: BaseCheckpointSaver, number: int = 1, ns: str = "") 
 class Records(Suite):
     async def test_records_are_kept_in_plan_order(self, saver: BaseCheckpointSaver) -> None:
         """P5: in whatever order tasks finish, their records are read back by index."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1)))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1)))
         for index in (10, 2, 0, 7):
-            await saver.record(claim, [record(1, f"task-{index}", index)], expires_at=LATER)
-        await saver.record(claim, [record(1, "b", 5), record(1, "a", 4)], expires_at=LATER)
+            await saver.record(lease, [record(1, f"task-{index}", index)], expires_at=LATER)
+        await saver.record(lease, [record(1, "b", 5), record(1, "a", 4)], expires_at=LATER)
         assert [one.index for one in await records_of(saver)] == [0, 2, 4, 5, 7, 10]
 
     async def test_a_later_record_replaces_the_earlier(self, saver: BaseCheckpointSaver) -> None:
         """P5: a task has one record, the last one, and its place is the last one's too."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1)))
-        await saver.record(claim, [record(1, "a", 0, "error", frame=b"1"), record(1, "b", 1)], expires_at=LATER)
-        await saver.record(claim, [record(1, "a", 2, "result", frame=b"2")], expires_at=LATER)
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1)))
+        await saver.record(lease, [record(1, "a", 0, "error", frame=b"1"), record(1, "b", 1)], expires_at=LATER)
+        await saver.record(lease, [record(1, "a", 2, "result", frame=b"2")], expires_at=LATER)
         assert await records_of(saver) == (record(1, "b", 1), record(1, "a", 2, "result", frame=b"2"))
 
     async def test_every_kind_comes_back(self, saver: BaseCheckpointSaver) -> None:
         """P5: results, errors, interrupts, and the record of the superstep itself, whose task id is empty."""
-        claim = await take(saver)
+        lease = await take(saver)
         kept = (record(1, "", 0, "error"), record(1, "a", 1, "interrupt"), record(1, "b", 2, "result", frame=b""))
-        await saver.commit(claim, commit(row(1), records=kept))
+        await saver.commit(lease, commit(row(1), records=kept))
         assert await records_of(saver) == kept
 
     async def test_the_same_task_id_on_another_checkpoint_or_namespace(self, saver: BaseCheckpointSaver) -> None:
         """P5: a record belongs to its checkpoint: the same task id elsewhere is another task's."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1), records=[record(1, "a", frame=b"1")]))
-        await saver.commit(claim, commit(row(2, 1, base=1), head=1, records=[record(2, "a", frame=b"2")]))
-        await saver.commit(claim, commit(row(3, ns="child"), records=[record(3, "a", ns="child", frame=b"3")]))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1), records=[record(1, "a", frame=b"1")]))
+        await saver.commit(lease, commit(row(2, 1, base=1), head=1, records=[record(2, "a", frame=b"2")]))
+        await saver.commit(lease, commit(row(3, ns="child"), records=[record(3, "a", ns="child", frame=b"3")]))
         assert await records_of(saver, 1) == (record(1, "a", frame=b"1"),)
         assert await records_of(saver, 2) == (record(2, "a", frame=b"2"),)
         assert await records_of(saver, 3, "child") == (record(3, "a", ns="child", frame=b"3"),)
 
     async def test_clearing(self, saver: BaseCheckpointSaver) -> None:
         """P5: only what a commit names is void, what is not there is no error, and what it stores itself stays."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1), records=[record(1, "a"), record(1, "b", 1), record(1, "c", 2)]))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1), records=[record(1, "a"), record(1, "b", 1), record(1, "c", 2)]))
         await saver.commit(
-            claim,
+            lease,
             commit(
                 row(2, 1, base=1),
                 head=1,
@@ -68,18 +68,18 @@ class Records(Suite):
 
     async def test_a_commit_without_rows(self, saver: BaseCheckpointSaver) -> None:
         """P5: records alone can be stored and cleared, and the claim given up with them."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1), records=[record(1, "a")]))
-        await saver.commit(claim, commit(records=[record(1, "b")], clears=[record(1, "a")], releases=True))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1), records=[record(1, "a")]))
+        await saver.commit(lease, commit(records=[record(1, "b")], clears=[record(1, "a")], releases=True))
         assert await records_of(saver) == (record(1, "b"),)
         await take(saver, run="run-2")
 
     async def test_only_the_holder_records(self, saver: BaseCheckpointSaver) -> None:
         """P5, P6: a run that was taken over cannot record, and nothing of what it tried is stored."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1)))
-        await saver.claim("t", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1)))
+        await saver.acquire("t", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
         with pytest.raises(ThreadBusyError) as caught:
-            await saver.record(claim, [record(1, "a")], expires_at=LATER + 60)
+            await saver.record(lease, [record(1, "a")], expires_at=LATER + 60)
         assert caught.value.lost and caught.value.thread_id == "t"
         assert await records_of(saver) == ()

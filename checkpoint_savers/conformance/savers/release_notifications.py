@@ -1,4 +1,4 @@
-"""Waiting for a thread: `hear` returns when it may be free, can be left at any moment, and never fails."""
+"""Waiting for a thread: `wait_for_release` returns when it may be free, can be left at any moment, and never fails."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOOK = 0.02
 
 
 class Hearing(Suite):
-    needed: ClassVar[tuple[str, ...]] = ("hear",)
+    needed: ClassVar[tuple[str, ...]] = ("wait_for_release",)
 
     async def test_it_can_be_left(self, saver: BaseCheckpointSaver) -> None:
         """P7: at any moment, whether the thread is unknown, free, or somebody's; it has changed nothing, and nothing is
@@ -43,7 +43,7 @@ class Hearing(Suite):
         for turns in range(TURNS):
             async with anyio.create_task_group() as group:
                 for thread in ("unknown", "free", "held", "held"):
-                    group.start_soon(saver.hear, thread)
+                    group.start_soon(saver.wait_for_release, thread)
                 for _ in range(turns):
                     await anyio.lowlevel.checkpoint()
                 group.cancel_scope.cancel()
@@ -56,18 +56,18 @@ class Hearing(Suite):
 
         async def listen() -> None:
             while True:
-                await saver.hear("t")
+                await saver.wait_for_release("t")
                 await anyio.lowlevel.checkpoint()
 
         async with anyio.create_task_group() as group:
             group.start_soon(listen)
             group.start_soon(listen)
             for turn in range(1, 4):
-                claim = await take(saver, run=f"run-{turn}")
-                await saver.renew(claim, expires_at=LATER + 1)
-                await saver.commit(claim, commit(row(1)))
-                await saver.commit(claim, commit(row(2, 1), head=1, releases=turn % 2 == 0))
-                await saver.release(claim)
+                lease = await take(saver, run=f"run-{turn}")
+                await saver.renew(lease, expires_at=LATER + 1)
+                await saver.commit(lease, commit(row(1)))
+                await saver.commit(lease, commit(row(2, 1), head=1, releases=turn % 2 == 0))
+                await saver.release(lease)
                 await saver.adelete_thread("t")
                 for _ in range(TURNS):
                     await anyio.lowlevel.checkpoint()
@@ -78,7 +78,7 @@ class Hearing(Suite):
         """P11: a thread of any name can be waited for."""
         async with anyio.create_task_group() as group:
             for thread in HOSTILE:
-                group.start_soon(saver.hear, thread)
+                group.start_soon(saver.wait_for_release, thread)
             for _ in range(TURNS):
                 await anyio.lowlevel.checkpoint()
             await written(saver, row(1), thread=HOSTILE[0])
@@ -87,17 +87,17 @@ class Hearing(Suite):
     async def test_who_waits_gets_it(self, saver: BaseCheckpointSaver, open_saver: OpenSaver) -> None:
         """P6, P13: waiters on both event loops, through one saver and several, each get the thread in the end, as a run
         that waits does: hear, or look again after a while."""
-        claim = await saver.claim("t", elsewhere("run-first"), now=NOW, expires_at=LATER)
-        await saver.commit(claim, commit(row(1)))
+        lease = await saver.acquire("t", elsewhere("run-first"), now=NOW, expires_at=LATER)
+        await saver.commit(lease, commit(row(1)))
         order: list[int] = []
 
         async def wait(mine: BaseCheckpointSaver, number: int) -> None:
             while True:
                 try:
-                    taken = await mine.claim("t", here(f"run-{number}"), now=NOW, expires_at=LATER)
+                    taken = await mine.acquire("t", here(f"run-{number}"), now=NOW, expires_at=LATER)
                 except ThreadBusyError:
                     with anyio.move_on_after(LOOK):
-                        await mine.hear("t")
+                        await mine.wait_for_release("t")
                 else:
                     break
             order.append(number)
@@ -105,7 +105,7 @@ class Hearing(Suite):
 
         async def run(number: int) -> None:
             if number == 0:
-                await saver.release(claim)
+                await saver.release(lease)
             elif number % 3:
                 await wait(saver, number)
             else:

@@ -38,28 +38,28 @@ class Ordering(Suite):
     async def test_rows_come_in_their_order(self, saver: BaseCheckpointSaver, seed: int) -> None:
         """P11: those of a chain and of a segment by their ids, as strings of code points, in whatever order they were
         stored."""
-        claim = await take(saver)
+        lease = await take(saver)
         head = None
         for checkpoint_id in shuffled(seed):
             new = one_row(checkpoint_id, base=IDS[0])
-            await saver.commit(claim, replace(commit(new), expected_head=head))
+            await saver.commit(lease, replace(commit(new), expected_head=head))
             head = checkpoint_id
         rows = tuple(one_row(checkpoint_id, base=IDS[0]) for checkpoint_id in IDS)
         assert (await saver.segment("t", "", IDS[0]))[0] == rows
         for place, checkpoint_id in enumerate(IDS, 1):
             chain = await saver.read("t", "", checkpoint_id)
             assert chain is not None and chain.rows == rows[:place] and chain.head == head
-        await saver.release(claim)
+        await saver.release(lease)
         assert (await take(saver, run="run-2")).newest == IDS[-1]
 
     @pytest.mark.parametrize("seed", SEEDS)
     async def test_records_come_in_their_order(self, saver: BaseCheckpointSaver, seed: int) -> None:
         """P5: those of a checkpoint by index, as a number; those of a segment by checkpoint, then by index."""
-        claim = await take(saver)
+        lease = await take(saver)
         base, rest = IDS[0], IDS[1:6]
         head = None
         for checkpoint_id in (base, *rest):
-            await saver.commit(claim, replace(commit(one_row(checkpoint_id, base=base)), expected_head=head))
+            await saver.commit(lease, replace(commit(one_row(checkpoint_id, base=base)), expected_head=head))
             head = checkpoint_id
         tasks = [TaskId(f"{index:>4} {place}") for index, place in enumerate(shuffled(seed))]
         records: list[TaskRecord] = [
@@ -70,7 +70,7 @@ class Ordering(Suite):
         expected = sorted(records, key=lambda one: (one.checkpoint_id, one.index))
         random.Random(seed).shuffle(records)
         for start in range(0, len(records), 7):
-            await saver.record(claim, records[start : start + 7], expires_at=LATER)
+            await saver.record(lease, records[start : start + 7], expires_at=LATER)
         assert (await saver.segment("t", "", base))[1] == tuple(expected)
         for checkpoint_id in (base, *rest):
             chain = await saver.read("t", "", checkpoint_id)
@@ -85,10 +85,10 @@ class Ordering(Suite):
         random.Random(seed).shuffle(places)
         ids = shuffled(seed)[::3]
         for thread, ns in places:
-            claim = await take(saver, thread, f"run-{thread}")
+            lease = await take(saver, thread, f"run-{thread}")
             head = None
             for checkpoint_id in ids:
-                await saver.commit(claim, replace(commit(one_row(checkpoint_id, ns=ns)), expected_head=head))
+                await saver.commit(lease, replace(commit(one_row(checkpoint_id, ns=ns)), expected_head=head))
                 head = checkpoint_id
         newest_first = sorted(ids, reverse=True)
         everywhere = await saver.scan(None, None, limit=MANY)
@@ -116,9 +116,9 @@ class Ordering(Suite):
         ]
         expected = sorted(rows, key=lambda one: one.key)
         random.Random(seed).shuffle(rows)
-        claim = await take(saver)
+        lease = await take(saver)
         for start in range(0, len(rows), 90):
-            await saver.commit(claim, commit(events=rows[start : start + 90]))
+            await saver.commit(lease, commit(events=rows[start : start + 90]))
         assert await saver.events("t", limit=MANY) == tuple(expected)
         for place in range(0, len(expected), 41):
             assert await saver.events("t", since=expected[place].key, limit=3) == tuple(expected[place : place + 3])
@@ -127,14 +127,14 @@ class Ordering(Suite):
     @needs("dump")
     async def test_a_dump_comes_in_its_order(self, saver: BaseCheckpointSaver, seed: int) -> None:
         """P11: rows by id and namespace; records by checkpoint, namespace, index and task; events by their keys."""
-        claim = await take(saver)
+        lease = await take(saver)
         spaces = ("\U00010000", "", "\uffff", "a")
         records: list[TaskRecord] = []
         for ns in spaces:
             head = None
             for checkpoint_id in shuffled(seed):
                 new = one_row(checkpoint_id, ns=ns)
-                await saver.commit(claim, replace(commit(new), expected_head=head))
+                await saver.commit(lease, replace(commit(new), expected_head=head))
                 head = checkpoint_id
                 records += [
                     replace(record(1, task, index, ns=ns), checkpoint_id=checkpoint_id)
@@ -142,7 +142,7 @@ class Ordering(Suite):
                     for task in (f"\ue000 {index}", f"\U0001f9f5 {index}", f"a {index}")
                 ]
         random.Random(seed).shuffle(records)
-        await saver.record(claim, records, expires_at=LATER)
+        await saver.record(lease, records, expires_at=LATER)
         dump = await saver.dump("t")
         assert dump is not None
         assert [(one.checkpoint_id, one.ns) for one in dump.rows] == [(id, ns) for id in IDS for ns in sorted(spaces)]

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from ...abc import BaseCheckpointSaver
-from ...records import CheckpointRow, Claim, Rewrite, ThreadDump
+from ...records import CheckpointRow, Lease, Rewrite, ThreadDump
 from .suite import LATER, cid, commit, event, offers, record, row, take
 
 HEAD: Final = 7
@@ -41,37 +41,37 @@ WHOLE: Final = ThreadDump(
 """A thread with two branches, milestones, a namespace inside, records and events of each kind, and metadata."""
 
 
-async def fill(saver: BaseCheckpointSaver, thread: str = "t", run: str = "run-1") -> Claim:
+async def fill(saver: BaseCheckpointSaver, thread: str = "t", run: str = "run-1") -> Lease:
     """Store `WHOLE`: at once, if the saver can."""
     if not offers(saver, "load"):
         return await fill_by_commits(saver, thread, run)
-    claim = await take(saver, thread, run)
-    await saver.load(claim, WHOLE)
-    return claim
+    lease = await take(saver, thread, run)
+    await saver.load(lease, WHOLE)
+    return lease
 
 
-async def fill_by_commits(saver: BaseCheckpointSaver, thread: str = "t", run: str = "run-1") -> Claim:
+async def fill_by_commits(saver: BaseCheckpointSaver, thread: str = "t", run: str = "run-1") -> Lease:
     """Store `WHOLE`, one commit for each of its rows, and one that moves the head to where it stands."""
-    claim = await take(saver, thread, run)
+    lease = await take(saver, thread, run)
     for step in filling():
-        await step(saver, claim)
-    return claim
+        await step(saver, lease)
+    return lease
 
 
-def filling() -> list[Callable[[BaseCheckpointSaver, Claim], Awaitable[None]]]:
+def filling() -> list[Callable[[BaseCheckpointSaver, Lease], Awaitable[None]]]:
     """What `fill_by_commits` does, one commit after the other."""
 
-    def add(new: CheckpointRow) -> Callable[[BaseCheckpointSaver, Claim], Awaitable[None]]:
+    def add(new: CheckpointRow) -> Callable[[BaseCheckpointSaver, Lease], Awaitable[None]]:
         before = [one.step + 1 for one in WHOLE.rows if one.ns == new.ns and one.checkpoint_id < new.checkpoint_id]
         records = [one for one in WHOLE.records if (one.ns, one.checkpoint_id) == (new.ns, new.checkpoint_id)]
         events = [one for one in WHOLE.events if not new.ns and one.checkpoint_id == new.checkpoint_id]
         head = before[-1] if before else None
         one = commit(new, head=head, records=records, events=events, metadata=WHOLE.metadata)
-        return lambda saver, claim: saver.commit(claim, one)
+        return lambda saver, lease: saver.commit(lease, one)
 
     return [
         *(add(one) for one in WHOLE.rows),
-        lambda saver, claim: saver.commit(claim, commit(head=11, moves=("", HEAD))),
+        lambda saver, lease: saver.commit(lease, commit(head=11, moves=("", HEAD))),
     ]
 
 
@@ -87,10 +87,10 @@ class Deed(NamedTuple):
 
     name: str
     verb: str
-    act: Callable[[BaseCheckpointSaver, Claim], Awaitable[None]]
+    act: Callable[[BaseCheckpointSaver, Lease], Awaitable[None]]
     empty: bool = False
 
-    async def prepare(self, saver: BaseCheckpointSaver, thread: str = "t", run: str = "run-1") -> Claim:
+    async def prepare(self, saver: BaseCheckpointSaver, thread: str = "t", run: str = "run-1") -> Lease:
         """A thread on which it can be done."""
         return await (take if self.empty else fill)(saver, thread, run)
 
@@ -118,24 +118,24 @@ CHANGE: Final = Rewrite(
 MOVE: Final = commit(head=HEAD, moves=("", 4), records=[record(4, "a", 3, frame=b"new")], clears=[record(4, "b")])
 
 DEEDS: Final = (
-    Deed("renew", "renew", lambda saver, claim: saver.renew(claim, expires_at=LATER + 9)),
-    Deed("commit", "commit", lambda saver, claim: saver.commit(claim, NEXT)),
-    Deed("move the head", "commit", lambda saver, claim: saver.commit(claim, MOVE)),
+    Deed("renew", "renew", lambda saver, lease: saver.renew(lease, expires_at=LATER + 9)),
+    Deed("commit", "commit", lambda saver, lease: saver.commit(lease, NEXT)),
+    Deed("move the head", "commit", lambda saver, lease: saver.commit(lease, MOVE)),
     Deed(
         "commit and give up",
         "commit",
-        lambda saver, claim: saver.commit(claim, commit(row(12, HEAD), head=HEAD, releases=True)),
+        lambda saver, lease: saver.commit(lease, commit(row(12, HEAD), head=HEAD, releases=True)),
     ),
     Deed(
         "record",
         "record",
-        lambda saver, claim: saver.record(
-            claim, [record(7, "", 0, "error", frame=b"again"), record(7, "g", 4)], expires_at=LATER + 9
+        lambda saver, lease: saver.record(
+            lease, [record(7, "", 0, "error", frame=b"again"), record(7, "g", 4)], expires_at=LATER + 9
         ),
     ),
-    Deed("release", "release", lambda saver, claim: saver.release(claim)),
-    Deed("rewrite", "rewrite", lambda saver, claim: saver.rewrite(claim, CHANGE)),
-    Deed("load", "load", lambda saver, claim: saver.load(claim, WHOLE), empty=True),
-    Deed("erase", "erase", lambda saver, claim: saver.erase(claim)),
+    Deed("release", "release", lambda saver, lease: saver.release(lease)),
+    Deed("rewrite", "rewrite", lambda saver, lease: saver.rewrite(lease, CHANGE)),
+    Deed("load", "load", lambda saver, lease: saver.load(lease, WHOLE), empty=True),
+    Deed("erase", "erase", lambda saver, lease: saver.erase(lease)),
 )
 """Each of them changes something; none but `release` is of no effect when its claim is lost: the others raise."""

@@ -72,11 +72,11 @@ class Bytes(Suite):
         """P11: of every size, and of every byte."""
         sizes = (0, 1, 2, 255, 256, 999, 1000, 4095, 4096, 4097, 65_536, 1_000_000, 5_000_000)
         frames = [noise(size) for size in sizes] + [bytes(range(256)), b"\x00" * 100, b"\xff" * 100]
-        claim = await take(saver)
+        lease = await take(saver)
         head = None
         for number, frame in enumerate(frames, 1):
             kept = record(number, "a", frame=frame)
-            await saver.commit(claim, commit(row(number, head, frame=frame), head=head, records=[kept]))
+            await saver.commit(lease, commit(row(number, head, frame=frame), head=head, records=[kept]))
             head = number
         for number, frame in enumerate(frames, 1):
             chain = await saver.read("t", "", cid(number))
@@ -87,11 +87,11 @@ class Bytes(Suite):
     async def test_every_text_is_an_id(self, saver: BaseCheckpointSaver) -> None:
         """P11: threads, namespaces and tasks may have any name, and are told apart exactly."""
         for text in HOSTILE:
-            claim = await take(saver, text)
+            lease = await take(saver, text)
             for ns in ("", f"ns {text}"):
                 kept = tuple(record(1, f"{name}{text}", i, ns=ns) for i, name in enumerate(("a", "b")))
-                await saver.commit(claim, commit(row(1, ns=ns, metadata={"name": text}), records=kept))
-            await saver.release(claim)
+                await saver.commit(lease, commit(row(1, ns=ns, metadata={"name": text}), records=kept))
+            await saver.release(lease)
         for text in HOSTILE:
             for ns in ("", f"ns {text}"):
                 chain = await saver.read(text, ns)
@@ -117,9 +117,9 @@ class Bytes(Suite):
         """P11, P1: who changes what was passed in or handed out changes nothing that is stored."""
         metadata: dict[str, Any] = {"source": "loop", "parents": {"": "p"}, "tags": [1]}
         records = [record(1, "a")]
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1, metadata=metadata), records=records))
-        await saver.record(claim, records, expires_at=LATER)
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1, metadata=metadata), records=records))
+        await saver.record(lease, records, expires_at=LATER)
         before = deepcopy(await everything(saver))
         metadata["parents"]["x"] = "y"
         metadata["tags"].append(2)
@@ -144,7 +144,7 @@ class Bytes(Suite):
             )
             for i in range(1000)
         )
-        claim = await saver.claim("t", here("run"), now=NOW, expires_at=LATER)
-        await saver.commit(claim, commit(row(1), records=kept))
+        lease = await saver.acquire("t", here("run"), now=NOW, expires_at=LATER)
+        await saver.commit(lease, commit(row(1), records=kept))
         chain = await saver.read("t")
         assert chain is not None and chain.records == kept

@@ -98,17 +98,17 @@ async def metadata_of(saver: BaseCheckpointSaver) -> list[dict[str, Any]]:
 
 async def named(saver: BaseCheckpointSaver, text: str, frame: bytes) -> None:
     """Store a thread that has a text as its name, and as that of its namespace, task, run and metadata."""
-    claim = await take(saver, text, text)
+    lease = await take(saver, text, text)
     new = row(1, ns=text, metadata={text: text}, frame=frame)
     kept = record(1, text, ns=text, frame=frame)
-    await saver.commit(claim, commit(new, records=[kept], events=[event(1, frame=frame)]))
+    await saver.commit(lease, commit(new, records=[kept], events=[event(1, frame=frame)]))
 
 
 async def forget(saver: BaseCheckpointSaver, *threads: str) -> None:
     """Delete threads that `named` has made, or whose run has their name."""
     for thread in threads:
-        claim = await take(saver, thread, thread)
-        await saver.release(claim)
+        lease = await take(saver, thread, thread)
+        await saver.release(lease)
         await saver.adelete_thread(thread)
 
 
@@ -134,30 +134,30 @@ class Types(Suite):
     async def test_every_json_value_comes_back(self, saver: BaseCheckpointSaver) -> None:
         """P11: equal in value and type, from every verb that reads: 1, 1.0 and True are three, 0.0 and -0.0 are two,
         and integers are exact at any size."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1, metadata=VALUES)))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1, metadata=VALUES)))
         for found in await metadata_of(saver):
             assert exactly(found, VALUES)
 
     @needs("rewrite", "load", "dump")
     async def test_every_json_value_comes_back_from_upkeep(self, saver: BaseCheckpointSaver) -> None:
         """P11: what was rewritten and what was loaded, too."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1)))
-        await saver.rewrite(claim, Rewrite(rows=(row(1, metadata=VALUES),)))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1)))
+        await saver.rewrite(lease, Rewrite(rows=(row(1, metadata=VALUES),)))
         for found in await metadata_of(saver):
             assert exactly(found, VALUES)
         dump = await saver.dump("t")
         assert dump is not None
-        await saver.erase(claim)
+        await saver.erase(lease)
         await saver.load(await take(saver), dump)
         for found in await metadata_of(saver):
             assert exactly(found, VALUES)
 
     async def test_every_character_comes_back(self, saver: BaseCheckpointSaver) -> None:
         """P11: in a text of metadata, in a name there, and in ids: controls, joiners, right to left, private use."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1, metadata={"text": EVERY, EVERY[:5000]: 1})))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1, metadata={"text": EVERY, EVERY[:5000]: 1})))
         for found in await metadata_of(saver):
             assert found == {"text": EVERY, EVERY[:5000]: 1}
         assert len(await saver.scan(None, None, filter={"text": EVERY})) == 1
@@ -187,17 +187,17 @@ class Types(Suite):
     async def test_names_inside_a_thread_are_told_apart(self, saver: BaseCheckpointSaver) -> None:
         """P11: the same for namespaces, tasks and names in metadata of one thread."""
         texts = sorted({text for pair in LITTLE for text in pair})
-        claim = await take(saver)
+        lease = await take(saver)
         records = tuple(record(1, text, index, frame=text.encode()) for index, text in enumerate(texts))
         metadata = {text: index for index, text in enumerate(texts)}
-        await saver.commit(claim, commit(row(1, metadata=metadata), records=records))
+        await saver.commit(lease, commit(row(1, metadata=metadata), records=records))
         chain = await saver.read("t")
         assert chain is not None and chain.records == records and chain.rows[0].metadata == metadata
-        await saver.commit(claim, commit(clears=records[::2]))
+        await saver.commit(lease, commit(clears=records[::2]))
         chain = await saver.read("t")
         assert chain is not None and chain.records == records[1::2]
         for number, text in enumerate(texts, 2):
-            await saver.commit(claim, commit(row(number, ns=f"in {text}")))
+            await saver.commit(lease, commit(row(number, ns=f"in {text}")))
         for number, text in enumerate(texts, 2):
             assert [header.checkpoint_id for header in await saver.scan("t", f"in {text}")] == [cid(number)]
 
@@ -225,7 +225,7 @@ class Types(Suite):
             assert await saver.read(other, other) is None
 
     async def _taken_or_refused(self, saver: BaseCheckpointSaver, text: str) -> None:
-        claim = await fill(saver)
+        lease = await fill(saver)
         before = await stored(saver)
         try:
             await named(saver, text, b"frame")
@@ -239,7 +239,7 @@ class Types(Suite):
             await is_named(saver, text, b"frame")
             await forget(saver, text)
             assert await stored(saver) == before
-        await saver.commit(claim, commit(row(12, 7), head=7))
+        await saver.commit(lease, commit(row(12, 7), head=7))
 
     async def _is_refused_everywhere(self, saver: BaseCheckpointSaver, text: str) -> None:
         """Each place for a text by itself: it is taken, or nothing was changed."""
@@ -251,39 +251,39 @@ class Types(Suite):
         )
         for number, place in enumerate(places):
             thread = f"place {number}"
-            claim = await fill(saver, thread, f"run-{number}")
+            lease = await fill(saver, thread, f"run-{number}")
             before = await stored(saver)
             try:
-                await saver.commit(claim, place)
+                await saver.commit(lease, place)
             except (CheckpointError, ValueError):
                 assert await stored(saver) == before
             else:
                 assert ascii(text)[1:-1] in ascii(await stored(saver))
-            await saver.release(claim)
+            await saver.release(lease)
             await saver.adelete_thread(thread)
 
     @pytest.mark.parametrize("text", HALVES, ids=ascii)
     async def test_half_a_character_is_refused(self, saver: BaseCheckpointSaver, text: str) -> None:
         """P11: with a ValueError, in a thread's name and in metadata, and nothing was changed; in other places it may
         be taken, and comes back then. Who asks for it finds nothing."""
-        claim = await fill(saver)
+        lease = await fill(saver)
         before = await stored(saver)
         with pytest.raises(ValueError):
             await take(saver, text)
         for metadata in ({"text": [text]}, {text: 1}):
             with pytest.raises(ValueError):
-                await saver.commit(claim, commit(row(20, 7, metadata=metadata), head=7))
+                await saver.commit(lease, commit(row(20, 7, metadata=metadata), head=7))
             assert await stored(saver) == before
         assert await nothing_or_value_error(saver.read(text)) and await nothing_or_value_error(saver.events(text))
         assert await nothing_or_value_error(saver.scan(text, None))
         assert await nothing_or_value_error(saver.scan(None, None, filter={text: text}))
         await self._is_refused_everywhere(saver, text)
         assert await stored(saver) == before
-        await saver.commit(claim, commit(row(12, 7), head=7))
+        await saver.commit(lease, commit(row(12, 7), head=7))
 
     async def test_types_are_exact(self, saver: BaseCheckpointSaver) -> None:
         """P11: ids and kinds are str, frames are bytes, numbers are int, and a pin is a bool: no subclass, no view."""
-        claim = await fill(saver)
+        lease = await fill(saver)
         chain = await saver.read("t", "", cid(4))
         rows, records = await saver.segment("t", "", cid(3))
         assert chain is not None
@@ -296,8 +296,8 @@ class Types(Suite):
             self._is_exact(header, **row_of, thread_id=str, size=int)
         for shown in await saver.events("t"):
             self._is_exact(shown, checkpoint_id=str, epoch=int, position=int, kind=str, frame=bytes)
-        self._is_exact(claim, thread_id=str, epoch=int)
-        self._is_exact(await saver.claim("t", claim.owner, now=NOW, expires_at=LATER), newest=str, epoch=int)
+        self._is_exact(lease, thread_id=str, epoch=int)
+        self._is_exact(await saver.acquire("t", lease.owner, now=NOW, expires_at=LATER), newest=str, epoch=int)
         for listed in [chain, rows, records, await saver.scan("t", None), await saver.events("t")]:
             assert isinstance(listed, tuple) or type(listed) is type(chain)
         if offers(saver, "threads"):
@@ -318,35 +318,35 @@ class Types(Suite):
     async def test_times_are_exact(self, saver: BaseCheckpointSaver, moment: float) -> None:
         """P6, P11: a claim lapses at the very moment that was said: to the last bit."""
         owner = replace(here("run-1"), host="somewhere else")
-        await saver.claim("t", owner, now=0.0, expires_at=moment)
+        await saver.acquire("t", owner, now=0.0, expires_at=moment)
         if offers(saver, "threads"):
             (header,) = await saver.threads()
             assert header.expires_at == moment
         before = math.nextafter(moment, 0.0)
         with pytest.raises(CheckpointError) as caught:
-            await saver.claim("t", here("run-2"), now=before, expires_at=LATER)
+            await saver.acquire("t", here("run-2"), now=before, expires_at=LATER)
         assert getattr(caught.value, "expires_at", None) == moment
-        await saver.claim("t", here("run-2"), now=moment, expires_at=LATER)
+        await saver.acquire("t", here("run-2"), now=moment, expires_at=LATER)
 
     @pytest.mark.parametrize("text", ["", "'\"\\{}%s", "日本\u202e", "\U0001f9f5" * 100, "null", "a|b@c:d"], ids=ascii)
     async def test_an_owner_of_any_text(self, saver: BaseCheckpointSaver, text: str) -> None:
         """P6, P11: hosts, boots and runs have any name, and an owner is told as he was, numbers too."""
         owner = Owner(host=f"not here {text}", boot=text, pid=2**22, started=text, run_id=text)
-        claim = await saver.claim("t", owner, now=NOW, expires_at=LATER)
-        assert claim.owner == owner
+        lease = await saver.acquire("t", owner, now=NOW, expires_at=LATER)
+        assert lease.owner == owner
         if offers(saver, "threads"):
             (header,) = await saver.threads()
             assert header.owner == owner
         with pytest.raises(CheckpointError) as caught:
             await take(saver, run="another")
         assert str(owner) in str(caught.value)
-        await saver.commit(claim, commit(row(1)))
-        again = await saver.claim("t", owner, now=NOW, expires_at=LATER)
+        await saver.commit(lease, commit(row(1)))
+        again = await saver.acquire("t", owner, now=NOW, expires_at=LATER)
         assert again.epoch == 2, "it is the same run"
         for different in ("host", "boot", "started"):
             other = replace(owner, **{different: f"{text}x not here"})
             with pytest.raises(CheckpointError):
-                await saver.claim("t", other, now=NOW, expires_at=LATER)
+                await saver.acquire("t", other, now=NOW, expires_at=LATER)
 
 
 async def nothing_or_value_error(reading: Any) -> bool:

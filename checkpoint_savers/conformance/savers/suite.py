@@ -25,11 +25,11 @@ from ...records import (
     Chain,
     CheckpointId,
     CheckpointRow,
-    Claim,
     Commit,
     EventKind,
     EventRow,
     Header,
+    Lease,
     Owner,
     RecordKind,
     TaskId,
@@ -49,7 +49,7 @@ LATER = NOW + 30.0
 """When the checks' claims expire."""
 
 
-VERBS: Final = ("rewrite", "load", "erase", "threads", "update_thread", "dump", "hear")
+VERBS: Final = ("rewrite", "load", "erase", "threads", "update_thread", "dump", "wait_for_release")
 """The verbs of the port that a saver may lack."""
 
 MANY = 10_000
@@ -230,9 +230,9 @@ def commit(
     )
 
 
-async def take(saver: BaseCheckpointSaver, thread: str = "t", run: str = "run-1") -> Claim:
+async def take(saver: BaseCheckpointSaver, thread: str = "t", run: str = "run-1") -> Lease:
     """A live claim."""
-    return await saver.claim(thread, here(run), now=NOW, expires_at=LATER)
+    return await saver.acquire(thread, here(run), now=NOW, expires_at=LATER)
 
 
 async def refused(attempt: Awaitable[object]) -> ThreadBusyError:
@@ -247,13 +247,13 @@ async def written(
     saver: BaseCheckpointSaver, *rows: CheckpointRow, thread: str = "t", metadata: dict[str, Any] | None = None
 ) -> None:
     """A thread in which rows have been stored, one commit each, and nobody's claim; with metadata of its own."""
-    claim = await take(saver, thread, "run-setup")
+    lease = await take(saver, thread, "run-setup")
     heads: dict[str, int] = {}
     for one in rows:
         number = one.step + 1
-        await saver.commit(claim, commit(one, head=heads.get(one.ns), metadata=metadata))
+        await saver.commit(lease, commit(one, head=heads.get(one.ns), metadata=metadata))
         heads[one.ns] = number
-    await saver.release(claim)
+    await saver.release(lease)
 
 
 async def head_of(saver: BaseCheckpointSaver, thread: str = "t", ns: str = "") -> CheckpointId | None:

@@ -1,1 +1,1 @@
-"""Run a graph: claim its thread, put the input on the board, execute supersteps, commit each."""
+"""Run a graph: acquire its thread's lease, put the input on the board, execute supersteps, commit each."""

@@ -183,9 +183,9 @@ class GraphRun:
     # ---- superstep.Port ----------------------------------------------------------------------------------------------
 
     def execute(self, board: Board, tasks: Sequence[Task]) -> Awaitable[Sequence[Outcome]]:
-        hold = self._around.session.hold
-        if hold.failures:  # "async": the last superstep could not be stored
-            hold.require_storage()
+        lease = self._around.session.lease
+        if lease.failures:  # "async": the last superstep could not be stored
+            lease.require_storage()
         if self._program.untracked:
             self._fill_in(board, tasks)
         if self._events.are_shown and not tasks[0].node.hidden:
@@ -257,6 +257,6 @@ class GraphRun:
         try:
             await self._persistence.rest()
         except CheckpointError as second:
-            if second is error or self._around.session.hold.durability == "sync":
+            if second is error or self._around.session.lease.durability == "sync":
                 return  # it is what `error` is about, or as hopeless
             annotate(error, f"and what waited could not be stored: {with_notes(second)}")

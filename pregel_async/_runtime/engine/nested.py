@@ -21,7 +21,7 @@ from ...errors import CallsChangedError, GraphInterrupt, InvalidUpdateError
 from ..observing.observation import NOT_OBSERVED, Observation
 from ..observing.observed import Observed
 from ..observing.observer import RunStarted
-from ..persistence.lease import Hold
+from ..persistence.lease import ThreadLease
 from ..persistence.namespace_writer import Thread
 from ..persistence.namespaces import namespace_of
 from ..persistence.unstored import Persistence, Unstored
@@ -74,15 +74,15 @@ async def run_nested(program: Program, given: Any, settings: Settings, nested: N
     nested.outer.check_refusal()
     call = read_given(program, given)
     outer, ns = nested.outer, nested.ns
-    session, hold = outer.around.session, outer.around.session.hold
+    session, lease = outer.around.session, outer.around.session.lease
     place = outer.next_place(nested.number)
     outer.sign()
-    with _only_one(hold, ns, outer) if nested.keeps and isinstance(hold, Hold) else nullcontext():
+    with _only_one(lease, ns, outer) if nested.keeps and isinstance(lease, ThreadLease) else nullcontext():
         persistence = await _persistence(program, nested, ns)
         if persistence.continues:
             call = NOTHING_GIVEN
         if persistence.is_new:
-            call.require_input(program, hold.thread_id)
+            call.require_input(program, lease.thread_id)
         log = log_inside(
             program,
             audience.shown,
@@ -92,7 +92,7 @@ async def run_nested(program: Program, given: Any, settings: Settings, nested: N
             task=outer.task,
             saved=persistence.is_stored,
             waiting=[outer.waiting] if outer.is_timed else [],
-            thread_id=hold.thread_id,
+            thread_id=lease.thread_id,
             now=session.world.now,
         )
         observation = _observation(program, settings, nested, ns) if settings.observers else NOT_OBSERVED
@@ -135,7 +135,7 @@ async def _persistence(program: Program, nested: NestedCall, ns: str) -> Persist
             at=session.travels.pop(ns, None),
         )
     except StorageError as error:
-        around.hold.fail(error)  # it is the run's, and not the node's
+        around.lease.fail(error)  # it is the run's, and not the node's
         raise
     if thread.ran_instead is not None:
         where, which = outer.task, nested.number % ROUTED + 1
@@ -152,7 +152,7 @@ def _observation(program: Program, settings: Settings, nested: NestedCall, ns: s
     around, session = outer.around.observation, outer.around.session
     started = RunStarted(
         run_id=session.run_id,
-        thread_id=session.hold.thread_id,
+        thread_id=session.lease.thread_id,
         namespace=ns,
         graph=program.name,
         within=outer.observed.started,
@@ -162,7 +162,7 @@ def _observation(program: Program, settings: Settings, nested: NestedCall, ns: s
 
 
 @contextlib.contextmanager
-def _only_one(hold: Hold, ns: str, outer: Running) -> Generator[None]:
+def _only_one(lease: ThreadLease, ns: str, outer: Running) -> Generator[None]:
     """Let one task of a superstep at a time run a graph that keeps its state.
 
     The state that two of them leave would depend on the schedule: so the second is refused, on every schedule alike.
@@ -173,7 +173,7 @@ def _only_one(hold: Hold, ns: str, outer: Running) -> Generator[None]:
     """
     *_, outer = outer.chain_in_graph()  # a task that a node calls is the node's
     at = outer.around.persistence.tip
-    who, running = hold.kept.get(ns, (("", ""), False))
+    who, running = lease.kept.get(ns, (("", ""), False))
     another = who[0] == at and who[1] != outer.task.id
     if running or another:
         raise InvalidUpdateError(
@@ -183,8 +183,8 @@ def _only_one(hold: Hold, ns: str, outer: Running) -> Generator[None]:
             "node; or compile it without checkpointer=True",
             node=outer.task.node.name,
         )
-    hold.kept[ns] = (at, outer.task.id), True
+    lease.kept[ns] = (at, outer.task.id), True
     try:
         yield
     finally:
-        hold.kept[ns] = (at, outer.task.id), False
+        lease.kept[ns] = (at, outer.task.id), False

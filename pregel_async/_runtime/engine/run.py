@@ -1,4 +1,4 @@
-"""Running the graph that a call names: claim its thread and load it, and let the algorithm run on it."""
+"""Running the graph that a call names: acquire its thread's lease and load it, and let the algorithm run on it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..observing.observation import NOT_OBSERVED, Observation
 from ..observing.observed import Observed
 from ..observing.observer import AttemptStarted, RunStarted
 from ..observing.observers import Observers
-from ..persistence.lease import Hold
+from ..persistence.lease import ThreadLease
 from ..persistence.namespace_writer import Thread
 from ..persistence.namespaces import has_child
 from ..persistence.spending import Spending
@@ -109,12 +109,14 @@ async def _run_stored(call: _Call, saver: BaseCheckpointSaver, codec: Codec, thr
     for ns, at in settings.travels.items():
         if await saver.read(thread_id, ns, at) is None:
             raise CheckpointNotFoundError(thread_id, at)
-    async with await Hold.take(saver, call.world, thread_id, settings.on_conflict, settings.durability) as hold:
-        hold.metadata = settings.thread_metadata
+    async with await ThreadLease.acquire(
+        saver, call.world, thread_id, settings.on_conflict, settings.durability
+    ) as lease:
+        lease.metadata = settings.thread_metadata
         metadata = {**settings.metadata, "run_id": call.run_id}
         travels = bool(settings.travels) and not await _is_where_it_stands(saver, thread_id, settings)
-        thread = await Thread.open(hold, codec, program, at=settings.at, fork=travels, metadata=metadata)
-        session = Session(call.world, call.run_id, thread_id, hold, call.spending)
+        thread = await Thread.open(lease, codec, program, at=settings.at, fork=travels, metadata=metadata)
+        session = Session(call.world, call.run_id, thread_id, lease, call.spending)
         if session.spending.is_limited:
             session.spending.know(thread.counter.recorded())
         session.travels = dict(settings.travels)
@@ -134,9 +136,9 @@ async def _run_stored(call: _Call, saver: BaseCheckpointSaver, codec: Codec, thr
         if settings.retention is not None:
             from ..persistence.retention import Retaining  # few programs prune as they go
 
-            retaining = Retaining(hold, settings.retention, keeps_events=keeps_events)
+            retaining = Retaining(lease, settings.retention, keeps_events=keeps_events)
             work = partial(retaining.after, work)
-        return _stopped(session, await hold.beside(work))
+        return _stopped(session, await lease.beside(work))
 
 
 def _stopped(session: Session, ended: Ended) -> Ended:

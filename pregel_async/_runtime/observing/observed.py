@@ -11,7 +11,7 @@ import anyio
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import ThreadBusyError
-from checkpoint_savers.records import CheckpointRow, Claim, Commit, EventRow, Owner, TaskRecord
+from checkpoint_savers.records import CheckpointRow, Commit, EventRow, Lease, Owner, TaskRecord
 
 from ..._core.superstep import names_of
 from ..._core.task import Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Task
@@ -268,26 +268,26 @@ class _Measured:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._saver, name)
 
-    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
+    async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
         try:
-            return await self._saver.claim(thread_id, owner, now=now, expires_at=expires_at)
+            return await self._saver.acquire(thread_id, owner, now=now, expires_at=expires_at)
         except ThreadBusyError as error:
             if not self._waiting:
                 self._waiting = True
                 self._conflict("waiting" if self._waits else "rejected", error)
             raise
 
-    async def commit(self, claim: Claim, commit: Commit) -> None:
+    async def commit(self, lease: Lease, commit: Commit) -> None:
         await self._stored(
             "commit",
-            lambda: self._saver.commit(claim, commit),
+            lambda: self._saver.commit(lease, commit),
             rows=commit.rows,
             records=commit.records,
             events=commit.events,
         )
 
-    async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
-        await self._stored("record", lambda: self._saver.record(claim, records, expires_at=expires_at), records=records)
+    async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
+        await self._stored("record", lambda: self._saver.record(lease, records, expires_at=expires_at), records=records)
 
     async def _stored(
         self,

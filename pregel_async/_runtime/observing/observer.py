@@ -25,7 +25,7 @@ class _Event(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
 
 class RunStarted(_Event, frozen=True):
-    """A graph was called, or a node has begun to run one. Told before the thread is claimed.
+    """A graph was called, or a node has begun to run one. Told before the thread is leased.
 
     Attributes:
         run_id: of the call; shared by the graphs that its nodes run.

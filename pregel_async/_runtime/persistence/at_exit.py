@@ -14,7 +14,7 @@ from checkpoint_savers.errors import CheckpointError
 from checkpoint_savers.records import CheckpointId, CheckpointRow, Commit, EventRow, TaskId, TaskRecord
 
 from .commit_writers import CommitWriter
-from .lease import Hold
+from .lease import ThreadLease
 from .start import Start
 
 
@@ -101,13 +101,13 @@ class AtExitWriter(CommitWriter):
 
     def __init__(
         self,
-        hold: Hold,
+        lease: ThreadLease,
         ns: str,
         around: tuple[AtExitWriter, ...] = (),
         *,
         keeps: bool = False,
     ) -> None:
-        super().__init__(hold, ns, around)
+        super().__init__(lease, ns, around)
         self.due = False
         self.graphs = InnerGraphs()
         self._keeps = keeps  # the lease learns of each superstep before that is stored
@@ -118,7 +118,7 @@ class AtExitWriter(CommitWriter):
     def add(self, entry: Entry, step: int, metadata: dict[str, Any]) -> CheckpointRow:
         if metadata["source"] == "fork":
             return super().add(entry, step, metadata)
-        made = self.hold.ids.next(entry.ts)
+        made = self.lease.ids.next(entry.ts)
         self.ledger.put_off(entry, checkpoint_id=made, step=step, metadata=metadata)
         self._drop_void()
         # As it would be stored if the run ended here, but for what it holds: that is made when it is. Those that were
@@ -141,7 +141,7 @@ class AtExitWriter(CommitWriter):
     async def commit(self, *, ends: bool) -> None:
         self.due = True
         if self._keeps:
-            self.hold.move_tip(self.ns, self.tip)
+            self.lease.move_tip(self.ns, self.tip)
         if ends:
             await self._end(releases=True)
 
@@ -163,11 +163,11 @@ class AtExitWriter(CommitWriter):
 
     async def spill(self) -> None:
         """Events that are too many to be held are stored by themselves, where they are void until the run ends."""
-        await self.hold.start(self._spill).wait_out()
+        await self.lease.start(self._spill).wait_out()
 
     async def _spill(self) -> None:
-        commit = Commit(rows=(), expected_head=None, expires_at=self.hold.expiry(), events=tuple(self.events))
-        await self.hold.commit(commit, self._note_events)
+        commit = Commit(rows=(), expected_head=None, expires_at=self.lease.expiry(), events=tuple(self.events))
+        await self.lease.commit(commit, self._note_events)
 
     async def rest(self) -> None:
         await self._end(releases=False)
@@ -177,10 +177,10 @@ class AtExitWriter(CommitWriter):
 
     async def _end(self, *, releases: bool) -> None:
         """Store what the whole run has to store, if this is the outermost graph's."""
-        if self._around or self.forgotten or self.hold.released:
+        if self._around or self.forgotten or self.lease.released:
             return
-        self.hold.require_storage()
-        await self.hold.start(partial(self.graphs.store, self, releases=releases)).wait_out()
+        self.lease.require_storage()
+        await self.lease.start(partial(self.graphs.store, self, releases=releases)).wait_out()
 
     def call_up(self) -> None:
         """If something is to be stored here, the graph around is to be stored first, be it no more than the fork that
@@ -202,7 +202,7 @@ class AtExitWriter(CommitWriter):
             self._rows += self.ledger.take_put_off(all_closed=not stays_open)
             if stays_open:
                 closed = tuple(self._rows[:-1])
-                commit = Commit(rows=closed, expected_head=self.head, expires_at=self.hold.expiry())
+                commit = Commit(rows=closed, expected_head=self.head, expires_at=self.lease.expiry())
                 await self._send(commit, self._note)
             else:
                 await self.store()
@@ -219,7 +219,7 @@ class AtExitWriter(CommitWriter):
 
     async def _send(self, commit: Commit, stored: Callable[[Commit], None]) -> None:
         try:
-            await self.hold.commit(commit, stored)
+            await self.lease.commit(commit, stored)
         except CheckpointError as error:
             self._explain(error, commit)
             raise

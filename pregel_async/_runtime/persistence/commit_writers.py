@@ -1,10 +1,10 @@
-"""What one namespace of a claimed thread has to store, and when it goes, which is what the durability modes differ in.
+"""What one namespace of a leased thread has to store, and when it goes, which is what the durability modes differ in.
 
 "sync" stores each superstep before the next one starts, which is here; "async" while it runs (`overlapped.py`), and
 "exit" all of them as one when the run ends (`at_exit.py`).
 
 Whatever the mode, a transaction follows the one before it in its namespace, and the one of the checkpoint around that
-it was made on; and after one has failed there is none any more (`Hold.commit`).
+it was made on; and after one has failed there is none any more (`ThreadLease.commit`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from checkpoint_savers.errors import CheckpointError, ThreadBusyError, annotate
 from checkpoint_savers.ledger import Ledger
 from checkpoint_savers.records import CheckpointId, CheckpointRow, Commit, EventRow, TaskId, TaskRecord
 
-from .lease import Hold
+from .lease import ThreadLease
 
 NOTHING_STORED: Final = -2
 """The superstep of an empty namespace: before the first input, which is superstep -1."""
@@ -47,8 +47,10 @@ class CommitWriter:
         forgotten: the thread is to be left as it was found: nothing is written any more.
     """
 
-    def __init__(self, hold: Hold, ns: str, around: tuple[CommitWriter, ...] = (), *, keeps: bool = False) -> None:
-        self.hold = hold
+    def __init__(
+        self, lease: ThreadLease, ns: str, around: tuple[CommitWriter, ...] = (), *, keeps: bool = False
+    ) -> None:
+        self.lease = lease
         self.ns = ns
         self.around = around
         self.keeps = keeps
@@ -67,7 +69,7 @@ class CommitWriter:
 
     def inside(self, ns: str, *, keeps: bool) -> Self:
         """That of a graph that a node runs."""
-        return type(self)(self.hold, ns, (self,), keeps=keeps)
+        return type(self)(self.lease, ns, (self,), keeps=keeps)
 
     @property
     def tip(self) -> CheckpointId:
@@ -78,7 +80,7 @@ class CommitWriter:
 
     def add(self, entry: Entry, step: int, metadata: dict[str, Any]) -> CheckpointRow:
         """Add the next checkpoint, and return its row."""
-        row = self.ledger.append(entry, checkpoint_id=self.hold.ids.next(entry.ts), step=step, metadata=metadata)
+        row = self.ledger.append(entry, checkpoint_id=self.lease.ids.next(entry.ts), step=step, metadata=metadata)
         self._rows.append(row)
         return row
 
@@ -110,7 +112,7 @@ class CommitWriter:
         """A superstep is finished. Await it at once.
 
         Args:
-            ends: nothing is left to run. The outermost graph's claim is released with it.
+            ends: nothing is left to run. The outermost graph's lease is released with it.
 
         Raises:
             CheckpointError: of this transaction, or of an earlier one.
@@ -152,7 +154,7 @@ class CommitWriter:
         """The run of this graph is over, well or not: what earlier verbs took over is stored when this returns."""
 
     async def settle(self) -> None:
-        """Store all that waits, in one transaction, and release the root's claim: for an edit."""
+        """Store all that waits, in one transaction, and release the root's lease: for an edit."""
         if self.waits:
             await self.transact(releases=self.ns == "")
 
@@ -164,7 +166,7 @@ class CommitWriter:
             await self._flush_around()
         commit = self._gathered(records, events, releases=releases)
         try:
-            await self.hold.commit(commit, partial(self._note, more_events=len(events)) if events else self._note)
+            await self.lease.commit(commit, partial(self._note, more_events=len(events)) if events else self._note)
         except CheckpointError as error:
             self._explain(error, commit)
             raise
@@ -173,14 +175,14 @@ class CommitWriter:
         self, records: Sequence[TaskRecord] = (), events: Sequence[EventRow] = (), *, releases: bool = False
     ) -> Commit:
         """The transaction of all that waits."""
-        hold, rows = self.hold, tuple(self._rows)
+        lease, rows = self.lease, tuple(self._rows)
         return Commit(
             rows=rows,
             expected_head=self.head,
             records=(*self._staged.values(), *records),
             clears=tuple(self._clears),
-            expires_at=hold.world.now() + hold.lasts,
-            releases=releases and not hold.lingers,
+            expires_at=lease.world.now() + lease.lasts,
+            releases=releases and not lease.lingers,
             head=None if rows or not self.ledger.tip else (self.ns, self.ledger.tip),
             events=(*self.events, *events),
         )
@@ -191,7 +193,7 @@ class CommitWriter:
         Args:
             more_events: so many of its events did not wait here.
         """
-        hold, rows = self.hold, commit.rows
+        lease, rows = self.lease, commit.rows
         if commit.events:
             self._note_events(commit, more_events)
         if commit.clears:
@@ -202,7 +204,7 @@ class CommitWriter:
                 if self._staged.get(key) is record:
                     del self._staged[key]
         self.moves = False
-        hold.visited.add(self.ns)
+        lease.visited.add(self.ns)
         if rows:
             del self._rows[: len(rows)]
             self.head = self.stored = tip = rows[-1].checkpoint_id
@@ -210,17 +212,17 @@ class CommitWriter:
             for acknowledged in self.listeners:
                 acknowledged(self.standing)
             if self.keeps:
-                hold.move_tip(self.ns, tip)
+                lease.move_tip(self.ns, tip)
         elif commit.head:
             _, self.head = commit.head
             if self.keeps:
-                hold.move_tip(*commit.head)
+                lease.move_tip(*commit.head)
         if commit.releases:
-            hold.released = True
+            lease.released = True
 
     def _note_events(self, commit: Commit, more_events: int = 0) -> None:
         del self.events[: len(commit.events) - more_events]
-        for stored in self.hold.event_listeners:
+        for stored in self.lease.event_listeners:
             stored(commit.events)
 
     def _explain(self, error: CheckpointError, commit: Commit) -> None:
@@ -248,7 +250,7 @@ class CommitWriter:
         elif records:
             if self.around:
                 await self._flush_around()
-            await self.hold.record(records)
+            await self.lease.record(records)
 
     async def _share(
         self,

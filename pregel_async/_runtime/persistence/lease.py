@@ -1,4 +1,4 @@
-"""A run's hold on its thread: the claim, kept alive while the run goes on, and given up at its end.
+"""A run's hold on its thread: the lease, kept alive while the run goes on, and given up at its end.
 
 All graphs of one run share it: the root graph's, and those that its nodes run.
 """
@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import CheckpointError, StorageError, StorageReplacedError, ThreadBusyError, annotate
-from checkpoint_savers.holding import CLAIM_SECONDS, release, take
+from checkpoint_savers.lease import LEASE_SECONDS, acquire, release
 from checkpoint_savers.owner import this_process
-from checkpoint_savers.records import CheckpointId, Claim, Commit, EventRow, Owner, TaskRecord
+from checkpoint_savers.records import CheckpointId, Commit, EventRow, Lease, Owner, TaskRecord
 from checkpoint_savers.scopes import is_done
 
 from ...types import Durability, OnConflict
@@ -38,19 +38,19 @@ def _note_nothing(commit: Commit) -> None:
     """Where nothing depends on what a transaction stored."""
 
 
-class Hold:
-    """A claimed thread. Use it in `async with`, which gives it up.
+class ThreadLease:
+    """A leased thread. Use it in `async with`, which gives it up.
 
     Attributes:
-        claim: what every write shows to the saver.
+        lease: what every write shows to the saver.
         durability: when supersteps are stored.
         metadata: what the next commit gives the thread's own metadata, where they lack it; nothing once it has.
-        lasts: seconds for which the claim is renewed.
+        lasts: seconds for which the lease is renewed.
         failures: what the first transaction raised that failed; empty while none has. Nothing is written after it, and
             no node is to start.
-        fresh: the thread held nothing when it was claimed.
-        released: the claim was given up, with the last commit.
-        lingers: the claim is not given up with the last commit, as something is left to do then.
+        fresh: the thread held nothing when its lease was acquired.
+        released: the lease was given up, with the last commit.
+        lingers: the lease is not given up with the last commit, as something is left to do then.
         tips: namespace -> the checkpoint at which the state of a subgraph stands that keeps it from call to call, on
             the branch that this run is on.
         moved: those of them that changed since the root graph's last commit.
@@ -65,15 +65,15 @@ class Hold:
         event_listeners: called with rows of events once they are stored; none where no events are kept.
     """
 
-    def __init__(self, saver: BaseCheckpointSaver, world: World, claim: Claim, durability: Durability = "sync") -> None:
+    def __init__(self, saver: BaseCheckpointSaver, world: World, lease: Lease, durability: Durability = "sync") -> None:
         self.saver = saver
         self.world = world
-        self.claim = claim
+        self.token = lease
         self.durability: Durability = durability
         self.metadata: dict[str, Any] = {}
-        self.lasts = CLAIM_SECONDS
+        self.lasts = LEASE_SECONDS
         self.failures: tuple[BaseException, ...] = ()
-        self.ids = CheckpointIds(world, claim.newest)
+        self.ids = CheckpointIds(world, lease.newest)
         self.fresh = not self.ids.begun
         self.released = False
         self.lingers = False
@@ -88,26 +88,26 @@ class Hold:
         self._begun: list[ShieldedTask] = []
 
     @classmethod
-    async def take(
+    async def acquire(
         cls,
         saver: BaseCheckpointSaver,
         world: World,
         thread_id: str,
         on_conflict: OnConflict,
         durability: Durability = "sync",
-    ) -> Hold:
-        """Claim a thread for one run.
+    ) -> ThreadLease:
+        """Acquire a thread's lease for one run.
 
         Raises:
             ThreadBusyError: another run owns it, and `on_conflict` is "reject".
             StorageError
         """
         # The caller may have chosen the run's id, and may choose it twice: what tells owners apart is made here.
-        return cls(saver, world, await _claim(saver, world, thread_id, world.new_id(), on_conflict), durability)
+        return cls(saver, world, await _acquire(saver, world, thread_id, world.new_id(), on_conflict), durability)
 
     @property
     def thread_id(self) -> str:
-        return self.claim.thread_id
+        return self.token.thread_id
 
     def require_storage(self) -> None:
         """Raise what a transaction of the run has raised, if one has failed."""
@@ -137,7 +137,7 @@ class Hold:
             return
         self.released = True
         try:
-            # Apart: no shield keeps `Task.cancel()` off, and the thread would stay claimed until the claim lapses.
+            # Apart: no shield keeps `Task.cancel()` off, and the thread would stay leased until the lease lapses.
             await self.start(partial(self._release, adds=error is None)).wait_out()
         except CheckpointError as second:
             if error is None or isinstance(error, anyio.get_cancelled_exc_class()):
@@ -145,13 +145,13 @@ class Hold:
             annotate(error, f"and its thread could not be given up: {with_notes(second)}")
 
     async def _release(self, *, adds: bool) -> None:
-        """Release the claim.
+        """Release the lease.
 
         Args:
             adds: with metadata that are left for the thread, as the run has recorded something, and committed nothing.
         """
         if not adds or not self.metadata or self.failures or not self.ids.begun:
-            await self.saver.release(self.claim)
+            await self.saver.release(self.token)
             return
         try:
             await self.commit(Commit(rows=(), expected_head=None, expires_at=self.expiry(), releases=True))
@@ -159,18 +159,18 @@ class Hold:
             return  # lost meanwhile: there is nothing to release
         except CheckpointError:
             with contextlib.suppress(CheckpointError):  # the first is the one to report
-                await self.saver.release(self.claim)
+                await self.saver.release(self.token)
             raise
 
     def beside(self, work: Callable[[], Awaitable[T]]) -> Awaitable[T]:
-        """Work while the claim is kept alive, however long it takes. The work's own error leaves as it is, in no
+        """Work while the lease is kept alive, however long it takes. The work's own error leaves as it is, in no
         group."""
-        return accompanied_if_long(self.world, CLAIM_SECONDS / 3, self._renew, work)
+        return accompanied_if_long(self.world, LEASE_SECONDS / 3, self._renew, work)
 
     async def _renew(self) -> None:
         while True:
             try:
-                await self.saver.renew(self.claim, expires_at=self.expiry())
+                await self.saver.renew(self.token, expires_at=self.expiry())
             except ThreadBusyError:
                 return  # lost: the next commit is refused, and says so
             except StorageReplacedError as error:
@@ -181,7 +181,7 @@ class Hold:
             except Exception as error:
                 self.fail(error)
                 return
-            await self.world.sleep(CLAIM_SECONDS / 3)
+            await self.world.sleep(LEASE_SECONDS / 3)
 
     def start(self, work: Callable[[], Awaitable[None]]) -> ShieldedTask:
         """Begin work that ends before the run does, whatever becomes of the run."""
@@ -204,7 +204,7 @@ class Hold:
             commit, self.metadata = replace(commit, metadata=self.metadata), {}
         try:
             with _NO_SHIELD if self.saver.commit_is_shielded else anyio.CancelScope(shield=True):
-                await self.saver.commit(self.claim, commit)
+                await self.saver.commit(self.token, commit)
         except BaseException as error:
             if not is_done(error):
                 self.fail(error)
@@ -218,7 +218,7 @@ class Hold:
         self.require_storage()
         try:
             with anyio.CancelScope(shield=True):
-                await self.saver.record(self.claim, records, expires_at=self.expiry())
+                await self.saver.record(self.token, records, expires_at=self.expiry())
         except BaseException as error:
             self.fail(error)
             raise
@@ -229,7 +229,7 @@ class Hold:
             self.failures = self.failures or (error,)
 
     def expiry(self) -> float:
-        """When a claim that is renewed now lapses, in unix seconds."""
+        """When a lease that is renewed now lapses, in unix seconds."""
         return self.world.now() + self.lasts
 
 
@@ -276,54 +276,54 @@ def _ticks_of(given: CheckpointId) -> int:
     return int(given[:8] + given[9:13] + given[15:18], 16)
 
 
-async def _claim(
+async def _acquire(
     saver: BaseCheckpointSaver, world: World, thread_id: str, owner_id: str, on_conflict: OnConflict
-) -> Claim:
+) -> Lease:
     owner = this_process(owner_id)
     try:
-        return await _take(saver, world, thread_id, owner)
+        return await _acquire_once(saver, world, thread_id, owner)
     except ThreadBusyError:
         if on_conflict == "reject":
             raise
     pause = 0.02
     while True:
-        for claim in await _take_or_pause(saver, world, thread_id, owner, pause * (0.5 + world.jitter())):
-            return claim
+        for lease in await _acquire_or_pause(saver, world, thread_id, owner, pause * (0.5 + world.jitter())):
+            return lease
         pause = min(pause * 1.5, 1.0)
 
 
-async def _take_or_pause(
+async def _acquire_or_pause(
     saver: BaseCheckpointSaver, world: World, thread_id: str, owner: Owner, pause: float
-) -> Sequence[Claim]:
-    """Take the claim; or, when the thread is busy, wait until it may have been released, or for `pause` seconds.
+) -> Sequence[Lease]:
+    """Take the lease; or, when the thread is busy, wait until it may have been released, or for `pause` seconds.
 
     Returns:
-        The claim; empty if another owner has it.
+        The lease; empty if another owner has it.
     """
-    taken: list[Claim] = []
+    taken: list[Lease] = []
     asleep = anyio.CancelScope()
 
-    async def hear() -> None:
-        await saver.hear(thread_id)
+    async def wait_for_release() -> None:
+        await saver.wait_for_release(thread_id)
         asleep.cancel()
 
     async def attempt() -> None:
         with contextlib.suppress(ThreadBusyError):
-            taken.append(await _take(saver, world, thread_id, owner))
+            taken.append(await _acquire_once(saver, world, thread_id, owner))
             return
         with asleep:
             await world.sleep(pause)
 
     try:
         # Subscribe before trying: else a release in between is missed.
-        await beside(hear, attempt)
+        await beside(wait_for_release, attempt)
     except BaseException:
-        for claim in taken:
-            await release(saver, claim)
+        for lease in taken:
+            await release(saver, lease)
         raise
     return taken
 
 
-async def _take(saver: BaseCheckpointSaver, world: World, thread_id: str, owner: Owner) -> Claim:
+async def _acquire_once(saver: BaseCheckpointSaver, world: World, thread_id: str, owner: Owner) -> Lease:
     now = world.now()
-    return await take(saver, thread_id, owner, now=now, expires_at=now + CLAIM_SECONDS)
+    return await acquire(saver, thread_id, owner, now=now, expires_at=now + LEASE_SECONDS)

@@ -1,4 +1,4 @@
-"""One namespace of a claimed thread, as its run knows it: what was loaded, and is recorded of the open superstep."""
+"""One namespace of a leased thread, as its run knows it: what was loaded, and is recorded of the open superstep."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..._core.program import Program
 from ..._core.task import Recorded, Task
 from ...types import Interrupt
 from .digests import Digests, fleeting_keys
-from .lease import Hold
+from .lease import ThreadLease
 from .loading import find_moved
 from .spending import Amounts
 from .spending_counter import Counter
@@ -22,7 +22,7 @@ from .task_records import Answered
 
 
 class LoadedNamespace:
-    """One namespace of a claimed thread, as a run knows it.
+    """One namespace of a leased thread, as a run knows it.
 
     Args:
         around: the graph with the node that runs this one; empty for the outermost graph of a run.
@@ -42,7 +42,7 @@ class LoadedNamespace:
 
     def __init__(
         self,
-        hold: Hold,
+        lease: ThreadLease,
         codec: Codec,
         program: Program,
         start: Start,
@@ -50,7 +50,7 @@ class LoadedNamespace:
         around: tuple[LoadedNamespace, ...] = (),
     ) -> None:
         site = start.site
-        self.hold = hold
+        self.lease = lease
         self.program = program
         self.ns = start.out.ns
         self.metadata = metadata
@@ -64,7 +64,7 @@ class LoadedNamespace:
         self.out = start.out
         self.task_records = start.records
         outer = tuple([each.counter for each in around])
-        self.counter: Counter = Counter(self.task_records, self.ns, hold.spent_inside, outer, site.task)
+        self.counter: Counter = Counter(self.task_records, self.ns, lease.spent_inside, outer, site.task)
         self._first_codec = codec
         self._encoder = start.encoder
         self._site = site
@@ -105,7 +105,7 @@ class LoadedNamespace:
 
     @property
     def thread_id(self) -> str:
-        return self.hold.thread_id
+        return self.lease.thread_id
 
     @property
     def scope(self) -> str:
@@ -157,8 +157,8 @@ class LoadedNamespace:
     async def find_kept(self) -> None:
         """Find the newest checkpoints of kept states that earlier attempts at the open superstep have moved."""
         at = self.loaded_at
-        if at and not self._branches and at == self.tip and self.hold.claim.newest != at:
-            await find_moved(self.hold, at)
+        if at and not self._branches and at == self.tip and self.lease.token.newest != at:
+            await find_moved(self.lease, at)
 
     def know(self, *hints: Any) -> None:
         """Make the codec take the types that these annotations name."""

@@ -22,7 +22,7 @@ from .at_exit import AtExitWriter
 from .call_site import CallSite
 from .commit_writers import CommitWriter
 from .encoder import Encoder
-from .lease import Hold
+from .lease import ThreadLease
 from .namespaces import has_child, ids_in, made_on, parents_of, was_made_on
 from .overlapped import OverlappedWriter
 from .records import AMENDED, amend_again
@@ -36,7 +36,7 @@ class Loader:
 
     def __init__(self, out: CommitWriter, codec: Codec, program: Program) -> None:
         self._out = out
-        self._hold: Hold = out.hold
+        self._hold: ThreadLease = out.lease
         self._codec = codec
         self._program = program
 
@@ -57,8 +57,8 @@ class Loader:
         Args:
             fork: continue from there on a branch of its own, even if it is a tip.
         """
-        out, hold, program, row = self._out, self._hold, self._program, chain.rows[-1]
-        at, thread_id, start = row.checkpoint_id, hold.thread_id, self.nothing(site)
+        out, lease, program, row = self._out, self._hold, self._program, chain.rows[-1]
+        at, thread_id, start = row.checkpoint_id, lease.thread_id, self.nothing(site)
         out.head = chain.head
         reader = Reader(thread_id, out.ns, chain.rows)
         state = reader.state(at)
@@ -66,7 +66,7 @@ class Loader:
         start.encoder.loaded(board, state)
         out.ledger, out.stored, out.standing = Ledger.resume(reader, at), at, row.step
         if at != chain.head and not fork:
-            fork = await has_child(hold.saver, thread_id, out.ns, at)
+            fork = await has_child(lease.saver, thread_id, out.ns, at)
             out.moves = not fork
         # An older checkpoint is deliberately run again from there: what was recorded after it stays with its branch.
         # But an update that a call made to the state is part of the state.
@@ -104,8 +104,8 @@ class Loader:
             outer: of the graph around.
             outer_at: the checkpoint at which that was loaded.
         """
-        hold = self._hold
-        if hold.fresh and self._out.ns not in hold.visited:
+        lease = self._hold
+        if lease.fresh and self._out.ns not in lease.visited:
             return self.nothing(site)  # nothing of this thread is older than this run, which has not been here
         for chain in await self.read():
             self._out.head = chain.head
@@ -122,12 +122,12 @@ class Loader:
         self, chain: Chain, site: CallSite, outer: CommitWriter, outer_at: CheckpointId
     ) -> Sequence[Chain]:
         """The newest state that was made by an earlier attempt at this very call, if there is one."""
-        hold, tip = self._hold, outer.tip
+        lease, tip = self._hold, outer.tip
         if was_made_on(chain.rows[-1], outer.ns, tip, site.caller):
             return (chain,)
         if tip != outer_at:
             return ()  # this run made that checkpoint, and on it nothing but what the head would show
-        found = await made_on(hold.saver, hold.thread_id, self._out.ns, outer.ns, tip, caller=site.caller)
+        found = await made_on(lease.saver, lease.thread_id, self._out.ns, outer.ns, tip, caller=site.caller)
         return () if found is None else await self.read(found[0])
 
     def _tips(self, chain: Chain, site: CallSite) -> Sequence[CheckpointId]:
@@ -140,13 +140,13 @@ class Loader:
         return (tips[ns],) if ns in tips else ()
 
 
-def commit_writer(hold: Hold, ns: str) -> CommitWriter:
+def commit_writer(lease: ThreadLease, ns: str) -> CommitWriter:
     """Return the writer of the outermost graph for the run's durability."""
     kinds = {"sync": CommitWriter, "async": OverlappedWriter, "exit": AtExitWriter}
-    return kinds[hold.durability](hold, ns)
+    return kinds[lease.durability](lease, ns)
 
 
-async def find_moved(hold: Hold, at: CheckpointId) -> None:
+async def find_moved(lease: ThreadLease, at: CheckpointId) -> None:
     """Find the newest checkpoints of kept states that earlier attempts at an open superstep have moved.
 
     The task that moved one may have its result, and not run again, so that nothing else would say so.
@@ -156,12 +156,12 @@ async def find_moved(hold: Hold, at: CheckpointId) -> None:
     """
     before: CheckpointId | None = None
     while True:
-        page = await hold.saver.scan(hold.thread_id, None, before=before, limit=PAGE)
+        page = await lease.saver.scan(lease.thread_id, None, before=before, limit=PAGE)
         for header in page:
             if header.checkpoint_id <= at:
                 return
-            if CALLER in header.metadata and parents_of(header).get("") == at and header.ns not in hold.moved:
-                hold.move_tip(header.ns, header.checkpoint_id)
+            if CALLER in header.metadata and parents_of(header).get("") == at and header.ns not in lease.moved:
+                lease.move_tip(header.ns, header.checkpoint_id)
         if len(page) < PAGE:
             return
         before = page[-1].checkpoint_id

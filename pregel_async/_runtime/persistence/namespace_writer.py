@@ -1,6 +1,6 @@
-"""One namespace of a claimed thread, as its run writes it: load it, commit each superstep, record what tasks leave.
+"""One namespace of a leased thread, as its run writes it: load it, commit each superstep, record what tasks leave.
 
-One superstep is one transaction. Every write compares the claim's epoch and the head in the database, so that a run
+One superstep is one transaction. Every write compares the lease's epoch and the head in the database, so that a run
 whose thread was taken over changes nothing any more and says so.
 """
 
@@ -26,7 +26,7 @@ from ...errors import CheckpointNotFoundError
 from ..observing.error_text import with_notes
 from .at_exit import AtExitWriter
 from .call_site import CallIdentity, CallSite
-from .lease import Hold
+from .lease import ThreadLease
 from .loaded_namespace import LoadedNamespace
 from .loading import Loader, commit_writer
 from .namespaces import NO_TASK, ids_in
@@ -40,12 +40,12 @@ Source = Literal["input", "loop", "update", "fork"]
 
 
 class Thread(LoadedNamespace):
-    """One namespace of a claimed thread, as its run writes it."""
+    """One namespace of a leased thread, as its run writes it."""
 
     @classmethod
     async def open(
         cls,
-        hold: Hold,
+        lease: ThreadLease,
         codec: Codec,
         program: Program,
         *,
@@ -63,19 +63,19 @@ class Thread(LoadedNamespace):
         Raises:
             CheckpointNotFoundError, GraphChangedError, CorruptCheckpointError, StorageError: nothing was changed.
         """
-        loader = Loader(commit_writer(hold, ns), codec, program)
+        loader = Loader(commit_writer(lease, ns), codec, program)
         start = loader.nothing(CallSite())
-        if hold.fresh:
+        if lease.fresh:
             await anyio.lowlevel.checkpoint_if_cancelled()  # as reading would notice
         else:
             for chain in await loader.read(at):
                 start = await loader.load(chain, CallSite.of(chain.rows[-1]), fork=fork)
         if at and not start.at:
-            raise CheckpointNotFoundError(hold.thread_id, at)
-        thread = cls(hold, codec, program, start, metadata)
+            raise CheckpointNotFoundError(lease.thread_id, at)
+        thread = cls(lease, codec, program, start, metadata)
         thread.counter.loaded()
         if not ns:
-            hold.tips = {name: CheckpointId(tip) for name, tip in thread.out.ledger.state.tips.items()}
+            lease.tips = {name: CheckpointId(tip) for name, tip in thread.out.ledger.state.tips.items()}
         return thread
 
     @classmethod
@@ -101,7 +101,7 @@ class Thread(LoadedNamespace):
 
         Raises: as `open`.
         """
-        hold = outer.hold
+        lease = outer.lease
         site = CallSite(
             parents={**outer.parents, outer.ns: outer.out.tip},
             task=task,
@@ -116,15 +116,15 @@ class Thread(LoadedNamespace):
             for chain in await loader.read(at):
                 start = await loader.load(chain, site, fork=outer.tip != outer.loaded_at)
             if not start.at:
-                raise CheckpointNotFoundError(hold.thread_id, at)
+                raise CheckpointNotFoundError(lease.thread_id, at)
             if site.caller:
-                hold.move_tip(ns, at)
+                lease.move_tip(ns, at)
             start.continues = True
         elif earlier:
             start = Loader(earlier[0].out, codec, program).again(earlier[0], site)
         else:
             start = await loader.find(site, outer.out, outer.loaded_at)
-        thread = cls(hold, codec, program, start, outer.metadata, (outer,))
+        thread = cls(lease, codec, program, start, outer.metadata, (outer,))
         if not earlier:
             thread.counter.loaded()
         if isinstance(thread.out, AtExitWriter):
@@ -134,7 +134,7 @@ class Thread(LoadedNamespace):
     @cached_property
     def _outcomes(self) -> OutcomeRecords:
         """Made when it is needed: most supersteps are committed, and leave no record."""
-        return OutcomeRecords(self.task_records, self._encoder, self.counter, self.hold.world)
+        return OutcomeRecords(self.task_records, self._encoder, self.counter, self.lease.world)
 
     def branch_off(self, board: Board) -> None:
         """Go on from an older checkpoint on a branch of its own, which starts with a copy of that checkpoint.
@@ -145,7 +145,7 @@ class Thread(LoadedNamespace):
             self._branches = False
             entry = Entry(
                 full=False,
-                ts=self.hold.world.now(),
+                ts=self.lease.world.now(),
                 clock=board.clock,
                 values={},
                 emptied=(),
@@ -200,7 +200,7 @@ class Thread(LoadedNamespace):
         closes: bool = False,
         made: Callable[[CheckpointRow], None] | None = None,
     ) -> bool:
-        """Store a finished superstep: one transaction. The claim is given up in it when nothing is left to run.
+        """Store a finished superstep: one transaction. The lease is given up in it when nothing is left to run.
 
         With `source="input"` the tasks are those that the new input discards; the failures recorded of them stay in
         history. A superstep that no code of the user's follows before the next commit (the input, before the hidden
@@ -219,20 +219,20 @@ class Thread(LoadedNamespace):
             UnstorableValueError: with a note that names the tasks that wrote it; they are recorded as failed.
             StorageError: it was rolled back whole.
         """
-        records, out, hold, step = self.task_records, self.out, self.hold, board.step
+        records, out, lease, step = self.task_records, self.out, self.lease, board.step
         state = out.ledger.state
         try:
-            entry = self._encoder.entry(board, state, ran, outcomes, records.entries, hold.world.now())
+            entry = self._encoder.entry(board, state, ran, outcomes, records.entries, lease.world.now())
         except UnstorableValueError as error:
             if source == "input":  # nothing is stored of it
                 self._encoder.locate(board)
             elif source == "loop":
                 await self.give_up(ran, self._outcomes.refused(ran, outcomes, error), error)
             raise
-        if hold.moved and not self.around:
-            entry.tips.update(hold.moved)
-            hold.moved = {}
-        if self.counter.now or state.spent or hold.spent_inside or records.entries:
+        if lease.moved and not self.around:
+            entry.tips.update(lease.moved)
+            lease.moved = {}
+        if self.counter.now or state.spent or lease.spent_inside or records.entries:
             entry.spent.update(self.counter.close(anew=source == "input" and bool(self.around)))
         if records.entries:
             if self.program.warned:
@@ -242,7 +242,7 @@ class Thread(LoadedNamespace):
             records.entries = {}
         if isinstance(out, AtExitWriter):
             out.graphs.drop_closed(self)
-        self._branches, self._scope, self._step = False, hold.claim.thread_id, step
+        self._branches, self._scope, self._step = False, lease.token.thread_id, step
         row = out.add(entry, step, {**self.metadata, "source": source, "step": step, **self._origin})
         if made is not None:
             made(row)

@@ -8,7 +8,7 @@ from functools import partial
 from checkpoint_savers.records import EventRow, TaskRecord
 
 from .commit_writers import CommitWriter
-from .lease import Hold
+from .lease import ThreadLease
 from .shielded_task import ShieldedTask
 
 
@@ -19,8 +19,10 @@ class OverlappedWriter(CommitWriter):
     goes with it. Questions, failures and the end are stored before control returns.
     """
 
-    def __init__(self, hold: Hold, ns: str, around: tuple[CommitWriter, ...] = (), *, keeps: bool = False) -> None:
-        super().__init__(hold, ns, around, keeps=keeps)
+    def __init__(
+        self, lease: ThreadLease, ns: str, around: tuple[CommitWriter, ...] = (), *, keeps: bool = False
+    ) -> None:
+        super().__init__(lease, ns, around, keeps=keeps)
         self._under_way: tuple[ShieldedTask, ...] = ()  # at most one
         self._due = False  # not only checkpoints that wait for another
 
@@ -29,11 +31,11 @@ class OverlappedWriter(CommitWriter):
         await self._landed()
         self._depart(releases=ends and not self.around)
         # Where events are kept, a reader must not see what tasks show of which no stored row says that they may begin.
-        if ends or (self.around and self.hold.event_listeners):
+        if ends or (self.around and self.lease.event_listeners):
             await self._landed()
 
     async def record(self, record: TaskRecord, noted: Callable[[], None], events: Sequence[EventRow] = ()) -> None:
-        self.hold.require_storage()
+        self.lease.require_storage()
         self.stage(record)
         self.events += events
         noted()
@@ -60,9 +62,9 @@ class OverlappedWriter(CommitWriter):
         if self.forgotten:
             return
         if self._under_way or self._due or self._staged or self.events:
-            await self.hold.start(self._store_rest).wait_out()
+            await self.lease.start(self._store_rest).wait_out()
         else:
-            self.hold.require_storage()
+            self.lease.require_storage()
 
     async def _store_rest(self) -> None:
         await self._landed()
@@ -74,7 +76,7 @@ class OverlappedWriter(CommitWriter):
         """Begin a transaction with all that waits, in a task of the run's own."""
         assert not self._under_way
         self._due = False
-        flight = self.hold.start(partial(self._fly, releases))
+        flight = self.lease.start(partial(self._fly, releases))
         if not flight.over.is_set():  # as it may be, where asyncio's tasks begin eagerly
             self._under_way = (flight,)
 
@@ -82,7 +84,7 @@ class OverlappedWriter(CommitWriter):
         try:
             await self.transact(releases=releases)
         except BaseException as error:
-            self.hold.fail(error)
+            self.lease.fail(error)
             raise
         finally:
             self._under_way = ()
@@ -91,4 +93,4 @@ class OverlappedWriter(CommitWriter):
         """Wait until nothing is under way. Raises what a transaction of the run has raised."""
         while self._under_way:
             await self._under_way[0].wait()
-        self.hold.require_storage()
+        self.lease.require_storage()

@@ -1,4 +1,4 @@
-"""A graph's retention: its thread is pruned when a run ends, under the run's own claim."""
+"""A graph's retention: its thread is pruned when a run ends, under the run's own lease."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from checkpoint_savers.upkeep.retention import Retention
 
 from ...errors import RetentionWarning
 from ..observing.error_text import described
-from .lease import Hold
+from .lease import ThreadLease
 
 T = TypeVar("T")
 
@@ -25,9 +25,9 @@ class Retaining:
             back to them.
     """
 
-    def __init__(self, hold: Hold, retention: Retention, *, keeps_events: bool) -> None:
-        hold.lingers = True
-        self._hold = hold
+    def __init__(self, lease: ThreadLease, retention: Retention, *, keeps_events: bool) -> None:
+        lease.lingers = True
+        self._hold = lease
         self._retention = retention
         self._keeps_events = keeps_events
 
@@ -49,17 +49,17 @@ class Retaining:
         return result
 
     async def _prune(self) -> None:
-        hold = self._hold
-        if hold.failures:
+        lease = self._hold
+        if lease.failures:
             return
         try:
             await prune_held(
-                hold.saver, hold.claim, self._retention, now=hold.world.now(), since_input=self._keeps_events
+                lease.saver, lease.token, self._retention, now=lease.world.now(), since_input=self._keeps_events
             )
         except Exception as error:
             kind, message = described(error)
             warning = RetentionWarning(
-                f"thread {hold.thread_id!r} was not pruned at the end of a run: {kind}: {message}. What the run did is "
+                f"thread {lease.thread_id!r} was not pruned at the end of a run: {kind}: {message}. The run is "
                 "stored; the next run's end tries again"
             )
             warning.__cause__ = error

@@ -85,11 +85,11 @@ class TaskRecords:
         self.entries = {record.task_id: self._fitting(record) for record in records}
         self.names = frozenset([entry.name for entry in self.entries.values()])
         for entry in self.entries.values():
-            self._out.hold.askers.update(entry.askers)
+            self._out.lease.askers.update(entry.askers)
 
     def _fitting(self, record: TaskRecord) -> TaskEntry:
         """What it wrote to a key that the graph does not have stays in it; see `keep_unknown`."""
-        thread_id = self._out.hold.thread_id
+        thread_id = self._out.lease.thread_id
         entry = read_record(record, thread_id)
         for channel, _ in entry.writes:
             if channel.startswith(BRANCH) and channel not in self._program.channels:
@@ -160,7 +160,7 @@ class TaskRecords:
         def value_of(channel: str) -> Any:
             return decode(values[channel], codec, channel=channel)
 
-        where = f"thread {out.hold.thread_id!r}, task {entry.name!r}"
+        where = f"thread {out.lease.thread_id!r}, task {entry.name!r}"
         return [
             (channel, filled_sends([value], value_of, where)[0] if channel == SENDS else value)
             for channel, value in writes
@@ -220,7 +220,7 @@ class TaskRecords:
         Args:
             questions: that it asks now.
         """
-        before, askers = self.entries.get(task_id, NOT_RECORDED), self._out.hold.askers
+        before, askers = self.entries.get(task_id, NOT_RECORDED), self._out.lease.askers
         keys = [*before.answers, *(each.id for each in questions)]
         return Asked(
             answers=before.answers, askers={key: askers[key] for key in keys if key in askers}, asked=before.asked

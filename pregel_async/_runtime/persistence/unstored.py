@@ -23,7 +23,7 @@ from .task_records import Answered
 
 
 class NoLease:
-    """In place of a claimed thread's lease. Storage that is not there does not fail."""
+    """In place of a leased thread's lease. Storage that is not there does not fail."""
 
     thread_id: None = None
     durability: None = None

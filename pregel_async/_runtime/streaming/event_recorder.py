@@ -75,12 +75,12 @@ class Keeper:
         self.finished: set[str] = set()
         self.has_earlier = False
         self.on_stored: Callable[[Iterable[EventKey]], None] | None = None
-        self.is_late = thread.hold.durability == "exit"
-        self.is_ahead = thread.hold.durability != "sync"
+        self.is_late = thread.lease.durability == "exit"
+        self.is_ahead = thread.lease.durability != "sync"
         self._thread = thread
         self._codec = codec
         self._at = thread.tip or ""
-        self._epoch = thread.hold.claim.epoch
+        self._epoch = thread.lease.token.epoch
         self._position = 0
         self._held: list[HeldEvent] = []
         self._size = 0
@@ -92,7 +92,7 @@ class Keeper:
         self._inside: dict[str, set[str]] = {}  # the same the other way: ids of units, and of the open ones inside
         self._recorded: set[str] = set()  # with "exit": ids of units that are recorded at the end
         self._lock = anyio.Lock()
-        thread.hold.event_listeners = (self._stored,)
+        thread.lease.event_listeners = (self._stored,)
 
     @property
     def is_heavy(self) -> bool:
@@ -167,7 +167,7 @@ class Keeper:
 
     async def _rows_since(self, since: EventKey) -> list[EventRow]:
         """The rows on a checkpoint from a key on."""
-        saver, at, rows = self._thread.hold.saver, since[0], list[EventRow]()
+        saver, at, rows = self._thread.lease.saver, since[0], list[EventRow]()
         while True:
             page = await saver.events(self._thread.thread_id, since=since, limit=PAGE)
             mine = [row for row in page if row.checkpoint_id == at]

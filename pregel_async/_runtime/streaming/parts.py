@@ -32,7 +32,7 @@ class Cursor(msgspec.Struct, frozen=True):
 
     Attributes:
         checkpoint_id: the checkpoint on which the superstep was planned that the event belongs to; "" before the first.
-        epoch: of the claim of the run that showed it: an attempt that was cut off and the next have their own places.
+        epoch: of the lease of the run that showed it: an attempt that was cut off and the next have their own places.
         position: which of the attempt's events on that checkpoint, from 1; 0 stands before the first.
         seq: the number that the reader's stream gave it.
         since: the last checkpoint that was stored when the event was shown, if `checkpoint_id` was not; "" for none.

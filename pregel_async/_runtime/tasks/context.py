@@ -42,7 +42,7 @@ from ...errors import (
 from ...types import Command, Interrupt, RunnableConfig, StreamWriter
 from ..observing.observation import NOT_OBSERVED, UNOBSERVED_ATTEMPT, AttemptObservation, Observation
 from ..persistence.digests import NOTHING_ASKED, RUNS_GRAPH, Digests, is_changed
-from ..persistence.lease import Hold
+from ..persistence.lease import ThreadLease
 from ..persistence.spending import Amount, Spending
 from ..persistence.unstored import NoLease, Persistence
 from ..platform.environment import World
@@ -194,8 +194,8 @@ class Session:
         "answers",
         "asked",
         "given",
-        "hold",
         "is_stored",
+        "lease",
         "loop",
         "loop_thread",
         "run_id",
@@ -208,14 +208,14 @@ class Session:
         "world",
     )
 
-    def __init__(self, world: World, run_id: str, scope: str, hold: Hold | NoLease, spending: Spending) -> None:
+    def __init__(self, world: World, run_id: str, scope: str, lease: ThreadLease | NoLease, spending: Spending) -> None:
         self.stop: Stop = AT_BREAKPOINT
         self.spending = spending
         self.world = world
         self.run_id = run_id
         self.scope = scope
-        self.hold = hold
-        self.is_stored = not isinstance(hold, NoLease)
+        self.lease = lease
+        self.is_stored = not isinstance(lease, NoLease)
         self.answers: dict[str, Any] = {}
         self.given: Mapping[str, Any] = {}
         self.asked = NOTHING_ASKED
@@ -230,7 +230,7 @@ class Session:
 
         Answers to its caller's own questions, and to those of its siblings, do not count.
         """
-        askers = self.hold.askers
+        askers = self.lease.askers
         return any(question not in askers or task in askers[question] for question in self.answers)
 
 
@@ -569,7 +569,7 @@ class Running:
         self.check("interrupt()")
         self.check_refusal()
         session = self.around.session
-        if isinstance(session.hold, NoLease):
+        if isinstance(session.lease, NoLease):
             *_, root = self.chain_in_run()
             raise self.refuse(NoCheckpointerError(self.task.node.name, root.around.program.name))
         index = self.number("ask", lambda digests: digests.fingerprint((value,)))
@@ -581,7 +581,7 @@ class Running:
             return isolate(answers[key])
         question = Interrupt(own(value), key)
         self.open[place] = (question,)
-        session.hold.askers[key] = self._askers()
+        session.lease.askers[key] = self._askers()
         raise GraphInterrupt((Interrupt(isolate(question.value), key),))
 
     def _askers(self) -> tuple[TaskId, ...]:
@@ -799,7 +799,7 @@ class Running:
         session = self.around.session
         return ExecutionInfo(
             task_id=self.task.id,
-            thread_id=session.hold.thread_id,
+            thread_id=session.lease.thread_id,
             run_id=session.run_id,
             checkpoint_id=self.around.persistence.tip,
             checkpoint_ns=self.ns,

@@ -214,7 +214,7 @@ class TaskRunner:
     def _is_final(self, error: BaseException) -> bool:
         """Return True if a failure is neither retried nor handled: storage has failed in this run, the node was
         refused what it asks for, or the task is being cancelled."""
-        if self._around.unrecorded or self._around.session.hold.failures:
+        if self._around.unrecorded or self._around.session.lease.failures:
             return True
         if isinstance(error, Refusal):  # it would be the same in every attempt
             return True

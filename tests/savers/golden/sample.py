@@ -156,10 +156,10 @@ DUMP = ThreadDump(
 async def fill(saver: Any) -> None:
     """Store one thread by a commit, whose run holds it still, and one as a dump."""
     held, loaded = THREADS
-    claim = await saver.claim(held, OWNER, now=NOW, expires_at=NOW + 30)
+    lease = await saver.acquire(held, OWNER, now=NOW, expires_at=NOW + 30)
     rows = tuple([one for one in DUMP.rows if not one.ns and not one.pinned])
     await saver.commit(
-        claim,
+        lease,
         Commit(
             rows=rows,
             expected_head=None,
@@ -170,11 +170,11 @@ async def fill(saver: Any) -> None:
         ),
     )
     inner = row(4, None, 4, write_entry(FULL), ns="inner:task-2|deep")
-    await saver.commit(claim, Commit(rows=(inner,), expected_head=None, expires_at=NOW + 60))
-    claim = await saver.claim(loaded, OWNER, now=NOW, expires_at=NOW + 30)
-    await saver.load(claim, DUMP)
-    await saver.release(claim)
-    getattr(saver, "_taken", {}).clear()  # as if the process was killed: else closing the saver releases the claim
+    await saver.commit(lease, Commit(rows=(inner,), expected_head=None, expires_at=NOW + 60))
+    lease = await saver.acquire(loaded, OWNER, now=NOW, expires_at=NOW + 30)
+    await saver.load(lease, DUMP)
+    await saver.release(lease)
+    getattr(saver, "_taken", {}).clear()  # as if the process was killed: else closing the saver releases the lease
 
 
 CACHED: dict[Any, tuple[bytes, float | None]] = {

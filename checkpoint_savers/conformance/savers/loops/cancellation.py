@@ -33,12 +33,12 @@ class Cancellation(Suite):
         """P7: cancelled by a scope, at any moment, a commit is there whole or not at all, and nothing comes later."""
         for turns in range(TURNS):
             thread = f"t{turns}"
-            claim = await take(saver, thread)
-            await saver.commit(claim, commit(row(1), records=[record(1, "a")]))
+            lease = await take(saver, thread)
+            await saver.commit(lease, commit(row(1), records=[record(1, "a")]))
             async with anyio.create_task_group() as group:
                 group.start_soon(
                     saver.commit,
-                    claim,
+                    lease,
                     commit(row(2, 1), row(3, 2), head=1, records=[record(3, "b")], clears=[record(1, "a")]),
                 )
                 for _ in range(turns):
@@ -46,7 +46,7 @@ class Cancellation(Suite):
                 group.cancel_scope.cancel()
             await self.is_whole(saver, thread)
             head = 3 if await head_of(saver, thread) == cid(3) else 1
-            await saver.commit(claim, commit(row(4, head), head=head))
+            await saver.commit(lease, commit(row(4, head), head=head))
 
     async def test_a_commit_of_a_cancelled_task(self, saver: BaseCheckpointSaver, anyio_backend_name: str) -> None:
         """P7: the same by asyncio's own `Task.cancel()`, once and again; and the task does end as cancelled."""
@@ -55,10 +55,10 @@ class Cancellation(Suite):
         for turns in range(TURNS):
             for again in range(3):
                 thread = f"t{turns}{again}"
-                claim = await take(saver, thread)
-                await saver.commit(claim, commit(row(1), records=[record(1, "a")]))
+                lease = await take(saver, thread)
+                await saver.commit(lease, commit(row(1), records=[record(1, "a")]))
                 second = commit(row(2, 1), row(3, 2), head=1, records=[record(3, "b")], clears=[record(1, "a")])
-                await cancelled_natively(saver.commit(claim, second), turns, again)
+                await cancelled_natively(saver.commit(lease, second), turns, again)
                 await self.is_whole(saver, thread)
 
     async def is_whole(self, saver: BaseCheckpointSaver, thread: str) -> None:
@@ -74,37 +74,37 @@ class Cancellation(Suite):
         await written(saver, row(1), thread=f"{thread}-other")  # what was begun before would be there by now
         assert await saver.read(thread) == chain
 
-    async def test_a_cancelled_claim_is_nobodys(self, saver: BaseCheckpointSaver) -> None:
+    async def test_a_cancelled_acquire_holds_no_lease(self, saver: BaseCheckpointSaver) -> None:
         """P7, P6: a claim whose run never heard of it is given up again; the next run need not wait."""
         for turns in range(TURNS):
-            claims: list[object] = []
+            leases: list[object] = []
 
-            async def claim(claims: list[object] = claims) -> None:
-                claims.append(await saver.claim("t", elsewhere("run-1"), now=NOW, expires_at=LATER))
+            async def acquire(leases: list[object] = leases) -> None:
+                leases.append(await saver.acquire("t", elsewhere("run-1"), now=NOW, expires_at=LATER))
 
             async with anyio.create_task_group() as group:
-                group.start_soon(claim)
+                group.start_soon(acquire)
                 for _ in range(turns):
                     await anyio.lowlevel.checkpoint()
                 group.cancel_scope.cancel()
-            if not claims:
-                mine = await saver.claim("t", here("run-2"), now=NOW, expires_at=LATER)
+            if not leases:
+                mine = await saver.acquire("t", here("run-2"), now=NOW, expires_at=LATER)
             else:
-                mine = await saver.claim("t", here("run-2"), now=LATER, expires_at=LATER)
+                mine = await saver.acquire("t", here("run-2"), now=LATER, expires_at=LATER)
             await saver.release(mine)
 
     async def test_a_saver_in_a_cancelled_scope(self, saver: BaseCheckpointSaver) -> None:
         """P7: called where all is cancelled already, it stores all or nothing; under a shield, it works as ever."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1)))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1)))
         with anyio.CancelScope() as scope:
             scope.cancel()
-            await saver.commit(claim, commit(row(2, 1), head=1))
+            await saver.commit(lease, commit(row(2, 1), head=1))
         head = 2 if await head_of(saver) == cid(2) else 1
         with anyio.CancelScope() as scope:
             scope.cancel()
             with anyio.CancelScope(shield=True):
-                await saver.commit(claim, commit(row(3, head), head=head, releases=True))
+                await saver.commit(lease, commit(row(3, head), head=head, releases=True))
         assert await head_of(saver) == cid(3)
         await take(saver, run="run-2")
 
@@ -121,5 +121,5 @@ class Cancellation(Suite):
                     await anyio.lowlevel.checkpoint()
                 group.cancel_scope.cancel()
         assert await everything(saver) == before
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(3, 2, base=1), head=2))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(3, 2, base=1), head=2))

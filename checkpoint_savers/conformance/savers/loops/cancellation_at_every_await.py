@@ -12,7 +12,7 @@ import pytest
 
 from ....abc import BaseCheckpointSaver
 from ....memory import InMemorySaver
-from ....records import Claim
+from ....records import Lease
 from ..scenarios import CHANGE, DEEDS, WHOLE, Deed, fill
 from ..suite import LATER, NOW, Suite, commit, elsewhere, event, here, needs, refused, row, stored, take, written
 
@@ -104,9 +104,9 @@ async def natively_cancelled_at(number: int, work: Callable[[], Coroutine[Any, A
 async def outcome(deed: Deed, thread: str) -> tuple[object, object]:
     """What is stored before a deed, and after it, as a saver has it that cannot be cancelled."""
     memory = InMemorySaver()
-    claim = await deed.prepare(memory, thread)
+    lease = await deed.prepare(memory, thread)
     before = await contents(memory, thread)
-    await deed.act(memory, claim)
+    await deed.act(memory, lease)
     return before, await contents(memory, thread)
 
 
@@ -133,19 +133,19 @@ class EveryAwait(Suite):
         for number in range(MOST):
             thread = f"t{number}"
             before, after = await outcome(deed, thread)
-            claim = await deed.prepare(saver, thread)
+            lease = await deed.prepare(saver, thread)
             assert await contents(saver, thread) == before
             cancel = natively_cancelled_at if native else cancelled_at
-            waited = await cancel(number, partial(_done, deed, saver, claim))
+            waited = await cancel(number, partial(_done, deed, saver, lease))
             found = await contents(saver, thread)
             assert found in (before, after)
             await written(saver, row(1), thread="later")  # what was begun before would be there by now
             await saver.adelete_thread("later")
             assert await contents(saver, thread) == found
             if found == before and found != after:
-                await deed.act(saver, claim)
+                await deed.act(saver, lease)
                 assert await contents(saver, thread) == after
-            await saver.release(claim)
+            await saver.release(lease)
             mine = await take(saver, thread, "run-2")
             await saver.release(mine)
             await saver.adelete_thread(thread)
@@ -154,22 +154,22 @@ class EveryAwait(Suite):
                 return
         raise AssertionError(f"it has waited {MOST} times")
 
-    async def test_a_cancelled_claim_at_each_await(self, saver: BaseCheckpointSaver) -> None:
+    async def test_an_acquire_cancelled_at_each_await(self, saver: BaseCheckpointSaver) -> None:
         """P7, P6: a claim of which its run never heard is nobody's when control returns, wherever it waited."""
         for number in range(MOST):
-            claims: list[Claim] = []
+            leases: list[Lease] = []
 
-            async def claim(claims: list[Claim] = claims) -> None:
-                claims.append(await saver.claim("t", elsewhere("run-1"), now=NOW, expires_at=LATER))
+            async def acquire(leases: list[Lease] = leases) -> None:
+                leases.append(await saver.acquire("t", elsewhere("run-1"), now=NOW, expires_at=LATER))
 
-            waited = await cancelled_at(number, claim)
-            if claims:
-                await saver.release(claims[0])
-            mine = await saver.claim("t", here("run-2"), now=NOW, expires_at=LATER)
+            waited = await cancelled_at(number, acquire)
+            if leases:
+                await saver.release(leases[0])
+            mine = await saver.acquire("t", here("run-2"), now=NOW, expires_at=LATER)
             assert mine.epoch == 1, "it left no trace"
             await saver.release(mine)
             if not waited:
-                assert claims
+                assert leases
                 return
         raise AssertionError(f"it has waited {MOST} times")
 
@@ -193,7 +193,7 @@ class EveryAwait(Suite):
     async def test_each_reader_is_cancelled_at_each_await(self, saver: BaseCheckpointSaver) -> None:
         """P7: a reader may be cancelled wherever it waits: nothing is changed, and nothing is left in the way of
         others."""
-        claim = await fill(saver)
+        lease = await fill(saver)
         before = await stored(saver)
         readers: tuple[Callable[[], Coroutine[Any, Any, object]], ...] = (
             lambda: saver.read("t"),
@@ -210,35 +210,35 @@ class EveryAwait(Suite):
             else:
                 raise AssertionError(f"it has waited {MOST} times")
         assert await stored(saver) == before
-        await saver.commit(claim, commit(events=[event(9)], releases=True))
+        await saver.commit(lease, commit(events=[event(9)], releases=True))
 
     @needs("rewrite", "dump")
     async def test_many_at_once_and_some_are_cancelled(self, saver: BaseCheckpointSaver) -> None:
         """P7: callers that share a transaction do not share their cancellation: the others' work is done."""
         for number in range(8):
             threads = [f"t{place}" for place in range(6)]
-            claims = [await fill(saver, thread, f"run-{thread}") for thread in threads]
+            leases = [await fill(saver, thread, f"run-{thread}") for thread in threads]
             ended: list[str] = []
 
-            async def rewrite(claim: Claim, ended: list[str] = ended) -> None:
-                await saver.rewrite(claim, CHANGE)
-                ended.append(claim.thread_id)
+            async def rewrite(lease: Lease, ended: list[str] = ended) -> None:
+                await saver.rewrite(lease, CHANGE)
+                ended.append(lease.thread_id)
 
             async with anyio.create_task_group() as group:
-                for place, claim in enumerate(claims):
+                for place, lease in enumerate(leases):
                     if place % 2:
-                        group.start_soon(cancelled_at, number, partial(rewrite, claim))
+                        group.start_soon(cancelled_at, number, partial(rewrite, lease))
                     else:
-                        group.start_soon(rewrite, claim)
+                        group.start_soon(rewrite, lease)
             assert set(ended) >= set(threads[::2])
             done = await saver.dump(threads[0])
             assert done is not None and done != WHOLE
-            for thread, claim in zip(threads, claims, strict=True):
+            for thread, lease in zip(threads, leases, strict=True):
                 assert await saver.dump(thread) in ((done,) if thread in ended else (done, WHOLE))
-                await saver.release(claim)
-                await refused(saver.renew(claim, expires_at=LATER))
+                await saver.release(lease)
+                await refused(saver.renew(lease, expires_at=LATER))
                 await saver.adelete_thread(thread)
 
 
-async def _done(deed: Deed, saver: BaseCheckpointSaver, claim: Claim) -> None:
-    await deed.act(saver, claim)
+async def _done(deed: Deed, saver: BaseCheckpointSaver, lease: Lease) -> None:
+    await deed.act(saver, lease)

@@ -6,7 +6,7 @@ import anyio
 
 from ....abc import BaseCheckpointSaver
 from ....errors import CheckpointError, StorageError, ThreadBusyError
-from ....records import Claim
+from ....records import Lease
 from ..scenarios import CHANGE, HEAD, WHOLE, fill, filling
 from ..suite import (
     LATER,
@@ -36,16 +36,16 @@ class Together(Suite):
         while the others write and list."""
 
         async def work(thread: str) -> None:
-            claim = await take(saver, thread, f"run of {thread}")
+            lease = await take(saver, thread, f"run of {thread}")
             for step in filling():
-                await step(saver, claim)
+                await step(saver, lease)
             chain = await saver.read(thread)
             assert chain is not None and chain.head == cid(HEAD)
             assert chain.rows == tuple(WHOLE.rows[number - 1] for number in (1, 2, 3, 5, 6, 7))
             assert [one.thread_id for one in await saver.scan(thread, None)] == [thread] * len(WHOLE.rows)
             assert await saver.events(thread) == WHOLE.events
-            await saver.record(claim, [record(HEAD, "z", 9, frame=thread.encode())], expires_at=LATER)
-            await saver.commit(claim, commit(row(20, HEAD, base=6, frame=thread.encode()), head=HEAD, releases=True))
+            await saver.record(lease, [record(HEAD, "z", 9, frame=thread.encode())], expires_at=LATER)
+            await saver.commit(lease, commit(row(20, HEAD, base=6, frame=thread.encode()), head=HEAD, releases=True))
             rows, records = await saver.segment(thread, "", cid(6))
             assert rows[-1].frame == records[-1].frame == thread.encode()
 
@@ -69,17 +69,17 @@ class Together(Suite):
         async def work(thread: str, number: int) -> None:
             dump = await saver.dump("source")
             assert dump is not None and dump == WHOLE
-            claim = await take(saver, thread, f"run of {thread}")
-            await saver.load(claim, dump)
+            lease = await take(saver, thread, f"run of {thread}")
+            await saver.load(lease, dump)
             if number % 2:
-                await saver.rewrite(claim, CHANGE)
+                await saver.rewrite(lease, CHANGE)
                 changed = await saver.dump(thread)
                 assert changed is not None and changed.heads == {"": cid(3)}
             if number % 3 == 0:
-                await saver.erase(claim)
+                await saver.erase(lease)
                 assert await saver.dump(thread) is None
             else:
-                await saver.release(claim)
+                await saver.release(lease)
 
         async def run(loop: int) -> None:
             async with anyio.create_task_group() as group:
@@ -98,14 +98,14 @@ class Together(Suite):
     async def test_a_failure_is_its_callers_alone(self, saver: BaseCheckpointSaver) -> None:
         """P3: of verbs that are called at the same moment, and may share a transaction, some fail: the others' work is
         stored, and each is told what became of his own."""
-        claims = [await take(saver, f"t{number:02d}", f"run-{number}") for number in range(TASKS)]
-        for claim in claims:
-            await saver.commit(claim, commit(row(1), events=[event(1)]))
-        for claim in claims[::5]:
-            await saver.claim(claim.thread_id, claim.owner, now=0.0, expires_at=LATER)
+        leases = [await take(saver, f"t{number:02d}", f"run-{number}") for number in range(TASKS)]
+        for lease in leases:
+            await saver.commit(lease, commit(row(1), events=[event(1)]))
+        for lease in leases[::5]:
+            await saver.acquire(lease.thread_id, lease.owner, now=0.0, expires_at=LATER)
         told: dict[str, type[BaseException] | None] = {}
 
-        async def work(number: int, claim: Claim) -> None:
+        async def work(number: int, lease: Lease) -> None:
             second = row(2, 1, base=1)
             change = {
                 0: commit(second, head=1, events=[event(2)]),  # under a claim that was taken again
@@ -115,19 +115,19 @@ class Together(Suite):
                 4: commit(row(2, 1, metadata={"note": "\ud800"}), head=1, events=[event(2)]),
             }[number % 5]
             try:
-                await saver.commit(claim, change)
+                await saver.commit(lease, change)
             except (CheckpointError, ValueError) as error:
-                told[claim.thread_id] = type(error)
+                told[lease.thread_id] = type(error)
             else:
-                told[claim.thread_id] = None
+                told[lease.thread_id] = None
 
         async with anyio.create_task_group() as group:
-            for number, claim in enumerate(claims):
-                group.start_soon(work, number, claim)
-        for number, claim in enumerate(claims):
-            error = told[claim.thread_id]
-            headers = await saver.scan(claim.thread_id, None)
-            events = await saver.events(claim.thread_id)
+            for number, lease in enumerate(leases):
+                group.start_soon(work, number, lease)
+        for number, lease in enumerate(leases):
+            error = told[lease.thread_id]
+            headers = await saver.scan(lease.thread_id, None)
+            events = await saver.events(lease.thread_id)
             if number % 5 == 3:
                 assert error is None and len(headers) == len(events) == 2
                 continue
@@ -141,19 +141,19 @@ class Together(Suite):
 
             async def run(number: int) -> None:
                 mine, other = (first, second) if number % 4 < 2 else (second, first)
-                claim = await take(mine, f"t{number}", f"run-{number}")
+                lease = await take(mine, f"t{number}", f"run-{number}")
                 for step in range(1, 12):
-                    await mine.commit(claim, commit(row(step, step - 1 or None, base=1), head=step - 1 or None))
+                    await mine.commit(lease, commit(row(step, step - 1 or None, base=1), head=step - 1 or None))
                     chain = await other.read(f"t{number}")
                     assert chain is not None and len(chain.rows) == step
-                await mine.release(claim)
+                await mine.release(lease)
 
             await in_threads(*repeated(run, 8))
             assert await everything(first) == await everything(second)
 
     async def test_fifty_readers_at_once(self, saver: BaseCheckpointSaver) -> None:
         """P13: each gets all of it."""
-        claim = await fill(saver)
+        lease = await fill(saver)
         whole = await stored(saver)
         found: list[object] = []
 
@@ -164,4 +164,4 @@ class Together(Suite):
             for _ in range(50):
                 group.start_soon(look)
         assert found == [whole] * 50
-        await saver.release(claim)
+        await saver.release(lease)

@@ -31,12 +31,12 @@ class BothLoops(Suite):
         """P13: one open saver serves twenty OS threads at once, each with a loop of its own, asyncio and trio."""
 
         async def run(number: int) -> None:
-            claim = await take(saver, f"t{number}", f"run-{number}")
-            await saver.commit(claim, commit(row(1)))
+            lease = await take(saver, f"t{number}", f"run-{number}")
+            await saver.commit(lease, commit(row(1)))
             for step in range(2, STEPS + 1):
-                await saver.record(claim, [record(step - 1, "a")], expires_at=LATER)
-                await saver.commit(claim, commit(row(step, step - 1, base=1), head=step - 1))
-            await saver.release(claim)
+                await saver.record(lease, [record(step - 1, "a")], expires_at=LATER)
+                await saver.commit(lease, commit(row(step, step - 1, base=1), head=step - 1))
+            await saver.release(lease)
 
         await in_threads(*repeated(run, THREADS))
         for number in range(THREADS):
@@ -54,14 +54,14 @@ class BothLoops(Suite):
         async def run(number: int) -> None:
             while not failed.is_set():
                 try:
-                    claim = await take(saver, run=f"run-{number}")
+                    lease = await take(saver, run=f"run-{number}")
                 except ThreadBusyError:
                     continue
                 try:
                     head = await head_of(saver)
                     last = 0 if head is None else int(head.split("-")[0])
                     successor = row(last + 1, last or None, base=1)
-                    await saver.commit(claim, commit(successor, head=last or None, releases=True))
+                    await saver.commit(lease, commit(successor, head=last or None, releases=True))
                 except BaseException:
                     failed.set()
                     raise
@@ -79,13 +79,13 @@ class BothLoops(Suite):
 
         async def enter() -> None:
             saver = await manager.__aenter__()
-            claim = await saver.claim("t", here("run-1"), now=0.0, expires_at=LATER)
-            await saver.commit(claim, commit(row(1), releases=True))
+            lease = await saver.acquire("t", here("run-1"), now=0.0, expires_at=LATER)
+            await saver.commit(lease, commit(row(1), releases=True))
             opened.append(saver)
 
         async def use() -> None:
-            claim = await take(opened[0], run="run-2")
-            await opened[0].commit(claim, commit(row(2, 1), head=1))
+            lease = await take(opened[0], run="run-2")
+            await opened[0].commit(lease, commit(row(2, 1), head=1))
 
         async def leave() -> None:
             assert await head_of(opened[0]) == cid(2)

@@ -15,14 +15,14 @@ class Deleting(Suite):
         """P6: in all namespaces, records included; other threads stay; and it can be made anew."""
         await written(saver, row(1), row(2, ns="child"), thread="other")
         others = await everything(saver)
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1), records=[record(1, "a")]))
-        await saver.commit(claim, commit(row(2, ns="child"), records=[record(2, "a", ns="child")], releases=True))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1), records=[record(1, "a")]))
+        await saver.commit(lease, commit(row(2, ns="child"), records=[record(2, "a", ns="child")], releases=True))
         await saver.adelete_thread("t")
         assert await everything(saver) == others
-        claim = await take(saver)
-        assert claim.newest is None
-        await saver.commit(claim, commit(row(1)))
+        lease = await take(saver)
+        assert lease.newest is None
+        await saver.commit(lease, commit(row(1)))
         chain = await saver.read("t")
         assert chain is not None and chain.records == ()
 
@@ -37,22 +37,22 @@ class Deleting(Suite):
     async def test_a_run_owns_the_thread(self, saver: BaseCheckpointSaver) -> None:
         """P6: under a live claim nothing is deleted, and the run goes on."""
         for owner in (here("run-1"), elsewhere("run-2")):
-            claim = await saver.claim("t", owner, now=NOW, expires_at=LATER)
-            await saver.commit(claim, commit(row(1), records=[record(1, "a")]))
+            lease = await saver.acquire("t", owner, now=NOW, expires_at=LATER)
+            await saver.commit(lease, commit(row(1), records=[record(1, "a")]))
             before = await everything(saver)
             with pytest.raises(ThreadBusyError) as caught:
                 await saver.adelete_thread("t")
             assert caught.value.holder is not None and owner.run_id in caught.value.holder
             assert await everything(saver) == before
-            await saver.commit(claim, commit(row(2, 1), head=1, releases=True))
+            await saver.commit(lease, commit(row(2, 1), head=1, releases=True))
             await saver.adelete_thread("t")
 
-    async def test_a_claim_that_has_lapsed_is_not_in_the_way(self, saver: BaseCheckpointSaver, gone: Owner) -> None:
+    async def test_a_lease_that_has_lapsed_is_not_in_the_way(self, saver: BaseCheckpointSaver, gone: Owner) -> None:
         """P6: by the saver's clock, or because its process is gone. Its owner finds the thread lost."""
         for owner, expires_at in ((here("run-1"), 1.0), (gone, LATER)):
-            claim = await saver.claim("t", owner, now=0.0, expires_at=expires_at)
-            await saver.commit(claim, commit(row(1), expires_at=expires_at))
+            lease = await saver.acquire("t", owner, now=0.0, expires_at=expires_at)
+            await saver.commit(lease, commit(row(1), expires_at=expires_at))
             await saver.adelete_thread("t")
             assert await saver.scan(None, None) == ()
-            await refused(saver.commit(claim, commit(row(2, 1), head=1)))
+            await refused(saver.commit(lease, commit(row(2, 1), head=1)))
             assert await saver.scan(None, None) == ()

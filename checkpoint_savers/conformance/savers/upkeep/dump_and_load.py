@@ -60,10 +60,10 @@ class Dumping(Suite):
     async def test_a_dump_is_all_that_is_stored(self, saver: BaseCheckpointSaver) -> None:
         """P11: heads, rows, records and events of all namespaces and branches, byte for byte, each in its order; and
         nothing of other threads."""
-        claim = await fill_by_commits(saver)
+        lease = await fill_by_commits(saver)
         await written(saver, row(1), row(2, 1, base=1), row(3, ns="child"), thread="other")
         assert await saver.dump("t") == WHOLE
-        await saver.release(claim)
+        await saver.release(lease)
         assert await saver.dump("t") == WHOLE
         other = await saver.dump("other")
         assert other is not None and (len(other.rows), other.records, other.events) == (3, (), ())
@@ -74,26 +74,26 @@ class Dumping(Suite):
     @needs("rewrite")
     async def test_a_dump_tells_pins(self, saver: BaseCheckpointSaver) -> None:
         """P11: which rows are pinned is part of what is stored."""
-        claim = await fill(saver)
-        await saver.rewrite(claim, Rewrite(pins=dict.fromkeys(PINS, True)))
+        lease = await fill(saver)
+        await saver.rewrite(lease, Rewrite(pins=dict.fromkeys(PINS, True)))
         assert await saver.dump("t") == PINNED
 
     async def test_a_dump_of_nothing(self, saver: BaseCheckpointSaver) -> None:
         """P11: a thread that is unknown, or holds no checkpoint, has none, and asking leaves no trace."""
         assert await saver.dump("t") is None
-        claim = await take(saver)
-        assert claim.epoch == 1
+        lease = await take(saver)
+        assert lease.epoch == 1
         assert await saver.dump("t") is None
-        await saver.record(claim, [record(1, "a")], expires_at=LATER)
-        await saver.commit(claim, commit(events=[event(1)]))
+        await saver.record(lease, [record(1, "a")], expires_at=LATER)
+        await saver.commit(lease, commit(events=[event(1)]))
         assert await saver.dump("t") is None
 
     async def test_a_dump_is_of_one_moment(self, saver: BaseCheckpointSaver, open_saver: OpenSaver) -> None:
         """P3: while supersteps are committed, a dump has each of them whole: row, head, record and events."""
         ended, looked = threading.Event(), [threading.Event(), threading.Event()]
         last = 1  # the number of the last superstep
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1), records=[record(1, "task")], events=[event(1)]))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1), records=[record(1, "task")], events=[event(1)]))
 
         async def write() -> None:
             nonlocal last
@@ -102,7 +102,7 @@ class Dumping(Suite):
                 while last < 40 or not all(each.is_set() for each in looked):
                     number = last + 1
                     await saver.commit(
-                        claim,
+                        lease,
                         commit(
                             row(number, number - 1, base=1),
                             head=number - 1,
@@ -143,12 +143,12 @@ class Dumping(Suite):
     async def test_a_dump_is_loaded_byte_for_byte(self, saver: BaseCheckpointSaver) -> None:
         """P11: what was loaded is dumped, read, listed and shown as what was dumped; and a run goes on from it."""
         await fill_by_commits(saver)
-        claim = await take(saver, "copy")
-        await saver.load(claim, WHOLE)
+        lease = await take(saver, "copy")
+        await saver.load(lease, WHOLE)
         assert await saver.dump("copy") == WHOLE
         assert await seen(saver, "copy") == await seen(saver, "t")
-        await saver.commit(claim, NEXT)
-        await saver.release(claim)
+        await saver.commit(lease, NEXT)
+        await saver.release(lease)
         assert (await take(saver, "copy", "run-2")).newest == cid(13)
         assert await saver.dump("t") == WHOLE, "a copy is another thread"
 
@@ -185,24 +185,24 @@ class Dumping(Suite):
     async def test_newest_is_of_what_was_loaded(self, saver: BaseCheckpointSaver) -> None:
         """P6: the next id must be greater than all that are stored, of whichever namespace and branch."""
         for thread, newest in (("root", row(13, 11)), ("inside", row(13, 9, ns="child"))):
-            claim = await take(saver, thread)
-            await saver.load(claim, replace(WHOLE, rows=(*WHOLE.rows, newest)))
-            await saver.release(claim)
+            lease = await take(saver, thread)
+            await saver.load(lease, replace(WHOLE, rows=(*WHOLE.rows, newest)))
+            await saver.release(lease)
             assert (await take(saver, thread, "run-2")).newest == cid(13)
 
     @needs("load")
     async def test_a_thread_that_holds_something(self, saver: BaseCheckpointSaver) -> None:
         """P3: is not loaded into, whatever it holds; and what it holds stays."""
         for thread, held in (("rows", commit(row(20))), ("inside", commit(row(20, ns="other"))), ("whole", None)):
-            claim = await take(saver, thread)
+            lease = await take(saver, thread)
             if held is None:
-                await saver.load(claim, WHOLE)
+                await saver.load(lease, WHOLE)
             else:
-                await saver.commit(claim, held)
+                await saver.commit(lease, held)
             before = await stored(saver)
             for dump in (WHOLE, replace(EMPTY, rows=(row(90),), heads={"": cid(90)})):
                 with pytest.raises(StorageError):
-                    await saver.load(claim, dump)
+                    await saver.load(lease, dump)
                 assert await stored(saver) == before
 
     @needs("load")
@@ -221,32 +221,32 @@ class Dumping(Suite):
     async def test_what_cannot_be_loaded(self, saver: BaseCheckpointSaver, dump: ThreadDump) -> None:
         """P3: two rows with one key, or a head that is not among the rows: all is refused, and nothing was stored."""
         await written(saver, row(1), thread="other")
-        claim = await take(saver)
+        lease = await take(saver)
         before = await stored(saver)
         with pytest.raises(StorageError):
-            await saver.load(claim, dump)
+            await saver.load(lease, dump)
         assert await stored(saver) == before
         assert await saver.dump("t") is None
-        await saver.load(claim, WHOLE)  # the claim is held still, and nothing is in the way
+        await saver.load(lease, WHOLE)  # the claim is held still, and nothing is in the way
         assert await saver.dump("t") == WHOLE
 
     @needs("load")
     async def test_a_value_that_cannot_be_loaded(self, saver: BaseCheckpointSaver) -> None:
         """P3: an error of the caller's own in the midst of a load stores nothing."""
-        claim = await take(saver)
+        lease = await take(saver)
         before = await stored(saver)
         bad = row(10, 4, metadata={"note": "\ud800"})
         rows = tuple(bad if one.checkpoint_id == bad.checkpoint_id else one for one in WHOLE.rows)
         with pytest.raises(ValueError):
-            await saver.load(claim, replace(WHOLE, rows=rows))
+            await saver.load(lease, replace(WHOLE, rows=rows))
         assert await stored(saver) == before
-        await saver.load(claim, WHOLE)
+        await saver.load(lease, WHOLE)
 
     @needs("load")
     async def test_only_the_holder_loads(self, saver: BaseCheckpointSaver) -> None:
         """P6: an owner that was taken over, or has given up, stores nothing; a load leaves the claim as it is."""
-        lost = await saver.claim("t", here("run-1"), now=NOW, expires_at=LATER)
-        winner = await saver.claim("t", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
+        lost = await saver.acquire("t", here("run-1"), now=NOW, expires_at=LATER)
+        winner = await saver.acquire("t", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
         before = await stored(saver)
         with pytest.raises(ThreadBusyError) as caught:
             await saver.load(lost, WHOLE)
@@ -254,20 +254,20 @@ class Dumping(Suite):
         assert await stored(saver) == before
         await saver.load(winner, WHOLE)
         with pytest.raises(ThreadBusyError) as busy:
-            await saver.claim("t", here("run-3"), now=LATER, expires_at=LATER + 60)
+            await saver.acquire("t", here("run-3"), now=LATER, expires_at=LATER + 60)
         assert busy.value.expires_at == LATER + 30
         await saver.commit(winner, replace(NEXT, releases=True))
 
     @needs("load")
     async def test_one_of_many_loads_wins(self, saver: BaseCheckpointSaver) -> None:
         """P3: of loads into one thread at the same moment, one stores all of it, and the others nothing."""
-        claim = await take(saver)
+        lease = await take(saver)
         dumps = [replace(WHOLE, rows=tuple(replace(one, frame=b"%d" % n) for one in WHOLE.rows)) for n in range(4)]
         refused: list[StorageError] = []
 
         async def load(dump: ThreadDump) -> None:
             try:
-                await saver.load(claim, dump)
+                await saver.load(lease, dump)
             except StorageError as error:
                 refused.append(error)
 
@@ -279,10 +279,10 @@ class Dumping(Suite):
     async def test_another_saver_sees_what_was_loaded(self, open_saver: OpenSaver) -> None:
         """P4: when `load` returns, it is durable: read by a second saver at once, and after both were closed."""
         async with open_saver() as first, open_saver() as second:
-            claim = await take(first)
-            await first.load(claim, PINNED)
+            lease = await take(first)
+            await first.load(lease, PINNED)
             assert await second.dump("t") == PINNED
-            await first.release(claim)
+            await first.release(lease)
             before = await everything(first)
         async with open_saver() as saver:
             assert await saver.dump("t") == PINNED

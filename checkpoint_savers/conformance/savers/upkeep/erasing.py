@@ -47,8 +47,8 @@ class Erasing(Suite):
         """P6: of all namespaces, branches, records, events and claims, in no listing; and others' are as they were."""
         await saver.release(await fill(saver, "other"))
         before = await stored(saver)
-        claim = await fill(saver)
-        await saver.erase(claim)
+        lease = await fill(saver)
+        await saver.erase(lease)
         assert await stored(saver) == before
         assert await saver.read("t") is None and await saver.read("t", "child") is None
         assert await saver.scan("t", None) == () and await saver.events("t", limit=MANY) == ()
@@ -59,40 +59,40 @@ class Erasing(Suite):
     @needs("dump", "threads")
     async def test_it_is_not_listed(self, saver: BaseCheckpointSaver) -> None:
         """P6: an erased thread has no dump, and is none among threads."""
-        claim = await fill(saver)
-        await saver.erase(claim)
+        lease = await fill(saver)
+        await saver.erase(lease)
         assert await saver.dump("t") is None
         assert await saver.threads() == ()
 
     async def test_it_can_begin_anew(self, saver: BaseCheckpointSaver) -> None:
         """P6: as a thread that never was: no id is too small, no record waits, no key of events is taken."""
         await saver.erase(await fill(saver))
-        claim = await take(saver, run="run-2")
-        assert (claim.epoch, claim.newest) == (1, None)
-        await saver.commit(claim, commit(row(1), events=[event(1)]))
+        lease = await take(saver, run="run-2")
+        assert (lease.epoch, lease.newest) == (1, None)
+        await saver.commit(lease, commit(row(1), events=[event(1)]))
         chain = await saver.read("t")
         assert chain is not None and (chain.rows, chain.records) == ((row(1),), ())
         assert await saver.events("t") == (event(1),)
 
-    async def test_its_claim_is_gone(self, saver: BaseCheckpointSaver) -> None:
+    async def test_its_lease_is_gone(self, saver: BaseCheckpointSaver) -> None:
         """P6: whoever erased a thread has no hold on it any more, not even on one that is made anew with the same
         number."""
-        claim = await fill(saver)
-        await saver.erase(claim)
-        await refused(saver.erase(claim))
+        lease = await fill(saver)
+        await saver.erase(lease)
+        await refused(saver.erase(lease))
         new = await take(saver, run="run-2")
-        assert new.epoch == claim.epoch
-        await refused(saver.commit(claim, commit(row(1))))
-        await refused(saver.record(claim, [record(1, "a")], expires_at=LATER))
-        await refused(saver.renew(claim, expires_at=LATER))
-        await refused(saver.erase(claim))
-        await saver.release(claim)
+        assert new.epoch == lease.epoch
+        await refused(saver.commit(lease, commit(row(1))))
+        await refused(saver.record(lease, [record(1, "a")], expires_at=LATER))
+        await refused(saver.renew(lease, expires_at=LATER))
+        await refused(saver.erase(lease))
+        await saver.release(lease)
         await saver.commit(new, commit(row(1)))
 
     async def test_only_the_holder_erases(self, saver: BaseCheckpointSaver) -> None:
         """P6: an owner that was taken over, or has given up, deletes nothing; and the run that has it goes on."""
         lost = await fill(saver)
-        winner = await saver.claim("t", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
+        winner = await saver.acquire("t", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
         before = await stored(saver)
         with pytest.raises(ThreadBusyError) as caught:
             await saver.erase(lost)
@@ -107,22 +107,22 @@ class Erasing(Suite):
         """P6: it is erased as any other: with its claim."""
         await written(saver, row(1), thread="other")
         before = await stored(saver)
-        claim = await take(saver)
-        await saver.record(claim, [record(1, "a")], expires_at=LATER)
-        await saver.erase(claim)
+        lease = await take(saver)
+        await saver.record(lease, [record(1, "a")], expires_at=LATER)
+        await saver.erase(lease)
         assert await stored(saver) == before
-        claim = await saver.claim("t", elsewhere("run-2"), now=0.0, expires_at=LATER)
-        await saver.commit(claim, commit(row(1)))
+        lease = await saver.acquire("t", elsewhere("run-2"), now=0.0, expires_at=LATER)
+        await saver.commit(lease, commit(row(1)))
         chain = await saver.read("t")
         assert chain is not None and chain.records == ()
 
     async def test_another_saver_does_not_see_it(self, open_saver: OpenSaver) -> None:
         """P4: when `erase` returns, it is done, for a second saver too, and after both were closed."""
         async with open_saver() as first, open_saver() as second:
-            claim = await fill(first)
+            lease = await fill(first)
             chain = await second.read("t")
             assert chain is not None and chain.rows[-1] == WHOLE.rows[HEAD - 1]
-            await first.erase(claim)
+            await first.erase(lease)
             assert await second.read("t") is None and await second.scan(None, None) == ()
         async with open_saver() as saver:
             assert await saver.scan(None, None) == ()
@@ -136,11 +136,11 @@ class Erasing(Suite):
         if files is None:
             pytest.skip("this saver names no files of its own (fixture `files`)")
         await written(saver, *(row(n, n - 1 or None, base=1, frame=b"stays " * 100) for n in range(1, 20)), thread="u")
-        claim = await saver.claim(f"{SECRET}thread", here(f"{SECRET}run"), now=0.0, expires_at=LATER)
+        lease = await saver.acquire(f"{SECRET}thread", here(f"{SECRET}run"), now=0.0, expires_at=LATER)
         for number in range(1, 60):
             text = SECRET * (1 + number % 7 * 90)
             await saver.commit(
-                claim,
+                lease,
                 commit(
                     row(number, number - 1 or None, base=1, metadata={text: text}, frame=text.encode()),
                     head=number - 1 or None,
@@ -149,9 +149,9 @@ class Erasing(Suite):
                     events=[replace(event(number, frame=text.encode()), checkpoint_id=f"{SECRET}{number}")],
                 ),
             )
-        await saver.commit(claim, commit(row(100, ns=f"{SECRET}ns")))
+        await saver.commit(lease, commit(row(100, ns=f"{SECRET}ns")))
         assert any(SECRET.encode() in data for data in contents(files())), "it has not been where we look"
-        await saver.erase(claim)
+        await saver.erase(lease)
         assert not any(SECRET.encode() in data for data in contents(files()))
         chain = await saver.read("u")
         assert chain is not None and len(chain.rows) == 19

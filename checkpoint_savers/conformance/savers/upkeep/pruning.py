@@ -29,9 +29,9 @@ async def grown(saver: BaseCheckpointSaver, seed: int, thread: str = "t") -> Gro
     await growing.grow(SUPERSTEPS)
     dump = await memory.dump(thread)
     assert dump is not None
-    claim = await take(saver, thread)
-    await saver.load(claim, dump)
-    await saver.release(claim)
+    lease = await take(saver, thread)
+    await saver.load(lease, dump)
+    await saver.release(lease)
     growing.saver = saver
     saver.clock = lambda: BEGAN + 60 * (2 * SUPERSTEPS + 120)
     return growing
@@ -76,9 +76,9 @@ class Pruning(Suite):
         stays; the others are gone, with their events, and no more of them than was told."""
         growing = await grown(saver, seed)
         pins = some(growing)
-        claim = await take(saver)
-        await saver.rewrite(claim, Rewrite(pins=pins))
-        await saver.release(claim)
+        lease = await take(saver)
+        await saver.rewrite(lease, Rewrite(pins=pins))
+        await saver.release(lease)
         before, dump = await tuples(saver), await saver.dump("t")
         told = await saver.aprune("t", retention=retention)
         after, left = await tuples(saver), await saver.dump("t")
@@ -108,11 +108,11 @@ class Pruning(Suite):
         growing = await grown(saver, seed)
         await saver.aprune("t", retention=Retention(keep=5))
         left = await tuples(saver)
-        claim = await take(saver)
+        lease = await take(saver)
         for ns, checkpoint_id in left:
             if ns == "":
-                await growing.go_on_from(claim, checkpoint_id)
-        await saver.release(claim)
+                await growing.go_on_from(lease, checkpoint_id)
+        await saver.release(lease)
         after = await tuples(saver)
         assert len(after) >= len(left) + len([ns for ns, _ in left if ns == ""])
         for key, one in after.items():
@@ -132,14 +132,14 @@ class Pruning(Suite):
         """P6: a thread that a run owns is not pruned, and among all threads it is passed over."""
         for thread in ("busy", "free"):
             await grown(saver, 2, thread)
-        claim = await saver.claim("busy", elsewhere("run-2"), now=NOW, expires_at=LATER)
+        lease = await saver.acquire("busy", elsewhere("run-2"), now=NOW, expires_at=LATER)
         before = await saver.dump("busy")
         with pytest.raises(ThreadBusyError):
             await saver.aprune("busy", retention=Retention(keep=1))
         told = await saver.aprune(retention=Retention(keep=1))
         assert told.busy == ("busy",) and [one.thread_id for one in told.threads] == ["free"]
         assert await saver.dump("busy") == before
-        await saver.release(claim)
+        await saver.release(lease)
 
     async def test_readers_beside_it(self, saver: BaseCheckpointSaver, open_saver: OpenSaver) -> None:
         """P3: while a thread is pruned, every reader of its head finds its state, before and after."""

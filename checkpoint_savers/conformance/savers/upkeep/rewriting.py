@@ -53,10 +53,10 @@ class Rewriting(Suite):
         thread's; those that are unknown are passed over."""
         await written(saver, *WHOLE.rows[:4], thread="other")
         other = await saver.dump("other")
-        claim = await fill(saver)
+        lease = await fill(saver)
         unknown = (*at(99), *at(4, ns="child"), *at(4, ns="unknown"), ("", CheckpointId("")))
         gone = (*at(4, 10, 11), *at(7, ns="child"))
-        await saver.rewrite(claim, Rewrite(gone=(*gone, *unknown, *gone)))
+        await saver.rewrite(lease, Rewrite(gone=(*gone, *unknown, *gone)))
         assert await dumped(saver) == replace(
             WHOLE,
             rows=tuple(one for one in WHOLE.rows if (one.ns, one.checkpoint_id) not in gone),
@@ -71,13 +71,13 @@ class Rewriting(Suite):
     async def test_rows_stand_in_the_place_of_others(self, saver: BaseCheckpointSaver) -> None:
         """P10: with all that they say, a pin too; what is recorded on them stays; they are read with the base that
         they have now, byte for byte."""
-        claim = await fill(saver)
+        lease = await fill(saver)
         rows = (
             replace(row(7, 5, frame=b"\x00 full now", metadata={"kind": "full"}), pinned=True),
             row(4, 2, base=1, frame=b""),
             replace(row(9, base=7, ns="child"), step=5),
         )
-        await saver.rewrite(claim, Rewrite(rows=rows))
+        await saver.rewrite(lease, Rewrite(rows=rows))
         new = {(one.ns, one.checkpoint_id): one for one in rows}
         expected = tuple(new.get((one.ns, one.checkpoint_id), one) for one in WHOLE.rows)
         assert await dumped(saver) == replace(WHOLE, rows=expected)
@@ -96,42 +96,42 @@ class Rewriting(Suite):
 
     async def test_heads_move(self, saver: BaseCheckpointSaver) -> None:
         """P10: to stored checkpoints of their namespaces; one of a namespace that is no more is none."""
-        claim = await fill(saver)
-        await saver.rewrite(claim, Rewrite(heads={"": cid(4), "child": cid(7)}))
+        lease = await fill(saver)
+        await saver.rewrite(lease, Rewrite(heads={"": cid(4), "child": cid(7)}))
         assert await dumped(saver) == replace(WHOLE, heads={"": cid(4), "child": cid(7)})
-        await saver.rewrite(claim, Rewrite(gone=at(7, 9, ns="child"), heads={"child": None}))
+        await saver.rewrite(lease, Rewrite(gone=at(7, 9, ns="child"), heads={"child": None}))
         dump = await dumped(saver)
         assert dump.heads == {"": cid(4)} and {one.ns for one in dump.rows} == {""}
         assert [one.ns for one in dump.records] == [""] * 4
         assert await saver.read("t", "child") is None
         assert await saver.scan(None, "child") == ()
-        await saver.commit(claim, commit(row(20, ns="child")))  # it can begin anew
-        await saver.commit(claim, commit(row(21, 4, base=3), head=4))
+        await saver.commit(lease, commit(row(20, ns="child")))  # it can begin anew
+        await saver.commit(lease, commit(row(21, 4, base=3), head=4))
         assert (await dumped(saver)).heads == {"": cid(21), "child": cid(20)}
 
     async def test_a_namespace_that_is_not_there_goes_without_a_word(self, saver: BaseCheckpointSaver) -> None:
         """P10: whoever says that a namespace is no more is right where there is none."""
-        claim = await fill(saver)
-        await saver.rewrite(claim, Rewrite(heads={"unknown": None}))
+        lease = await fill(saver)
+        await saver.rewrite(lease, Rewrite(heads={"unknown": None}))
         assert await dumped(saver) == WHOLE
 
     async def test_events_go(self, saver: BaseCheckpointSaver) -> None:
         """P10: all rows of a checkpoint's, of every epoch, and no others; they stay when their checkpoint goes."""
-        claim = await fill(saver)
-        await saver.rewrite(claim, Rewrite(gone=at(4)))
+        lease = await fill(saver)
+        await saver.rewrite(lease, Rewrite(gone=at(4)))
         assert await saver.events("t") == WHOLE.events
-        await saver.rewrite(claim, Rewrite(events=(cid(7), cid(99), cid(4), cid(7))))
+        await saver.rewrite(lease, Rewrite(events=(cid(7), cid(99), cid(4), cid(7))))
         assert await saver.events("t") == (await dumped(saver)).events == (event(1), event(1, 2, "tail"))
         assert len((await dumped(saver)).rows) == len(WHOLE.rows) - 1
-        await saver.commit(claim, commit(events=[event(7, frame=b"new")]))  # the key is free again
+        await saver.commit(lease, commit(events=[event(7, frame=b"new")]))  # the key is free again
         assert (await saver.events("t"))[-1] == event(7, frame=b"new")
 
     async def test_pins(self, saver: BaseCheckpointSaver) -> None:
         """P10: they are set and taken away, told by every verb that reads, and kept by other changes; a commit stores
         rows without one."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(replace(row(1), pinned=True), replace(row(2, 1, base=1), pinned=True)))
-        await saver.commit(claim, commit(replace(row(3, ns="child"), pinned=True)))
+        lease = await take(saver)
+        await saver.commit(lease, commit(replace(row(1), pinned=True), replace(row(2, 1, base=1), pinned=True)))
+        await saver.commit(lease, commit(replace(row(3, ns="child"), pinned=True)))
 
         async def pinned() -> list[list[int]]:
             chain = await saver.read("t")
@@ -150,15 +150,15 @@ class Rewriting(Suite):
             return found
 
         assert await pinned() == [[], [], [], []]
-        await saver.rewrite(claim, Rewrite(pins=dict.fromkeys((*at(1, 2), *at(3, ns="child")), True)))
+        await saver.rewrite(lease, Rewrite(pins=dict.fromkeys((*at(1, 2), *at(3, ns="child")), True)))
         assert await pinned() == [[1, 2]] * 4
         assert [one.pinned for one in await saver.scan("t", "child")] == [True]
-        await saver.rewrite(claim, Rewrite(pins={("", cid(1)): False, ("", cid(2)): True}))
+        await saver.rewrite(lease, Rewrite(pins={("", cid(1)): False, ("", cid(2)): True}))
         assert await pinned() == [[2]] * 4
-        await saver.rewrite(claim, Rewrite(rows=(row(1, frame=b"other"),)))
-        await saver.commit(claim, commit(row(4, 2, base=1), head=2))
+        await saver.rewrite(lease, Rewrite(rows=(row(1, frame=b"other"),)))
+        await saver.commit(lease, commit(row(4, 2, base=1), head=2))
         assert await pinned() == [[2]] * 4
-        await saver.rewrite(claim, Rewrite(rows=(replace(row(4, 2, base=1), pinned=True), row(2, 1, base=1))))
+        await saver.rewrite(lease, Rewrite(rows=(replace(row(4, 2, base=1), pinned=True), row(2, 1, base=1))))
         assert await pinned() == [[4]] * 4
         assert [one.pinned for one in await saver.scan("t", "child")] == [True]
 
@@ -198,25 +198,25 @@ class Rewriting(Suite):
     async def test_what_is_refused(self, saver: BaseCheckpointSaver, change: Rewrite) -> None:
         """P3: a row, head or pin of what is not stored, or checkpoints that would have no head: nothing was changed."""
         await written(saver, row(1), row(99, 1), thread="other")
-        claim = await fill(saver)
+        lease = await fill(saver)
         before = await stored(saver)
         with pytest.raises(StorageError):
-            await saver.rewrite(claim, replace(change, events=(cid(1),)))
+            await saver.rewrite(lease, replace(change, events=(cid(1),)))
         assert await stored(saver) == before
-        await saver.rewrite(claim, CHANGE)  # the claim is held still, and nothing is in the way
+        await saver.rewrite(lease, CHANGE)  # the claim is held still, and nothing is in the way
 
     async def test_a_value_that_cannot_be_put_in_place(self, saver: BaseCheckpointSaver) -> None:
         """P3: an error of the caller's own in the midst of a rewrite changes nothing."""
-        claim = await fill(saver)
+        lease = await fill(saver)
         before = await stored(saver)
         with pytest.raises(ValueError):
-            await saver.rewrite(claim, replace(CHANGE, rows=(*CHANGE.rows, row(7, 6, metadata={"note": "\ud800"}))))
+            await saver.rewrite(lease, replace(CHANGE, rows=(*CHANGE.rows, row(7, 6, metadata={"note": "\ud800"}))))
         assert await stored(saver) == before
 
     async def test_all_of_it_in_one_transaction(self, saver: BaseCheckpointSaver, open_saver: OpenSaver) -> None:
         """P3, P4: what a change says is there when it returns, for a second saver too."""
-        claim = await fill(saver)
-        await saver.rewrite(claim, CHANGE)
+        lease = await fill(saver)
+        await saver.rewrite(lease, CHANGE)
         new = {(one.ns, one.checkpoint_id): one for one in CHANGE.rows}
         rows = [
             replace(new.get((one.ns, one.checkpoint_id), one), pinned=(one.ns, one.checkpoint_id) in CHANGE.pins)
@@ -237,24 +237,24 @@ class Rewriting(Suite):
 
     async def test_nothing_to_change(self, saver: BaseCheckpointSaver) -> None:
         """P10: an empty change changes nothing."""
-        claim = await fill(saver)
+        lease = await fill(saver)
         before = await stored(saver)
-        await saver.rewrite(claim, Rewrite())
+        await saver.rewrite(lease, Rewrite())
         assert await stored(saver) == before
 
     async def test_what_is_deleted_was_the_newest(self, saver: BaseCheckpointSaver) -> None:
         """P6: whatever is deleted, all of it too: an id is never given twice; and the thread goes on."""
-        claim = await fill(saver)
-        await saver.rewrite(claim, Rewrite(gone=at(10, 11)))
-        await saver.release(claim)
-        claim = await take(saver, run="run-2")
-        assert claim.newest == cid(11)
+        lease = await fill(saver)
+        await saver.rewrite(lease, Rewrite(gone=at(10, 11)))
+        await saver.release(lease)
+        lease = await take(saver, run="run-2")
+        assert lease.newest == cid(11)
         keys = tuple((one.ns, one.checkpoint_id) for one in WHOLE.rows)
-        await saver.rewrite(claim, Rewrite(gone=keys, heads={"": None, "child": None}, events=(cid(1), cid(4), cid(7))))
+        await saver.rewrite(lease, Rewrite(gone=keys, heads={"": None, "child": None}, events=(cid(1), cid(4), cid(7))))
         assert await saver.dump("t") is None
         assert await saver.scan(None, None) == () and await saver.events("t") == ()
         again = await take(saver, run="run-2")
-        assert again.newest == cid(11) and again.epoch == claim.epoch + 1
+        assert again.newest == cid(11) and again.epoch == lease.epoch + 1
         await saver.commit(again, commit(row(12)))
         assert await saver.dump("t") == ThreadDump(
             heads={"": cid(12)}, rows=(row(12),), records=(), events=(), metadata=WHOLE.metadata
@@ -263,7 +263,7 @@ class Rewriting(Suite):
     async def test_only_the_holder_rewrites(self, saver: BaseCheckpointSaver) -> None:
         """P6: an owner that was taken over, or has given up, changes nothing; a change leaves the claim as it is."""
         lost = await fill(saver)
-        winner = await saver.claim("t", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
+        winner = await saver.acquire("t", elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
         before = await stored(saver)
         for change in (CHANGE, Rewrite(), Rewrite(gone=at(99))):
             with pytest.raises(ThreadBusyError) as caught:
@@ -272,7 +272,7 @@ class Rewriting(Suite):
         assert await stored(saver) == before
         await saver.rewrite(winner, CHANGE)
         with pytest.raises(ThreadBusyError) as busy:
-            await saver.claim("t", here("run-3"), now=LATER, expires_at=LATER + 60)
+            await saver.acquire("t", here("run-3"), now=LATER, expires_at=LATER + 60)
         assert busy.value.expires_at == LATER + 30
         await saver.release(winner)
         await refused(saver.rewrite(winner, Rewrite()))
@@ -281,7 +281,7 @@ class Rewriting(Suite):
         """P3: while a thread is rewritten again and again, every reader sees it before or after, never between."""
         first = [row(number, number - 1 or None, base=1, frame=b"0") for number in (1, 2, 3)]
         await written(saver, *first, row(4, 3, base=1))
-        claim = await take(saver)
+        lease = await take(saver)
         ended = threading.Event()
 
         async def write() -> None:
@@ -294,7 +294,7 @@ class Rewriting(Suite):
                         pins=dict.fromkeys(at(2, 3), full),
                         heads={"": cid(3 if full else 2)},
                     )
-                    await saver.rewrite(claim, change)
+                    await saver.rewrite(lease, change)
             finally:
                 ended.set()
 
@@ -329,9 +329,9 @@ class Rewriting(Suite):
             row(1, frame=b"base"),
             *(row(number, number - 1, base=1, frame=b"step %d" % number) for number in range(2, count + 1)),
         ]
-        claim = await take(saver)
+        lease = await take(saver)
         await saver.commit(
-            claim,
+            lease,
             commit(
                 *rows,
                 records=[record(number, "a") for number in range(1, count + 1)],
@@ -340,7 +340,7 @@ class Rewriting(Suite):
         )
         first = count - kept + 1
         await saver.rewrite(
-            claim,
+            lease,
             Rewrite(
                 gone=at(*range(1, first)),
                 rows=(
@@ -361,8 +361,8 @@ class Rewriting(Suite):
     async def test_other_threads_stay(self, saver: BaseCheckpointSaver) -> None:
         """P6: a change is one thread's, whatever ids others have."""
         await saver.release(await fill(saver, "other"))
-        claim = await fill(saver)
+        lease = await fill(saver)
         before = await saver.dump("other")
-        await saver.rewrite(claim, CHANGE)
+        await saver.rewrite(lease, CHANGE)
         assert await saver.dump("other") == before == WHOLE
-        assert (await saver.claim("other", here("run"), now=NOW, expires_at=LATER)).epoch == 2
+        assert (await saver.acquire("other", here("run"), now=NOW, expires_at=LATER)).epoch == 2

@@ -44,33 +44,33 @@ class Threads(Suite):
     async def test_what_is_said_of_a_thread(self, saver: BaseCheckpointSaver) -> None:
         """P6: whose claim it is and until when (also when it has lapsed), its newest checkpoint, where its root graph
         stands, and its own metadata."""
-        claim = await take(saver)
+        lease = await take(saver)
         expected = ThreadHeader(
             thread_id="t", epoch=1, owner=here("run-1"), expires_at=LATER, newest=None, head=None, metadata={}
         )
         assert await saver.threads() == (expected,)
-        await saver.commit(claim, commit(row(5, ns="child"), expires_at=LATER + 0.125))
+        await saver.commit(lease, commit(row(5, ns="child"), expires_at=LATER + 0.125))
         expected = replace(expected, expires_at=LATER + 0.125, newest=cid(5))
         assert await saver.threads() == (expected,)
-        await saver.commit(claim, commit(row(1, metadata={"at": 1}), metadata={"of": "the thread"}))
+        await saver.commit(lease, commit(row(1, metadata={"at": 1}), metadata={"of": "the thread"}))
         expected = replace(expected, expires_at=LATER, head=cid(1), metadata={"of": "the thread"})
         assert await saver.threads() == (expected,)
-        await saver.commit(claim, commit(row(6, 1, metadata={"at": [6]}), head=1))
+        await saver.commit(lease, commit(row(6, 1, metadata={"at": [6]}), head=1))
         expected = replace(expected, newest=cid(6), head=cid(6))
         assert await saver.threads() == (expected,)
-        await saver.commit(claim, commit(head=6, moves=("", 1), releases=True))
+        await saver.commit(lease, commit(head=6, moves=("", 1), releases=True))
         expected = replace(expected, owner=None, expires_at=0.0, head=cid(1))
         assert await saver.threads() == (expected,)
-        await saver.claim("t", elsewhere("run-2"), now=NOW, expires_at=NOW)
+        await saver.acquire("t", elsewhere("run-2"), now=NOW, expires_at=NOW)
         assert await saver.threads() == (replace(expected, epoch=2, owner=elsewhere("run-2"), expires_at=NOW),)
 
     async def test_a_thread_without_checkpoints(self, saver: BaseCheckpointSaver) -> None:
         """P6: it is listed while it is claimed, and not after it was given up; a filter asks for what it has not."""
-        claims = [await take(saver, thread, f"run-{thread}") for thread in ("b", "a")]
+        leases = [await take(saver, thread, f"run-{thread}") for thread in ("b", "a")]
         assert [one.thread_id for one in await saver.threads()] == ["a", "b"]
         assert [one.thread_id for one in await saver.threads(filter={})] == ["a", "b"]
         assert await saver.threads(filter={"source": None}) == ()
-        await saver.release(claims[0])
+        await saver.release(leases[0])
         assert [one.thread_id for one in await saver.threads()] == ["a"]
 
     async def test_after_and_limit(self, saver: BaseCheckpointSaver) -> None:

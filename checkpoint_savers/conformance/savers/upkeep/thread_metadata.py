@@ -39,13 +39,13 @@ class ThreadMetadata(Suite):
 
     async def test_a_commit_sets_what_the_thread_lacks(self, saver: BaseCheckpointSaver) -> None:
         """P3: each key has the value of the first commit that had it; later ones add others, and change none."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1), metadata={"user": "ann", "n": 0}))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1), metadata={"user": "ann", "n": 0}))
         assert await metadata_of(saver) == {"user": "ann", "n": 0}
-        await saver.commit(claim, commit(row(2, 1), head=1, metadata={"user": "eve", "n": None, "plan": "free"}))
-        await saver.commit(claim, commit(head=2, records=[record(2, "a")]))
-        await saver.commit(claim, commit(moves=("", 1), head=2, metadata={"moved": True}))
-        await saver.commit(claim, commit(records=[record(2, "b")], metadata={"alone": 1}, releases=True))
+        await saver.commit(lease, commit(row(2, 1), head=1, metadata={"user": "eve", "n": None, "plan": "free"}))
+        await saver.commit(lease, commit(head=2, records=[record(2, "a")]))
+        await saver.commit(lease, commit(moves=("", 1), head=2, metadata={"moved": True}))
+        await saver.commit(lease, commit(records=[record(2, "b")], metadata={"alone": 1}, releases=True))
         assert await metadata_of(saver) == {"user": "ann", "n": 0, "plan": "free", "moved": True, "alone": 1}
 
     async def test_metadata_of_threads_come_back(self, saver: BaseCheckpointSaver) -> None:
@@ -58,18 +58,18 @@ class ThreadMetadata(Suite):
         await written(saver, row(1), row(2, 1))
         lost = await take(saver, run="run-lost")
         await saver.release(lost)
-        claim = await take(saver)
+        lease = await take(saver)
         await refused(saver.commit(lost, commit(row(3, 2), head=2, metadata={"a": 1})))
-        await refused(saver.commit(claim, commit(row(3, 1), head=1, metadata={"a": 1})))
+        await refused(saver.commit(lease, commit(row(3, 1), head=1, metadata={"a": 1})))
         with pytest.raises(StorageError):
-            await saver.commit(claim, commit(row(2, 1), head=2, metadata={"a": 1}))
+            await saver.commit(lease, commit(row(2, 1), head=2, metadata={"a": 1}))
         assert await metadata_of(saver) == {}
 
     async def test_a_thread_without_checkpoints_leaves_no_metadata(self, saver: BaseCheckpointSaver) -> None:
         """P6: a thread that is made anew under the name of one that was deleted has none of its metadata."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(metadata={"a": 1}))
-        await saver.release(claim)
+        lease = await take(saver)
+        await saver.commit(lease, commit(metadata={"a": 1}))
+        await saver.release(lease)
         assert await saver.threads() == ()
         await written(saver, row(1), metadata={"a": 1})
         await saver.adelete_thread("t")
@@ -98,29 +98,29 @@ class ThreadMetadata(Suite):
         with pytest.raises(ThreadNotFoundError):
             await saver.update_thread("t", {"a": 1})
         assert await saver.threads() == ()
-        claim = await take(saver)
+        lease = await take(saver)
         with pytest.raises(ThreadNotFoundError):
             await saver.update_thread("t", {"a": 1})
         assert await metadata_of(saver) == {}
-        await saver.release(claim)
+        await saver.release(lease)
         assert await saver.threads() == ()
 
     @needs("update_thread")
-    async def test_update_thread_needs_no_claim(self, saver: BaseCheckpointSaver) -> None:
+    async def test_update_thread_needs_no_lease(self, saver: BaseCheckpointSaver) -> None:
         """P6: it leaves a run's claim alone, and the run's next commit sets what is lacking then."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1), metadata={"user": "ann"}))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1), metadata={"user": "ann"}))
         await saver.update_thread("t", {"user": None, "title": "mine"})
-        await saver.commit(claim, commit(row(2, 1), head=1, metadata={"user": "eve", "title": "other"}))
+        await saver.commit(lease, commit(row(2, 1), head=1, metadata={"user": "eve", "title": "other"}))
         assert await metadata_of(saver) == {"user": "eve", "title": "mine"}
         (header,) = await saver.threads()
-        assert (header.epoch, header.owner, header.newest) == (claim.epoch, claim.owner, cid(2))
+        assert (header.epoch, header.owner, header.newest) == (lease.epoch, lease.owner, cid(2))
 
     @needs("update_thread")
     async def test_updates_at_the_same_time(self, saver: BaseCheckpointSaver) -> None:
         """P13: no change is lost, of many from several event loops, while a run commits."""
-        claim = await take(saver)
-        await saver.commit(claim, commit(row(1)))
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(1)))
 
         async def change(number: int) -> None:
             await saver.update_thread("t", {f"key {number}": number})
@@ -128,7 +128,7 @@ class ThreadMetadata(Suite):
         async def run() -> None:
             for number in range(2, 8):
                 await saver.commit(
-                    claim, commit(row(number, number - 1), head=number - 1, metadata={f"run {number}": 1})
+                    lease, commit(row(number, number - 1), head=number - 1, metadata={f"run {number}": 1})
                 )
 
         await in_threads(run, *(partial(change, number) for number in range(8)))

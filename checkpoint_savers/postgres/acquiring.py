@@ -1,7 +1,7 @@
-"""Claims, as one statement for a whole batch: it looks at each thread, and takes those that may be taken.
+"""Acquire leases, as one statement for a whole batch: it looks at each thread, and takes those that may be taken.
 
-Whether a claim has lapsed by its time is asked in the statement. Whether its process is gone can only be asked on its
-own machine: then the claim is tried again, for just the epoch that was seen to be a dead one's.
+Whether a lease has lapsed by its time is asked in the statement. Whether its process is gone can only be asked on its
+own machine: then the lease is tried again, for just the epoch that was seen to be a dead one's.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ..errors import ThreadBusyError, UnsupportedFormatError
 from ..owner import is_gone
-from ..records import Claim, Owner
+from ..records import Lease, Owner
 from .connecting import Cursor
 from .lane import Write
 from .rows import an_id_or_none, owner_of, owner_text
@@ -53,8 +53,8 @@ FROM seen s LEFT JOIN taken USING (n) LEFT JOIN made ON made.thread_id = s.threa
 """
 
 
-class Wanted(Write[Claim]):
-    """A claim that somebody wants. Arguments as those of the verb."""
+class Wanted(Write[Lease]):
+    """A lease that somebody wants. Arguments as those of the verb."""
 
     __slots__ = ("dead", "expires_at", "now", "owner", "text")
 
@@ -64,10 +64,10 @@ class Wanted(Write[Claim]):
         self.text = owner_text(owner)
         self.now = now
         self.expires_at = expires_at
-        self.dead: int | None = None  # the epoch of a claim whose process is gone
+        self.dead: int | None = None  # the epoch of a lease whose process is gone
 
 
-class Claiming:
+class Acquiring:
     """The statement of one schema.
 
     Args:
@@ -98,7 +98,7 @@ class Claiming:
                 # A program of a later version has upgraded the tables since this saver was opened.
                 write.error = UnsupportedFormatError(self._name, version, SAVER.version)
             elif epoch is not None:
-                write.value = Claim(
+                write.value = Lease(
                     thread_id=write.thread_id, epoch=epoch, owner=write.owner, newest=an_id_or_none(newest)
                 )
             elif was_free:

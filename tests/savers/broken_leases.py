@@ -1,4 +1,4 @@
-"""Savers with one defect each: whose claim it is, what is written under it, and when. The conformance suite finds them."""
+"""Savers with one defect each: whose lease it is, what is written under it, and when. The conformance suite finds them."""
 
 from __future__ import annotations
 
@@ -16,60 +16,60 @@ from checkpoint_savers import InMemorySaver
 from checkpoint_savers.conformance import OpenSaver
 from checkpoint_savers.errors import StorageError, ThreadBusyError
 from checkpoint_savers.memory import _lost
-from checkpoint_savers.records import Claim, Commit, Owner, TaskRecord
+from checkpoint_savers.records import Commit, Lease, Owner, TaskRecord
 from tests.savers.breaking import caught_by
 
 
 @caught_by(
-    "test_its_own_run_may_claim_again", "test_a_lost_claim_changes_nothing", "test_a_claim_of_another_run_or_thread"
+    "test_its_own_run_may_acquire_again", "test_a_lost_lease_changes_nothing", "test_a_lease_of_another_run_or_thread"
 )
 class IgnoresTheEpoch(InMemorySaver):
-    def _held(self, claim: Claim) -> Any:
-        thread = self._threads.get(claim.thread_id)
-        if thread is None or thread.owner != claim.owner:
-            raise _lost(claim.thread_id, thread)
+    def _held(self, lease: Lease) -> Any:
+        thread = self._threads.get(lease.thread_id)
+        if thread is None or thread.owner != lease.owner:
+            raise _lost(lease.thread_id, thread)
         return thread
 
 
 @caught_by(
     "test_epoch_and_owner_are_both_compared",
-    "test_its_claim_is_gone",
-    "test_a_lost_claim_changes_nothing",
-    "test_a_claim_of_another_run_or_thread",
+    "test_its_lease_is_gone",
+    "test_a_lost_lease_changes_nothing",
+    "test_a_lease_of_another_run_or_thread",
 )
 class IgnoresTheOwner(InMemorySaver):
-    def _held(self, claim: Claim) -> Any:
-        thread = self._threads.get(claim.thread_id)
-        if thread is None or thread.epoch != claim.epoch:
-            raise _lost(claim.thread_id, thread)
+    def _held(self, lease: Lease) -> Any:
+        thread = self._threads.get(lease.thread_id)
+        if thread is None or thread.epoch != lease.epoch:
+            raise _lost(lease.thread_id, thread)
         return thread
 
 
 @caught_by("test_a_refused_commit_changes_nothing", "test_the_head_is_compared")
 class IgnoresTheHead(InMemorySaver):
-    async def commit(self, claim: Claim, commit: Commit) -> None:
-        thread = self._threads.get(claim.thread_id)
+    async def commit(self, lease: Lease, commit: Commit) -> None:
+        thread = self._threads.get(lease.thread_id)
         if thread is not None and commit.rows:
             commit = replace(commit, expected_head=thread.heads.get(commit.rows[-1].ns))
-        await super().commit(claim, commit)
+        await super().commit(lease, commit)
 
 
 @caught_by("test_the_head_is_compared_before_it_moves")
 class MovesFromWherever(InMemorySaver):
-    async def commit(self, claim: Claim, commit: Commit) -> None:
-        thread = self._threads.get(claim.thread_id)
+    async def commit(self, lease: Lease, commit: Commit) -> None:
+        thread = self._threads.get(lease.thread_id)
         if thread is not None and commit.head is not None:
             commit = replace(commit, expected_head=thread.heads.get(commit.head[0]))
-        await super().commit(claim, commit)
+        await super().commit(lease, commit)
 
 
 @caught_by("test_a_checkpoint_that_is_missing", "test_namespaces_have_heads_of_their_own")
 class MovesToWherever(InMemorySaver):
-    async def commit(self, claim: Claim, commit: Commit) -> None:
-        if commit.head is None or commit.head in self._held(claim).rows:
-            await super().commit(claim, commit)
+    async def commit(self, lease: Lease, commit: Commit) -> None:
+        if commit.head is None or commit.head in self._held(lease).rows:
+            await super().commit(lease, commit)
         else:
-            self._held(claim).heads[commit.head[0]] = commit.head[1]
+            self._held(lease).heads[commit.head[0]] = commit.head[1]
 
 
 @caught_by("test_another_saver_sees_what_was_acknowledged", "test_what_is_stored_outlives_the_saver")
@@ -81,68 +81,68 @@ class ForgetsWhenClosed(InMemorySaver):
         return lambda: nullcontext(cls())
 
 
-@caught_by("test_a_live_claim_refuses_others", "test_one_of_many_claims_wins", "test_a_run_owns_the_thread")
+@caught_by("test_a_live_lease_refuses_others", "test_one_of_many_leases_wins", "test_a_run_owns_the_thread")
 class RefusesNobody(InMemorySaver):
-    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
+    async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
         try:
-            return await super().claim(thread_id, owner, now=now, expires_at=expires_at)
+            return await super().acquire(thread_id, owner, now=now, expires_at=expires_at)
         except ThreadBusyError:
             self._threads[thread_id].owner = None
-            return await super().claim(thread_id, owner, now=now, expires_at=expires_at)
+            return await super().acquire(thread_id, owner, now=now, expires_at=expires_at)
 
     async def adelete_thread(self, thread_id: str) -> None:
         self._threads.pop(thread_id, None)
 
 
-@caught_by("test_a_claim_lapses_at_its_expiry", "test_a_claim_lapses_when_its_process_is_gone")
+@caught_by("test_a_lease_lapses_at_its_expiry", "test_a_lease_lapses_when_its_process_is_gone")
 class NeverLapses(InMemorySaver):
-    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
+    async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
         thread = self._threads.get(thread_id)
         if thread is not None and thread.owner not in (None, owner):
             raise ThreadBusyError(thread_id, holder=str(thread.owner), expires_at=thread.expires_at)
-        return await super().claim(thread_id, owner, now=now, expires_at=expires_at)
+        return await super().acquire(thread_id, owner, now=now, expires_at=expires_at)
 
 
-@caught_by("test_a_live_claim_refuses_others")
+@caught_by("test_a_live_lease_refuses_others")
 class DoesNotSayWhose(InMemorySaver):
-    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
+    async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
         try:
-            return await super().claim(thread_id, owner, now=now, expires_at=expires_at)
+            return await super().acquire(thread_id, owner, now=now, expires_at=expires_at)
         except ThreadBusyError:
             raise ThreadBusyError(thread_id) from None
 
 
 @caught_by(
-    "test_an_owner_that_was_taken_over", "test_epoch_and_owner_are_both_compared", "test_a_lost_claim_changes_nothing"
+    "test_an_owner_that_was_taken_over", "test_epoch_and_owner_are_both_compared", "test_a_lost_lease_changes_nothing"
 )
 class GivesUpWhatIsNotItsOwn(InMemorySaver):
-    async def release(self, claim: Claim) -> None:
-        thread = self._threads.get(claim.thread_id)
+    async def release(self, lease: Lease) -> None:
+        thread = self._threads.get(lease.thread_id)
         if thread is not None:
-            self._release(claim.thread_id, thread)
+            self._release(lease.thread_id, thread)
 
 
 @caught_by("test_renewing")
 class RenewsNothing(InMemorySaver):
-    async def renew(self, claim: Claim, *, expires_at: float) -> None:
-        self._held(claim)
+    async def renew(self, lease: Lease, *, expires_at: float) -> None:
+        self._held(lease)
 
 
-@caught_by("test_a_lapsed_claim_that_nobody_took_still_holds")
+@caught_by("test_a_lapsed_lease_is_held_until_it_is_taken_over")
 class ComparesWithTheClock(InMemorySaver):
-    def _held(self, claim: Claim) -> Any:
-        thread = super()._held(claim)
+    def _held(self, lease: Lease) -> Any:
+        thread = super()._held(lease)
         if thread.expires_at <= 4_000_000_000.0:
-            raise _lost(claim.thread_id, thread)
+            raise _lost(lease.thread_id, thread)
         return thread
 
 
-@caught_by("test_a_claim", "test_newest_is_of_what_was_loaded")
+@caught_by("test_a_lease", "test_newest_is_of_what_was_loaded")
 class KnowsTheRootGraphOnly(InMemorySaver):
-    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
-        claim = await super().claim(thread_id, owner, now=now, expires_at=expires_at)
+    async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
+        lease = await super().acquire(thread_id, owner, now=now, expires_at=expires_at)
         newest = max((row.checkpoint_id for row in self._threads[thread_id].rows.values() if not row.ns), default=None)
-        return replace(claim, newest=newest)
+        return replace(lease, newest=newest)
 
 
 @caught_by("test_a_thread_without_checkpoints_leaves_no_trace")
@@ -153,62 +153,62 @@ class LeavesATrace(InMemorySaver):
 
 @caught_by("test_a_commit_that_fails_half_way_changes_nothing")
 class CommitsRowByRow(InMemorySaver):
-    async def commit(self, claim: Claim, commit: Commit) -> None:
+    async def commit(self, lease: Lease, commit: Commit) -> None:
         head = commit.expected_head
         for one in commit.rows[:-1]:
             await super().commit(
-                claim, replace(commit, rows=(one,), expected_head=head, records=(), clears=(), events=())
+                lease, replace(commit, rows=(one,), expected_head=head, records=(), clears=(), events=())
             )
             head = one.checkpoint_id
-        await super().commit(claim, replace(commit, rows=commit.rows[-1:], expected_head=head))
+        await super().commit(lease, replace(commit, rows=commit.rows[-1:], expected_head=head))
 
 
 @caught_by("test_what_was_shown_is_not_replaced", "test_a_refused_commit_stores_no_events")
 class KeepsEventsFirst(InMemorySaver):
-    async def commit(self, claim: Claim, commit: Commit) -> None:
-        thread = self._held(claim)
+    async def commit(self, lease: Lease, commit: Commit) -> None:
+        thread = self._held(lease)
         for event in commit.events:
             if event.key not in thread.events:
                 thread.keep(event)
-        await super().commit(claim, replace(commit, events=()))
+        await super().commit(lease, replace(commit, events=()))
 
 
 @caught_by("test_a_later_record_replaces_the_earlier", "test_clearing")
 class KeepsTheFirstRecord(InMemorySaver):
-    async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
-        known = self._held(claim).records
+    async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
+        known = self._held(lease).records
         new = [one for one in records if one.task_id not in known.get((one.ns, one.checkpoint_id), {})]
-        await super().record(claim, new, expires_at=expires_at)
+        await super().record(lease, new, expires_at=expires_at)
 
-    async def commit(self, claim: Claim, commit: Commit) -> None:
-        await super().commit(claim, replace(commit, clears=()))
+    async def commit(self, lease: Lease, commit: Commit) -> None:
+        await super().commit(lease, replace(commit, clears=()))
 
 
 @caught_by("test_records_are_kept_in_plan_order", "test_many_records")
 class LosesARecord(InMemorySaver):
-    async def record(self, claim: Claim, records: Sequence[TaskRecord], *, expires_at: float) -> None:
-        await super().record(claim, records[1:] if len(records) > 1 else records, expires_at=expires_at)
+    async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
+        await super().record(lease, records[1:] if len(records) > 1 else records, expires_at=expires_at)
 
-    async def commit(self, claim: Claim, commit: Commit) -> None:
-        await super().commit(claim, replace(commit, records=commit.records[:999]))
+    async def commit(self, lease: Lease, commit: Commit) -> None:
+        await super().commit(lease, replace(commit, records=commit.records[:999]))
 
 
 @caught_by("test_a_commit_in_a_cancelled_scope", "test_each_verb_is_cancelled_at_each_await")
 class WaitsInTheMiddle(InMemorySaver):
     """Between the rows and the records of a commit there is a moment at which it can be cancelled."""
 
-    async def commit(self, claim: Claim, commit: Commit) -> None:
-        await super().commit(claim, replace(commit, records=(), clears=(), events=(), releases=False))
+    async def commit(self, lease: Lease, commit: Commit) -> None:
+        await super().commit(lease, replace(commit, records=(), clears=(), events=(), releases=False))
         await anyio.lowlevel.checkpoint()
-        await super().commit(claim, replace(commit, rows=(), head=None))
+        await super().commit(lease, replace(commit, rows=(), head=None))
 
 
-@caught_by("test_a_cancelled_claim_is_nobodys", "test_a_cancelled_claim_at_each_await")
-class LeavesACancelledClaim(InMemorySaver):
-    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
-        claim = await super().claim(thread_id, owner, now=now, expires_at=expires_at)
+@caught_by("test_a_cancelled_acquire_holds_no_lease", "test_an_acquire_cancelled_at_each_await")
+class KeepsACancelledLease(InMemorySaver):
+    async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
+        lease = await super().acquire(thread_id, owner, now=now, expires_at=expires_at)
         await anyio.lowlevel.checkpoint()
-        return claim
+        return lease
 
 
 @caught_by("test_one_saver_in_twenty_threads", "test_opened_on_one_loop_and_closed_on_another")
@@ -219,7 +219,7 @@ class BelongsToOneLoop(InMemorySaver):
         super().__init__(**options)
         self._loop: object = None
 
-    async def commit(self, claim: Claim, commit: Commit) -> None:
+    async def commit(self, lease: Lease, commit: Commit) -> None:
         try:
             loop: object = asyncio.get_running_loop()
         except RuntimeError:
@@ -227,7 +227,7 @@ class BelongsToOneLoop(InMemorySaver):
         self._loop = self._loop or loop
         if loop is not self._loop:
             raise StorageError("this saver is attached to a different loop")
-        await super().commit(claim, commit)
+        await super().commit(lease, commit)
 
 
 @caught_by("test_a_failure_is_its_callers_alone")
@@ -236,12 +236,12 @@ class FailsTogether(InMemorySaver):
 
     _failed = 0
 
-    async def commit(self, claim: Claim, commit: Commit) -> None:
+    async def commit(self, lease: Lease, commit: Commit) -> None:
         if self._failed:
             self._failed -= 1
             raise StorageError("another's commit has failed")
         try:
-            await super().commit(claim, commit)
+            await super().commit(lease, commit)
         except Exception:
             self._failed = 1
             raise
@@ -249,28 +249,28 @@ class FailsTogether(InMemorySaver):
 
 @caught_by("test_times_are_exact")
 class CountsMilliseconds(InMemorySaver):
-    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
-        return await super().claim(thread_id, owner, now=now, expires_at=round(expires_at, 3))
+    async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
+        return await super().acquire(thread_id, owner, now=now, expires_at=round(expires_at, 3))
 
 
 @caught_by("test_an_owner_of_any_text")
 class KnowsOwnersByTheirRun(InMemorySaver):
-    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
+    async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
         thread = self._threads.get(thread_id)
         if thread is not None and thread.owner is not None and thread.owner.run_id == owner.run_id:
             thread.owner = owner
-        return await super().claim(thread_id, owner, now=now, expires_at=expires_at)
+        return await super().acquire(thread_id, owner, now=now, expires_at=expires_at)
 
 
-@caught_by("test_one_of_many_claims_wins")
+@caught_by("test_one_of_many_leases_wins")
 class LooksAndThenTakes(InMemorySaver):
     """Two callers may both have looked before the first takes."""
 
-    async def claim(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
+    async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
         thread = self._threads.get(thread_id)
         if thread is not None and thread.owner not in (None, owner):
             raise ThreadBusyError(thread_id, holder=str(thread.owner), expires_at=thread.expires_at)
         time.sleep(0.001)
         if thread_id in self._threads:
             self._threads[thread_id].owner = None
-        return await super().claim(thread_id, owner, now=now, expires_at=expires_at)
+        return await super().acquire(thread_id, owner, now=now, expires_at=expires_at)

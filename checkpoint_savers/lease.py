@@ -1,4 +1,4 @@
-"""Taking a thread's claim so that nobody loses track of it, for runs and for upkeep alike."""
+"""Taking a thread's lease so that nobody loses track of it, for runs and for upkeep alike."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ import anyio
 
 from .children import start_soon
 from .owner import this_process
-from .records import Claim, Owner
+from .records import Lease, Owner
 from .saver_port import SaverPort
 
-CLAIM_SECONDS = 30.0
-"""How long a claim lasts after it was taken or renewed, when its process cannot be seen to be gone."""
+LEASE_SECONDS = 30.0
+"""How long a lease lasts after it was taken or renewed, when its process cannot be seen to be gone."""
 
 
-async def take(saver: SaverPort, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Claim:
-    """Claim a thread, in a task of its own: so a caller who is cancelled learns whether it had the thread already, and
-    gives it back.
+async def acquire(saver: SaverPort, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
+    """Acquire a thread's lease in a task of its own, so that a caller that is cancelled knows whether it has it and
+    releases it.
 
     Args:
         now, expires_at: in unix seconds.
 
     Raises:
-        ThreadBusyError: another claim is live.
+        ThreadBusyError: another lease is live.
         StorageError
     """
-    claim: Claim | None = None
+    lease: Lease | None = None
 
     async def do() -> None:
-        nonlocal claim
-        claim = await saver.claim(thread_id, owner, now=now, expires_at=expires_at)
+        nonlocal lease
+        lease = await saver.acquire(thread_id, owner, now=now, expires_at=expires_at)
 
     try:
         await finish(do)
     except BaseException:
-        if claim is not None:
-            await release(saver, claim)
+        if lease is not None:
+            await release(saver, lease)
         raise
-    assert claim is not None
-    return claim
+    assert lease is not None
+    return lease
 
 
-async def release(saver: SaverPort, claim: Claim) -> None:
-    """Release a claim, however often the caller is cancelled meanwhile: else it would be kept until it lapses.
+async def release(saver: SaverPort, lease: Lease) -> None:
+    """Release a lease, however often the caller is cancelled meanwhile: else it would be kept until it lapses.
 
     Raises:
         StorageError
     """
-    await finish(lambda: saver.release(claim))
+    await finish(lambda: saver.release(lease))
 
 
 async def finish(work: Callable[[], Awaitable[None]]) -> None:
@@ -85,17 +85,17 @@ async def finish(work: Callable[[], Awaitable[None]]) -> None:
         raise failure
 
 
-class Held:
-    """A thread's claim, for upkeep: by the saver's clock. Use it in `async with`, which gives it up.
+class UpkeepLease:
+    """A thread's lease, for upkeep: by the saver's clock. Use it in `async with`, which gives it up.
 
         async with Held(saver, "t") as held:
-            await saver.rewrite(held.claim, ...)
+            await saver.rewrite(held.token, ...)
 
     Raises:
         ThreadBusyError: a run owns the thread, or somebody else who looks after it.
     """
 
-    claim: Claim
+    token: Lease
 
     def __init__(self, saver: SaverPort, thread_id: str) -> None:
         self._saver = saver
@@ -104,27 +104,27 @@ class Held:
         self._until = 0.0
 
     async def __aenter__(self) -> Self:
-        await self._take()
+        await self._acquire()
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        await release(self._saver, self.claim)
+        await release(self._saver, self.token)
 
     async def keep(self) -> None:
-        """Renew the claim when a third of its time is over. To be called now and then where something takes long."""
+        """Renew the lease when a third of its time is over. To be called now and then where something takes long."""
         now = self._saver.clock()
-        if now > self._until - CLAIM_SECONDS * 2 / 3:
-            await self._saver.renew(self.claim, expires_at=now + CLAIM_SECONDS)
-            self._until = now + CLAIM_SECONDS
+        if now > self._until - LEASE_SECONDS * 2 / 3:
+            await self._saver.renew(self.token, expires_at=now + LEASE_SECONDS)
+            self._until = now + LEASE_SECONDS
 
     async def go_on_from(self, epoch: int) -> None:
-        """Take the claim again until its epoch is no smaller than one given: events that are stored under that one come
+        """Take the lease again until its epoch is no smaller than one given: events that are stored under that one come
         before those of the thread's next runs."""
-        while self.claim.epoch < epoch:
-            await self._take()
+        while self.token.epoch < epoch:
+            await self._acquire()
 
-    async def _take(self) -> None:
+    async def _acquire(self) -> None:
         now = self._saver.clock()
-        until = now + CLAIM_SECONDS
-        self.claim = await take(self._saver, self._thread_id, self._owner, now=now, expires_at=until)
+        until = now + LEASE_SECONDS
+        self.token = await acquire(self._saver, self._thread_id, self._owner, now=now, expires_at=until)
         self._until = until
