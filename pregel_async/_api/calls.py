@@ -38,7 +38,7 @@ from .._runtime.streaming.buffer import CAPACITY, ChunkList, Pipe
 from .._runtime.streaming.parts import Cursor, Part, shape_of
 from .._runtime.streaming.stream import GraphStream
 from .._runtime.streaming.subscription import Feed
-from .._runtime.tasks.context import BESIDE, CURRENT, Running
+from .._runtime.tasks.context import BESIDE, CURRENT, AttemptContext
 from ..errors import ConfigError, OutsideRunError
 from ..parts import GraphOutput
 from ..types import INTERRUPT, Config, Interrupt, Names, StreamWriter
@@ -169,7 +169,7 @@ class _Call(msgspec.Struct, frozen=True):
     """
 
     settings: Settings
-    outer: Running | None
+    outer: AttemptContext | None
     number: int
     digest: bytes = b""
 
@@ -180,14 +180,14 @@ def _prepare(graph: Definition, given: Any, config: Config | None, options: Call
     A config that names a thread makes a run of its own, unless it is the config of that node, or of one around it.
     """
     mine = merge_configs(graph.config, config)
-    outer = around = CURRENT.get()
+    outer = enclosing = CURRENT.get()
     if outer is not None:
-        own_saver = graph.saver is not None and not outer.around.session.is_stored
+        own_saver = graph.saver is not None and not outer.graph.run.is_stored
         if own_saver or all(is_elsewhere(mine, here) for here in outer.configs()):
-            inherited = outer.around.config if own_saver else None
-            mine, outer, around = merge_configs(inherited, mine), None, outer if own_saver else None
+            inherited = outer.graph.config if own_saver else None
+            mine, outer, enclosing = merge_configs(inherited, mine), None, outer if own_saver else None
         else:
-            mine = merge_configs(outer.around.config, without_address(mine))
+            mine = merge_configs(outer.graph.config, without_address(mine))
     if outer is None and graph.checkpointer is True:
         raise ConfigError(
             f"graph {graph.name!r} is compiled with checkpointer=True, which is for a graph that a node runs: it "
@@ -200,7 +200,7 @@ def _prepare(graph: Definition, given: Any, config: Config | None, options: Call
         options,
         stored=stored,
         outer=outer,
-        around=around,
+        enclosing=enclosing,
         read_context=graph.read_context,
     )
     settings = settings_of(mine, checked, stored=stored, nested=outer is not None, results=graph.results)
@@ -232,11 +232,11 @@ def _run(
     feed: Feed | None = None,
     begun: tuple[Callable[[Thread], Awaitable[bool]], ...] = (),
 ) -> Coroutine[Any, Any, Ended]:
-    around = CURRENT.get()
-    if around is None or not around.fence.is_up:
+    enclosing = CURRENT.get()
+    if enclosing is None or not enclosing.fence.is_up:
         return _run_here(graph, given, call, feed, begun)
     # In a thread that may be left behind: what it runs on the event loop has ended by then.
-    return around.fence.admit("a graph", partial(_run_here, graph, given, call, feed, begun))
+    return enclosing.fence.admit("a graph", partial(_run_here, graph, given, call, feed, begun))
 
 
 def _run_here(

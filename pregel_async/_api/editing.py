@@ -24,8 +24,8 @@ from .._runtime.persistence.namespace_writer import NOTHING_ANSWERED, Thread
 from .._runtime.persistence.namespaces import ids_in
 from .._runtime.persistence.spending import NO_LIMITS, Spending
 from .._runtime.platform.event_loops import NEVER_CANCELLED
-from .._runtime.tasks.attempt import attempt
-from .._runtime.tasks.context import Around, Running, Session
+from .._runtime.tasks.attempt import run_attempt
+from .._runtime.tasks.context import AttemptContext, GraphContext, RunContext
 from .._runtime.tasks.run_options import RunOptions
 from ..errors import ConfigError, InvalidUpdateError
 from ..types import COPY, END, INPUT, START, RunnableConfig, StateUpdate
@@ -57,15 +57,15 @@ class Editor:
     """Applies updates to one namespace of a leased thread."""
 
     def __init__(
-        self, thread: Thread, session: Session, config: RunnableConfig, options: RunOptions, *, limit: int
+        self, thread: Thread, run_context: RunContext, config: RunnableConfig, options: RunOptions, *, limit: int
     ) -> None:
         self._thread = thread
         self._program: Program = thread.program
         self._board = Board(self._program) if thread.board is None else thread.board
         self._board.remaining = limit  # what a router reads of it is that of a run's first superstep
         self._fresh = thread.tip is None  # nothing has been stored or made so far
-        self._around = Around(
-            session=session,
+        self._around = GraphContext(
+            run=run_context,
             program=self._program,
             ns=thread.ns,
             persistence=thread,
@@ -207,7 +207,7 @@ class Editor:
             )
         if node.writes is no_writes and values is not None and not node.edges and not node.routers:
             raise InvalidUpdateError(f"node {node.name!r} writes nothing, so that an update as it does nothing")
-        outcome = await attempt(
+        outcome = await run_attempt(
             self._around,
             self._board,
             task,
@@ -327,10 +327,10 @@ async def edit(
         limit: how many supersteps a run may take by the config, which managed values tell routers.
     """
 
-    session = Session(
+    run_context = RunContext(
         thread.lease.world, run_id, thread.thread_id, thread.lease, Spending(thread.lease.world, NO_LIMITS)
     )
-    editor = Editor(thread, session, config, options, limit=limit)
+    editor = Editor(thread, run_context, config, options, limit=limit)
     token = REGISTERED.set(thread.codec.kept_scalars)
     try:
         await thread.lease.beside(lambda: editor.apply(updates, then))
@@ -425,11 +425,11 @@ async def _withdraw(inside: Thread, ids: Collection[str]) -> None:
             await lease.record(changed)
 
 
-async def _records_nothing(around: Around, task: Task, writes: list[Write]) -> None:
+async def _records_nothing(around: GraphContext, task: Task, writes: list[Write]) -> None:
     """An update is stored whole, after its routers have answered."""
 
 
-async def _no_calls(caller: Running, task: Task) -> Outcome:
+async def _no_calls(caller: AttemptContext, task: Task) -> Outcome:
     raise InvalidUpdateError(
         "a router called a task while a state was updated by hand: routers only look", node=task.node.name
     )

@@ -304,9 +304,9 @@ class SyncStream(Iterator[T]):
             blocked = self._blocked = self._blocked or blocked
         if home is None:
             self._home = home = now
-            running = CURRENT.get()
-            if running is not None and self._source is not None:
-                running.fence.keep(self._source)
+            attempt = CURRENT.get()
+            if attempt is not None and self._source is not None:
+                attempt.fence.keep(self._source)
         elif isinstance(home, WorkerLoop):
             if not isinstance(now, WorkerLoop):
                 raise RuntimeError(ELSEWHERE)

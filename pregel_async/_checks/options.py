@@ -24,7 +24,7 @@ from .._runtime.observing.observer import Observer
 from .._runtime.persistence.spending import Limits
 from .._runtime.platform.environment import World
 from .._runtime.streaming.modes import MODES
-from .._runtime.tasks.context import Running
+from .._runtime.tasks.context import AttemptContext
 from .._runtime.tasks.control import RunControl
 from .._runtime.tasks.run_options import RunOptions
 from ..channels import AnyValue, EphemeralValue, LastValue
@@ -266,8 +266,8 @@ def options_of_call(
     given: CallOptions,
     *,
     stored: bool,
-    outer: Running | None,
-    around: Running | None,
+    outer: AttemptContext | None,
+    enclosing: AttemptContext | None,
     read_context: Callable[[Any], Any] | None,
 ) -> RunOptions:
     """Return the options of one run: what the call says, and else what the graph was compiled with.
@@ -275,7 +275,7 @@ def options_of_call(
     Args:
         stored: the graph stores its threads itself.
         outer: the running node that the call belongs to; None if it belongs to none.
-        around: the running node that the run inherits context, store and observers from; None for none.
+        enclosing: the running node that the run inherits context, store and observers from; None for none.
         read_context: makes what nodes get of a context.
 
     Raises:
@@ -289,15 +289,15 @@ def options_of_call(
         raise ConfigError(f"control is a RunControl, not {control!r}")
     durability = check_durability(
         given.get("durability"),
-        stored=stored or (outer is not None and outer.around.persistence.is_stored),
-        around=None if outer is None else outer.around.session.lease.durability,
+        stored=stored or (outer is not None and outer.graph.persistence.is_stored),
+        enclosing=None if outer is None else outer.graph.run.lease.durability,
     )
     context = given_context = given.get("context")
-    if context is None and around is not None:
-        context = around.context  # as the schema of the graph around has made it
+    if context is None and enclosing is not None:
+        context = enclosing.context  # as the schema of the graph around has made it
     if read_context is not None and (given_context is not None or context is None):
         context = read_context(context)
-    inherited = () if around is None else around.around.observation.each
+    inherited = () if enclosing is None else enclosing.graph.observation.each
     observers = (*inherited, *graph.observers, *check_observer(given.get("observer")))
     return structs.replace(
         graph,
@@ -313,7 +313,7 @@ def options_of_call(
         ),
         observers=tuple({id(each): each for each in observers}.values()),  # each once
         context=context,
-        store=around.store if around is not None and graph.store is None else graph.store,
+        store=enclosing.store if enclosing is not None and graph.store is None else graph.store,
     )
 
 
@@ -417,28 +417,28 @@ def _over(before: Budget | None, budget: Budget) -> Budget:
     )
 
 
-def check_durability(durability: str | None, *, stored: bool, around: Durability | None) -> Durability:
+def check_durability(durability: str | None, *, stored: bool, enclosing: Durability | None) -> Durability:
     """How durable a run is.
 
     Args:
         durability: what was asked for; None for the default.
-        around: how durable the run is that the call is a part of; None when it is none.
+        enclosing: how durable the run is that the call is a part of; None when it is none.
 
     Raises:
         ConfigError: a durability that is not known, that nothing could have, or that the run around has not.
     """
     if durability is None:
-        return "sync" if around is None else around
+        return "sync" if enclosing is None else enclosing
     if durability not in get_args(Durability):
         raise ConfigError(f"durability {durability!r} is not known; known are {', '.join(get_args(Durability))}")
     if not stored:
         raise ConfigError(
             f"durability={durability!r} was asked for, and the graph has no checkpointer: compile it with one"
         )
-    if around is not None and durability != around:
+    if enclosing is not None and durability != enclosing:
         raise ConfigError(
-            f"durability={durability!r} was asked for, and the graph runs as part of a run with durability={around!r}, "
-            "which it shares: leave it out, or name a thread of its own in config"
+            f"durability={durability!r} was asked for, and the graph runs as part of a run with {enclosing!r}, which "
+            "it shares: leave it out, or name a thread of its own in config"
         )
     return cast("Durability", durability)
 

@@ -183,6 +183,6 @@ class _Reading:
 
 def _made_id() -> str | None:
     """An id that is the same whenever the running node gets here; None outside of a run."""
-    running = CURRENT.get()
+    attempt = CURRENT.get()
     # Places are counted in the order of the node's code, over all that it asks, calls, runs and streams.
-    return None if running is None else f"msg-{running.task.id}-{running.next_place()}"
+    return None if attempt is None else f"msg-{attempt.task.id}-{attempt.next_place()}"

@@ -134,7 +134,7 @@ class Script:
     async def __call__(self, given: Any) -> Any:
         running = current("a Script")
         info = running.runtime.execution_info
-        world = running.around.session.world
+        world = running.graph.run.world
         played = Played(
             node=running.task.node.name, task_id=info.task_id, input=given, attempt=info.node_attempt, at=world.now()
         )

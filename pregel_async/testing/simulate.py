@@ -26,7 +26,7 @@ from checkpoint_savers.memory import InMemorySaver
 
 from .._api.compiled import Graph
 from .._runtime.persistence.lease import ThreadLease
-from .._runtime.tasks.context import WATCH, Running
+from .._runtime.tasks.context import WATCH, AttemptContext
 from ..errors import GraphRecursionError, InvalidResumeError
 from ..policies import leaves_of
 from ..types import Command, Durability, Interrupt, StateSnapshot
@@ -325,13 +325,13 @@ class _Play:
             else:
                 self._host.cancel()
 
-    def _watch(self, running: Running) -> None:
+    def _watch(self, attempt: AttemptContext) -> None:
         """The code of a node or task is about to run."""
-        task, lease = running.task, running.around.session.lease
+        task, lease = attempt.task, attempt.graph.run.lease
         name = task.node.name
         self._begun += 1
         self.simulation.ran[name] += 1
-        inside = f" in {short(running.around.ns)}" if running.around.ns else ""
+        inside = f" in {short(attempt.graph.ns)}" if attempt.graph.ns else ""
         self.told.append(f"runs: {name} ({task.id[:8]}){inside}")
         holds = isinstance(lease, ThreadLease) and lease.token.epoch == self.seen.epoch  # else it has lost the thread
         if holds and task.id in self.seen.recorded:

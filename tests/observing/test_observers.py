@@ -196,7 +196,7 @@ async def test_what_ends_the_process_is_let_through(error: type[BaseException]) 
 where: ContextVar[str] = ContextVar("where", default="outside")
 
 
-class Around(Observer):
+class GraphContext(Observer):
     """Sets a context variable around each attempt."""
 
     def __init__(self) -> None:
@@ -256,7 +256,7 @@ async def test_what_is_entered_around_a_node_is_seen_in_all_of_its_code() -> Non
 
     graph = StateGraph(State).add_node("first", first).add_node("second", second).add_edge(START, "first")
     graph.add_conditional_edges("first", router, ["second"])
-    await graph.compile().ainvoke({"log": []}, observer=Around())
+    await graph.compile().ainvoke({"log": []}, observer=GraphContext())
     assert seen == {
         "async node": "outside>first",
         "task of its own": "outside>first",
@@ -278,7 +278,7 @@ async def test_siblings_and_later_nodes_see_nothing_of_it(timeout: float | None)
         seen.append(where.get())
         return {}
 
-    watch = Around()
+    watch = GraphContext()
     graph = StateGraph(State)
     for name in "ab":
         graph.add_node(name, sees, timeout=timeout).add_edge(START, name)
@@ -293,7 +293,7 @@ async def test_siblings_and_later_nodes_see_nothing_of_it(timeout: float | None)
 
 
 async def test_what_is_around_is_left_when_the_node_is_cancelled() -> None:
-    watch = Around()
+    watch = GraphContext()
 
     async def waits(state: State) -> State:
         scope.cancel()

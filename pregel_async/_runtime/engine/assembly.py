@@ -12,7 +12,7 @@ from ..platform.loop_turns import LoopTurns
 from ..streaming.publisher import Log
 from ..streaming.run_events import NOBODY_READS, InnerEvents, RecordedEvents, RunEvents, ShownEvents
 from ..streaming.subscription import Feed
-from ..tasks.context import Around, Running, Session
+from ..tasks.context import AttemptContext, GraphContext, RunContext
 from ..tasks.driving import run_called
 from ..tasks.slots import Places
 from .graph_run import GraphRun
@@ -24,13 +24,13 @@ def run_of(
     program: Program,
     settings: Settings,
     audience: Audience,
-    session: Session,
+    run_context: RunContext,
     persistence: Persistence,
     observation: Observation,
     log: Log,
     *,
     ns: str = "",
-    outer: tuple[Running, ...] = (),
+    outer: tuple[AttemptContext, ...] = (),
     caller: str = "",
 ) -> GraphRun:
     """Return the run of one graph.
@@ -41,14 +41,14 @@ def run_of(
         caller: the task that runs the graph, if its state is kept from call to call; else empty.
     """
     fresh = not persistence.is_stored and any(feed.fresh for feed in audience.feeds)
-    turns = LoopTurns(session.loop.turn, is_taken=fresh)
+    turns = LoopTurns(run_context.loop.turn, is_taken=fresh)
     for feed in audience.feeds:
         feed.observed = observation
     control, results, width = settings.control, settings.results, settings.max_concurrency
     for node in outer[:1]:
-        control, results = control or node.around.control, results or node.around.results
-    around = Around(
-        session=session,
+        control, results = control or node.graph.control, results or node.graph.results
+    graph = GraphContext(
+        run=run_context,
         program=program,
         ns=ns,
         persistence=persistence,
@@ -64,8 +64,8 @@ def run_of(
         results=results,
         overhears=audience.overhears if log.overhears else None,
     )
-    runner = Runner(around, width, turns)
-    return GraphRun(around, settings, (session.scope, ids_in(ns, caller)), runner)
+    runner = Runner(graph, width, turns)
+    return GraphRun(graph, settings, (run_context.scope, ids_in(ns, caller)), runner)
 
 
 def _events(log: Log, own: Sequence[Feed], persistence: Persistence, turns: LoopTurns) -> RunEvents:

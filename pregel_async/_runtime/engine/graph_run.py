@@ -28,7 +28,7 @@ from ..persistence.digests import AnsweredQuestions
 from ..persistence.namespace_writer import NOTHING_ANSWERED, Thread
 from ..streaming.parts import Unit
 from ..streaming.run_events import Superstep
-from ..tasks.context import Around
+from ..tasks.context import GraphContext
 from .call_input import CallInput, answers_to
 from .runner import Runner
 from .settings import Settings
@@ -52,29 +52,29 @@ class GraphRun:
     """One run of one graph: puts the input on the board, lets the algorithm run, and is the port that it asks.
 
     Args:
-        around: what the nodes of the run share.
+        graph: what the nodes of the run share.
         settings: of the call.
         scope: what ids of tasks are made in.
     """
 
-    def __init__(self, around: Around, settings: Settings, scope: tuple[str, str], runner: Runner) -> None:
-        self._around = around
-        self._program: Program = around.program
-        self._persistence = around.persistence
-        self._events = around.events
-        self._observation = around.observation
+    def __init__(self, graph: GraphContext, settings: Settings, scope: tuple[str, str], runner: Runner) -> None:
+        self._graph = graph
+        self._program: Program = graph.program
+        self._persistence = graph.persistence
+        self._events = graph.events
+        self._observation = graph.observation
         self._limit = settings.limit
         self._breakpoints = settings.breakpoints
         self._scope = scope
         self._runner = runner
         self._interrupts: tuple[Interrupt, ...] = ()
         self._paused = False
-        self._board = around.persistence.start
+        self._board = graph.persistence.start
         self._begun = False  # the board is the one to run from
 
     async def go(self, call: CallInput) -> Ended:
         """Run the graph."""
-        session, resumed = self._around.session, not (call.is_input or self._persistence.is_new)
+        run_context, resumed = self._graph.run, not (call.is_input or self._persistence.is_new)
         # A graph inside another of which nothing is stored gives its result to that one: what that one stores, stays.
         scalars = self._persistence.kept_scalars or REGISTERED.get()
         token = REGISTERED.set(scalars)
@@ -90,13 +90,13 @@ class GraphRun:
                 tasks=tasks,
                 breakpoints=self._breakpoints,
                 resumed=resumed and not call.is_input,
-                barrier=self._barrier if self._around.control is not None or session.spending.is_limited else None,
+                barrier=self._barrier if self._graph.control is not None or run_context.spending.is_limited else None,
             )
             self._events.begin()  # if it has not
             if done:
                 self._events.done("done")
             elif not self._paused:  # between two supersteps: at a breakpoint, or because it was asked to
-                deliveries = self._events.stopping(self._board, session.stop)
+                deliveries = self._events.stopping(self._board, run_context.stop)
                 await self._persistence.rest()
                 await self._events.send(deliveries)
             await self._persistence.finish()
@@ -117,12 +117,12 @@ class GraphRun:
 
     def _barrier(self, board: Board, tasks: Sequence[Task]) -> bool:
         """Whether to stop before these tasks: as it was asked to, or as more was spent than may be."""
-        session, control = self._around.session, self._around.control
+        run_context, control = self._graph.run, self._graph.control
         if control is not None and control.drain_reason is not None:
-            session.stop = drained(control.drain_reason)
-        for error in session.spending.exceeded(board.step, superstep.names_of(tasks)):
-            session.stop = overspent(error)
-        return bool(session.stop.errors)
+            run_context.stop = drained(control.drain_reason)
+        for error in run_context.spending.exceeded(board.step, superstep.names_of(tasks)):
+            run_context.stop = overspent(error)
+        return bool(run_context.stop.errors)
 
     @property
     def _step(self) -> int:
@@ -131,19 +131,19 @@ class GraphRun:
 
     async def _resume(self, call: CallInput) -> Sequence[Task] | None:
         """Continue from the stored board. Return the open superstep's tasks, if they were planned in another thread."""
-        thread, board, session = self._persistence, self._board, self._around.session
+        thread, board, run_context = self._persistence, self._board, self._graph.run
         assert isinstance(thread, Thread), "what holds something is stored"
         if call.is_command:
             answers = answers_to(call.resume, thread.questions(), thread.thread_id) if call.answers else {}
             await thread.resume(board, answers, self._program.validated(board.values, call.edits))
-            session.given = answers
+            run_context.given = answers
         loaded = thread.tip
         if thread.ns == "":
             await thread.find_kept()
         thread.branch_off(board)
         if thread.ns == "":
-            session.answers = thread.answers()
-            session.asked = AnsweredQuestions(thread.answered_questions(), thread.is_same)
+            run_context.answers = thread.answers()
+            run_context.asked = AnsweredQuestions(thread.answered_questions(), thread.is_same)
         await self._events.resumed(thread, board, self._open_units, branched=thread.tip != loaded)
         return superstep.plan(self._program, board, self._open_scope) if thread.scope != thread.thread_id else None
 
@@ -183,7 +183,7 @@ class GraphRun:
     # ---- superstep.Port ----------------------------------------------------------------------------------------------
 
     def execute(self, board: Board, tasks: Sequence[Task]) -> Awaitable[Sequence[Outcome]]:
-        lease = self._around.session.lease
+        lease = self._graph.run.lease
         if lease.failures:  # "async": the last superstep could not be stored
             lease.require_storage()
         if self._program.untracked:
@@ -221,7 +221,7 @@ class GraphRun:
             self._observation.superstep_ended("done", outcomes)
 
     async def pause(self, board: Board, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
-        deliveries = await self._events.pausing(self._persistence, board, tasks, outcomes, self._around.session.stop)
+        deliveries = await self._events.pausing(self._persistence, board, tasks, outcomes, self._graph.run.stop)
         await self._persistence.pause(tasks, outcomes)
         paused = [outcome for outcome in outcomes if isinstance(outcome, Paused)]
         self._interrupts, self._paused = tuple([each for pause in paused for each in pause.interrupts]), True
@@ -257,6 +257,6 @@ class GraphRun:
         try:
             await self._persistence.rest()
         except CheckpointError as second:
-            if second is error or self._around.session.lease.durability == "sync":
+            if second is error or self._graph.run.lease.durability == "sync":
                 return  # it is what `error` is about, or as hopeless
             annotate(error, f"and what waited could not be stored: {with_notes(second)}")

@@ -1,7 +1,7 @@
 """Running a graph as part of a node.
 
-A graph that a node runs takes the session of the run around it: its thread, its answers, its budgets. What it is given
-and what it gives differ in nothing else.
+A graph that a node runs shares the `RunContext` of the run around it: its thread, answers and budgets. Its input and
+its result are those of any call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..persistence.namespace_writer import Thread
 from ..persistence.namespaces import namespace_of
 from ..persistence.unstored import Persistence, Unstored
 from ..streaming.publisher import log_inside
-from ..tasks.context import ROUTED, Running
+from ..tasks.context import ROUTED, AttemptContext
 from .assembly import run_of
 from .call_input import NOTHING_GIVEN, read_given
 from .graph_run import Ended
@@ -38,14 +38,14 @@ class NestedCall(msgspec.Struct, frozen=True):
 
     Attributes:
         outer: the node.
-        number: which of the graphs that the node runs this is; see `Running.number`.
-        digest: of the input; see `Running.digest_of_input`.
+        number: which of the graphs that the node runs this is; see `AttemptContext.number`.
+        digest: of the input; see `AttemptContext.digest_of_input`.
         codec: what to make of the outer graph's codec: it knows this graph's types besides.
         stores: the graph's supersteps are stored, if those of the graph around are.
         keeps: its state is kept from call to call.
     """
 
-    outer: Running
+    outer: AttemptContext
     number: int
     digest: bytes
     codec: Callable[[Codec], Codec]
@@ -55,7 +55,7 @@ class NestedCall(msgspec.Struct, frozen=True):
     @property
     def ns(self) -> str:
         """The namespace of the graph."""
-        return namespace_of(self.outer.around.ns, self.outer.task, keeps=self.keeps, number=self.number)
+        return namespace_of(self.outer.graph.ns, self.outer.task, keeps=self.keeps, number=self.number)
 
     @property
     def caller(self) -> str:
@@ -74,7 +74,7 @@ async def run_nested(program: Program, given: Any, settings: Settings, nested: N
     nested.outer.check_refusal()
     call = read_given(program, given)
     outer, ns = nested.outer, nested.ns
-    session, lease = outer.around.session, outer.around.session.lease
+    run_context, lease = outer.graph.run, outer.graph.run.lease
     place = outer.next_place(nested.number)
     outer.sign()
     with _only_one(lease, ns, outer) if nested.keeps and isinstance(lease, ThreadLease) else nullcontext():
@@ -93,19 +93,19 @@ async def run_nested(program: Program, given: Any, settings: Settings, nested: N
             saved=persistence.is_stored,
             waiting=[outer.waiting] if outer.is_timed else [],
             thread_id=lease.thread_id,
-            now=session.world.now,
+            now=run_context.world.now,
         )
         observation = _observation(program, settings, nested, ns) if settings.observers else NOT_OBSERVED
         this = run_of(
             program,
             settings,
             audience,
-            session,
+            run_context,
             persistence,
             observation,
             log,
             ns=ns,
-            outer=(outer, *outer.around.outer),
+            outer=(outer, *outer.graph.outer),
             caller=nested.caller,
         )
         try:
@@ -120,22 +120,22 @@ async def run_nested(program: Program, given: Any, settings: Settings, nested: N
 
 async def _persistence(program: Program, nested: NestedCall, ns: str) -> Persistence:
     """Load the graph's namespace, if it has one."""
-    outer, around, session = nested.outer, nested.outer.around.persistence, nested.outer.around.session
-    if not (nested.stores and isinstance(around, Thread)):
-        return Unstored(program, session.scope, [(around, outer.task.id)])
+    outer, outside, run_context = nested.outer, nested.outer.graph.persistence, nested.outer.graph.run
+    if not (nested.stores and isinstance(outside, Thread)):
+        return Unstored(program, run_context.scope, [(outside, outer.task.id)])
     try:
         thread = await Thread.nested(
-            around,
-            nested.codec(around.codec),
+            outside,
+            nested.codec(outside.codec),
             program,
             ns=ns,
             task=outer.task.id,
             caller=outer.task.id if nested.keeps else None,
             given=(program.name, nested.digest.hex()) if nested.digest else None,
-            at=session.travels.pop(ns, None),
+            at=run_context.travels.pop(ns, None),
         )
     except StorageError as error:
-        around.lease.fail(error)  # it is the run's, and not the node's
+        outside.lease.fail(error)  # it is the run's, and not the node's
         raise
     if thread.ran_instead is not None:
         where, which = outer.task, nested.number % ROUTED + 1
@@ -143,26 +143,26 @@ async def _persistence(program: Program, nested: NestedCall, ns: str) -> Persist
             CallsChangedError(where.node.name, where.step, which, thread.ran_instead, program.name, "graph")
         )
     if thread.continues:
-        session.spending.know(thread.counter.go_on())
+        run_context.spending.know(thread.counter.go_on())
     return thread
 
 
 def _observation(program: Program, settings: Settings, nested: NestedCall, ns: str) -> Observation:
     outer = nested.outer
-    around, session = outer.around.observation, outer.around.session
+    outside, run_context = outer.graph.observation, outer.graph.run
     started = RunStarted(
-        run_id=session.run_id,
-        thread_id=session.lease.thread_id,
+        run_id=run_context.run_id,
+        thread_id=run_context.lease.thread_id,
         namespace=ns,
         graph=program.name,
         within=outer.observed.started,
-        around=next(iter(around.runs), None),
+        around=next(iter(outside.runs), None),
     )
-    return Observed(around.with_observers(settings.observers, session.world), started)
+    return Observed(outside.with_observers(settings.observers, run_context.world), started)
 
 
 @contextlib.contextmanager
-def _only_one(lease: ThreadLease, ns: str, outer: Running) -> Generator[None]:
+def _only_one(lease: ThreadLease, ns: str, outer: AttemptContext) -> Generator[None]:
     """Let one task of a superstep at a time run a graph that keeps its state.
 
     The state that two of them leave would depend on the schedule: so the second is refused, on every schedule alike.
@@ -172,7 +172,7 @@ def _only_one(lease: ThreadLease, ns: str, outer: Running) -> Generator[None]:
         InvalidUpdateError: another task of the superstep has run it, or it runs.
     """
     *_, outer = outer.chain_in_graph()  # a task that a node calls is the node's
-    at = outer.around.persistence.tip
+    at = outer.graph.persistence.tip
     who, running = lease.kept.get(ns, (("", ""), False))
     another = who[0] == at and who[1] != outer.task.id
     if running or another:

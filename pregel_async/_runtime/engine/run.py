@@ -26,7 +26,7 @@ from ..persistence.unstored import NO_LEASE, Unstored
 from ..platform.environment import World
 from ..streaming.event_recorder import Keeper
 from ..streaming.publisher import log_of
-from ..tasks.context import CURRENT, Session
+from ..tasks.context import CURRENT, RunContext
 from .assembly import run_of
 from .call_input import read_given
 from .graph_run import Ended
@@ -90,13 +90,13 @@ async def _run_unstored(call: _Call, kept_scalars: frozenset[type]) -> Ended:
     program, settings, audience = call.program, call.settings, call.audience
     given = read_given(program, call.given, kept_scalars)
     given.require_input(program, settings.thread_id)
-    session = Session(call.world, call.run_id, settings.thread_id or call.run_id, NO_LEASE, call.spending)
+    run_context = RunContext(call.world, call.run_id, settings.thread_id or call.run_id, NO_LEASE, call.spending)
     for feed in audience.feeds:
         feed.introduce(call.run_id)
     log = log_of(program, audience.shown, audience.feeds, thread_id=settings.thread_id, now=call.world.now)
-    persistence = Unstored(program, session.scope)
-    this = run_of(program, settings, audience, session, persistence, call.observation, log)
-    return _stopped(session, await this.go(given))
+    persistence = Unstored(program, run_context.scope)
+    this = run_of(program, settings, audience, run_context, persistence, call.observation, log)
+    return _stopped(run_context, await this.go(given))
 
 
 async def _run_stored(call: _Call, saver: BaseCheckpointSaver, codec: Codec, thread_id: str) -> Ended:
@@ -116,10 +116,10 @@ async def _run_stored(call: _Call, saver: BaseCheckpointSaver, codec: Codec, thr
         metadata = {**settings.metadata, "run_id": call.run_id}
         travels = bool(settings.travels) and not await _is_where_it_stands(saver, thread_id, settings)
         thread = await Thread.open(lease, codec, program, at=settings.at, fork=travels, metadata=metadata)
-        session = Session(call.world, call.run_id, thread_id, lease, call.spending)
-        if session.spending.is_limited:
-            session.spending.know(thread.counter.recorded())
-        session.travels = dict(settings.travels)
+        run_context = RunContext(call.world, call.run_id, thread_id, lease, call.spending)
+        if run_context.spending.is_limited:
+            run_context.spending.know(thread.counter.recorded())
+        run_context.travels = dict(settings.travels)
         keeps_events = False
         for feed in audience.feeds:
             if feed.keeps:
@@ -131,19 +131,19 @@ async def _run_stored(call: _Call, saver: BaseCheckpointSaver, codec: Codec, thr
                 asks = thread.questions()
                 return Ended(thread.start, not asks, tuple(asks))
         log = log_of(program, audience.shown, audience.feeds, thread_id=thread_id, now=call.world.now)
-        this = run_of(program, settings, audience, session, thread, call.observation, log)
+        this = run_of(program, settings, audience, run_context, thread, call.observation, log)
         work = partial(this.go, given)
         if settings.retention is not None:
             from ..persistence.retention import Retaining  # few programs prune as they go
 
             retaining = Retaining(lease, settings.retention, keeps_events=keeps_events)
             work = partial(retaining.after, work)
-        return _stopped(session, await lease.beside(work))
+        return _stopped(run_context, await lease.beside(work))
 
 
-def _stopped(session: Session, ended: Ended) -> Ended:
+def _stopped(run_context: RunContext, ended: Ended) -> Ended:
     if not ended.done and not ended.interrupts:
-        for error in session.stop.errors:
+        for error in run_context.stop.errors:
             raise error
     return ended
 

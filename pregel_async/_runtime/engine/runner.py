@@ -28,8 +28,8 @@ from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations, alone, 
 from ..platform.loop_turns import LoopTurns
 from ..streaming.kept_units import Closing
 from ..streaming.parts import routers_of
-from ..tasks.attempt import attempt, noticed, start
-from ..tasks.context import Around
+from ..tasks.attempt import noticed, run_attempt, start
+from ..tasks.context import GraphContext
 from ..tasks.driving import TaskRunner, record_unrouted
 from ..tasks.timeouts import Stopwatch
 
@@ -38,20 +38,20 @@ class Runner:
     """Executes the supersteps of one graph's run.
 
     Args:
-        around: what the nodes reach.
+        graph: what the nodes reach.
         max_concurrency: how many tasks run at once; None for all.
         turns: the event loop's.
     """
 
-    def __init__(self, around: Around, max_concurrency: int | None, turns: LoopTurns) -> None:
-        self._around = around
+    def __init__(self, graph: GraphContext, max_concurrency: int | None, turns: LoopTurns) -> None:
+        self._graph = graph
         self._max_concurrency = max_concurrency
         self._turns = turns
-        self._natively_cancelled = native_cancellations(around.session.loop)
+        self._natively_cancelled = native_cancellations(graph.run.loop)
 
     async def execute(self, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
         """Run the tasks on the board as it is. See `superstep.Port.execute`."""
-        around, events = self._around, self._around.events
+        graph, events = self._graph, self._graph.events
         if tasks[0].node.hidden and not tasks[0].node.routers:  # nothing is awaited, and a barrier follows
             began = start(board, tasks[0])
             if events.are_shown and isinstance(began, Finished):
@@ -63,13 +63,13 @@ class Runner:
             self._turns.is_taken = False
         else:
             await self._turns.turn()
-        timeout = around.program.step_timeout
+        timeout = graph.program.step_timeout
         if timeout is not None:
             return await self._within(timeout, board, tasks)
         if len(tasks) > 1:
-            return await _Group(around, board, tasks, self._max_concurrency).execute()
+            return await _Group(graph, board, tasks, self._max_concurrency).execute()
         (task,) = tasks
-        outcome = await _run_planned(around, board, task, self._natively_cancelled, contained=False)
+        outcome = await _run_planned(graph, board, task, self._natively_cancelled, contained=False)
         if isinstance(outcome, Finished):
             if self._natively_cancelled.count() > self._natively_cancelled.before:
                 # The node has swallowed its caller's cancellation. A group would end with it all the same. A scope
@@ -82,38 +82,38 @@ class Runner:
 
     async def _show_finished(self, task: Task, outcome: Finished) -> None:
         """Show the only task of a superstep: now, unless the superstep's own commit stores its result."""
-        is_unstored = not self._around.persistence.is_stored
+        is_unstored = not self._graph.persistence.is_stored
         if is_unstored or outcome.replayed:
-            await self._around.events.finished(task, outcome, at_barrier=is_unstored)
+            await self._graph.events.finished(task, outcome, at_barrier=is_unstored)
         else:
-            self._around.events.finished_unstored(task, outcome)
+            self._graph.events.finished_unstored(task, outcome)
 
     async def _within(self, timeout: float, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
         """All tasks in a group, however many, which is stopped when the superstep's time is up."""
-        group = _Group(self._around, board, tasks, self._max_concurrency)
-        watch = Stopwatch(self._around.session.world, run=timeout, expire=group.expire)
+        group = _Group(self._graph, board, tasks, self._max_concurrency)
+        watch = Stopwatch(self._graph.run.world, run=timeout, expire=group.expire)
         outcomes = await watch.over(group.execute)
         return group.timed_out(timeout) if outcomes is None else outcomes
 
 
 async def _run_planned(
-    around: Around, board: Board, task: Task, natively_cancelled: NativeCancellations, *, contained: bool
+    graph: GraphContext, board: Board, task: Task, natively_cancelled: NativeCancellations, *, contained: bool
 ) -> Settled:
     """Run a task of a superstep, unless its result is recorded, or it waits for an answer that is not among those
     given.
 
     Args:
-        natively_cancelled, contained: as in `attempt`.
+        natively_cancelled, contained: as in `run_attempt`.
     """
-    records = around.persistence.task_records
-    recorded = records.recorded(task, around.session) if records.entries else NEW
+    records = graph.persistence.task_records
+    recorded = records.recorded(task, graph.run) if records.entries else NEW
     if not isinstance(recorded, Unfinished):
         return recorded
     if recorded.has_run:
-        around.events.log.units.attribute(task, routers_of(task.id))
+        graph.events.log.units.attribute(task, routers_of(task.id))
     if task.node.plain:  # it has no policies, and gets the same from its only attempt
-        outcome = await attempt(
-            around,
+        outcome = await run_attempt(
+            graph,
             board,
             task,
             recorded,
@@ -122,15 +122,15 @@ async def _run_planned(
             record=record_unrouted,
         )
     else:
-        outcome = await TaskRunner(around, board, natively_cancelled, contained=contained).run(task, recorded)
-    if isinstance(outcome, Failed) and isinstance(around.options.on_failure, Collect):
-        runner = TaskRunner(around, board, natively_cancelled, contained=contained)
-        outcome = await runner.collect(task, outcome, around.options.on_failure.channel)
-    for failure in around.unrecorded:  # whatever the node made of it: the superstep ends with that error alone
+        outcome = await TaskRunner(graph, board, natively_cancelled, contained=contained).run(task, recorded)
+    if isinstance(outcome, Failed) and isinstance(graph.options.on_failure, Collect):
+        runner = TaskRunner(graph, board, natively_cancelled, contained=contained)
+        outcome = await runner.collect(task, outcome, graph.options.on_failure.channel)
+    for failure in graph.unrecorded:  # whatever the node made of it: the superstep ends with that error alone
         raise failure
     if isinstance(outcome, Paused):
         try:
-            around.persistence.check(task, outcome)
+            graph.persistence.check(task, outcome)
         except UnstorableValueError as error:
             return Failed(error, outcome.writes)
     return outcome
@@ -143,8 +143,8 @@ class _Group:
     thousand that compute, none needs a place in the event loop. As soon as one waits, each of the rest gets a task.
     """
 
-    def __init__(self, around: Around, board: Board, tasks: Sequence[Task], max_concurrency: int | None) -> None:
-        self._around = around
+    def __init__(self, graph: GraphContext, board: Board, tasks: Sequence[Task], max_concurrency: int | None) -> None:
+        self._graph = graph
         self._board = board
         self._tasks = tasks
         self._width = min(max_concurrency or len(tasks), len(tasks))
@@ -152,7 +152,7 @@ class _Group:
         self._places = iter(range(len(tasks)))
         self._open = len(tasks)
         self._broken: list[BaseException] = []  # what storing a result has failed with
-        self._fails_fast = around.options.on_failure == "fail_fast"
+        self._fails_fast = graph.options.on_failure == "fail_fast"
         self._group = anyio.create_task_group()
         self._is_late = False  # the superstep's time is up
         self._late: list[Exception] = []  # what failed after that
@@ -188,7 +188,7 @@ class _Group:
             context: without the node that runs when another task of the group is started.
         """
         part = partial(self._part, context)
-        cancelled = native_cancellations(self._around.session.loop)
+        cancelled = native_cancellations(self._graph.run.loop)
         for place in self._places:
             await noticed(self._one(place), part)
             if cancelled():  # by the node, which has a task of its own as far as it knows
@@ -201,9 +201,9 @@ class _Group:
 
     async def _one(self, place: int, *, contained: bool = False) -> None:
         """Run one task, and keep what became of it. Nothing but a cancellation leaves here."""
-        around, task = self._around, self._tasks[place]
+        graph, task = self._graph, self._tasks[place]
         try:
-            outcome = await _run_planned(around, self._board, task, NEVER_CANCELLED, contained=contained)
+            outcome = await _run_planned(graph, self._board, task, NEVER_CANCELLED, contained=contained)
             if self._is_late and self._comes_late(outcome):
                 return
             self._outcomes[place] = outcome
@@ -215,12 +215,12 @@ class _Group:
                 # The others run on, and all of them are recorded: no commit of this superstep follows.
                 return
             self._open -= 1
-            if not around.persistence.is_stored or outcome.replayed:
-                await around.events.finished(task, outcome)
+            if not graph.persistence.is_stored or outcome.replayed:
+                await graph.events.finished(task, outcome)
             elif self._open:
                 await self._record(place, task, outcome)
             else:  # the last to finish needs no record: the superstep's commit holds its writes
-                around.events.finished_unstored(task, outcome)
+                graph.events.finished_unstored(task, outcome)
         except anyio.get_cancelled_exc_class():
             raise
         except Exception as error:
@@ -229,12 +229,12 @@ class _Group:
             self._stop()
 
     async def _record(self, place: int, task: Task, outcome: Finished) -> None:
-        """Store the result of a task whose siblings are running, and show it then."""
-        events = self._around.events
+        """Store the result of a task whose siblings are attempt, and show it then."""
+        events = self._graph.events
         closing = events.closing(task, outcome)
         try:
             await events.log.units.settle()
-            await self._around.persistence.record(outcome.by or task, outcome.writes, routed=True, events=closing)
+            await self._graph.persistence.record(outcome.by or task, outcome.writes, routed=True, events=closing)
         except UnstorableValueError as error:
             self._outcomes[place] = Failed(error, None if outcome.by else outcome.writes[: outcome.own])
             if self._fails_fast:
@@ -248,16 +248,16 @@ class _Group:
 
     async def _show_recorded(self, task: Task, outcome: Finished, closing: Closing) -> None:
         if closing.begun:
-            await self._around.events.closed(closing)
+            await self._graph.events.closed(closing)
         else:
-            await self._around.events.finished(task, outcome)
+            await self._graph.events.finished(task, outcome)
 
     def expire(self) -> None:
         """The superstep's time is up: whatever becomes of the tasks that go on does not count any more, and whatever
         they do reaches nothing."""
         self._is_late = True
-        for running in list(self._around.running):
-            running.stop()
+        for attempt in list(self._graph.attempts):
+            attempt.stop()
 
     def _comes_late(self, outcome: Outcome) -> bool:
         """Whether an outcome comes after the time, and does not end the process. The timeout notes a failure."""

@@ -54,7 +54,7 @@ class Audience(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         shown: how the graph shows itself.
         feeds: that of the call, if it has a reader.
         codec: what events are kept with.
-        overhears: makes models that a node calls show what they say; see `Around`.
+        overhears: makes models that a node calls show what they say; see `GraphContext`.
         begun: called in turn when the run has its thread, before anything runs: whether to run at all.
     """
 

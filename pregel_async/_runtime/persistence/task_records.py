@@ -26,7 +26,7 @@ from .restore import UNFIT, is_unknown, warn_of_unknown
 
 
 class Answered(Protocol):
-    """Which answers there are; see `context.Session`."""
+    """Which answers there are; see `context.RunContext`."""
 
     @property
     def answers(self) -> Mapping[str, Any]: ...

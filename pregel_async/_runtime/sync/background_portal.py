@@ -42,7 +42,7 @@ from checkpoint_savers.errors import annotate
 from ...errors import SyncCallError
 from ..observing.error_text import with_notes
 from ..platform.event_loops import on_asyncio
-from ..tasks.context import CURRENT, Running
+from ..tasks.context import CURRENT, AttemptContext
 from ..tasks.worker_threads import Fence
 from .blocked_loop import NO_LOOP, WaitingThread, warn
 
@@ -89,13 +89,13 @@ def _nothing() -> None:
     return None
 
 
-def _nodes() -> Sequence[Running]:
+def _nodes() -> Sequence[AttemptContext]:
     """The node that the running code belongs to; nothing outside of nodes."""
     running = CURRENT.get()
     return () if running is None else (running,)
 
 
-def _fences(nodes: Iterable[Running]) -> list[Fence]:
+def _fences(nodes: Iterable[AttemptContext]) -> list[Fence]:
     """What is between nodes and worker threads that they may leave behind."""
     return [node.fence for node in nodes if node.fence.is_up]
 

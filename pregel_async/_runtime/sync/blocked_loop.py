@@ -31,7 +31,7 @@ from checkpoint_savers.bridge import running_library
 from ...errors import BlockingCallWarning
 from ..platform.companions import accompanied_if_long
 from ..platform.environment import World
-from ..tasks.context import WATCH, Running
+from ..tasks.context import WATCH, AttemptContext
 
 T = TypeVar("T")
 
@@ -115,7 +115,9 @@ class WatchedLoop(BlockedLoop):
         super().__init__(called, library)
         self._world = world
         self._warned = False
-        self._at_work: dict[Running, float] = {}  # when each last began something, by the world's monotonic clock
+        self._at_work: dict[
+            AttemptContext, float
+        ] = {}  # when each last began something, by the world's monotonic clock
         self._prune_at = 64
         self._newest = 0.0
 
@@ -131,23 +133,23 @@ class WatchedLoop(BlockedLoop):
         WATCH.set(partial(self._note, WATCH.get()))
         return accompanied_if_long(self._world, PATIENCE, partial(self._look, self._world.monotonic(), notify), work)
 
-    def _note(self, outer: Callable[[Running], object] | None, running: Running) -> None:
+    def _note(self, outer: Callable[[AttemptContext], object] | None, attempt: AttemptContext) -> None:
         """Note that a node's code is about to be called.
 
         Args:
             outer: the same of a blocking call around this one; None if there is none.
         """
         if outer is not None:
-            outer(running)
-        now = self._newest = self._at_work[running] = self._world.monotonic()
-        for caller in running.callers:  # while a node's graph runs, the node waits for no loop
+            outer(attempt)
+        now = self._newest = self._at_work[attempt] = self._world.monotonic()
+        for caller in attempt.callers:  # while a node's graph runs, the node waits for no loop
             self._at_work[caller] = now
         if len(self._at_work) > self._prune_at:  # a pass over all of them for each doubling
             self._prune()
             self._prune_at = 2 * len(self._at_work) + 64
 
     def _prune(self) -> None:
-        self._at_work = {running: since for running, since in self._at_work.items() if not running.ended}
+        self._at_work = {attempt: since for attempt, since in self._at_work.items() if not attempt.ended}
 
     async def _look(self, began: float, notify: Callable[[str], object]) -> None:
         """Notify once a node has been at work for `PATIENCE` seconds of this call, or no node has been for as long."""
@@ -161,14 +163,14 @@ class WatchedLoop(BlockedLoop):
             await world.sleep(left)
         self._warned = True
         late = world.monotonic() - PATIENCE
-        notify(self._describe([running for running, since in self._at_work.items() if since <= late]))
+        notify(self._describe([attempt for attempt, since in self._at_work.items() if since <= late]))
 
-    def _describe(self, late: list[Running]) -> str:
-        around = {caller for running in late for caller in running.callers}
+    def _describe(self, late: list[AttemptContext]) -> str:
+        around = {caller for attempt in late for caller in attempt.callers}
         nodes = [
-            f"{running.task.node.name!r} (superstep {running.task.step}, task {running.task.id})"
-            for running in late
-            if running not in around
+            f"{attempt.task.node.name!r} (superstep {attempt.task.step}, task {attempt.task.id})"
+            for attempt in late
+            if attempt not in around
         ]
         names = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
         if len(nodes) > 1:

@@ -32,7 +32,7 @@ from ...errors import (
 )
 from ...types import Command
 from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations, is_native, on_asyncio
-from .context import CURRENT, Around, Running
+from .context import CURRENT, AttemptContext, GraphContext
 from .input_mutations import watch
 from .retries import ONE_TRY, Tries
 from .timeouts import AttemptWatch
@@ -40,12 +40,12 @@ from .worker_threads import AbandonFence, in_abandonable_thread, in_process, in_
 
 _T = TypeVar("_T")
 
-Recorder = Callable[[Around, Task, list[Write]], Awaitable[None]]
+Recorder = Callable[[GraphContext, Task, list[Write]], Awaitable[None]]
 """Stores a node's own writes before its routers run."""
 
 
-async def attempt(
-    around: Around,
+async def run_attempt(
+    graph: GraphContext,
     board: Board,
     task: Task,
     recorded: Unfinished,
@@ -70,72 +70,72 @@ async def attempt(
         tries: the attempts at it so far.
         failures: what it handles, if it is an error handler.
     """
-    running = Running(around, board, task, tries, failures)
+    attempt = AttemptContext(graph, board, task, tries, failures)
     queued = False
-    if running.place.is_limited:
-        with running.waiting_for_place():
-            queued = await running.place.take()
-    if around.control is not None and running.is_held_back(queued=queued):
-        running.place.leave()
+    if attempt.place.is_limited:
+        with attempt.waiting_for_place():
+            queued = await attempt.place.take()
+    if graph.control is not None and attempt.is_held_back(queued=queued):
+        attempt.place.leave()
         return NotStarted()
-    if running.callers and running.callers[0].around is not around:
-        running.callers[0].sign()  # the graph that it runs makes progress
-    token = CURRENT.set(running)
+    if attempt.callers and attempt.callers[0].graph is not graph:
+        attempt.callers[0].sign()  # the graph that it runs makes progress
+    token = CURRENT.set(attempt)
     progress = _Progress(recorded.writes, natively_cancelled, record)
-    if around.is_timed:
-        around.running.add(running)
+    if graph.is_timed:
+        graph.attempts.add(attempt)
     try:
-        if around.observation.is_on and not task.node.hidden and (task.node.routers or not recorded.has_run):
-            running.observe(routes=recorded.has_run)
-            return await _observed(running, progress, contained=contained)
+        if graph.observation.is_on and not task.node.hidden and (task.node.routers or not recorded.has_run):
+            attempt.observe(routes=recorded.has_run)
+            return await _observed(attempt, progress, contained=contained)
         if task.timeout is not None:
-            return await _timed(running, progress, contained=contained)
+            return await _timed(attempt, progress, contained=contained)
         try:
-            return await _run(running, progress, contained=contained)
+            return await _run(attempt, progress, contained=contained)
         except BaseException as error:
-            return await _unfinished(running, error, progress)
+            return await _unfinished(attempt, error, progress)
     finally:
-        running.end()
-        if around.is_timed:
-            around.running.discard(running)
+        attempt.end()
+        if graph.is_timed:
+            graph.attempts.discard(attempt)
         CURRENT.reset(token)
-        if running.place.is_limited:
-            running.place.leave()
-        if running.calls.any:
-            await running.calls.end()
+        if attempt.place.is_limited:
+            attempt.place.leave()
+        if attempt.calls.any:
+            await attempt.calls.end()
 
 
-async def _observed(running: Running, progress: _Progress, *, contained: bool) -> Settled:
+async def _observed(attempt: AttemptContext, progress: _Progress, *, contained: bool) -> Settled:
     """Return the outcome of an observed attempt, after all that it called has ended."""
     outcome: Settled | None = None
     try:
-        inside = _outcome if running.task.timeout is None else _timed
-        outcome = await inside(running, progress, contained=contained)
+        inside = _outcome if attempt.task.timeout is None else _timed
+        outcome = await inside(attempt, progress, contained=contained)
         return outcome
     finally:
-        running.end()
+        attempt.end()
         try:
-            await running.calls.end()
+            await attempt.calls.end()
         finally:
-            running.observed.end(outcome)
+            attempt.observed.end(outcome)
 
 
-async def _timed(running: Running, progress: _Progress, *, contained: bool) -> Settled:
-    watch = AttemptWatch(running.task, running.around.session.world, running.stop)
-    running.watches = (watch,)
-    outcome = await watch.over(lambda: _outcome(running, progress, contained=contained))
-    return Failed(_placed(watch.error, running.task), progress.writes) if outcome is None else outcome
+async def _timed(attempt: AttemptContext, progress: _Progress, *, contained: bool) -> Settled:
+    watch = AttemptWatch(attempt.task, attempt.graph.run.world, attempt.stop)
+    attempt.watches = (watch,)
+    outcome = await watch.over(lambda: _outcome(attempt, progress, contained=contained))
+    return Failed(_placed(watch.error, attempt.task), progress.writes) if outcome is None else outcome
 
 
-async def _outcome(running: Running, progress: _Progress, *, contained: bool) -> Settled:
+async def _outcome(attempt: AttemptContext, progress: _Progress, *, contained: bool) -> Settled:
     """What becomes of an attempt within its time."""
     try:
-        return await _run(running, progress, contained=contained)
+        return await _run(attempt, progress, contained=contained)
     except BaseException as error:
-        return await _unfinished(running, error, progress)
+        return await _unfinished(attempt, error, progress)
 
 
-async def _unfinished(running: Running, error: BaseException, progress: _Progress) -> Settled:
+async def _unfinished(attempt: AttemptContext, error: BaseException, progress: _Progress) -> Settled:
     """What becomes of an attempt that has raised, in whose `except` this is called. A cancellation from outside, and a
     failure of storage, go through."""
     if isinstance(error, GeneratorExit):
@@ -143,12 +143,12 @@ async def _unfinished(running: Running, error: BaseException, progress: _Progres
     if isinstance(error, anyio.get_cancelled_exc_class()):
         if _cancelled_from_outside(progress.natively_cancelled):
             raise
-        failure = NodeCancelledError(running.task.node.name)
+        failure = NodeCancelledError(attempt.task.node.name)
         failure.__cause__ = error
-        return Failed(_placed(failure, running.task), progress.writes)
+        return Failed(_placed(failure, attempt.task), progress.writes)
     if progress.recording and not isinstance(error, UnstorableValueError):  # storage's failure, not the node's
         raise
-    return await _stopped(running, error, progress.writes)
+    return await _stopped(attempt, error, progress.writes)
 
 
 def start(board: Board, task: Task) -> Finished | Failed:
@@ -167,7 +167,7 @@ class _Progress:
     Attributes:
         writes: the node's own writes, once they are known.
         recording: storage is at work, so that what fails is its failure.
-        natively_cancelled, record: as in `attempt`.
+        natively_cancelled, record: as in `run_attempt`.
     """
 
     __slots__ = ("natively_cancelled", "record", "recording", "writes")
@@ -179,28 +179,28 @@ class _Progress:
         self.record = record
 
 
-async def _run(running: Running, progress: _Progress, *, contained: bool) -> Finished:
+async def _run(attempt: AttemptContext, progress: _Progress, *, contained: bool) -> Finished:
     """The node, then its routers."""
-    task, board, program = running.task, running.board, running.around.program
+    task, board, program = attempt.task, attempt.board, attempt.graph.program
     node, writes = task.node, progress.writes
     recorded, leaves = writes is not None, False
     if writes is None:
-        writes, leaves = await _node_writes(running, progress, contained=contained)
+        writes, leaves = await _node_writes(attempt, progress, contained=contained)
         progress.writes = writes
     else:
         leaves = any(name == PARENT for name, _ in writes)
     everything = [*writes, *node.edges]
     if node.routers:
-        running.route()
+        attempt.route()
     for router in node.routers:
-        injected = running.inject(router.injects) if router.injects else {}
+        injected = attempt.inject(router.injects) if router.injects else {}
         names = fold_names([task], [writes], task.scope, task.step) if program.names_messages else None
         answer = router.call(board.view_of(router, program, writes, names), **injected)
         if isawaitable(answer):
             if not recorded:
                 recorded = progress.recording = True
                 try:
-                    await progress.record(running.around, task, writes)
+                    await progress.record(attempt.graph, task, writes)
                 except BaseException:
                     if isinstance(answer, types.CoroutineType):
                         answer.close()  # it was never started, and never will be
@@ -208,70 +208,70 @@ async def _run(running: Running, progress: _Progress, *, contained: bool) -> Fin
                 progress.recording = False
             answer = await answer
         everything.extend([(name, own(item, name)) for name, item in router.route(answer)])
-    if node.routers and running.calls.any:
-        await running.calls.join()
-    if running.open or running.refusals:
-        _check_open(running)
+    if node.routers and attempt.calls.any:
+        await attempt.calls.join()
+    if attempt.open or attempt.refusals:
+        _check_open(attempt)
     return Finished(everything, own=len(writes), leaves=leaves)
 
 
-async def _node_writes(running: Running, progress: _Progress, *, contained: bool) -> tuple[list[Write], bool]:
+async def _node_writes(attempt: AttemptContext, progress: _Progress, *, contained: bool) -> tuple[list[Write], bool]:
     """Call the node, and wait for all that it calls. Return its own writes, and whether there are commands for a graph
     around this one among them."""
-    task, node = running.task, running.task.node
-    value = running.board.input_of(node) if task.send < 0 else isolate(task.arg)
+    task, node = attempt.task, attempt.task.node
+    value = attempt.board.input_of(node) if task.send < 0 else isolate(task.arg)
     checks: tuple[Callable[[], None], ...] = ()
-    if running.around.options.debug:
+    if attempt.graph.options.debug:
         checks = (watch(task, value),)
     result: Any = None
     commands: list[Command] = []
     try:
-        call = _called if running.around.overhears is None else _overheard
-        result = await call(node, value, running, progress, contained=contained and not node.routers)
+        call = _called if attempt.graph.overhears is None else _overheard
+        result = await call(node, value, attempt, progress, contained=contained and not node.routers)
     except BaseException as error:
-        commands = _commands_in(error, running)
+        commands = _commands_in(error, attempt)
     for check in checks:
         check()
-    if running.calls.any:
+    if attempt.calls.any:
         try:
-            await running.calls.join()
+            await attempt.calls.join()
         except ParentCommand as error:
-            commands = commands or _commands_in(error, running)
-    if running.open or running.refusals:
-        _check_open(running)
-    written = _written_by(commands, running) if commands else node.writes(result)
+            commands = commands or _commands_in(error, attempt)
+    if attempt.open or attempt.refusals:
+        _check_open(attempt)
+    written = _written_by(commands, attempt) if commands else node.writes(result)
     writes = [(name, item if type(item) in ATOMS else own(item, name)) for name, item in written]
     leaves = False
     for name, item in writes:
         if name == PARENT:
             leaves = True
             if task.is_planned:
-                _check_leaves(running, item)
+                _check_leaves(attempt, item)
     return writes, leaves
 
 
-def _check_open(running: Running) -> None:
+def _check_open(attempt: AttemptContext) -> None:
     """Refuse the result of a node that had to stop, and has swallowed that (`gather(..., return_exceptions=True)`);
     and that of one that has swallowed a refusal."""
-    if running.refusals:
-        raise running.refusals[-1]
-    if running.open:
-        if running.around.session.stop.errors and not running.questions():
+    if attempt.refusals:
+        raise attempt.refusals[-1]
+    if attempt.open:
+        if attempt.graph.run.stop.errors and not attempt.questions():
             # The run drains: the node is not at fault, and runs again when the rest of what it called has run.
             raise GraphInterrupt(())
-        raise InterruptSwallowedError(running.task.node.name)
+        raise InterruptSwallowedError(attempt.task.node.name)
 
 
-def _check_leaves(running: Running, command: Command) -> None:
+def _check_leaves(attempt: AttemptContext, command: Command) -> None:
     """Refuse a command for a graph around this one that there is not."""
-    name, node = command.graph, running.task.node.name
-    if not running.around.outer:
+    name, node = command.graph, attempt.task.node.name
+    if not attempt.graph.outer:
         raise InvalidUpdateError(
             f"node {node!r} gave a command for {_graph(name)}, and its graph is not run by a node of another. "
             "Leave out graph= for a command to the node's own graph",
             node=node,
         )
-    if name != Command.PARENT and not running.around.enclosing(str(name)):
+    if name != Command.PARENT and not attempt.graph.enclosing(str(name)):
         raise InvalidUpdateError(
             f"node {node!r} gave a command for graph {name!r}, and no graph around it, and no node that it is in, "
             "has that name",
@@ -283,16 +283,16 @@ def _graph(name: str | None) -> str:
     return "the graph around its own" if name == Command.PARENT else f"graph {name!r}"
 
 
-async def _stopped(running: Running, error: BaseException, writes: list[Write] | None) -> Settled:
+async def _stopped(attempt: AttemptContext, error: BaseException, writes: list[Write] | None) -> Settled:
     """The outcome of an attempt that raised.
 
     What stops a node to ask is looked for in groups too: a task group of the node's own wraps it in one. Beside a
     failure it does not count, be it one of a task that the node called and did not await; nor does it beside a
     cancellation of the run, which goes on.
     """
-    task, calls = running.task, running.calls
-    if running.refusals:
-        return Failed(_placed(running.refusals[-1], task), writes)
+    task, calls = attempt.task, attempt.calls
+    if attempt.refusals:
+        return Failed(_placed(attempt.refusals[-1], task), writes)
     _, failures = _split(error)
     for failure in failures:
         _raise_if_cancelled(failure)
@@ -304,9 +304,9 @@ async def _stopped(running: Running, error: BaseException, writes: list[Write] |
     if failures:
         message = f"node {task.node.name!r} failed, or tasks that it called and did not await: {len(failures)} failures"
         return Failed(_placed(BaseExceptionGroup(message, failures), task), writes)
-    if running.held_back:
+    if attempt.held_back:
         return NotStarted()
-    return Paused(running.questions(), writes)
+    return Paused(attempt.questions(), writes)
 
 
 def _raise_if_cancelled(failure: BaseException) -> None:
@@ -336,7 +336,7 @@ def _flat(group: BaseExceptionGroup[Any]) -> Iterator[Any]:
             yield error
 
 
-def _commands_in(error: BaseException, running: Running) -> list[Command]:
+def _commands_in(error: BaseException, attempt: AttemptContext) -> list[Command]:
     """The commands that a graph which the node ran gave to this one: they are the node's result.
 
     Raises:
@@ -346,16 +346,16 @@ def _commands_in(error: BaseException, running: Running) -> list[Command]:
     commands = [command for bubble in bubbles if isinstance(bubble, ParentCommand) for command in bubble.commands]
     if failures or not commands or any(isinstance(bubble, GraphInterrupt) for bubble in bubbles):
         raise error
-    if not running.task.is_planned:
+    if not attempt.task.is_planned:
         return commands  # a call is no level of its own: they are for whoever called it
-    mine = (Command.PARENT, running.around.program.name, running.task.node.name)
+    mine = (Command.PARENT, attempt.graph.program.name, attempt.task.node.name)
     return [structs.replace(command, graph=None) if command.graph in mine else command for command in commands]
 
 
-def _written_by(commands: list[Command], running: Running) -> list[Write]:
+def _written_by(commands: list[Command], attempt: AttemptContext) -> list[Write]:
     """The writes of commands that a graph which the node ran has given."""
-    node, program = running.task.node, running.around.program
-    if not running.task.is_planned:
+    node, program = attempt.task.node, attempt.graph.program
+    if not attempt.task.is_planned:
         return [(RETURN, None), *((PARENT, command) for command in commands)]
     if node.commands:
         return node.writes(commands)
@@ -369,31 +369,33 @@ def _written_by(commands: list[Command], running: Running) -> list[Write]:
     return writes
 
 
-async def _overheard(node: Node, value: Any, running: Running, progress: _Progress, *, contained: bool) -> Any:
-    overhears = running.around.overhears
+async def _overheard(node: Node, value: Any, attempt: AttemptContext, progress: _Progress, *, contained: bool) -> Any:
+    overhears = attempt.graph.overhears
     assert overhears is not None
-    with overhears(running.writer):  # in the context of which the node gets a copy
-        return await _called(node, value, running, progress, contained=False)
+    with overhears(attempt.writer):  # in the context of which the node gets a copy
+        return await _called(node, value, attempt, progress, contained=False)
 
 
-def _called(node: Node, value: Any, running: Running, progress: _Progress, *, contained: bool) -> Awaitable[Any]:
+def _called(node: Node, value: Any, attempt: AttemptContext, progress: _Progress, *, contained: bool) -> Awaitable[Any]:
     """Begin to call the node: what is to be awaited, at once."""
-    if running.around.session.watch is not None:
-        running.around.session.watch(running)
-    injected = running.inject(node.injects) if node.injects else {}
-    if node.flavour == "async" and not running.around.events.log.is_read:
+    if attempt.graph.run.watch is not None:
+        attempt.graph.run.watch(attempt)
+    injected = attempt.inject(node.injects) if node.injects else {}
+    if node.flavour == "async" and not attempt.graph.events.log.is_read:
         awaitable = node.call(value, **injected)
         return awaitable if contained else in_own_context(awaitable, progress.natively_cancelled)
-    return _called_with(injected, node, value, running, progress)
+    return _called_with(injected, node, value, attempt, progress)
 
 
-async def _called_with(injected: dict[str, Any], node: Node, value: Any, running: Running, progress: _Progress) -> Any:
+async def _called_with(
+    injected: dict[str, Any], node: Node, value: Any, attempt: AttemptContext, progress: _Progress
+) -> Any:
     """A node that writes to streams, or is a plain function."""
-    owes = (running,) if running.log.is_read else ()
+    owes = (attempt,) if attempt.log.is_read else ()
     if owes and node.flavour != "sync":
-        with running.waiting():
+        with attempt.waiting():
             await (
-                running.log.settle()
+                attempt.log.settle()
             )  # it may never await what it writes, nor anything else; others after it may not either
     if node.flavour == "async":
         return await in_own_context(node.call(value, **injected), progress.natively_cancelled, owes)
@@ -403,20 +405,20 @@ async def _called_with(injected: dict[str, Any], node: Node, value: Any, running
     else:
         # A worker may have to be waited for. A drain that comes meanwhile holds the function back. After an earlier
         # one only what a node that is under way calls gets here, and it is to end.
-        control = running.around.control
+        control = attempt.graph.control
         stops = control is not None and not control.drain_requested
         if node.flavour == "process":
-            result = await in_process(node.call, own(value), running.hold_back if stops else nothing)
-        elif isinstance(running.fence, AbandonFence):
-            result = await in_abandonable_thread(partial(running.in_worker, call, stops), value, running.fence)
+            result = await in_process(node.call, own(value), attempt.hold_back if stops else nothing)
+        elif isinstance(attempt.fence, AbandonFence):
+            result = await in_abandonable_thread(partial(attempt.in_worker, call, stops), value, attempt.fence)
         else:
             # Cancelling waits for the thread: nothing that the graph started outlives the run.
-            result = await in_thread(partial(running.in_worker, call, stops), value, running.stop)
+            result = await in_thread(partial(attempt.in_worker, call, stops), value, attempt.stop)
     return await in_own_context(result, progress.natively_cancelled, owes) if isawaitable(result) else result
 
 
 def in_own_context(
-    awaitable: Awaitable[_T], cancellations: NativeCancellations, owes: Sequence[Running] = ()
+    awaitable: Awaitable[_T], cancellations: NativeCancellations, owes: Sequence[AttemptContext] = ()
 ) -> Awaitable[_T]:
     """Await in place, with a copy of the context: what the node sets in context variables stays there.
 
@@ -431,7 +433,10 @@ def in_own_context(
 
 @types.coroutine
 def _drive(
-    coroutine: Coroutine[Any, Any, _T], context: Context, cancellations: NativeCancellations, owes: Sequence[Running]
+    coroutine: Coroutine[Any, Any, _T],
+    context: Context,
+    cancellations: NativeCancellations,
+    owes: Sequence[AttemptContext],
 ) -> Generator[Any, Any, _T]:
     """Send into the coroutine what the event loop sends here, each time inside the context."""
     step: Callable[..., Any] = coroutine.send
@@ -487,7 +492,7 @@ def noticed(coroutine: Coroutine[Any, Any, _T], waits: Callable[[], None]) -> Ge
             sent, step = error, coroutine.throw
 
 
-async def _held(owes: Running) -> None:
+async def _held(owes: AttemptContext) -> None:
     """Wait for the readers, between what the node has awaited and what it makes of it.
 
     A scope's cancellation that comes meanwhile is left for the node's next checkpoint, where it comes again: what the

@@ -29,7 +29,7 @@ from ...errors import (
 )
 from ...types import OnChange
 from ..platform.event_loops import on_asyncio, wait_out
-from .context import CURRENT, ROUTED, Calls, Running, in_order_of
+from .context import CURRENT, ROUTED, AttemptContext, Calls, in_order_of
 from .slots import Unlimited
 from .worker_threads import NO_FENCE
 
@@ -42,7 +42,7 @@ class TaskFuture(Generic[T]):
     A waiter that is cancelled cancels the task, as is usual on asyncio; shield it where that is not meant.
     """
 
-    def __init__(self, caller: Running, task: Task) -> None:
+    def __init__(self, caller: AttemptContext, task: Task) -> None:
         self._caller = caller
         self._task = task
         self.place = caller.next_place(task.send)
@@ -51,7 +51,7 @@ class TaskFuture(Generic[T]):
         self._outcome: Outcome | None = None
         self._told = False
         self._awaited = 0
-        self._loop_thread = caller.around.session.loop_thread
+        self._loop_thread = caller.graph.run.loop_thread
 
     def __repr__(self) -> str:
         state = "pending" if self._outcome is None else type(self._outcome).__name__.lower()
@@ -218,15 +218,15 @@ class TaskFuture(Generic[T]):
 
     def start(self) -> None:
         """Start the task beside its caller, who ends after it: cancels it if need be, and waits."""
-        self._hosted = self._caller.around.session.loop.start(self._run, f"task {self._task.node.name}", self._done)
+        self._hosted = self._caller.graph.run.loop.start(self._run, f"task {self._task.node.name}", self._done)
 
     async def _run(self) -> None:
-        around = self._caller.around
+        graph = self._caller.graph
         outcome: Outcome = Cancelled()
         try:
             with self._scope:
                 await anyio.lowlevel.checkpoint_if_cancelled()  # it never begins when it was cancelled before
-                outcome = await around.call(self._caller, self._task)
+                outcome = await graph.call(self._caller, self._task)
         except anyio.get_cancelled_exc_class():
             raise
         except BaseException as error:  # nothing else may leave: no task group is there to take it
@@ -255,9 +255,9 @@ class TaskFuture(Generic[T]):
         self._told = True
 
 
-def _places_of(running: Running) -> Iterator[Unlimited]:
+def _places_of(attempt: AttemptContext) -> Iterator[Unlimited]:
     """The places that are free while code of a node waits: the node's, and of the nodes that its graph runs in."""
-    for each in (running, *running.around.outer):
+    for each in (attempt, *attempt.graph.outer):
         yield each.place
 
 
@@ -285,7 +285,7 @@ class CalledTasks(Calls):
 
     def start(
         self,
-        caller: Running,
+        caller: AttemptContext,
         node: Node,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -363,14 +363,14 @@ class CalledTasks(Calls):
                 await future.wait_out()
 
 
-def _task_of(caller: Running, node: Node, number: int, arg: tuple[Any, Any], hints: Sequence[Any]) -> Task:
+def _task_of(caller: AttemptContext, node: Node, number: int, arg: tuple[Any, Any], hints: Sequence[Any]) -> Task:
     """Return the task of a call, with the digest of its arguments where its result is recorded or kept."""
-    digest = caller.around.persistence.digests.of_call(node, hints, *arg) if caller.is_compared else b""
+    digest = caller.graph.persistence.digests.of_call(node, hints, *arg) if caller.is_compared else b""
     return caller.task.call(node, number, arg, digest)
 
 
 def call_task(
-    caller: Running,
+    caller: AttemptContext,
     node: Node,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -399,12 +399,12 @@ def call_task(
         caller.check_refusal()
         calls = caller.calls if isinstance(caller.calls, CalledTasks) else CalledTasks()
         caller.calls = calls
-        caller.around.persistence.know(*hints)
+        caller.graph.persistence.know(*hints)
         caller.sign()
         return calls.start(caller, node, args, kwargs, hints, key, on_change)
 
     caller.check(what)
-    if caller.around.session.loop_thread == threading.get_ident():
+    if caller.graph.run.loop_thread == threading.get_ident():
         return start()
     try:
         with in_order_of(caller):

@@ -170,7 +170,7 @@ class Calls:
 NO_CALLS = Calls()
 
 
-class Session:
+class RunContext:
     """What a call of a graph, and the graphs that its nodes run, share.
 
     Attributes:
@@ -234,17 +234,17 @@ class Session:
         return any(question not in askers or task in askers[question] for question in self.answers)
 
 
-class Around(msgspec.Struct, frozen=True, kw_only=True):
+class GraphContext(msgspec.Struct, frozen=True, kw_only=True):
     """What the nodes of one graph's run share.
 
     Attributes:
-        session: of the call.
+        run: of the call.
         program: the graph.
         ns: its namespace.
         persistence: where it is stored, or that it is not.
         events: what it shows, and stores of that.
         observation: the run, as it is observed.
-        config: the call's settings, merged with those of the graphs around.
+        config: the call's settings, merged with those of the graphs graph.
         options: what `compile` and the call say of the run.
         outer: the node that runs this graph, then the node that runs that one's graph, and so on; none for the graph
             that was called.
@@ -253,14 +253,14 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
         call: runs a task that a node calls: gives its recorded result, or what becomes of it.
         results: of its nodes, kept from run to run; None when none are.
         is_timed: a superstep may run out of time. Then, as long as it runs,
-        running: has the attempts that are under way.
+        attempts: has the attempts that are under way.
         unrecorded: what storing the result of a called task has failed with. Whatever the node makes of it, the
             superstep ends with that error alone.
         overhears: makes models that a node calls show what they say, given the node's writer; None when nobody reads
             it.
     """
 
-    session: Session
+    run: RunContext
     program: Program
     ns: str
     persistence: Persistence
@@ -268,13 +268,13 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     observation: Observation = NOT_OBSERVED
     config: RunnableConfig
     options: RunOptions
-    outer: tuple[Running, ...] = ()
+    outer: tuple[AttemptContext, ...] = ()
     places: Places | None = None
     control: RunControl | None = None
-    call: Callable[[Running, Task], Awaitable[Outcome]]
+    call: Callable[[AttemptContext, Task], Awaitable[Outcome]]
     results: Results | None = None
     is_timed: bool = False
-    running: set[Running] = msgspec.field(default_factory=set)
+    attempts: set[AttemptContext] = msgspec.field(default_factory=set)
     unrecorded: list[BaseException] = msgspec.field(default_factory=list)
     overhears: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
 
@@ -283,20 +283,20 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
         reason = None if self.control is None else self.control.drain_reason
         if reason is None:
             return False
-        if not self.session.stop.errors:
-            self.session.stop = drained(reason)
+        if not self.run.stop.errors:
+            self.run.stop = drained(reason)
         return True
 
     def enclosing(self, name: str) -> bool:
         """Whether a graph around this one, or the node that it is in one, has this name."""
-        return any(name in (node.around.program.name, node.task.node.name) for node in self.outer)
+        return any(name in (node.graph.program.name, node.task.node.name) for node in self.outer)
 
 
-class Running:
+class AttemptContext:
     """One attempt at one task: what the node's code reaches.
 
     Attributes:
-        around: the graph's run.
+        graph: the graph's run.
         board: as the superstep reads it.
         task: what runs.
         open: the questions that it, or what it called, has asked in vain, by their place in its code.
@@ -324,13 +324,13 @@ class Running:
         "_counts",
         "_ended",
         "_names",
-        "around",
         "board",
         "callers",
         "calls",
         "debts",
         "failures",
         "fence",
+        "graph",
         "held_back",
         "host",
         "observed",
@@ -345,19 +345,24 @@ class Running:
     )
 
     def __init__(
-        self, around: Around, board: Board, task: Task, tries: Tries = ONE_TRY, failures: tuple[NodeError, ...] = ()
+        self,
+        graph: GraphContext,
+        board: Board,
+        task: Task,
+        tries: Tries = ONE_TRY,
+        failures: tuple[NodeError, ...] = (),
     ) -> None:
-        self.around = around
+        self.graph = graph
         self.board = board
         self.task = task
         self.open: dict[int, tuple[Interrupt, ...]] = {}
         self.places = 0
         self.calls: Calls = NO_CALLS
-        self.host = around.session.loop.current_task()
-        self.place = UNLIMITED if around.places is None else Place(around.places)
+        self.host = graph.run.loop.current_task()
+        self.place = UNLIMITED if graph.places is None else Place(graph.places)
         self._ended = False
         caller = CURRENT.get()
-        self.callers: tuple[Running, ...] = () if caller is None else (caller, *caller.callers)
+        self.callers: tuple[AttemptContext, ...] = () if caller is None else (caller, *caller.callers)
         self.tries = tries
         self.failures = failures
         self.watches: tuple[AttemptWatch, ...] = ()
@@ -375,28 +380,28 @@ class Running:
         if node.abandons:
             self.fence = AbandonFence(f"node {node.name!r}, superstep {task.step}, task {task.id}")
 
-    def chain(self) -> Iterator[Running]:
+    def chain(self) -> Iterator[AttemptContext]:
         """This node, and those in which it runs, from the inside out."""
         yield self
         yield from self.callers
 
-    def chain_in_graph(self) -> Iterator[Running]:
+    def chain_in_graph(self) -> Iterator[AttemptContext]:
         """Those of them that are of the same run of the same graph: the node, and the tasks that called it."""
-        return itertools.takewhile(lambda each: each.around is self.around, self.chain())
+        return itertools.takewhile(lambda each: each.graph is self.graph, self.chain())
 
-    def chain_in_run(self) -> Iterator[Running]:
+    def chain_in_run(self) -> Iterator[AttemptContext]:
         """Those of them that are of the same run."""
-        return itertools.takewhile(lambda each: each.around.session is self.around.session, self.chain())
+        return itertools.takewhile(lambda each: each.graph.run is self.graph.run, self.chain())
 
     @property
     def log(self) -> Log:
         """Of its graph's run."""
-        return self.around.events.log
+        return self.graph.events.log
 
     @property
     def loop_thread(self) -> int:
         """The thread that the run's event loop is in."""
-        return self.around.session.loop_thread
+        return self.graph.run.loop_thread
 
     @property
     def ended(self) -> bool:
@@ -437,7 +442,7 @@ class Running:
     def ns(self) -> str:
         """What the state of graphs that it runs is stored under."""
         own_part = f"{self.task.node.name}:{self.task.id}"
-        return f"{self.around.ns}|{own_part}" if self.around.ns else own_part
+        return f"{self.graph.ns}|{own_part}" if self.graph.ns else own_part
 
     def in_worker(self, call: Callable[[Any], Any], stops: bool, value: Any) -> Any:
         """Call the node's plain function, in its worker thread.
@@ -464,7 +469,7 @@ class Running:
             and not self.failures
             and self.tries.number == 1
             and not self.task.node.hidden
-            and self.around.stops()
+            and self.graph.stops()
         )
 
     def hold_back(self) -> None:
@@ -492,7 +497,7 @@ class Running:
         digest, _ = self.retried.done.get(task.id, (b"", ()))
         if is_changed(digest, task.digest):
             return task.node.name
-        return self.around.persistence.recorded_instead(task)
+        return self.graph.persistence.recorded_instead(task)
 
     def done_before(self, task: Task) -> tuple[Finished, ...]:
         """What a task gave that an earlier attempt has called too, if it has; where nothing is stored."""
@@ -502,13 +507,13 @@ class Running:
     def keep_done(self, task: Task, outcome: Finished) -> None:
         """Keep what a task gave for the next attempt; where nothing is stored."""
         tries = self.retried
-        if tries.keeps and not self.around.persistence.is_stored:
+        if tries.keeps and not self.graph.persistence.is_stored:
             tries.done[task.id] = task.digest, outcome
 
     def observe(self, *, routes: bool) -> None:
         """Its code is about to run, in the running context, and somebody observes that."""
-        called = not self.task.is_planned and self.callers and self.callers[0].around is self.around
-        self.observed = self.around.observation.attempt(
+        called = not self.task.is_planned and self.callers and self.callers[0].graph is self.graph
+        self.observed = self.graph.observation.attempt(
             self.task,
             number=self.tries.number,
             caller=self.callers[0].observed.started if called else None,
@@ -553,7 +558,7 @@ class Running:
         """It waits until it may begin. That is not its caller's time either, if that has lent its place and waits."""
         with contextlib.ExitStack() as stack:
             for caller in self.callers[:1]:
-                if caller.around is self.around and not caller.place.is_held:
+                if caller.graph is self.graph and not caller.place.is_held:
                     stack.enter_context(caller.waiting())
             yield
 
@@ -568,20 +573,20 @@ class Running:
         """
         self.check("interrupt()")
         self.check_refusal()
-        session = self.around.session
-        if isinstance(session.lease, NoLease):
+        run_context = self.graph.run
+        if isinstance(run_context.lease, NoLease):
             *_, root = self.chain_in_run()
-            raise self.refuse(NoCheckpointerError(self.task.node.name, root.around.program.name))
+            raise self.refuse(NoCheckpointerError(self.task.node.name, root.graph.program.name))
         index = self.number("ask", lambda digests: digests.fingerprint((value,)))
         place = self.next_place(index)
         key = interrupt_id(self.task.id, index)
-        answers = session.answers
+        answers = run_context.answers
         if key in answers:
             self._compare_question(key, own(value))  # as it was stored
             return isolate(answers[key])
         question = Interrupt(own(value), key)
         self.open[place] = (question,)
-        session.lease.askers[key] = self._askers()
+        run_context.lease.askers[key] = self._askers()
         raise GraphInterrupt((Interrupt(isolate(question.value), key),))
 
     def _askers(self) -> tuple[TaskId, ...]:
@@ -589,18 +594,18 @@ class Running:
         return tuple([each.task.id for each in self.chain_in_run()])
 
     def _compare_question(self, key: str, value: Any) -> None:
-        session = self.around.session
-        if self.is_handler or not session.asked.is_changed(key, value):
+        run_context = self.graph.run
+        if self.is_handler or not run_context.asked.is_changed(key, value):
             return
-        error = QuestionChangedError(key, isolate(session.asked.values[key]), value)
-        if self.around.options.changed_questions == "error":
+        error = QuestionChangedError(key, isolate(run_context.asked.values[key]), value)
+        if self.graph.options.changed_questions == "error":
             raise self.refuse(error)
         node = self.task.node.name
-        if node not in session.warned:
-            session.warned[node] = None
+        if node not in run_context.warned:
+            run_context.warned[node] = None
             warnings.warn(
                 QuestionChangedWarning(
-                    f"node {node!r} of graph {self.around.program.name!r} got the answer to a question that it asks "
+                    f"node {node!r} of graph {self.graph.program.name!r} got the answer to a question that it asks "
                     "with another value now; changed_questions='accept' allows that"
                 ),
                 stacklevel=2,
@@ -635,7 +640,7 @@ class Running:
     @property
     def is_compared(self) -> bool:
         """Whether something of what it asks, calls and runs is recorded, or kept for a retry."""
-        return self.around.persistence.is_stored or self.retried.keeps
+        return self.graph.persistence.is_stored or self.retried.keeps
 
     def number_of_call(self, node: Node, hints: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """Return the number of a call of a task; see `number`, and `Digests.of_call` for the arguments."""
@@ -669,16 +674,16 @@ class Running:
         Raises:
             InvalidUpdateError: two that differ cannot be told apart.
         """
-        session, thread = self.around.session, threading.get_ident()
-        if thread == session.loop_thread:
-            beside = session.loop.current_task() is not self.host and _BY_THREAD.get() is not self
+        run_context, thread = self.graph.run, threading.get_ident()
+        if thread == run_context.loop_thread:
+            beside = run_context.loop.current_task() is not self.host and _BY_THREAD.get() is not self
         else:
             beside = thread != self.worker
         if ordered or not beside or not self.is_compared:
             number = self._counts.get(what, 0)
             self._counts[what] = number + 1
             return number
-        known_by = fingerprint(self.around.persistence.digests)
+        known_by = fingerprint(self.graph.persistence.digests)
         key = f"{what} {self._counts.get(what, 0) >= ROUTED} ".encode() + known_by
         first, again = self._beside.get(key, (who, -1))
         if first is not who:
@@ -696,7 +701,7 @@ class Running:
     def digest_of_input(self, given: Any) -> bytes:
         """Return the digest of the input of a graph that the node's code runs; empty where it is not compared: None and
         commands are none, and the state that a graph gets as a node is the same for each attempt."""
-        persistence = self.around.persistence
+        persistence = self.graph.persistence
         if not persistence.is_stored or self.is_handler or given is None or isinstance(given, Command):
             return b""
         return b"" if getattr(self.task.node.call, RUNS_GRAPH, False) else persistence.digests.of_input(given)
@@ -749,8 +754,8 @@ class Running:
     def spend(self, name: str, amount: Amount) -> None:
         """Count an amount for the task. See `runtime.spend`."""
         self.check("spend()")
-        into = self.around.persistence.spent_by(self.task.id)
-        self.around.session.spending.spend(into, name, amount, self.around.options.limits.budgets)
+        into = self.graph.persistence.spent_by(self.task.id)
+        self.graph.run.spending.spend(into, name, amount, self.graph.options.limits.budgets)
 
     def inject(self, wanted: tuple[tuple[str, str], ...]) -> dict[str, Any]:
         """The keyword arguments that a node's signature asks for."""
@@ -760,7 +765,7 @@ class Running:
     def config(self) -> RunnableConfig:
         """The call's settings, and where the node stands. A new one each time."""
         info = self.info
-        config: dict[str, Any] = own_as_it_is(self.around.config)
+        config: dict[str, Any] = own_as_it_is(self.graph.config)
         config["configurable"] = {**config.get("configurable", {}), "checkpoint_ns": info.checkpoint_ns}
         if info.thread_id is not None:
             config["configurable"]["thread_id"] = info.thread_id
@@ -777,11 +782,11 @@ class Running:
 
     @property
     def store(self) -> Any:
-        return self.around.options.store
+        return self.graph.options.store
 
     @property
     def context(self) -> Any:
-        return self.around.options.context
+        return self.graph.options.context
 
     @property
     def writer(self) -> StreamWriter:
@@ -796,12 +801,12 @@ class Running:
 
     @property
     def info(self) -> ExecutionInfo:
-        session = self.around.session
+        run_context = self.graph.run
         return ExecutionInfo(
             task_id=self.task.id,
-            thread_id=session.lease.thread_id,
-            run_id=session.run_id,
-            checkpoint_id=self.around.persistence.tip,
+            thread_id=run_context.lease.thread_id,
+            run_id=run_context.run_id,
+            checkpoint_id=self.graph.persistence.tip,
             checkpoint_ns=self.ns,
             node_attempt=self.tries.number,
             node_first_attempt_time=self.tries.began,
@@ -820,45 +825,45 @@ class Running:
             stream_writer=self.writer,
             previous=self.previous,
             execution_info=self.info,
-            control=self.around.control,
+            control=self.graph.control,
             heartbeat=self.heartbeat,
         )
 
 
-CURRENT: Final = cast("ContextVar[Running | None]", TASK)
+CURRENT: Final = cast("ContextVar[AttemptContext | None]", TASK)
 """The node that the running code belongs to. The variable is made in `_message_ids`, for `add_messages` to read."""
 
 
-WATCH: ContextVar[Callable[[Running], object] | None] = ContextVar("pregel_async.watch", default=None)
-"""Told before the code of a node or of a task is called; what it raises is that code's failure. For a run's session it
-is looked up once, when the run begins: simulations see by it what runs."""
+WATCH: ContextVar[Callable[[AttemptContext], object] | None] = ContextVar("pregel_async.watch", default=None)
+"""Called before the code of a node or of a task runs. An exception that it raises is that code's failure. It is looked
+up once, when the run begins. Simulations use it to see what runs."""
 
 
-_BY_THREAD: ContextVar[Running | None] = ContextVar("pregel_async.by_thread", default=None)
+_BY_THREAD: ContextVar[AttemptContext | None] = ContextVar("pregel_async.by_thread", default=None)
 """The node whose plain function, in its worker thread, waits for what the running code does on the event loop."""
 
 
 @contextlib.contextmanager
-def in_order_of(running: Running | None) -> Generator[None]:
+def in_order_of(attempt: AttemptContext | None) -> Generator[None]:
     """Hop to the event loop from a node's worker thread: what is done there is as ordered as the thread's own code."""
-    mine = running is not None and running.worker == threading.get_ident()
-    token = _BY_THREAD.set(running if mine else None)
+    mine = attempt is not None and attempt.worker == threading.get_ident()
+    token = _BY_THREAD.set(attempt if mine else None)
     try:
         yield
     finally:
         _BY_THREAD.reset(token)
 
 
-def current(what: str) -> Running:
+def current(what: str) -> AttemptContext:
     """The running node.
 
     Raises:
         OutsideRunError: there is none.
     """
-    running = CURRENT.get()
-    if running is None:
+    attempt = CURRENT.get()
+    if attempt is None:
         raise OutsideRunError(
             f"{what} was called outside of a run: call it in a node, in a task, or in what these call. "
             "A thread of your own does not know its node; start it with contextvars.copy_context().run"
         )
-    return running
+    return attempt

@@ -31,35 +31,35 @@ from ..observing.error_text import described
 from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations
 from ..streaming.kept_units import Closing, Deliveries
 from ..streaming.parts import routers_of
-from .attempt import attempt
-from .context import Around, Refusal, Running
+from .attempt import run_attempt
+from .context import AttemptContext, GraphContext, Refusal
 from .retries import ONE_TRY, Tries, tried
 
 
-async def run_called(caller: Running, task: Task) -> Settled:
+async def run_called(caller: AttemptContext, task: Task) -> Settled:
     """Run a task that a node calls, in a task of its own; its result is recorded before anybody has it.
 
     When storing it fails, the caller gets that error, and nothing more is called: the superstep ends with it.
     """
-    around = caller.around
-    for failure in around.unrecorded:
+    graph = caller.graph
+    for failure in graph.unrecorded:
         return Failed(failure)
-    recorded = around.persistence.recorded(task, around.session)
+    recorded = graph.persistence.recorded(task, graph.run)
     if not isinstance(recorded, Unfinished):
         return recorded
     for done in caller.done_before(task):
         return done
     try:
-        await around.events.log.units.open(task, caller.task)
+        await graph.events.log.units.open(task, caller.task)
     except anyio.get_cancelled_exc_class():
         raise
     except BaseException as error:
-        around.unrecorded.append(error)
+        graph.unrecorded.append(error)
         return Failed(error)
-    await _show(caller, around.events.log.planned(caller.board, (task,)))
-    outcome = await TaskRunner(around, caller.board, NEVER_CANCELLED, contained=True).run(task, recorded)
+    await _show(caller, graph.events.log.planned(caller.board, (task,)))
+    outcome = await TaskRunner(graph, caller.board, NEVER_CANCELLED, contained=True).run(task, recorded)
     if isinstance(outcome, Failed):
-        await _show(caller, around.events.log.failed((task,), (outcome,)))
+        await _show(caller, graph.events.log.failed((task,), (outcome,)))
     if isinstance(outcome, Finished):
         try:
             await _record_called(caller, task, outcome)
@@ -68,44 +68,44 @@ async def run_called(caller: Running, task: Task) -> Settled:
         except anyio.get_cancelled_exc_class():
             raise
         except BaseException as error:  # nothing else may leave: no task group is there to take it
-            around.unrecorded.append(error)
+            graph.unrecorded.append(error)
             return Failed(error)
     return outcome
 
 
-async def _record_called(caller: Running, task: Task, outcome: Finished) -> None:
+async def _record_called(caller: AttemptContext, task: Task, outcome: Finished) -> None:
     """Store what a called task gave, or keep it for the next attempt of its caller; and show it then."""
-    events = caller.around.events
+    events = caller.graph.events
     caller.keep_done(task, outcome)
     await events.log.units.settle()
     closing = events.closing(task, outcome)
-    await caller.around.persistence.record(task, outcome.writes, routed=True, events=closing)
+    await caller.graph.persistence.record(task, outcome.writes, routed=True, events=closing)
     if closing.begun:
         await events.closed(closing)
     else:
         await events.finished(task, outcome)
 
 
-async def _show(caller: Running, deliveries: Deliveries) -> None:
+async def _show(caller: AttemptContext, deliveries: Deliveries) -> None:
     """Show parts of a called task. Waiting for a reader is not its caller's time."""
     if deliveries:
         with caller.waiting():
-            await caller.around.events.send(deliveries)
+            await caller.graph.events.send(deliveries)
 
 
 class TaskRunner:
     """Makes the attempts at one task of a graph's run.
 
     Args:
-        natively_cancelled, contained: as in `attempt`.
+        natively_cancelled, contained: as in `run_attempt`.
     """
 
-    __slots__ = ("_around", "_board", "_contained", "_natively_cancelled")
+    __slots__ = ("_board", "_contained", "_graph", "_natively_cancelled")
 
     def __init__(
-        self, around: Around, board: Board, natively_cancelled: NativeCancellations, *, contained: bool
+        self, graph: GraphContext, board: Board, natively_cancelled: NativeCancellations, *, contained: bool
     ) -> None:
-        self._around = around
+        self._graph = graph
         self._board = board
         self._natively_cancelled = natively_cancelled
         self._contained = contained
@@ -121,19 +121,19 @@ class TaskRunner:
             assert isinstance(outcome.error, Exception)
             error = outcome.error
             closing = await self._closing(task)
-            await self._around.persistence.record_failure(task, error, closing)
+            await self._graph.persistence.record_failure(task, error, closing)
         return await self._handled(task, error)
 
     async def collect(self, task: Task, failed: Failed, channel: str) -> Settled:
         """Make a failure the task's update, under the policy `Collect`: its edges are taken as after any update."""
         if not self._can_be_handled(failed):
             return failed
-        self._around.observation.handled(task, failed.error, None)
+        self._graph.observation.handled(task, failed.error, None)
         failure = NodeError(task.node.name, task.id, RecordedFailureError(*described(failed.error)))
         return await self._once(task, Unfinished([(channel, [failure])]))
 
     async def _kept(self, task: Task, recorded: Unfinished) -> Settled:
-        results, around = self._around.results, self._around
+        results, graph = self._graph.results, self._graph
         policy = task.node.cache
         if results is None or policy is None or recorded.has_run:
             return await self._tried(task, recorded)
@@ -144,9 +144,9 @@ class TaskRunner:
         def compute(recorded: Unfinished) -> Awaitable[Settled]:
             return self._tried(task, recorded)
 
-        if around.session.answered(task.id):  # no other task gets what comes of that, nor this one another's result
+        if graph.run.answered(task.id):  # no other task gets what comes of that, nor this one another's result
             return await compute(NEW)
-        return await results.share(task, policy, value, compute, context=around.options.context)
+        return await results.share(task, policy, value, compute, context=graph.options.context)
 
     async def _tried(self, task: Task, recorded: Unfinished, failures: tuple[NodeError, ...] = ()) -> Settled:
         """Attempt a task until it has not failed, or is not to be retried."""
@@ -157,23 +157,23 @@ class TaskRunner:
             return self._once(task, Unfinished(writes), tries, failures)
 
         async def again(failed: Failed, number: int) -> None:
-            self._around.observation.retried(task, failed, number)
+            self._graph.observation.retried(task, failed, number)
             if failed.writes is not None:
                 await self._record_unrouted(task, failed.writes)
 
-        return await tried(once, task, recorded.writes, self._around.session.world, final=self._is_final, again=again)
+        return await tried(once, task, recorded.writes, self._graph.run.world, final=self._is_final, again=again)
 
     async def _record_unrouted(self, task: Task, writes: list[Write]) -> None:
         """Record what the node wrote before its routers failed: the wait may be long, and the process may die."""
-        recorded = self._around.persistence.recorded(task, self._around.session)
+        recorded = self._graph.persistence.recorded(task, self._graph.run)
         if isinstance(recorded, Unfinished) and not recorded.has_run:
-            await record_unrouted(self._around, task, writes)
+            await record_unrouted(self._graph, task, writes)
 
     def _once(
         self, task: Task, recorded: Unfinished, tries: Tries = ONE_TRY, failures: tuple[NodeError, ...] = ()
     ) -> Coroutine[Any, Any, Settled]:
-        return attempt(
-            self._around,
+        return run_attempt(
+            self._graph,
             self._board,
             task,
             recorded,
@@ -188,17 +188,17 @@ class TaskRunner:
         """Run the node's error handler in the task's place. Its own failure leads a resume back to it."""
         handler = task.node.handler
         assert handler is not None, "a failure is recorded for a handler"
-        around, by = self._around, task.handling(handler)
-        around.observation.handled(task, error, handler.name)
-        around.events.log.units.attribute(task, by.id)  # what the task did before is recorded with its failure
-        await around.events.send(around.events.log.failed((task,), (Failed(error),)))
-        await around.events.send(around.events.log.planned(self._board, (by,)))
+        graph, by = self._graph, task.handling(handler)
+        graph.observation.handled(task, error, handler.name)
+        graph.events.log.units.attribute(task, by.id)  # what the task did before is recorded with its failure
+        await graph.events.send(graph.events.log.failed((task,), (Failed(error),)))
+        await graph.events.send(graph.events.log.planned(self._board, (by,)))
         outcome = await self._tried(by, NEW, (NodeError(task.node.name, task.id, error),))
         assert not isinstance(outcome, NotStarted), "a handler goes with its task, which has begun"
         if not isinstance(outcome, Failed):
             return structs.replace(outcome, by=by)
         annotate(outcome.error, f"in the error handler of node {task.node.name!r}", context=error)
-        if around.persistence.is_stored:
+        if graph.persistence.is_stored:
             annotate(
                 outcome.error,
                 f"the failure of node {task.node.name!r} is recorded: a resume starts at its error handler, and does "
@@ -214,21 +214,21 @@ class TaskRunner:
     def _is_final(self, error: BaseException) -> bool:
         """Return True if a failure is neither retried nor handled: storage has failed in this run, the node was
         refused what it asks for, or the task is being cancelled."""
-        if self._around.unrecorded or self._around.session.lease.failures:
+        if self._graph.unrecorded or self._graph.run.lease.failures:
             return True
         if isinstance(error, Refusal):  # it would be the same in every attempt
             return True
         return anyio.current_effective_deadline() == float("-inf") or self._natively_cancelled()
 
     async def _closing(self, task: Task) -> Closing:
-        log = self._around.events.log
+        log = self._graph.events.log
         await log.units.settle()
         return log.closing(task)
 
 
-async def record_unrouted(around: Around, task: Task, writes: list[Write]) -> None:
+async def record_unrouted(graph: GraphContext, task: Task, writes: list[Write]) -> None:
     """Store a node's own writes before its routers are waited for."""
-    log = around.events.log
+    log = graph.events.log
     await log.units.settle()
-    await around.persistence.record(task, writes, routed=False, events=log.closing(task))
+    await graph.persistence.record(task, writes, routed=False, events=log.closing(task))
     log.units.attribute(task, routers_of(task.id))

@@ -15,7 +15,7 @@ from ...types import RunnableConfig, StreamWriter
 from .context import Runtime
 
 NAMES = ("config", "runtime", "writer", "store", "previous")
-"""What can be had. Each is an attribute of `Running`."""
+"""What can be had. Each is an attribute of `AttemptContext`."""
 
 _BY_ANNOTATION: tuple[tuple[Any, str], ...] = (
     (Runtime, "runtime"),

@@ -57,37 +57,37 @@ class Writes(Protocol):
 class Writer:
     """A node's `StreamWriter`."""
 
-    __slots__ = ("_running",)
+    __slots__ = ("_attempt",)
 
-    def __init__(self, running: Writes) -> None:
-        self._running = running
+    def __init__(self, attempt: Writes) -> None:
+        self._attempt = attempt
 
     def __call__(self, chunk: Any, /) -> Awaitable[None]:
         self._check()
-        return self._show(self._running.log.wrote(self._running.task, chunk))
+        return self._show(self._attempt.log.wrote(self._attempt.task, chunk))
 
     def message(self, message: Any, /, metadata: Mapping[str, Any] | None = None) -> Awaitable[None]:
         self._check()
-        return self._show(self._running.log.spoke(self._running.task, message, metadata or {}))
+        return self._show(self._attempt.log.spoke(self._attempt.task, message, metadata or {}))
 
     def _check(self) -> None:
-        self._running.check("a stream writer")
-        self._running.sign()
+        self._attempt.check("a stream writer")
+        self._attempt.sign()
 
     def _show(self, deliveries: Deliveries) -> Awaitable[None]:
-        running = self._running
+        attempt = self._attempt
         if not deliveries:
             return NOTHING
-        if threading.get_ident() == running.loop_thread:
+        if threading.get_ident() == attempt.loop_thread:
             charged: list[tuple[Feed, int]] = []
             for feed, part in deliveries:
-                owes = feed in running.debts
+                owes = feed in attempt.debts
                 charged.append((feed, feed.burst(part, owes=owes)))
                 if not owes and feed.lags:
-                    running.debts.append(feed)
-            return _Settled(running, charged) if running.debts else NOTHING
+                    attempt.debts.append(feed)
+            return _Settled(attempt, charged) if attempt.debts else NOTHING
         try:
-            running.fence.run("a stream writer", partial(_put, running, deliveries))
+            attempt.fence.run("a stream writer", partial(_put, attempt, deliveries))
         except OutsideRunError:
             raise
         except RuntimeError as error:
@@ -98,8 +98,8 @@ class Writer:
         return NOTHING
 
 
-async def _put(running: Writes, deliveries: Deliveries) -> None:
-    with running.waiting():
+async def _put(attempt: Writes, deliveries: Deliveries) -> None:
+    with attempt.waiting():
         for feed, part in deliveries:
             await feed.put(part)
 
@@ -107,17 +107,17 @@ async def _put(running: Writes, deliveries: Deliveries) -> None:
 class _Settled:
     """Awaited: the readers have caught up. Not awaited: nothing."""
 
-    __slots__ = ("_charged", "_running")
+    __slots__ = ("_attempt", "_charged")
 
-    def __init__(self, running: Writes, charged: list[tuple[Feed, int]]) -> None:
-        self._running = running
+    def __init__(self, attempt: Writes, charged: list[tuple[Feed, int]]) -> None:
+        self._attempt = attempt
         self._charged = charged
 
     def __await__(self) -> Generator[Any, Any, None]:
         while self._charged:
             feed, size = self._charged.pop()
             feed.refund(size)
-        return self._running.settle().__await__()
+        return self._attempt.settle().__await__()
 
 
 class _Nothing:
