@@ -15,7 +15,7 @@ from checkpoint_savers import InMemorySaver
 from pregel_async import entrypoint, task
 
 
-class World:
+class Environment:
     """What the tasks do to the world outside."""
 
     counted = 0
@@ -24,14 +24,14 @@ class World:
 
 @task
 async def count_words(text: str) -> int:
-    World.counted += 1
+    Environment.counted += 1
     print(f"    counting the words of {text!r}")
     return len(text.split())
 
 
 @task
 def send_mail(total: int) -> str:  # a plain function runs in a worker thread
-    if not World.mail_works:
+    if not Environment.mail_works:
         raise ConnectionError("the mail server does not answer")
     return f"mailed: {total} words"
 
@@ -51,12 +51,12 @@ async def main() -> None:
         print(f"    failed: {error}")
 
     print("it goes on, and counts nothing again:")
-    World.mail_works = True
+    Environment.mail_works = True
     print(f"    {await report.ainvoke(None, 'words')}")
 
     print("the next run on the thread adds to it:")
     print(f"    {await report.ainvoke(['four five six'], 'words')}")
-    print(f"{World.counted} texts were counted")
+    print(f"{Environment.counted} texts were counted")
 
 
 if __name__ == "__main__":

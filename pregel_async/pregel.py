@@ -38,7 +38,7 @@ class Pregel(Graph[Any, Any]):
         blocking: False promises that the nodes' plain functions never block, so that they run on the event loop.
         unknown_keys: "ignore" drops input keys that are no input channels, instead of refusing them.
         debug: warn (`InPlaceChangeWarning`) when a node changes its input in place.
-        world: clock, ids and randomness.
+        environment: clock, ids and randomness.
         retry_policy, timeout, on_timeout, cache_policy: for all nodes that do not say otherwise.
         cache, step_timeout, on_failure, budgets, time_limit, retention, observer, changed_questions: as in
             `StateGraph.compile`.

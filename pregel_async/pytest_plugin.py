@@ -55,7 +55,7 @@ def simulation_seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def virtual_clock() -> VirtualClock:
-    """A clock that stands still until it is advanced, or until all is asleep: `compile(world=virtual_clock)`."""
+    """A clock that stands still until it is advanced, or until all is asleep: `compile(environment=virtual_clock)`."""
     from .testing import VirtualClock
 
     return VirtualClock()

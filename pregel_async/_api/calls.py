@@ -34,11 +34,11 @@ from .._runtime.engine.settings import Audience, Settings
 from .._runtime.persistence.digests import Digests
 from .._runtime.persistence.namespace_writer import Thread
 from .._runtime.platform.event_loops import alone
-from .._runtime.streaming.buffer import CAPACITY, ChunkList, Pipe
+from .._runtime.streaming.buffer import CAPACITY, Buffer, ChunkList
 from .._runtime.streaming.parts import Cursor, Part, shape_of
 from .._runtime.streaming.stream import GraphStream
-from .._runtime.streaming.subscription import Feed
-from .._runtime.tasks.context import BESIDE, CURRENT, AttemptContext
+from .._runtime.streaming.subscription import Subscription
+from .._runtime.tasks.context import CONCURRENT_BASE, CURRENT, AttemptContext
 from ..errors import ConfigError, OutsideRunError
 from ..parts import GraphOutput
 from ..types import INTERRUPT, Config, Interrupt, Names, StreamWriter
@@ -64,7 +64,9 @@ async def invoke(graph: Definition, given: Any, config: Config | None, options: 
         return GraphOutput(value, isolate(ended.interrupts))
     kept = ChunkList(shape_of(version, labelled=not isinstance(modes, str), subgraphs=False))
     channels = None if output_keys is None else shown
-    await _run(graph, given, call, Feed(names_of_modes(modes), kept, channels=channels, tells=version == "v2"))
+    await _run(
+        graph, given, call, Subscription(names_of_modes(modes), kept, channels=channels, reports=version == "v2")
+    )
     return kept.chunks
 
 
@@ -76,7 +78,9 @@ def stream(graph: Definition, given: Any, config: Config | None, options: Stream
     modes = graph.stream_mode if asked is None else asked
     names = names_of_modes(modes)
     version = check_version(options.get("version", "v1"))
-    pipe = Pipe(check_capacity(options.get("capacity", CAPACITY)), policies_of(options.get("overflow", "block"), names))
+    buffer = Buffer(
+        check_capacity(options.get("capacity", CAPACITY)), policies_of(options.get("overflow", "block"), names)
+    )
     cursor = None if after is None else _check_return(graph, given, after, version)
     keeps = options.get("keep_events", False)
     if keeps:
@@ -88,31 +92,31 @@ def stream(graph: Definition, given: Any, config: Config | None, options: Stream
             "ask for them there (keep_events=True, subgraphs=True), or name a thread of its own in config"
         )
     output_keys, subgraphs = options.get("output_keys"), options.get("subgraphs", False)
-    feed = Feed(
+    subscription = Subscription(
         names,
-        pipe,
+        buffer,
         channels=None if output_keys is None else _channels(graph, output_keys),
         subgraphs=subgraphs,
-        tells=version == "v2",
+        reports=version == "v2",
         keeps=keeps or cursor is not None,
         fresh=True,
         returns=cursor is not None,
         number=0 if cursor is None else cursor.seq,
     )
 
-    async def work(pipe: Pipe) -> None:
+    async def work(buffer: Buffer) -> None:
         try:
             if cursor is None:
-                await _run(graph, given, call, feed)
+                await _run(graph, given, call, subscription)
             else:
-                await _rejoin(graph, call, feed, cursor, pipe)
+                await _rejoin(graph, call, subscription, cursor, buffer)
         except Exception as error:
-            if feed.tells and not feed.failed:  # it failed before it had begun
-                await feed.put(feed.fail(error, 0))
+            if subscription.reports and not subscription.failed:  # it failed before it had begun
+                await subscription.put(subscription.fail(error, 0))
             raise
 
     shape = shape_of(version, labelled=not isinstance(modes, str), subgraphs=subgraphs)
-    return GraphStream(work, pipe, shape, feed, cursor=after)
+    return GraphStream(work, buffer, shape, subscription, cursor=after)
 
 
 async def batch(
@@ -220,7 +224,7 @@ def _prepare(graph: Definition, given: Any, config: Config | None, options: Call
     kept = graph.checkpointer is True
     number = outer.number("run", fingerprint, name=name, who=graph.program, ordered=kept)
     digest = b""
-    if number < BESIDE and graph.checkpointer is not False:  # else its number says it, or nothing is stored
+    if number < CONCURRENT_BASE and graph.checkpointer is not False:  # else its number says it, or nothing is stored
         digest = outer.digest_of_input(given)
     return _Call(settings, outer, number, digest)
 
@@ -229,67 +233,71 @@ def _run(
     graph: Definition,
     given: Any,
     call: _Call,
-    feed: Feed | None = None,
+    subscription: Subscription | None = None,
     begun: tuple[Callable[[Thread], Awaitable[bool]], ...] = (),
 ) -> Coroutine[Any, Any, Ended]:
     enclosing = CURRENT.get()
     if enclosing is None or not enclosing.fence.is_up:
-        return _run_here(graph, given, call, feed, begun)
+        return _run_here(graph, given, call, subscription, begun)
     # In a thread that may be left behind: what it runs on the event loop has ended by then.
-    return enclosing.fence.admit("a graph", partial(_run_here, graph, given, call, feed, begun))
+    return enclosing.fence.admit("a graph", partial(_run_here, graph, given, call, subscription, begun))
 
 
 def _run_here(
     graph: Definition,
     given: Any,
     call: _Call,
-    feed: Feed | None,
+    subscription: Subscription | None,
     begun: tuple[Callable[[Thread], Awaitable[bool]], ...],
 ) -> Coroutine[Any, Any, Ended]:
     settings, outer = call.settings, call.outer
     codec = partial(graph.codecs.of_events, graph.codec)  # as the run begins: another saver may be set while it runs
-    feeds = () if feed is None else (feed,)
-    audience = Audience(shown=graph.shown, feeds=feeds, codec=codec, overhears=_overhears(), begun=begun)
+    subscriptions = () if subscription is None else (subscription,)
+    audience = Audience(
+        shown=graph.shown, subscriptions=subscriptions, codec=codec, overhears=_overhears(), begun=begun
+    )
     if outer is not None:
         stores, keeps = graph.checkpointer is not False, graph.checkpointer is True
         nested = NestedCall(outer, call.number, call.digest, graph.codecs.nested, stores=stores, keeps=keeps)
         return run_nested(graph.program, given, settings, nested, audience)
-    if feed is not None and feed.keeps:
-        return _run_joinable(graph, given, settings, feed, audience)
-    return run(graph.program, given, settings, graph.world, graph.saver, graph.codec, audience)
+    if subscription is not None and subscription.keeps:
+        return _run_joinable(graph, given, settings, subscription, audience)
+    return run(graph.program, given, settings, graph.environment, graph.saver, graph.codec, audience)
 
 
-async def _run_joinable(graph: Definition, given: Any, settings: Settings, feed: Feed, audience: Audience) -> Ended:
+async def _run_joinable(
+    graph: Definition, given: Any, settings: Settings, subscription: Subscription, audience: Audience
+) -> Ended:
     """A run that other readers can join before it ends."""
 
     async def joinable(thread: Thread) -> bool:
-        graph.live.add(thread.thread_id, feed)
+        graph.live.add(thread.thread_id, subscription)
         return True
 
     audience = structs.replace(audience, begun=(joinable, *audience.begun))
     failure: list[BaseException] = []
     try:
-        return await run(graph.program, given, settings, graph.world, graph.saver, graph.codec, audience)
+        return await run(graph.program, given, settings, graph.environment, graph.saver, graph.codec, audience)
     except BaseException as error:
         failure.append(error)
         raise
     finally:
-        graph.live.remove(settings.thread_id or "", feed, *failure)
+        graph.live.remove(settings.thread_id or "", subscription, *failure)
 
 
-async def _rejoin(graph: Definition, call: _Call, feed: Feed, after: Cursor, pipe: Pipe) -> None:
+async def _rejoin(graph: Definition, call: _Call, subscription: Subscription, after: Cursor, buffer: Buffer) -> None:
     from .._runtime.streaming.replay import rejoin  # loaded when it is used
 
     saver, thread_id = graph.saver, call.settings.thread_id
     assert saver is not None and thread_id is not None  # checked when it was called
     eager = _Call(call.settings.without_waiting(), None, 0)
 
-    async def resume(feed: Feed, begun: Callable[[Thread], Awaitable[bool]]) -> Ended:
-        return await _run(graph, None, eager, feed, (begun,))
+    async def resume(subscription: Subscription, begun: Callable[[Thread], Awaitable[bool]]) -> Ended:
+        return await _run(graph, None, eager, subscription, (begun,))
 
     await rejoin(
-        pipe,
-        feed,
+        buffer,
+        subscription,
         after,
         saver,
         thread_id,

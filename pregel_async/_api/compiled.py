@@ -23,7 +23,7 @@ from .._checks.options import (
     takes,
 )
 from .._core.program import INPUT_MARK, SENDS
-from .._runtime.platform.environment import World
+from .._runtime.platform.environment import Environment
 from .._runtime.streaming.stream import GraphStream
 from ..channels import BaseChannel
 from ..errors import ConfigError
@@ -337,9 +337,9 @@ class Graph(GraphAttributes, SyncFace[InputT, OutputT]):
         return outputs if isinstance(outputs, str) else list(outputs)
 
     @property
-    def world(self) -> World:
-        """The port for clock, ids and randomness, as given to `compile(world=)`."""
-        return self._definition.world
+    def environment(self) -> Environment:
+        """The port for clock, ids and randomness, as given to `compile(environment=)`."""
+        return self._definition.environment
 
     @property
     def hints(self) -> Sequence[Any]:

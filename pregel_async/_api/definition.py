@@ -19,9 +19,9 @@ from checkpoint_savers.codec import Codec
 from .._checks.node_policies import NodePolicies
 from .._checks.options import StepOptions, options_of_graph, with_step_timeout
 from .._core.program import Node, Program
-from .._runtime.platform.environment import SystemWorld, World
-from .._runtime.streaming.publisher import Shown
-from .._runtime.streaming.subscription import Live
+from .._runtime.platform.environment import Environment, SystemEnvironment
+from .._runtime.streaming.publisher import StreamView
+from .._runtime.streaming.subscription import LiveRuns
 from .._runtime.tasks.kept_results import Results
 from .._runtime.tasks.run_options import RunOptions
 from .._runtime.tasks.subgraphs import reachable
@@ -131,10 +131,10 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     checkpointer: BaseCheckpointSaver | bool | None
     codec: Codec | None
     codecs: Codecs
-    live: Live
+    live: LiveRuns
     cache: ports.BaseCache | None
     results: Results | None
-    world: World
+    environment: Environment
     stream_mode: StreamMode | Sequence[StreamMode]
     stream_channels: str | tuple[str, ...]
     policies: NodePolicies
@@ -155,16 +155,16 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.checkpointer if isinstance(self.checkpointer, BaseCheckpointSaver) else None
 
     @cached_property
-    def shown(self) -> Shown:
+    def shown(self) -> StreamView:
         """How it shows itself in streams."""
-        return Shown(channels=self.stream_channels, coerce=self.coerce_state, inside=self.inside.keeps)
+        return StreamView(channels=self.stream_channels, coerce=self.coerce_state, inside=self.inside.keeps)
 
     def with_checkpointer(self, checkpointer: BaseCheckpointSaver | bool | None) -> Self:
         """Raises `InvalidCheckpointerError`."""
         checked = checked_saver(checkpointer)
         codec = codec_of(checked, self.hints)  # what the cache keeps is encoded with it, too
         results = _results_of(self.cache, codec, self.hints)
-        return structs.replace(self, checkpointer=checked, codec=codec, live=Live(), results=results)
+        return structs.replace(self, checkpointer=checked, codec=codec, live=LiveRuns(), results=results)
 
     def with_cache(self, cache: ports.BaseCache | None) -> Self:
         """Raises `GraphValidationError`."""
@@ -208,7 +208,7 @@ def define(
     saver = checked_saver(checkpointer)
     codec = codec_of(saver, hints)
     cache = checked_cache(options.get("cache"))
-    world = options.get("world")
+    environment = options.get("environment")
     inside = GraphsInside(program)
     return Definition(
         program=with_step_timeout(program, options),
@@ -217,10 +217,10 @@ def define(
         checkpointer=saver,
         codec=codec,
         codecs=Codecs(hints, inside),
-        live=Live(),
+        live=LiveRuns(),
         cache=cache,
         results=_results_of(cache, codec, hints),
-        world=SystemWorld() if world is None else world,
+        environment=SystemEnvironment() if environment is None else environment,
         stream_mode=stream_mode,
         stream_channels=stream_channels,
         policies=policies,

@@ -328,12 +328,12 @@ async def edit(
     """
 
     run_context = RunContext(
-        thread.lease.world, run_id, thread.thread_id, thread.lease, Spending(thread.lease.world, NO_LIMITS)
+        thread.lease.environment, run_id, thread.thread_id, thread.lease, Spending(thread.lease.environment, NO_LIMITS)
     )
     editor = Editor(thread, run_context, config, options, limit=limit)
     token = REGISTERED.set(thread.codec.kept_scalars)
     try:
-        await thread.lease.beside(lambda: editor.apply(updates, then))
+        await thread.lease.keep_alive_during(lambda: editor.apply(updates, then))
     finally:
         REGISTERED.reset(token)
 

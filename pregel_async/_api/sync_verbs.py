@@ -35,7 +35,7 @@ from ..parts import GraphOutput, StreamPart
 from ..types import Command, Config, RunnableConfig, RunStatus, StateSnapshot, StateUpdate
 
 if TYPE_CHECKING:
-    from .._runtime.platform.environment import World
+    from .._runtime.platform.environment import Environment
     from .._runtime.sync.background_portal import Portal, WorkerLoop  # a program with an event loop needs no other
     from .._runtime.sync.blocked_loop import WaitingThread
 
@@ -62,7 +62,7 @@ class SyncFace(Generic[InputT, OutputT]):
     if TYPE_CHECKING:
 
         @property
-        def world(self) -> World: ...
+        def environment(self) -> Environment: ...
 
         # The twins, which the graph brings. That each verb hands on every argument is held by a test.
         async def ainvoke(self, *args: Any, **kwargs: Any) -> Any: ...
@@ -89,7 +89,7 @@ class SyncFace(Generic[InputT, OutputT]):
     @takes(InvokeOptions)
     def invoke(self, input: Any, config: Config | None = None, **options: Any) -> Any:
         """Run to the end, or to where the run pauses, and return the output: `ainvoke`, waited for."""
-        return _wait(self.world, self.ainvoke, input, config, **given_to("invoke", InvokeOptions, options))
+        return _wait(self.environment, self.ainvoke, input, config, **given_to("invoke", InvokeOptions, options))
 
     @overload
     def stream(
@@ -113,18 +113,18 @@ class SyncFace(Generic[InputT, OutputT]):
 
         check_thread("stream()", _ASTREAM)
         source: GraphStream[Any] = self.astream(input, config, **given_to("stream", StreamOptions, options))
-        return SyncStream(source, "stream()", _ASTREAM, self.world)
+        return SyncStream(source, "stream()", _ASTREAM, self.environment)
 
     @takes(BatchOptions)
     def batch(
         self, inputs: Sequence[InputT], config: Config | Sequence[Config] | None = None, **options: Unpack[BatchOptions]
     ) -> list[OutputT]:
         """Run once per input, concurrently: `abatch`, waited for."""
-        return _wait(self.world, self.abatch, inputs, config, **given_to("batch", BatchOptions, options))
+        return _wait(self.environment, self.abatch, inputs, config, **given_to("batch", BatchOptions, options))
 
     def get_state(self, config: Config, *, subgraphs: bool = False) -> StateSnapshot:
         """The state of a thread: `aget_state`, waited for."""
-        return _wait(self.world, self.aget_state, config, subgraphs=subgraphs)
+        return _wait(self.environment, self.aget_state, config, subgraphs=subgraphs)
 
     def get_state_history(
         self,
@@ -140,7 +140,7 @@ class SyncFace(Generic[InputT, OutputT]):
         check_thread("get_state_history()", _AHISTORY)
         source = self.aget_state_history(config, filter=filter, before=before, limit=limit)
         assert isinstance(source, AsyncGenerator)
-        return SyncStream(source, "get_state_history()", _AHISTORY, self.world)
+        return SyncStream(source, "get_state_history()", _AHISTORY, self.environment)
 
     @takes(UpdateOptions)
     def update_state(
@@ -153,7 +153,7 @@ class SyncFace(Generic[InputT, OutputT]):
     ) -> RunnableConfig:
         """Write to a thread's state: `aupdate_state`, waited for."""
         given_to("update_state", UpdateOptions, options)
-        return _wait(self.world, self.aupdate_state, config, values, as_node, task_id, **options)
+        return _wait(self.environment, self.aupdate_state, config, values, as_node, task_id, **options)
 
     @takes(UpdateOptions)
     def bulk_update_state(
@@ -161,24 +161,24 @@ class SyncFace(Generic[InputT, OutputT]):
     ) -> RunnableConfig:
         """Write several supersteps to a thread's state: `abulk_update_state`, waited for."""
         given_to("bulk_update_state", UpdateOptions, options)
-        return _wait(self.world, self.abulk_update_state, config, supersteps, **options)
+        return _wait(self.environment, self.abulk_update_state, config, supersteps, **options)
 
     def clear_cache(self, nodes: Sequence[str] | None = None) -> None:
         """Forget kept results of nodes: `aclear_cache`, waited for."""
-        return _wait(self.world, self.aclear_cache, nodes)
+        return _wait(self.environment, self.aclear_cache, nodes)
 
 
 _ASTREAM = "async with graph.astream(...) as chunks"
 _AHISTORY = "async for snapshot in graph.aget_state_history(...)"
 
 
-def _wait(world: World, twin: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
+def _wait(environment: Environment, twin: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
     """Run a graph's async verb where the calling thread's coroutines run, and wait for it."""
-    return wait_for_twin("graph", world, twin, *args, **kwargs)
+    return wait_for_twin("graph", environment, twin, *args, **kwargs)
 
 
 def wait_for_twin(
-    whose: str, world: World, twin: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any
+    whose: str, environment: Environment, twin: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any
 ) -> T:
     """Run an async verb where the calling thread's coroutines run, and wait for it.
 
@@ -191,7 +191,7 @@ def wait_for_twin(
 
     called, instead = f"{name[1:]}()", f"await {whose}.{name}(...)"
     where = here(called, instead)
-    blocked = blocked_loop(called, instead, loop=watched(world))
+    blocked = blocked_loop(called, instead, loop=watched(environment))
     with in_order_of(CURRENT.get()):
         return where.call(partial(twin, *args, **kwargs), blocked=blocked)
 
@@ -218,12 +218,12 @@ class SyncStream(Iterator[T]):
         cursor, status: of a graph's stream: as those of `GraphStream`. None for other streams.
     """
 
-    def __init__(self, source: Source[T], called: str, instead: str, world: World) -> None:
+    def __init__(self, source: Source[T], called: str, instead: str, environment: Environment) -> None:
         self._source: Source[T] | None = source
         self._home: Portal | WorkerLoop | None = None
         self._called = called
         self._instead = instead
-        self._world = world
+        self._environment = environment
         self._blocked: WaitingThread | None = None
         self._stream = source if isinstance(source, GraphStream) else None
 
@@ -298,7 +298,7 @@ class SyncStream(Iterator[T]):
 
         now, home = here(self._called, self._instead), self._home
         # Nodes that are at work already were not seen to begin: then a blocked loop is not watched.
-        loop = watched(self._world) if home is None else BlockedLoop
+        loop = watched(self._environment) if home is None else BlockedLoop
         blocked = blocked_loop(self._called, self._instead, loop=loop, warns=not closes and self._blocked is None)
         if blocked.blocks:
             blocked = self._blocked = self._blocked or blocked

@@ -118,12 +118,12 @@ async def update(
     graph, thread_id, ns, at = place.graph, place.thread_id, place.ns, place.at
     merged = merge_configs(root.config, config)
     settings = settings_of(without_address(merged), RunOptions(), stored=False, nested=True)
-    run_id = settings.run_id or root.world.new_id()
+    run_id = settings.run_id or root.environment.new_id()
     metadata = {**settings.metadata, "run_id": run_id}
     options = graph.options.of_edit(root.options)
 
     async def write(saver: BaseCheckpointSaver) -> RunnableConfig:
-        async with await ThreadLease.acquire(saver, root.world, thread_id, on_conflict) as lease:
+        async with await ThreadLease.acquire(saver, root.environment, thread_id, on_conflict) as lease:
             lease.metadata = settings.thread_metadata
             thread = await Thread.open(lease, place.codec, graph.program, ns=ns, at=at, metadata=metadata)
             if ns:
@@ -149,5 +149,5 @@ async def update(
         supersteps=len(updates),
         updates=sum(len(superstep) for superstep in updates),
     )
-    observed = ObservedUpdate(Observers(root.options.observers, root.world), started)
+    observed = ObservedUpdate(Observers(root.options.observers, root.environment), started)
     return await observed.over(lambda: write(measured(place.saver, observed, waits=on_conflict == "wait")))

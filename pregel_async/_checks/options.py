@@ -22,7 +22,7 @@ from checkpoint_savers.upkeep.retention import Retention
 from .._core.program import Program
 from .._runtime.observing.observer import Observer
 from .._runtime.persistence.spending import Limits
-from .._runtime.platform.environment import World
+from .._runtime.platform.environment import Environment
 from .._runtime.streaming.modes import MODES
 from .._runtime.tasks.context import AttemptContext
 from .._runtime.tasks.control import RunControl
@@ -144,7 +144,7 @@ class GraphOptions(TypedDict, total=False):
     name: str | None
     blocking: bool
     debug: bool
-    world: World | None
+    environment: Environment | None
     budgets: Mapping[str, Budget] | None
     time_limit: float | timedelta | None
     retention: Retention | None

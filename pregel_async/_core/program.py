@@ -139,7 +139,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     handler: Node | None = None
     spread: bool = False
     plain: bool = True
-    known_by: bytes = b""
+    function_fingerprint: bytes = b""
 
     def __post_init__(self) -> None:
         structs.force_setattr(self, "plain", not self.retry and self.handler is None and self.cache is None)

@@ -185,4 +185,4 @@ def _made_id() -> str | None:
     """An id that is the same whenever the running node gets here; None outside of a run."""
     attempt = CURRENT.get()
     # Places are counted in the order of the node's code, over all that it asks, calls, runs and streams.
-    return None if attempt is None else f"msg-{attempt.task.id}-{attempt.next_place()}"
+    return None if attempt is None else f"msg-{attempt.task.id}-{attempt.next_position()}"

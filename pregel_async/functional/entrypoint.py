@@ -66,7 +66,7 @@ class entrypoint:  # noqa: N801  # a decorator, which reads as the word does
         name: for messages; the function's own by default.
         blocking: False promises that a plain function never blocks, so that it runs on the event loop.
         debug: warn when the function changes its input in place.
-        world: clock, ids and randomness; the system's by default.
+        environment: clock, ids and randomness; the system's by default.
         retry_policy, timeout, on_timeout, cache_policy: of the function, as of a node; see `StateGraph.add_node`.
         cache: where results are kept, of it and of its tasks that have a cache policy.
         budgets, time_limit, retention, observer, changed_questions: as in `StateGraph.compile`.

@@ -18,7 +18,7 @@ from .._checks.node_policies import (
     node_policies,
 )
 from .._core.program import RETURN, Node
-from .._runtime.platform.environment import SystemWorld
+from .._runtime.platform.environment import SystemEnvironment
 from .._runtime.tasks.calls import TaskFuture, call_task
 from .._runtime.tasks.context import current
 from .._runtime.tasks.injection import hints_of, injections_of, is_generator
@@ -136,7 +136,7 @@ class TaskFunction(Generic[P, T_co]):
         Raises:
             SyncCallError: called in a thread whose event loop must not be blocked.
         """
-        wait_for_twin(f"task {self.name!r}", SystemWorld(), self.aclear_cache, cache)
+        wait_for_twin(f"task {self.name!r}", SystemEnvironment(), self.aclear_cache, cache)
 
     def __repr__(self) -> str:
         return f"<task {self.name!r}>"

@@ -416,7 +416,7 @@ class StateGraph(GraphSpec, Generic[StateT, InputT, OutputT]):
                 depth, before anything is stored. They are never converted; only of a pydantic state the model's values
                 are stored. False checks the keys alone. None takes what `set_defaults` says, which is True at first.
             debug: warn (`InPlaceChangeWarning`) when a node changes its input in place.
-            world: clock, ids and randomness; the system's by default.
+            environment: clock, ids and randomness; the system's by default.
             cache: where results of nodes are kept that have a cache policy.
             step_timeout: seconds, or a timedelta, that one superstep may take; then what runs is cancelled, and the run
                 fails with a `StepTimeoutError`.

@@ -52,7 +52,7 @@ async def pick_up_all(service: Service, again: Again | None) -> None:
             while looks:
                 for look in looks:
                     await look.start_what_it_finds(group)
-                await service.graphs[0].world.sleep(LOOK_SECONDS)
+                await service.graphs[0].environment.sleep(LOOK_SECONDS)
 
 
 async def _cancel_when_draining(service: Service, looking: anyio.CancelScope) -> None:
@@ -81,7 +81,7 @@ class _Look:
     async def start_what_it_finds(self, group: TaskGroup) -> None:
         """Look once. A failure is logged: it must not take the application with it, and another look follows."""
         found: dict[str, tuple[int, CheckpointId | None]] = {}
-        now = self._service.graphs[0].world.now()
+        now = self._service.graphs[0].environment.now()
         try:
             async with aclosing(self._saver.alist_threads()) as threads:
                 async for thread in threads:

@@ -25,7 +25,7 @@ ready, the next runs."""
 
 
 class VirtualClock:
-    """Clock, ids and randomness for graphs under test: `compile(world=VirtualClock())`.
+    """Clock, ids and randomness for graphs under test: `compile(environment=VirtualClock())`.
 
     What sleeps on it (backoffs of retries, timeouts, heartbeats, waiting for a busy thread) is woken in the order of
     its time, and within one moment in the order in which it went to sleep. It works on asyncio and on trio. Ids and

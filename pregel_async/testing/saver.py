@@ -193,7 +193,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sleeper(Protocol):
-    """What a slow saver waits by: a `VirtualClock`, or another `World`."""
+    """What a slow saver waits by: a `VirtualClock`, or another `Environment`."""
 
     async def sleep(self, seconds: float) -> None: ...
 

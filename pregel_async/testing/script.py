@@ -134,9 +134,13 @@ class Script:
     async def __call__(self, given: Any) -> Any:
         running = current("a Script")
         info = running.runtime.execution_info
-        world = running.graph.run.world
+        environment = running.graph.run.environment
         played = Played(
-            node=running.task.node.name, task_id=info.task_id, input=given, attempt=info.node_attempt, at=world.now()
+            node=running.task.node.name,
+            task_id=info.task_id,
+            input=given,
+            attempt=info.node_attempt,
+            at=environment.now(),
         )
         self.calls.append(played)
         steps = self._asking.pop(info.task_id, None)
@@ -147,7 +151,7 @@ class Script:
             for step in steps:
                 match step:
                     case Waits(seconds):
-                        await world.sleep(seconds)
+                        await environment.sleep(seconds)
                     case Asks(question):
                         answers.append(running.ask(question))
                     case Fails(error):

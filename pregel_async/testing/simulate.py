@@ -187,14 +187,14 @@ class _Call:
         """The graph, in a process that has just started."""
         return self._graph if isinstance(self._graph, Graph) else self._graph()
 
-    def bound(self, graph: AnyGraph, saver: BaseCheckpointSaver, world: VirtualClock) -> AnyGraph:
+    def bound(self, graph: AnyGraph, saver: BaseCheckpointSaver, environment: VirtualClock) -> AnyGraph:
         """The same graph, stored there, in that world."""
         if self._last is None or self._last[0] is not graph:
             stores = isinstance(graph.checkpointer, BaseCheckpointSaver)
             self._last = graph, graph if stores else graph.with_checkpointer(saver)
             _ = graph._definition.inside.by_node  # found out once, and copied with it: it costs more than a short run
         bound = copy.copy(self._last[1])
-        bound._definition = structs.replace(bound._definition.with_checkpointer(saver), world=world)
+        bound._definition = structs.replace(bound._definition.with_checkpointer(saver), environment=environment)
         return bound
 
     def answer(self, question: Interrupt) -> Any:

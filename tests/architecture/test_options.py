@@ -49,7 +49,7 @@ COMMON = frozenset(
         "stream_mode",
         "subgraphs",
         "version",
-        "world",
+        "environment",
     )
 )
 """Options whose words name other things, too: a drawing's marks, a saver's argument, a node's policies. Of these, only

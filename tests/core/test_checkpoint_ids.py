@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from checkpoint_savers.records import CheckpointId
 from pregel_async._runtime.persistence.lease import CheckpointIds
-from pregel_async._runtime.platform.environment import SystemWorld
+from pregel_async._runtime.platform.environment import SystemEnvironment
 
 MOST = (1 << 62) - 1
 
@@ -36,9 +36,9 @@ class Scripted:
         return 0.5
 
 
-def checkpoint_id(world: Any, after: CheckpointId | None) -> CheckpointId:
+def checkpoint_id(environment: Any, after: CheckpointId | None) -> CheckpointId:
     """The first id of a new owner of the thread."""
-    return CheckpointIds(world, after).next(world.now())
+    return CheckpointIds(environment, after).next(environment.now())
 
 
 times = st.floats(0, 2**40 / 1000, allow_nan=False, allow_infinity=False)
@@ -119,15 +119,15 @@ def test_an_id_depends_on_the_port_alone() -> None:
 
 def test_the_systems_world() -> None:
     """P2: the real port: a clock in unix seconds, ids that differ, 62 random bits, and a number from 0 to 1."""
-    world = SystemWorld()
-    assert world.now() > 1_600_000_000
-    assert world.new_id() != world.new_id()
-    assert all(0 <= world.entropy() <= MOST for _ in range(20))
-    assert len({world.entropy() for _ in range(20)}) == 20
-    assert 0 <= world.jitter() < 1
-    ids = [checkpoint_id(world, None)]
+    environment = SystemEnvironment()
+    assert environment.now() > 1_600_000_000
+    assert environment.new_id() != environment.new_id()
+    assert all(0 <= environment.entropy() <= MOST for _ in range(20))
+    assert len({environment.entropy() for _ in range(20)}) == 20
+    assert 0 <= environment.jitter() < 1
+    ids = [checkpoint_id(environment, None)]
     for _ in range(100):
-        ids.append(checkpoint_id(world, ids[-1]))
+        ids.append(checkpoint_id(environment, ids[-1]))
     assert ids == sorted(set(ids))
 
 

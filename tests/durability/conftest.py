@@ -13,15 +13,17 @@ from tests.durability.durable_world import TestWorld
 
 
 @pytest.fixture
-def world() -> TestWorld:
+def environment() -> TestWorld:
     return TestWorld()
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-async def saver(request: pytest.FixtureRequest, tmp_path: Path, world: TestWorld) -> AsyncIterator[BaseCheckpointSaver]:
+async def saver(
+    request: pytest.FixtureRequest, tmp_path: Path, environment: TestWorld
+) -> AsyncIterator[BaseCheckpointSaver]:
     """No test that uses it loses power, so SQLite need not wait for the disk."""
     if request.param == "memory":
-        yield InMemorySaver(clock=world.now)
+        yield InMemorySaver(clock=environment.now)
     else:
-        async with SqliteSaver(tmp_path / "threads.db", synchronous="NORMAL", clock=world.now) as saver:
+        async with SqliteSaver(tmp_path / "threads.db", synchronous="NORMAL", clock=environment.now) as saver:
             yield saver

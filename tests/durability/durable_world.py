@@ -17,7 +17,7 @@ from checkpoint_savers.records import (
     Header,
 )
 from pregel_async import CompiledStateGraph, Send, StateSnapshot
-from pregel_async._runtime.platform.environment import SystemWorld
+from pregel_async._runtime.platform.environment import SystemEnvironment
 from pregel_async.types import Durability
 from tests.durability.durable_graphs import Op, Probe, Scenario, length_of
 from tests.helpers.passing_saver import WRITES, Through
@@ -30,7 +30,7 @@ EXPIRY = 31.0
 """Seconds after which a lease has lapsed."""
 
 
-class TestWorld(SystemWorld):
+class TestWorld(SystemEnvironment):
     """A clock that goes on by a millisecond with each look, and by what it is told; ids and randomness from a seed."""
 
     __test__ = False

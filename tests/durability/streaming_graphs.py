@@ -51,8 +51,8 @@ def steps(name: str, count: int) -> Any:
     return builder.add_conditional_edges("step", lambda state: END if len(state["log"]) >= count else "step").compile()
 
 
-def graph_of(saver: BaseCheckpointSaver, world: Any = None) -> Any:
-    return builder_of().compile(saver, world=world)
+def graph_of(saver: BaseCheckpointSaver, environment: Any = None) -> Any:
+    return builder_of().compile(saver, environment=environment)
 
 
 @cache

@@ -138,7 +138,7 @@ async def test_a_slow_reader_slows_the_run() -> None:
 
 @pytest.mark.parametrize("how", ["die", "down"])
 @pytest.mark.parametrize("name", ["failing-alone", "fan-out", "broken-reducer"])
-async def test_what_is_shown_is_stored(name: str, how: How, saver: BaseCheckpointSaver, world: TestWorld) -> None:
+async def test_what_is_shown_is_stored(name: str, how: How, saver: BaseCheckpointSaver, environment: TestWorld) -> None:
     """P4, P5: storage may fail, or the process die, at any moment: what a stream has shown does not run again."""
     (scenario,) = [scenario for scenario in SCENARIOS if scenario.name == name]
     given = scenario.ops[0].given
@@ -147,14 +147,14 @@ async def test_what_is_shown_is_stored(name: str, how: How, saver: BaseCheckpoin
         failing = Failing(saver, probe, at, how, "before")
         shown: list[str] = []
         with contextlib.suppress(Planned, StorageError, Died, BaseExceptionGroup):
-            async for chunk in scenario.build(probe).compile(failing, world=world).astream(given, "t"):
+            async for chunk in scenario.build(probe).compile(failing, environment=environment).astream(given, "t"):
                 shown.extend(key for update in chunk.values() for key in update["log"])
         ran = len(probe.started)
         probe.dead = False
         probe.op = 1
-        world.time += 31
+        environment.time += 31
         stored = await saver.scan("t", "")
-        await scenario.build(probe).compile(saver, world=world).ainvoke(None if stored else given, "t")
+        await scenario.build(probe).compile(saver, environment=environment).ainvoke(None if stored else given, "t")
         again = sorted({*shown} & {*probe.started[ran:]})
         await saver.adelete_thread("t")
         assert not again, f"call {at}: shown, and run again: {again}"
@@ -222,17 +222,17 @@ async def test_a_stream_dropped_before_its_saver_closes(tmp_path: Path) -> None:
         assert (await build(lambda state: {"m": 1}, saver).ainvoke(None, "t"))["m"] == 1
 
 
-async def test_a_stream_that_cannot_give_its_thread_up(world: TestWorld) -> None:
+async def test_a_stream_that_cannot_give_its_thread_up(environment: TestWorld) -> None:
     """P9: whoever closes it is told."""
 
     class Stuck(Through):
         async def release(self, lease: Any) -> None:
             raise StorageError("injected")
 
-    saver = InMemorySaver(clock=world.now)
+    saver = InMemorySaver(clock=environment.now)
     graph = StateGraph(Values).add_sequence([("a", lambda state: {"n": 1}), ("b", _hang)]).add_edge(START, "a")
     with pytest.raises(StorageError):
-        async with graph.compile(Stuck(saver), world=world).astream({}, "t") as chunks:
+        async with graph.compile(Stuck(saver), environment=environment).astream({}, "t") as chunks:
             async for _ in chunks:
                 break
 
@@ -778,7 +778,7 @@ async def test_runs_within_nodes(saver: BaseCheckpointSaver) -> None:
 # ---- the world -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_clock_that_goes_backwards(world: TestWorld, saver: BaseCheckpointSaver) -> None:
+async def test_a_clock_that_goes_backwards(environment: TestWorld, saver: BaseCheckpointSaver) -> None:
     """P2, P6: ids increase all the same, within a run and from run to run, and the run keeps its thread."""
 
     class Backwards(TestWorld):
@@ -789,7 +789,7 @@ async def test_a_clock_that_goes_backwards(world: TestWorld, saver: BaseCheckpoi
     graph = StateGraph(Values).add_node("a", lambda state: {"n": state.get("n", 0) + 1}).add_edge(START, "a")
     graph.add_conditional_edges("a", lambda state: "a" if state["n"] % 10 else END)
     for _ in range(2):
-        await graph.compile(saver, world=Backwards(world.time)).ainvoke({}, "t")
+        await graph.compile(saver, environment=Backwards(environment.time)).ainvoke({}, "t")
     ids = [header.checkpoint_id for header in await saver.scan("t", "")]
     assert len(ids) == 24 and all(newer > older for newer, older in pairwise(ids))
 
@@ -845,11 +845,11 @@ async def test_the_limit(steps: int) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_a_loop_that_is_closed_with_a_run_open(tmp_path: Path) -> None:
     """P13: other loops go on with the saver; the thread is busy until the lease lapses, as nobody could give it up."""
-    world = TestWorld()
+    environment = TestWorld()
 
     async def main() -> None:
-        async with SqliteSaver(tmp_path / "db", clock=world.now) as saver:
-            hanging = one(_hang, saver, world=world)
+        async with SqliteSaver(tmp_path / "db", clock=environment.now) as saver:
+            hanging = one(_hang, saver, environment=environment)
 
             def other() -> None:
                 loop = asyncio.new_event_loop()
@@ -859,10 +859,10 @@ def test_a_loop_that_is_closed_with_a_run_open(tmp_path: Path) -> None:
 
             await anyio.to_thread.run_sync(other)
             gc.collect()
-            graph = one(lambda state: {"n": 1}, saver, world=world)
+            graph = one(lambda state: {"n": 1}, saver, environment=environment)
             assert await graph.ainvoke({}, "other") == {"n": 1, "out": []}
             assert isinstance(await outcome_of(graph, {}, "t"), ThreadBusyError)
-            world.time += 31
+            environment.time += 31
             assert await graph.ainvoke({}, "t") == {"n": 1, "out": []}
 
     anyio.run(main)

@@ -296,7 +296,7 @@ async def _pages(saver: SqliteSaver, most: int | None) -> None:
     await saver._worker.run(Job(limit, writes=False))
 
 
-async def test_full(tmp_path: Path, world: TestWorld) -> None:
+async def test_full(tmp_path: Path, environment: TestWorld) -> None:
     """P4: the run stops at the superstep that has no room, with that error; and goes on when there is room."""
     probe = Probe()
 
@@ -307,10 +307,10 @@ async def test_full(tmp_path: Path, world: TestWorld) -> None:
 
     graph = StateGraph(State).add_node("a", node(probe, "a")).add_node("big", big).add_node("c", node(probe, "c"))
     graph.add_edge(START, "a").add_edge("a", "big").add_edge("big", "c")
-    async with SqliteSaver(tmp_path / "db", clock=world.now) as saver:
+    async with SqliteSaver(tmp_path / "db", clock=environment.now) as saver:
         watch = Watch(saver, probe)
         await chain(Probe(), saver).ainvoke({"log": []}, "other")
-        compiled = graph.compile(saver, world=world)
+        compiled = graph.compile(saver, environment=environment)
         await _pages(saver, None)
         for _ in range(2):
             with pytest.raises(StorageFullError):
@@ -346,7 +346,7 @@ async def test_locked(database: Path) -> None:
         await graph.ainvoke(None, "u")
 
 
-async def test_locked_meanwhile(tmp_path: Path, world: TestWorld) -> None:
+async def test_locked_meanwhile(tmp_path: Path, environment: TestWorld) -> None:
     """P4: a run whose superstep cannot be stored ends there; and goes on from there later."""
     probe = Probe()
     locks: list[sqlite3.Connection] = []
@@ -361,14 +361,14 @@ async def test_locked_meanwhile(tmp_path: Path, world: TestWorld) -> None:
 
     graph = StateGraph(State).add_node("a", node(probe, "a")).add_node("lock", lock).add_node("c", node(probe, "c"))
     graph.add_edge(START, "a").add_edge("a", "lock").add_edge("lock", "c")
-    async with SqliteSaver(tmp_path / "db", busy_timeout=0.05, clock=world.now) as saver:
+    async with SqliteSaver(tmp_path / "db", busy_timeout=0.05, clock=environment.now) as saver:
         watch = Watch(saver, probe)
-        compiled = graph.compile(saver, world=world)
+        compiled = graph.compile(saver, environment=environment)
         with pytest.raises(StorageLockedError):
             await compiled.ainvoke({"log": ["in"]}, "t")
         await watch.look(disturbed=True)
         locks[0].close()
-        world.time += EXPIRY  # it could not be given up either
+        environment.time += EXPIRY  # it could not be given up either
         assert (await compiled.ainvoke(None, "t"))["log"] == ["in", "a@1", "lock@2", "c@3"]
         await watch.look()
 

@@ -65,11 +65,11 @@ class Slow(Through):
         assert self.scope.cancel_called
 
 
-def graph(saver: BaseCheckpointSaver, world: TestWorld, **nodes: Any) -> Any:
+def graph(saver: BaseCheckpointSaver, environment: TestWorld, **nodes: Any) -> Any:
     made = StateGraph(State)
     for name, node in nodes.items():
         made.add_node(name, node).add_edge(START, name)
-    return made.compile(saver, world=world)
+    return made.compile(saver, environment=environment)
 
 
 async def ends(state: State) -> State:
@@ -93,35 +93,35 @@ def slow(saver: BaseCheckpointSaver) -> Slow:
     return Slow(saver)
 
 
-async def test_a_result(slow: Slow, world: TestWorld) -> None:
+async def test_a_result(slow: Slow, environment: TestWorld) -> None:
     """P5, P7: the result of a task that finished beside others."""
-    made = graph(slow, world, ends=ends, waits=waits)
+    made = graph(slow, environment, ends=ends, waits=waits)
     await slow.cancelled("record", lambda: made.ainvoke({}, "t"))
     assert slow.cut == [] and "record" in slow.done
     snapshot = await made.aget_state("t")
     assert {each.name: each.result for each in snapshot.tasks} == {"ends": {"log": ["ends"]}, "waits": None}
 
 
-async def test_a_question(slow: Slow, world: TestWorld) -> None:
+async def test_a_question(slow: Slow, environment: TestWorld) -> None:
     """P7, P8: the question that a run ends with."""
-    made = graph(slow, world, asks=asks)
+    made = graph(slow, environment, asks=asks)
     await slow.cancelled("record", lambda: made.ainvoke({}, "t"))
     assert slow.cut == [] and "record" in slow.done
     assert [each.value for each in (await made.aget_state("t")).interrupts] == ["who?"]
 
 
-async def test_an_answer(slow: Slow, world: TestWorld) -> None:
+async def test_an_answer(slow: Slow, environment: TestWorld) -> None:
     """P7, P8: the answer that a run begins with: the next one need not be told."""
-    made = graph(slow, world, asks=asks)
+    made = graph(slow, environment, asks=asks)
     await made.ainvoke({}, "t")
     await slow.cancelled("record", lambda: made.ainvoke(Command(resume="me"), "t"))
     assert slow.cut == [] and "record" in slow.done
     assert await made.ainvoke(None, "t") == {"log": ["me"]}
 
 
-async def test_a_failure(slow: Slow, world: TestWorld) -> None:
+async def test_a_failure(slow: Slow, environment: TestWorld) -> None:
     """P3, P7: the failure that a run ends with."""
-    made = graph(slow, world, fails=fails)
+    made = graph(slow, environment, fails=fails)
     with pytest.raises(LookupError):
         await slow.cancelled("record", lambda: made.ainvoke({}, "t"))
     assert slow.cut == [] and "record" in slow.done
@@ -129,39 +129,39 @@ async def test_a_failure(slow: Slow, world: TestWorld) -> None:
     assert task.error is not None and task.error.message == "nothing there"
 
 
-async def test_a_superstep(slow: Slow, world: TestWorld) -> None:
+async def test_a_superstep(slow: Slow, environment: TestWorld) -> None:
     """P3, P7: a superstep's own transaction, by a saver that does not protect itself."""
-    made = graph(slow, world, ends=ends)
+    made = graph(slow, environment, ends=ends)
     await slow.cancelled("commit", lambda: made.ainvoke({}, "t"))
     assert slow.cut == [] and "commit" in slow.done
     assert (await made.aget_state("t")).next == ("ends",)
 
 
-async def test_an_edit(slow: Slow, world: TestWorld) -> None:
+async def test_an_edit(slow: Slow, environment: TestWorld) -> None:
     """P3, P7: an update by hand."""
-    made = graph(slow, world, ends=ends)
+    made = graph(slow, environment, ends=ends)
     await made.ainvoke({}, "t")
     await slow.cancelled("commit", lambda: made.aupdate_state("t", {"log": ["edited"]}, as_node="ends"))
     assert slow.cut == [] and "commit" in slow.done
     assert (await made.aget_state("t")).values == {"log": ["ends", "edited"]}
 
 
-async def test_giving_the_thread_up(slow: Slow, world: TestWorld) -> None:
+async def test_giving_the_thread_up(slow: Slow, environment: TestWorld) -> None:
     """P6, P7: a cancelled run gives its thread up, however long that takes."""
 
     async def leaves(state: State) -> None:
         slow.scope.cancel()
         await anyio.sleep_forever()
 
-    made = graph(slow, world, leaves=leaves)
+    made = graph(slow, environment, leaves=leaves)
     await slow.cancelled("", lambda: made.ainvoke({}, "t"))
     assert slow.cut == [] and slow.done[-1] == "release"
-    assert await graph(slow, world, leaves=ends).ainvoke(None, "t") == {"log": ["ends"]}
+    assert await graph(slow, environment, leaves=ends).ainvoke(None, "t") == {"log": ["ends"]}
 
 
-async def test_a_lease(slow: Slow, world: TestWorld) -> None:
+async def test_a_lease(slow: Slow, environment: TestWorld) -> None:
     """P6, P7: a run that is cancelled while it claims its thread learns whether it has it, and gives it back."""
-    made = graph(slow, world, ends=ends)
+    made = graph(slow, environment, ends=ends)
     await slow.cancelled("acquire", lambda: made.ainvoke({}, "t"))
     assert "acquire" not in slow.cut  # a read that follows may be, on trio
     assert slow.done == ["acquire", "release"]

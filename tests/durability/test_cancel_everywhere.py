@@ -162,14 +162,14 @@ WAYS = [
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("scenario", CHOSEN, ids=str)
 async def test_every_step(
-    scenario: Scenario, way: Way, saver: BaseCheckpointSaver, world: TestWorld, request: pytest.FixtureRequest
+    scenario: Scenario, way: Way, saver: BaseCheckpointSaver, environment: TestWorld, request: pytest.FixtureRequest
 ) -> None:
     """P5, P6, P7: whatever step it hits, every node has cleaned up when control returns; no task is left; the context
     is the caller's; the thread is free; a resume comes to the undisturbed result and trace, and repeats nothing
     recorded."""
     if sniffio.current_async_library() == "trio" and way.__name__.endswith("natively"):
         pytest.skip("trio has no cancellation of its own besides scopes")
-    await at_every_step(scenario, "sync", way, saver, world, places(request))
+    await at_every_step(scenario, "sync", way, saver, environment, places(request))
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
@@ -180,13 +180,13 @@ async def test_every_step_in_the_other_modes(
     mode: Durability,
     way: Way,
     saver: BaseCheckpointSaver,
-    world: TestWorld,
+    environment: TestWorld,
     request: pytest.FixtureRequest,
 ) -> None:
     """P4, P5, P7: the same with "async" and "exit". The cancelled caller waits until what has finished is stored."""
     if sniffio.current_async_library() == "trio" and way.__name__.endswith("natively"):
         pytest.skip("trio has no cancellation of its own besides scopes")
-    await at_every_step(scenario, mode, way, saver, world, places(request))
+    await at_every_step(scenario, mode, way, saver, environment, places(request))
 
 
 async def at_every_step(
@@ -194,13 +194,13 @@ async def at_every_step(
     mode: Durability,
     way: Way,
     saver: BaseCheckpointSaver,
-    world: TestWorld,
+    environment: TestWorld,
     places: Iterator[int],
 ) -> None:
-    expected = await play(scenario, mode, way, saver, world, Steps(0))
+    expected = await play(scenario, mode, way, saver, environment, Steps(0))
     for at in places:
         steps = Steps(at)
-        result, trace = await play(scenario, mode, way, saver, world, steps)
+        result, trace = await play(scenario, mode, way, saver, environment, steps)
         assert result == expected[0], f"step {at}"
         # With "exit" a run that was cut off has stored where it stood.
         assert trace == expected[1] or (mode == "exit" and trace[0] == expected[1][0]), f"step {at}"
@@ -210,11 +210,11 @@ async def at_every_step(
 
 
 async def play(
-    scenario: Scenario, mode: Durability, way: Way, saver: BaseCheckpointSaver, world: TestWorld, steps: Steps
+    scenario: Scenario, mode: Durability, way: Way, saver: BaseCheckpointSaver, environment: TestWorld, steps: Steps
 ) -> Any:
     probe = Probe()
     watch = Watch(saver, probe, mode=mode)
-    graph = scenario.build(probe).compile(saver, world=world)
+    graph = scenario.build(probe).compile(saver, environment=environment)
     result: Any = None
     for number, op in enumerate(scenario.ops):
         probe.op = number

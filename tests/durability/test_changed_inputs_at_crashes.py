@@ -34,7 +34,7 @@ class State(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
 
 
-def graph_of(saver: BaseCheckpointSaver, names: list[str], world: TestWorld) -> Any:
+def graph_of(saver: BaseCheckpointSaver, names: list[str], environment: TestWorld) -> Any:
     """A node that runs a graph of two supersteps for each name."""
     builder = StateGraph(State).add_node("read", lambda state: {"log": [f"read {state['name']}"]})
     builder.add_node("pay", lambda state: {"log": [f"paid {state['name']}"]})
@@ -44,7 +44,7 @@ def graph_of(saver: BaseCheckpointSaver, names: list[str], world: TestWorld) -> 
         return {"log": [line for name in names for line in (await inside.ainvoke({"name": name, "log": []}))["log"]]}
 
     made = StateGraph(State).add_node("office", office).add_edge(START, "office")
-    return made.compile(saver, world=world)
+    return made.compile(saver, environment=environment)
 
 
 def lines(*names: str) -> list[str]:
@@ -56,26 +56,28 @@ def lines(*names: str) -> list[str]:
 async def test_wherever_it_ends(durability: Durability, after: bool, opened: Open) -> None:
     """The process ends at a call of storage, and another file comes first then. The resumed node refuses that, or has
     stored nothing of the graphs inside and runs them for each file. No file gets the state of another."""
-    world, refused = TestWorld(), 0
+    environment, refused = TestWorld(), 0
     async with opened() as saver:
         for at in range(1, 100):
             thread: Any = f"{at}"
             try:
-                graph = graph_of(Crashing(saver, at, after=after), ["b", "c"], world)
+                graph = graph_of(Crashing(saver, at, after=after), ["b", "c"], environment)
                 await graph.ainvoke({"log": []}, thread, durability=durability)
             except BaseException as error:
                 assert died(error), error
             else:
                 break
-            world.time += 100
-            changed = graph_of(saver, ["a", "b", "c"], world)
+            environment.time += 100
+            changed = graph_of(saver, ["a", "b", "c"], environment)
             if (await changed.aget_state({"configurable": {"thread_id": thread}})).next:
                 try:
                     assert (await changed.ainvoke(None, thread))["log"] == lines("a", "b", "c")
                 except CallsChangedError as error:
                     assert (error.kind, error.number) == ("graph", 1)
                     refused += 1
-                    assert (await graph_of(saver, ["b", "c"], world).ainvoke(None, thread))["log"] == lines("b", "c")
+                    assert (await graph_of(saver, ["b", "c"], environment).ainvoke(None, thread))["log"] == lines(
+                        "b", "c"
+                    )
         else:
             raise AssertionError("it never got through")
     assert (refused > 2) == (durability != "exit")

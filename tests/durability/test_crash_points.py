@@ -42,14 +42,14 @@ async def test_every_call(
     how: How,
     when: When,
     saver: BaseCheckpointSaver,
-    world: TestWorld,
+    environment: TestWorld,
     request: pytest.FixtureRequest,
 ) -> None:
     """P2, P3, P4, P5, P6, in each durability mode: result, trace and chain are the undisturbed run's; what is recorded
     runs once; no more is lost than the mode puts at risk; failing storage stops the run there, with that error."""
-    expected, _ = await play(scenario, mode, saver, world, 0, how, when)
+    expected, _ = await play(scenario, mode, saver, environment, 0, how, when)
     for at in places(request):
-        outcome, hit = await play(scenario, mode, saver, world, at, how, when)
+        outcome, hit = await play(scenario, mode, saver, environment, at, how, when)
         assert outcome == expected, f"call {at}, {hit}"
         if hit is None:
             assert at > 2  # the lease and a commit
@@ -60,7 +60,7 @@ async def play(
     scenario: Scenario,
     mode: Durability,
     saver: BaseCheckpointSaver,
-    world: TestWorld,
+    environment: TestWorld,
     at: int,
     how: How,
     when: When,
@@ -73,7 +73,7 @@ async def play(
     probe = Probe()
     watch = Watch(saver, probe, mode=mode)
     storage = Failing(saver, probe, at, how, when)
-    graph = scenario.build(probe).compile(storage, world=world)
+    graph = scenario.build(probe).compile(storage, environment=environment)
     result: Any = None
     hit: str | None = None
     for number, op in enumerate(scenario.ops):
@@ -92,10 +92,10 @@ async def play(
                 stopped_there(raised, storage, hit, op, probe, mode)
                 # A new process, whose predecessor's claim has lapsed; or the same, when it could have been given up.
                 if how != "error" or hit in ("acquire", "release"):
-                    world.time += EXPIRY
+                    environment.time += EXPIRY
                 probe.dead = False
                 storage = Failing(saver, probe, 0, how, when)
-                graph = scenario.build(probe).compile(storage, world=world)
+                graph = scenario.build(probe).compile(storage, environment=environment)
                 given = await left_to_do(saver, number, scenario.ops)
             elif raised is not None:
                 if op.raises is None or not isinstance(raised, op.raises):

@@ -52,10 +52,10 @@ async def test_a_crash_at_every_call(mode: Durability, after: bool, request: pyt
     """The process dies at a call of storage, and the next one at as many calls after that; then the run goes on."""
     whole = await undisturbed(mode)
     for at in places(request):
-        inner, world, seen = InMemorySaver(), TestWorld(), list[Any]()
+        inner, environment, seen = InMemorySaver(), TestWorld(), list[Any]()
         crashed = 0
         for _ in range(50):
-            graph = graph_of(Crashing(inner, at, after=after), world)
+            graph = graph_of(Crashing(inner, at, after=after), environment)
             how: Any = {"after": seen[-1]["cursor"], "on_conflict": "wait"} if seen else {"keep_events": True}
             try:
                 await read(graph.astream(None if seen else {"log": []}, "t", durability=mode, **how, **ASK), seen)
@@ -63,9 +63,9 @@ async def test_a_crash_at_every_call(mode: Durability, after: bool, request: pyt
             except BaseException as error:
                 assert died(error), error
                 crashed += 1
-                world.time += 100
+                environment.time += 100
                 at += 1  # else it would never get past a call
-            state = await graph_of(inner, world).aget_state("t")
+            state = await graph_of(inner, environment).aget_state("t")
             if not seen or "checkpoint_id" not in state.config["configurable"]:
                 inner, seen = InMemorySaver(), []  # there is no place to come back to: the input is sent again
         else:
@@ -82,14 +82,14 @@ async def test_a_reload_at_every_chunk(mode: Durability) -> None:
     whole = await undisturbed(mode)
     everywhere = os.environ.get("PREGEL_EVERY") == "1"
     for every in (1, 2, 3, 5, 8, 13, 21, 34, 55) if everywhere else (5, 21):
-        inner, world, seen = InMemorySaver(), TestWorld(), list[Any]()
-        most, run = every, graph_of(inner, world)
+        inner, environment, seen = InMemorySaver(), TestWorld(), list[Any]()
+        most, run = every, graph_of(inner, environment)
         await read(run.astream({"log": []}, "t", keep_events=True, durability=mode, **ASK), seen, most)
         assert len(seen) == every
         for _ in range(1000):
             before = len(seen)
             most = len(seen) + every + before // 20
-            stream = graph_of(inner, world).astream(None, "t", after=seen[-1]["cursor"], durability=mode, **ASK)
+            stream = graph_of(inner, environment).astream(None, "t", after=seen[-1]["cursor"], durability=mode, **ASK)
             if await read(stream, seen, most):
                 break
         else:
@@ -127,7 +127,7 @@ def asking(saver: BaseCheckpointSaver, *, inside: bool) -> Any:
     builder = StateGraph(State).add_node(asks).add_node(other).add_edge(START, "asks").add_edge(START, "other")
     if inside:
         builder = StateGraph(State).add_node("outside", builder.compile()).add_edge(START, "outside")
-    return builder.compile(saver, world=TestWorld())
+    return builder.compile(saver, environment=TestWorld())
 
 
 @pytest.mark.parametrize("mode", DURABILITIES)
@@ -157,7 +157,7 @@ async def test_an_answer_that_was_cut_off(mode: Durability, inside: bool) -> Non
             return
 
 
-def leaving(saver: BaseCheckpointSaver, world: TestWorld) -> Any:
+def leaving(saver: BaseCheckpointSaver, environment: TestWorld) -> Any:
     """Two nodes beside each other in a graph inside, of which the last to finish commands the graph around it."""
 
     async def leaves(state: State) -> Command:
@@ -170,7 +170,7 @@ def leaving(saver: BaseCheckpointSaver, world: TestWorld) -> Any:
 
     builder = StateGraph(State).add_node(leaves).add_node(other).add_edge(START, "leaves").add_edge(START, "other")
     builder = StateGraph(State).add_node("outside", builder.compile()).add_edge(START, "outside")
-    return builder.compile(saver, world=world)
+    return builder.compile(saver, environment=environment)
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -180,15 +180,15 @@ async def test_a_crash_as_a_graph_inside_is_left(after: bool) -> None:
     whole: list[Any] = []
     await read(leaving(InMemorySaver(), TestWorld()).astream({"log": []}, "t", keep_events=True, **ASK), whole)
     for at in range(1, 100):
-        inner, world, seen = InMemorySaver(), TestWorld(), list[Any]()
+        inner, environment, seen = InMemorySaver(), TestWorld(), list[Any]()
         try:
-            run = leaving(Crashing(inner, at, after=after), world)
+            run = leaving(Crashing(inner, at, after=after), environment)
             await read(run.astream({"log": []}, "t", keep_events=True, **ASK), seen)
         except BaseException as error:
             assert died(error), error
-            world.time += 100
+            environment.time += 100
             if seen:
-                await read(leaving(inner, world).astream(None, "t", after=seen[-1]["cursor"], **ASK), seen)
+                await read(leaving(inner, environment).astream(None, "t", after=seen[-1]["cursor"], **ASK), seen)
                 check(seen, whole)
         else:
             return

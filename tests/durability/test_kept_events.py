@@ -51,7 +51,7 @@ class Gate:
 
 
 def graph_of(
-    saver: BaseCheckpointSaver | None, gate: Gate | None = None, world: Any = None, *, ask: bool = False
+    saver: BaseCheckpointSaver | None, gate: Gate | None = None, environment: Any = None, *, ask: bool = False
 ) -> Any:
     """first -> three sends and a subgraph -> last; each writes to the stream before and after it waits at its gate."""
 
@@ -87,7 +87,7 @@ def graph_of(
     builder = StateGraph(State).add_node(first).add_node(plain).add_node(runs).add_node(last)
     builder.add_edge(START, "first").add_edge("first", "runs").add_edge("runs", "last")
     builder.add_conditional_edges("first", lambda state: [Send("plain", number) for number in range(3)], ["plain"])
-    return builder.compile(saver, world=world)
+    return builder.compile(saver, environment=environment)
 
 
 async def read(stream: Any) -> list[dict[str, Any]]:
@@ -517,20 +517,22 @@ async def test_every_crash_point(mode: Any, after: bool) -> None:
         graph_of(InMemorySaver()).astream({"log": []}, "t", keep_events=True, durability=mode, **ASK)
     )
     for at in range(1, 100):
-        inner, world = InMemorySaver(), TestWorld()
+        inner, environment = InMemorySaver(), TestWorld()
         crashing = Crashing(inner, at, after=after)
         seen: list[Any] = []
-        stream = graph_of(crashing, world=world).astream({"log": []}, "t", keep_events=True, durability=mode, **ASK)
+        stream = graph_of(crashing, environment=environment).astream(
+            {"log": []}, "t", keep_events=True, durability=mode, **ASK
+        )
         try:
             async for part in stream:
                 seen.append(part)
             break
         except BaseException as error:
             assert _died(error), error
-        world.time += 100
+        environment.time += 100
         if not seen:
             continue
-        graph = graph_of(inner, world=world)
+        graph = graph_of(inner, environment=environment)
         if not (await graph.aget_state("t")).config["configurable"].get("checkpoint_id"):
             continue  # the input was never stored
         rest = await read(graph.astream(None, "t", after=seen[-1]["cursor"], on_conflict="wait", **ASK))

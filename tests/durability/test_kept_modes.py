@@ -83,14 +83,14 @@ async def test_each_mode_alone(mode: StreamMode, subgraphs: bool, opened: Open, 
 
 async def crashing(saver: BaseCheckpointSaver, thread: str, at: int, ask: dict[str, Any]) -> int:
     """Two readers take turns: what one has shown in vain the other does not know. Returns how many crashes there were."""
-    world, readers = TestWorld(), [Reader(thread, ask), Reader(thread, ask)]
+    environment, readers = TestWorld(), [Reader(thread, ask), Reader(thread, ask)]
     for crashes in range(50):
         reader = readers[crashes % 2]
         try:
-            await reader.read(graph_of(Crashing(saver, at, after=bool(crashes % 3)), world))
+            await reader.read(graph_of(Crashing(saver, at, after=bool(crashes % 3)), environment))
         except BaseException as error:
             assert died(error), error
-            world.time += 100
+            environment.time += 100
             at += 1  # else it would never get past a call
             for each in readers:
                 if reader.cursor is None:
@@ -100,16 +100,16 @@ async def crashing(saver: BaseCheckpointSaver, thread: str, at: int, ask: dict[s
         else:
             for each in readers:
                 if each.cursor is not None:
-                    await each.read(graph_of(saver, world))
+                    await each.read(graph_of(saver, environment))
                     await each.check()
             return crashes
     raise AssertionError("it never got through")
 
 
 async def reloading(saver: BaseCheckpointSaver, reader: Reader, every: int) -> None:
-    world = TestWorld()
+    environment = TestWorld()
     for _ in range(200):
-        if await reader.read(graph_of(saver, world), len(reader.seen) + every + len(reader.seen) // 20):
+        if await reader.read(graph_of(saver, environment), len(reader.seen) + every + len(reader.seen) // 20):
             await reader.check()
             return
     raise AssertionError("it never got through")

@@ -79,28 +79,28 @@ class Story:
         return made.add_edge(START, "node")
 
 
-async def test_a_crash_in_the_handler(saver: BaseCheckpointSaver, world: TestWorld) -> None:
+async def test_a_crash_in_the_handler(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
     """P5: that a node has failed is stored before its handler starts: after a crash in there the handler runs again,
     and the node does not."""
     story = Story()
     story.kills = mortal = Mortal(saver)
     with pytest.raises(Died):
-        await story.builder().compile(mortal, world=world).ainvoke({}, "t")
-    world.time += EXPIRY
+        await story.builder().compile(mortal, environment=environment).ainvoke({}, "t")
+    environment.time += EXPIRY
     story.kills = None
-    assert await story.builder().compile(saver, world=world).ainvoke(None, "t") == {"log": ["handled"]}
+    assert await story.builder().compile(saver, environment=environment).ainvoke(None, "t") == {"log": ["handled"]}
     assert story.ran == {"node": 1, "handler": 2}
     first, second = story.errors
     assert isinstance(first, LookupError) and isinstance(second, RecordedFailureError)
     assert str(second) == "LookupError: nothing there"
 
 
-async def test_a_handler_that_has_its_result(saver: BaseCheckpointSaver, world: TestWorld) -> None:
+async def test_a_handler_that_has_its_result(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
     """P5: what a handler gave is the task's result: when a sibling has failed, a resume runs the sibling alone."""
     story = Story()
     story.broken = True
     graph = story.builder().add_node("sibling", story.sibling).add_edge(START, "sibling")
-    compiled = graph.compile(saver, world=world, on_failure="finish")
+    compiled = graph.compile(saver, environment=environment, on_failure="finish")
     with pytest.raises(ConnectionError):
         await compiled.ainvoke({}, "t")
     story.broken = False
@@ -108,17 +108,17 @@ async def test_a_handler_that_has_its_result(saver: BaseCheckpointSaver, world: 
     assert story.ran == {"node": 1, "handler": 1, "sibling": 2}
 
 
-async def test_a_handled_failure_stays_in_history(saver: BaseCheckpointSaver, world: TestWorld) -> None:
+async def test_a_handled_failure_stays_in_history(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
     """P3: a failure that was handled is part of what happened: the superstep that it was handled in shows it."""
     story = Story()
-    graph = story.builder().compile(saver, world=world)
+    graph = story.builder().compile(saver, environment=environment)
     await graph.ainvoke({}, "t")
     history = [snapshot async for snapshot in graph.aget_state_history("t")]
     failures = [each.error for snapshot in history for each in snapshot.tasks if each.error is not None]
     assert [(error.type, error.message) for error in failures] == [("LookupError", "nothing there")]
 
 
-async def test_storage_is_not_tried_again(saver: BaseCheckpointSaver, world: TestWorld) -> None:
+async def test_storage_is_not_tried_again(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
     """P4: when storage fails to keep what a called task did, the run stops with that error, whatever the node's retry
     policy and its handler are for."""
     ran: Counter[str] = Counter()
@@ -144,11 +144,11 @@ async def test_storage_is_not_tried_again(saver: BaseCheckpointSaver, world: Tes
     policy = RetryPolicy(initial_interval=0.0, jitter=False, retry_on=Exception)
     made = StateGraph(State).add_node("node", node, retry_policy=policy, error_handler=handler).add_edge(START, "node")
     with pytest.raises(StorageError, match="the disk is gone"):
-        await made.compile(Down(saver), world=world).ainvoke({}, "t")
+        await made.compile(Down(saver), environment=environment).ainvoke({}, "t")
     assert ran == {"node": 1, "task": 1}
 
 
-async def test_a_crash_in_a_router(saver: BaseCheckpointSaver, world: TestWorld) -> None:
+async def test_a_crash_in_a_router(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
     """P3, P5: what a node wrote is stored before its async router is asked, which may take long: after a crash in there
     the router runs again, and the node does not."""
     ran: Counter[str] = Counter()
@@ -171,13 +171,13 @@ async def test_a_crash_in_a_router(saver: BaseCheckpointSaver, world: TestWorld)
     made = StateGraph(State).add_node("node", node).add_node("next", following).add_edge(START, "node")
     made.add_conditional_edges("node", router)
     with pytest.raises(Died):
-        await made.compile(mortal, world=world).ainvoke({}, "t")
-    world.time += EXPIRY
-    assert await made.compile(saver, world=world).ainvoke(None, "t") == {"log": ["node", "next"]}
+        await made.compile(mortal, environment=environment).ainvoke({}, "t")
+    environment.time += EXPIRY
+    assert await made.compile(saver, environment=environment).ainvoke(None, "t") == {"log": ["node", "next"]}
     assert ran == {"node": 1, "router": 2}
 
 
-async def test_a_graph_inside_of_a_fork(saver: BaseCheckpointSaver, world: TestWorld) -> None:
+async def test_a_graph_inside_of_a_fork(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
     """P2, P3: a graph's checkpoint is stored after the one of the graph around it that it was made on, also where that
     is the first of a branch: whoever finds the one finds the other."""
     missing: list[tuple[str, str]] = []
@@ -197,7 +197,7 @@ async def test_a_graph_inside_of_a_fork(saver: BaseCheckpointSaver, world: TestW
 
     inner = StateGraph(State).add_node("node", node).add_edge(START, "node").compile(name="inner")
     made = StateGraph(State).add_node("first", node).add_node("inner", inner)
-    graph = made.add_edge(START, "first").add_edge("first", "inner").compile(Looking(saver), world=world)
+    graph = made.add_edge(START, "first").add_edge("first", "inner").compile(Looking(saver), environment=environment)
     await graph.ainvoke({}, "t")
     for snapshot in [each async for each in graph.aget_state_history("t")]:
         if snapshot.next:

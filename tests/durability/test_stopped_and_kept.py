@@ -50,11 +50,13 @@ async def test_a_breakpoint_holds_wherever_the_process_dies(where: str) -> None:
         ran.append("two")
         return {"log": ["two"]}
 
-    world = TestWorld()
+    environment = TestWorld()
 
     def graph_on(saver: BaseCheckpointSaver) -> Any:
         builder = StateGraph(State).add_sequence([one, two]).add_edge(START, "one")
-        return builder.compile(saver, world=world, **{where: ["two" if where == "interrupt_before" else "one"]})
+        return builder.compile(
+            saver, environment=environment, **{where: ["two" if where == "interrupt_before" else "one"]}
+        )
 
     died = 0
     for at in range(1, 10):
@@ -67,7 +69,7 @@ async def test_a_breakpoint_holds_wherever_the_process_dies(where: str) -> None:
         else:
             break
         if parts:
-            world.time += 100  # the lease lapses
+            environment.time += 100  # the lease lapses
             back = graph_on(inner).astream(None, "t", after=parts[-1]["cursor"], **ASK)
             async for part in back:
                 parts.append(part)

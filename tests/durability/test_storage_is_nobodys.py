@@ -70,7 +70,7 @@ async def test_of_a_graph_inside(verb: str, on_failure: Any) -> None:
         error_handler=handler,
     )
     builder.add_node(after).add_edge(START, "sub").add_edge("sub", "after")
-    graph = builder.compile(saver, on_failure=on_failure, world=TestWorld())
+    graph = builder.compile(saver, on_failure=on_failure, environment=TestWorld())
     if verb == "read":  # nothing is read in a run of a new thread: it is one that was cut off inside
         await graph.ainvoke({}, "t", interrupt_after=["sub"])
         ran.clear()
@@ -105,7 +105,7 @@ async def test_of_a_task_that_is_called(durability: Durability) -> None:
     builder = StateGraph(State).add_node(
         node, retry_policy=RetryPolicy(initial_interval=0, jitter=False, retry_on=Exception), error_handler=handler
     )
-    graph = builder.add_edge(START, "node").compile(saver, world=TestWorld())
+    graph = builder.add_edge(START, "node").compile(saver, environment=TestWorld())
     with pytest.raises(StorageError, match="the disk is gone"):
         await graph.ainvoke({}, "t", durability=durability)
     assert ran == ["node", "called"]

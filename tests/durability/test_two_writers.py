@@ -24,7 +24,7 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import CorruptCheckpointError, StorageError, UnstorableValueError
 from checkpoint_savers.records import Lease
 from pregel_async import START, CompiledStateGraph, Send, StateGraph
-from pregel_async._runtime.platform.companions import IfLong
+from pregel_async._runtime.platform.companions import DelayedCompanion
 from pregel_async.errors import (
     CheckpointNotFoundError,
     GraphChangedError,
@@ -48,7 +48,7 @@ HERE = Path(__file__).parent
 # ---- within a process ----------------------------------------------------------------------------------------------
 
 
-async def test_ten_runs_of_which_one_is_let_in(saver: BaseCheckpointSaver, world: TestWorld) -> None:
+async def test_ten_runs_of_which_one_is_let_in(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
     """P6: nine are refused, and have run no node; the one counts."""
     refused: list[ThreadBusyError] = []
     ran: list[int] = []
@@ -59,7 +59,9 @@ async def test_ten_runs_of_which_one_is_let_in(saver: BaseCheckpointSaver, world
         await all_refused.wait()
         return {"n": state.get("n", 0) + 1}
 
-    graph = StateGraph(Counted).add_node("count", count).add_edge(START, "count").compile(saver, world=world)
+    graph = (
+        StateGraph(Counted).add_node("count", count).add_edge(START, "count").compile(saver, environment=environment)
+    )
 
     async def once() -> None:
         try:
@@ -88,7 +90,7 @@ async def test_ten_runs_that_wait_for_each_other(saver: BaseCheckpointSaver) -> 
     await is_one_chain(saver)
 
 
-async def test_one_run_id_twice(saver: BaseCheckpointSaver, world: TestWorld) -> None:
+async def test_one_run_id_twice(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
     """P6: two runs are two, even when the caller gives them the same id."""
     ran: list[int] = []
     refused = anyio.Event()
@@ -98,7 +100,9 @@ async def test_one_run_id_twice(saver: BaseCheckpointSaver, world: TestWorld) ->
         await refused.wait()
         return {"n": state.get("n", 0) + 1}
 
-    graph = StateGraph(Counted).add_node("count", count).add_edge(START, "count").compile(saver, world=world)
+    graph = (
+        StateGraph(Counted).add_node("count", count).add_edge(START, "count").compile(saver, environment=environment)
+    )
     bound = graph.with_config({"run_id": "the same"})
 
     async def once() -> None:
@@ -114,16 +118,18 @@ async def test_one_run_id_twice(saver: BaseCheckpointSaver, world: TestWorld) ->
     assert len(ran) == 1
 
 
-async def test_a_run_within_a_run(saver: BaseCheckpointSaver, world: TestWorld) -> None:
+async def test_a_run_within_a_run(saver: BaseCheckpointSaver, environment: TestWorld) -> None:
     """P6: a node that runs its own thread is refused, like anybody else; other threads it may run."""
-    inner = counter(saver, Told(), world=world)
+    inner = counter(saver, Told(), environment=environment)
 
     async def outer(state: Counted) -> dict[str, Any]:
         with pytest.raises(ThreadBusyError):
             await inner.ainvoke({}, "t")
         return {"n": (await inner.ainvoke({}, "other"))["n"] + 10}
 
-    graph = StateGraph(Counted).add_node("outer", outer).add_edge(START, "outer").compile(saver, world=world)
+    graph = (
+        StateGraph(Counted).add_node("outer", outer).add_edge(START, "outer").compile(saver, environment=environment)
+    )
     assert (await graph.ainvoke({}, "t"))["n"] == 11
     assert (await inner.ainvoke({}, "t"))["n"] == 12
 
@@ -327,13 +333,13 @@ async def test_taken_over(
     given: dict[str, Any] | None,
     fails: bool,
     saver: BaseCheckpointSaver,
-    world: TestWorld,
+    environment: TestWorld,
 ) -> None:
     """P6: a lease that has lapsed is taken over; what its old owner writes next is refused with `lost=True`, and
     changes nothing, even while the head is still the one it knows; and its end does not give the new owner's lease
     away."""
     held = UpkeepLease(Planned("too late") if fails else None)
-    graph = shape(held).compile(saver, world=world)
+    graph = shape(held).compile(saver, environment=environment)
     old: list[Any] = []
 
     async def run_old() -> None:
@@ -345,10 +351,10 @@ async def test_taken_over(
     async with anyio.create_task_group() as group:
         group.start_soon(run_old)
         await held.reached.wait()
-        world.time += EXPIRY
+        environment.time += EXPIRY
         mine = UpkeepLease()
         mine.lease = still
-        taker = shape(mine).compile(saver, world=world)
+        taker = shape(mine).compile(saver, environment=environment)
         if still:
             group.start_soon(taker.ainvoke, given, "t")
             await mine.reached.wait()
@@ -404,7 +410,7 @@ class Beating(Through):
 
 @pytest.mark.parametrize("fails", [False, True], ids=["steady", "one beat fails"])
 async def test_the_heartbeat(
-    fails: bool, saver: BaseCheckpointSaver, world: TestWorld, monkeypatch: pytest.MonkeyPatch
+    fails: bool, saver: BaseCheckpointSaver, environment: TestWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P6: a superstep that takes many times as long as a lease lasts keeps its thread."""
     monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.03)
@@ -412,7 +418,7 @@ async def test_the_heartbeat(
     enough = anyio.Event()
 
     def at() -> None:
-        world.time += 0.012
+        environment.time += 0.012
         if fails and beating.beats == 2:
             raise StorageError("injected")
         if beating.beats == 6:
@@ -421,14 +427,14 @@ async def test_the_heartbeat(
     beating.at = at
 
     async def long(state: Any) -> dict[str, Any]:
-        began = world.time
+        began = environment.time
         await enough.wait()
-        assert world.time - began > 0.06
+        assert environment.time - began > 0.06
         with pytest.raises(ThreadBusyError):
             await graph.ainvoke({}, "t")
         return update_of("long@0")
 
-    graph = StateGraph(State).add_node("long", long).add_edge(START, "long").compile(beating, world=world)
+    graph = StateGraph(State).add_node("long", long).add_edge(START, "long").compile(beating, environment=environment)
     with anyio.fail_after(20):
         assert (await graph.ainvoke({}, "t"))["log"] == ["long@0"]
     beats = beating.beats
@@ -483,7 +489,7 @@ async def test_a_run_that_ends_while_its_lease_is_renewed(
 
 @pytest.mark.parametrize("real", [True, False])
 async def test_a_saver_that_breaks_when_it_renews(
-    real: bool, saver: BaseCheckpointSaver, world: TestWorld, monkeypatch: pytest.MonkeyPatch
+    real: bool, saver: BaseCheckpointSaver, environment: TestWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P9: what it raises, and savers should not, is the run's failure, as that of any other verb."""
     monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.003)
@@ -502,7 +508,7 @@ async def test_a_saver_that_breaks_when_it_renews(
         return update_of("long@0")
 
     builder = StateGraph(State).add_node("long", long).add_edge(START, "long")
-    graph = builder.compile(beating) if real else builder.compile(beating, world=world)
+    graph = builder.compile(beating) if real else builder.compile(beating, environment=environment)
     with anyio.fail_after(20), pytest.raises(LookupError, match="a mistake of the saver's"):
         await graph.ainvoke({}, "t")
     assert beating.beats == 1
@@ -519,7 +525,7 @@ async def test_a_companion_is_waited_for_come_what_may() -> None:
             await go.wait()
         ended.set()
 
-    late = IfLong(0, companion)
+    late = DelayedCompanion(0, companion)
     await begun.wait()
     ending = asyncio.create_task(late.end())
     for _ in range(5):
@@ -540,13 +546,13 @@ async def test_a_companion_that_had_no_time_to_begin() -> None:
     async def companion() -> None:
         begun.append(1)
 
-    late = IfLong(60, companion)
+    late = DelayedCompanion(60, companion)
     late()
     await late.end()
     assert not begun
 
 
-async def test_what_a_run_has_begun_to_store(world: TestWorld) -> None:
+async def test_what_a_run_has_begun_to_store(environment: TestWorld) -> None:
     """P6, P7: it has ended before the thread is given up, however the run is cut off."""
     done: list[str] = []
 
@@ -561,7 +567,7 @@ async def test_what_a_run_has_begun_to_store(world: TestWorld) -> None:
         done.append("stored")
 
     with anyio.CancelScope() as scope:
-        async with await lease_module.ThreadLease.acquire(Telling(), world, "t", "reject", "async") as lease:
+        async with await lease_module.ThreadLease.acquire(Telling(), environment, "t", "reject", "async") as lease:
             lease.start(store)
             scope.cancel()
             await anyio.sleep_forever()
@@ -570,7 +576,7 @@ async def test_what_a_run_has_begun_to_store(world: TestWorld) -> None:
 
 
 @pytest.mark.one_loop
-async def test_all_that_a_run_has_begun_to_store(world: TestWorld) -> None:
+async def test_all_that_a_run_has_begun_to_store(environment: TestWorld) -> None:
     """P6, P7: `Task.cancel()` while one is waited for does not leave the others behind."""
     done: list[str] = []
     go_on = [anyio.Event() for _ in range(3)]
@@ -585,7 +591,7 @@ async def test_all_that_a_run_has_begun_to_store(world: TestWorld) -> None:
         done.append("stored")
 
     async def run() -> None:
-        async with await lease_module.ThreadLease.acquire(Telling(), world, "t", "reject", "async") as lease:
+        async with await lease_module.ThreadLease.acquire(Telling(), environment, "t", "reject", "async") as lease:
             for number in range(3):
                 lease.start(partial(store, number))
             begun.set()
@@ -604,7 +610,7 @@ async def test_all_that_a_run_has_begun_to_store(world: TestWorld) -> None:
 
 
 async def test_a_heartbeat_that_came_too_late(
-    saver: BaseCheckpointSaver, world: TestWorld, monkeypatch: pytest.MonkeyPatch
+    saver: BaseCheckpointSaver, environment: TestWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P6: it does not take the thread back; the run learns of it with its next commit."""
     monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.03)
@@ -616,7 +622,7 @@ async def test_a_heartbeat_that_came_too_late(
         await beating.lost.wait()
         return update_of("long@0")
 
-    graph = StateGraph(State).add_node("long", long).add_edge(START, "long").compile(beating, world=world)
+    graph = StateGraph(State).add_node("long", long).add_edge(START, "long").compile(beating, environment=environment)
     other = StateGraph(State).add_node("long", node(Probe(), "short")).add_edge(START, "long")
 
     def miss() -> None:
@@ -625,8 +631,8 @@ async def test_a_heartbeat_that_came_too_late(
     async def take() -> None:
         await started.wait()
         beating.at = miss
-        world.time += EXPIRY
-        await other.compile(saver, world=world).ainvoke({"log": ["new"]}, "t")
+        environment.time += EXPIRY
+        await other.compile(saver, environment=environment).ainvoke({"log": ["new"]}, "t")
         beating.at = lambda: None
 
     async with anyio.create_task_group() as group:
@@ -638,11 +644,11 @@ async def test_a_heartbeat_that_came_too_late(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_taken_over_in_each_mode(mode: Durability, saver: BaseCheckpointSaver, world: TestWorld) -> None:
+async def test_taken_over_in_each_mode(mode: Durability, saver: BaseCheckpointSaver, environment: TestWorld) -> None:
     """P6: in every durability mode the old owner's next transaction is refused with `lost=True` and changes nothing,
     and two live runs never share a thread."""
     held = UpkeepLease()
-    graph = in_second_superstep(held).compile(saver, world=world)
+    graph = in_second_superstep(held).compile(saver, environment=environment)
 
     async def run_old() -> None:
         with pytest.raises(ThreadBusyError) as caught:
@@ -657,7 +663,7 @@ async def test_taken_over_in_each_mode(mode: Durability, saver: BaseCheckpointSa
             with pytest.raises(ThreadBusyError) as refused:
                 await graph.ainvoke({"log": ["new"]}, "t", durability=mode)
             assert not refused.value.lost
-            world.time += EXPIRY
+            environment.time += EXPIRY
             await graph.ainvoke({"log": ["new"]}, "t", durability=mode)
             held.let_go.set()
     log = (await graph.aget_state("t")).values["log"]
@@ -787,9 +793,9 @@ async def test_given_up(
     await saver.adelete_thread("t")
 
 
-async def test_sends_of_two_owners(world: TestWorld) -> None:
+async def test_sends_of_two_owners(environment: TestWorld) -> None:
     """P5, P6: what the old owner had recorded before it lost the thread counts, and is not run again by the new one."""
-    saver = InMemorySaver(clock=world.now)
+    saver = InMemorySaver(clock=environment.now)
     probe = Probe()
     held = UpkeepLease()
 
@@ -799,7 +805,7 @@ async def test_sends_of_two_owners(world: TestWorld) -> None:
         return await node(probe, "w")(given)
 
     graph = StateGraph(State).add_node("a", node(probe, "a")).add_node("w", work).add_edge(START, "a")
-    compiled = graph.add_conditional_edges("a", sends("w", 3)).compile(saver, world=world)
+    compiled = graph.add_conditional_edges("a", sends("w", 3)).compile(saver, environment=environment)
 
     async def run_old() -> None:
         with pytest.raises(ThreadBusyError) as caught:
@@ -813,7 +819,7 @@ async def test_sends_of_two_owners(world: TestWorld) -> None:
             held.lease = False
             while len((await saver.aget_tuple("t", codec=_codec(saver))).pending_writes) < 2:
                 await anyio.lowlevel.checkpoint()
-            world.time += EXPIRY
+            environment.time += EXPIRY
             result = await compiled.ainvoke(None, "t")
             assert sorted(probe.started) == ["a@1", "w[0]@2", "w[1]@2", "w[2]@2"]
             assert result["log"] == ["in", "a@1", "w[0]@2", "w[1]@2", "w[2]@2"]

@@ -171,23 +171,23 @@ class Build:
     def __init__(self, tell: Tell) -> None:
         self.tell = tell
 
-    def __call__(self, made: Program, checkpointer: Any, world: Any = None, **options: Any) -> Any:
+    def __call__(self, made: Program, checkpointer: Any, environment: Any = None, **options: Any) -> Any:
         if isinstance(made, Flow):
-            return self._flow(made, checkpointer, world)
-        return self._graph(made, checkpointer, world, **options)
+            return self._flow(made, checkpointer, environment)
+        return self._graph(made, checkpointer, environment, **options)
 
     def options(self, made: Node) -> dict[str, Any]:
         """What else a node is added with."""
         return {}
 
-    def _graph(self, made: Graph, checkpointer: Any, world: Any, **options: Any) -> Any:
+    def _graph(self, made: Graph, checkpointer: Any, environment: Any, **options: Any) -> Any:
         graph = StateGraph(State)
         names = [node.name for node in made.nodes]
         for node in made.nodes:
             if isinstance(node, Inner):
-                graph.add_node(node.name, self._graph(node.graph, node.keeps, world), defer=node.deferred)
+                graph.add_node(node.name, self._graph(node.graph, node.keeps, environment), defer=node.deferred)
             else:
-                call = self._node(node, names, world)
+                call = self._node(node, names, environment)
                 graph.add_node(node.name, call, defer=node.deferred, **self.options(node))
         for start, end in made.edges:
             graph.add_edge(start, end)
@@ -195,10 +195,10 @@ class Build:
             graph.add_edge(list(starts), end)
         for source, number, waits in made.routers:
             graph.add_conditional_edges(source, self._router(made, source, number, waits))
-        return graph.compile(checkpointer=checkpointer, world=world, **options)
+        return graph.compile(checkpointer=checkpointer, environment=environment, **options)
 
-    def _flow(self, made: Flow, checkpointer: Any, world: Any) -> Any:
-        acts = self._acts(made.acts, world)
+    def _flow(self, made: Flow, checkpointer: Any, environment: Any) -> Any:
+        acts = self._acts(made.acts, environment)
 
         async def flow(given: Any, *, previous: Any) -> Any:
             self.tell.body("flow")
@@ -207,10 +207,10 @@ class Build:
             await self.tell.turn()
             return self.tell.gave({"said": digest(said) % 1000})
 
-        return entrypoint(checkpointer=checkpointer, world=world)(flow)
+        return entrypoint(checkpointer=checkpointer, environment=environment)(flow)
 
-    def _node(self, made: Node, names: list[str], world: Any) -> Callable[[Any], Any]:
-        acts = self._acts(made.acts, world)
+    def _node(self, made: Node, names: list[str], environment: Any) -> Callable[[Any], Any]:
+        acts = self._acts(made.acts, environment)
         sendable = made.gives == "sends" and not keeps(made)
 
         async def node(state: Any) -> Any:
@@ -222,8 +222,8 @@ class Build:
 
         return node
 
-    def _job(self, made: Job, world: Any) -> Callable[[Any], Any]:
-        acts = self._acts(made.acts, world)
+    def _job(self, made: Job, environment: Any) -> Callable[[Any], Any]:
+        acts = self._acts(made.acts, environment)
 
         async def job(given: Any) -> Any:
             self.tell.body(made.name)
@@ -234,14 +234,14 @@ class Build:
 
         return task(name=made.name)(job)
 
-    def _acts(self, acts: tuple[Act, ...], world: Any) -> list[tuple[Act, Any]]:
+    def _acts(self, acts: tuple[Act, ...], environment: Any) -> list[tuple[Act, Any]]:
         """Each act with what it runs. (A list of pairs: graphs in it are found by who looks for subgraphs.)"""
         made: list[tuple[Act, Any]] = []
         for act in acts:
             if isinstance(act, Call):
-                made.append((act, [self._job(job, world) for job in act.tasks]))
+                made.append((act, [self._job(job, environment) for job in act.tasks]))
             elif isinstance(act, Run):
-                made.append((act, self(act.graph, act.keeps, world)))
+                made.append((act, self(act.graph, act.keeps, environment)))
             else:
                 made.append((act, None))
         return made

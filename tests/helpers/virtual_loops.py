@@ -8,13 +8,13 @@ from collections.abc import Callable
 import anyio
 import anyio.lowlevel
 
-from pregel_async._runtime.platform.environment import SystemWorld
+from pregel_async._runtime.platform.environment import SystemEnvironment
 
 HEARTBEAT = 10.0
 """Seconds between two renewals of a lease; nothing in the tests waits that long for another reason."""
 
 
-class VirtualWorld(SystemWorld):
+class VirtualWorld(SystemEnvironment):
     """A world in which time passes at once.
 
     Args:

@@ -130,7 +130,7 @@ async def test_a_backoff_of_minutes_takes_no_time() -> None:
     policy = RetryPolicy(initial_interval=100.0, max_interval=128.0, jitter=False)
     graph = StateGraph(State).add_node("flaky", flaky, retry_policy=policy).add_edge(START, "flaky")
     began = time.monotonic()
-    assert await graph.compile(checkpointer=InMemorySaver(), world=clock).ainvoke({"log": []}, "t") == {
+    assert await graph.compile(checkpointer=InMemorySaver(), environment=clock).ainvoke({"log": []}, "t") == {
         "log": ["at last"]
     }
     assert [call.at - flaky.calls[0].at for call in flaky.calls] == [0.0, 100.0, 228.0]
@@ -144,7 +144,7 @@ async def test_a_timeout_comes_when_its_time_has_come() -> None:
     slow = Script(waits(3600.0), [waits(5.0), returns({"log": ["in time"]})])
     graph = StateGraph(State).add_edge(START, "slow")
     graph.add_node("slow", slow, timeout=TimeoutPolicy(run_timeout=60.0), retry_policy=RetryPolicy(jitter=False))
-    assert await graph.compile(world=clock).ainvoke({"log": []}) == {"log": ["in time"]}
+    assert await graph.compile(environment=clock).ainvoke({"log": []}) == {"log": ["in time"]}
     assert [call.outcome for call in slow.calls] == ["cancelled", "returned"]
     assert clock.monotonic() == pytest.approx(65.5)
 

@@ -85,7 +85,7 @@ async def test_a_slow_operation_takes_its_time_by_the_clock() -> None:
     """Nobody waits for it in reality."""
     clock = VirtualClock()
     saver = FaultySaver(InMemorySaver(), Fault(how="slow", on="commit", at=1, seconds=12.0), clock=clock)
-    await graph_of(saver, world=clock).ainvoke({"log": []}, "t")
+    await graph_of(saver, environment=clock).ainvoke({"log": []}, "t")
     assert clock.monotonic() == pytest.approx(12.0)
     with pytest.raises(ValueError, match="clock"):
         FaultySaver(InMemorySaver(), Fault(how="slow", seconds=1.0))
@@ -116,7 +116,7 @@ async def test_a_crash_at_will() -> None:
 
     async def run() -> None:
         try:
-            await graph_of(saver, world=clock).ainvoke({"log": []}, "t")
+            await graph_of(saver, environment=clock).ainvoke({"log": []}, "t")
         except BaseException as error:
             failed.append(error)
 

@@ -27,7 +27,7 @@ async def test_each_run_is_the_next_attempt() -> None:
     """It fails, and then it does not; what it was given, when and how it ended is kept."""
     script = Script(fails(ConnectionError("reset")), [waits(2.0), returns({"log": ["done"]})])
     clock = VirtualClock(start=100.0)
-    graph = graph_of(script, world=clock)
+    graph = graph_of(script, environment=clock)
     with pytest.raises(ConnectionError, match="reset"):
         await graph.ainvoke({"log": ["in"]}, "t")
     assert await graph.ainvoke(None, "t") == {"log": ["in", "done"]}

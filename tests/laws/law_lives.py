@@ -14,7 +14,7 @@ from checkpoint_savers.records import CLOSED, FOLLOWED
 from pregel_async import Command, StateSnapshot
 from pregel_async.errors import GraphRecursionError, PregelError
 from tests.helpers.law_programs import Build, Flow, Program, Tell, answer_to, inputs_of
-from tests.laws.law_world import THREAD, World, questions_in
+from tests.laws.law_world import THREAD, Environment, questions_in
 
 
 class Planned(Exception):
@@ -49,11 +49,11 @@ def at(snapshot: StateSnapshot) -> dict[str, Any]:
     return {**snapshot.config, "recursion_limit": THREAD["recursion_limit"]}
 
 
-async def live(made: Program, saver: BaseCheckpointSaver, luck: random.Random, world: World) -> None:
+async def live(made: Program, saver: BaseCheckpointSaver, luck: random.Random, environment: Environment) -> None:
     """A few things that happen to a thread: runs that end, ask, fail or are cut off, answers to some of the questions,
     replays from anywhere, edits anywhere."""
     tell = Stumbling()
-    graph = Build(tell)(made, saver, world)
+    graph = Build(tell)(made, saver, environment)
     inputs = inputs_of(made)
     await attempt(graph, inputs[0], THREAD)
     for _ in range(luck.randint(1, 7)):
@@ -104,7 +104,7 @@ async def finish(made: Program, saver: BaseCheckpointSaver, config: Any) -> tupl
     """Go on from a checkpoint until nothing is left to do, and with two more inputs; give what the calls gave, what ran (trio has no order), and the
     values."""
     tell = Tell()
-    graph = Build(tell)(made, saver, World())
+    graph = Build(tell)(made, saver, Environment())
     start = await graph.aget_state(config)
     call: Any = None
     if start.interrupts:

@@ -19,7 +19,7 @@ from checkpoint_savers.records import (
     Header,
 )
 from pregel_async import Command, Interrupt, StateSnapshot
-from pregel_async._runtime.platform.environment import SystemWorld
+from pregel_async._runtime.platform.environment import SystemEnvironment
 from pregel_async.errors import GraphRecursionError
 from tests.helpers.law_programs import Build, Program, Tell, answer_to, inputs_of, story
 
@@ -45,7 +45,7 @@ def show(made: Program) -> None:
     note("the program:\n    " + "\n    ".join(story(made)))
 
 
-class World(SystemWorld):
+class Environment(SystemEnvironment):
     """A clock that goes on by a millisecond with each look, and by what it is told; ids from a seed."""
 
     def __init__(self) -> None:
@@ -226,11 +226,11 @@ def same(one: Any, other: Any, what: str) -> None:
 
 
 async def undisturbed(
-    made: Program, saver: BaseCheckpointSaver, world: World, turns: int = 2
+    made: Program, saver: BaseCheckpointSaver, environment: Environment, turns: int = 2
 ) -> tuple[Talk, dict[str, list[Any]], Tell]:
     """A program's conversation, with nothing in its way."""
     tell = Tell()
-    graph = Build(tell)(made, saver, world)
+    graph = Build(tell)(made, saver, environment)
     talk = await converse(graph, inputs_of(made)[:turns])
     return talk, await trace_of(graph, saver), tell
 

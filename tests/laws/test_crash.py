@@ -20,9 +20,9 @@ from tests.helpers.law_programs import Build, Program, Tell, inputs_of, programs
 from tests.helpers.passing_saver import Through
 from tests.laws.law_world import (
     THREAD,
+    Environment,
     Scheduled,
     Talk,
-    World,
     all_at_once,
     law,
     recorded_in,
@@ -122,7 +122,7 @@ async def disturbed(
     made: Program,
     mode: Durability,
     saver: BaseCheckpointSaver,
-    world: World,
+    environment: Environment,
     storage: Trouble,
     bodies: Trouble,
     seed: int,
@@ -139,7 +139,7 @@ async def disturbed(
     for number in range(600):
         recorded = await recorded_in(saver) | (shown if mode == "sync" else set[str]())
         tell = Stumbling(seed + number, bodies)
-        graph = Build(tell)(made, Failing(saver, storage), world)
+        graph = Build(tell)(made, Failing(saver, storage), environment)
         ended = False
         config = {**THREAD, "metadata": {"turn": turn}}
         error: BaseException | None = None
@@ -166,10 +166,10 @@ async def disturbed(
         if (storage.hit or bodies.hit) and not ended:
             storage = Trouble(0, "error", False)
             bodies = Trouble(0, "error", False)
-            world.time += 31  # the lease of a dead process lapses
+            environment.time += 31  # the lease of a dead process lapses
         elif error is not None:
             raise error
-        state = await Build(Tell())(made, saver, world).aget_state("t")
+        state = await Build(Tell())(made, saver, environment).aget_state("t")
         if not state.metadata or state.metadata.get("turn") != turn:
             continue  # nothing was stored: the same input again
         asked = state.interrupts
@@ -182,7 +182,7 @@ async def disturbed(
             given = inputs[turn]
         elif ended and not state.next:
             talk.values = state.values
-            return talk, await trace_of(Build(Tell())(made, saver, world), saver), again
+            return talk, await trace_of(Build(Tell())(made, saver, environment), saver), again
         else:
             given = None
     raise AssertionError("the conversation does not end")
@@ -198,13 +198,13 @@ def test_a_crash_anywhere_changes_nothing(mode: Durability, made: Program, seed:
     luck = random.Random(seed)
 
     async def main() -> None:
-        world = World()
-        talk, trace, _ = await undisturbed(made, InMemorySaver(clock=world.now), world)
+        environment = Environment()
+        talk, trace, _ = await undisturbed(made, InMemorySaver(clock=environment.now), environment)
 
         async def play(storage: Trouble, bodies: Trouble) -> None:
-            world = World()
-            saver = InMemorySaver(clock=world.now)
-            other, found, again = await disturbed(made, mode, saver, world, storage, bodies, luck.randrange(1000))
+            environment = Environment()
+            saver = InMemorySaver(clock=environment.now)
+            other, found, again = await disturbed(made, mode, saver, environment, storage, bodies, luck.randrange(1000))
             assert not again, f"recorded, and run again: {again}"
             same(talk.values, other.values, "values")
             if mode != "exit":

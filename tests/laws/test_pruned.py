@@ -14,7 +14,7 @@ from checkpoint_savers import InMemorySaver
 from checkpoint_savers.upkeep.retention import Retention
 from tests.helpers.law_programs import Build, Program, Tell, programs
 from tests.laws.law_lives import copied, finish, is_cut, live, shown
-from tests.laws.law_world import THREAD, World, law, same, show
+from tests.laws.law_world import THREAD, Environment, law, same, show
 
 LOOPS = ("asyncio", "trio")
 
@@ -39,9 +39,9 @@ def test_what_stays_is_as_it_was(loop: str, made: Program, seed: int, retention:
 
     async def tried() -> None:
         luck = random.Random(seed)
-        world = World()
-        saver = InMemorySaver(clock=lambda: world.time)
-        await live(made, saver, luck, world)
+        environment = Environment()
+        saver = InMemorySaver(clock=lambda: environment.time)
+        await live(made, saver, luck, environment)
         headers = await saver.scan("t", None, limit=10_000)
         for header in luck.sample(headers, min(pins, len(headers))):
             note(f"pinned: {header.ns} {header.checkpoint_id}")
@@ -69,7 +69,7 @@ async def compare(
     gone: set[tuple[str, str]],
     stayed: dict[tuple[str, str], str],
 ) -> None:
-    before, after = (Build(Tell())(made, each, World()) for each in (saver, pruned))
+    before, after = (Build(Tell())(made, each, Environment()) for each in (saver, pruned))
     headers = {(one.ns, one.checkpoint_id): one for one in await saver.scan("t", None, limit=10_000)}
     left = {(one.ns, one.checkpoint_id): one for one in await pruned.scan("t", None, limit=10_000)}
     assert left.keys() == headers.keys() - gone

@@ -20,7 +20,7 @@ from pregel_async import Command, Interrupt, StateSnapshot, StateUpdate
 from tests.helpers.law_programs import Build, Flow, Node, Program, Tell, answer_to, inputs_of, keeps, programs
 from tests.laws.law_world import (
     THREAD,
-    World,
+    Environment,
     converse,
     law,
     plain,
@@ -71,20 +71,20 @@ def test_a_thread_is_what_is_stored(made: Program, loop: str, stops: bool) -> No
     show(made)
 
     async def main(folder: str) -> None:
-        world = World()
-        talk, trace, _ = await undisturbed(made, InMemorySaver(clock=world.now), world)
-        world = World()
+        environment = Environment()
+        talk, trace, _ = await undisturbed(made, InMemorySaver(clock=environment.now), environment)
+        environment = Environment()
         path = Path(folder) / "threads.db"
         options: dict[str, Any] = {"interrupt_after": "*"} if stops and not isinstance(made, Flow) else {}
         inputs = inputs_of(made)
         call: Any = inputs.pop(0)
         for _ in range(400):
-            async with SqliteSaver(path, synchronous="NORMAL", clock=world.now) as live:
-                graph = Build(Tell())(made, live, world, **options)
+            async with SqliteSaver(path, synchronous="NORMAL", clock=environment.now) as live:
+                graph = Build(Tell())(made, live, environment, **options)
                 result = await graph.ainvoke(call, THREAD)
                 shown = await seen(graph)
-                async with SqliteSaver(path, synchronous="NORMAL", clock=world.now) as reopened:
-                    same(shown, await seen(Build(Tell())(made, reopened, world)), "what a thread shows")
+                async with SqliteSaver(path, synchronous="NORMAL", clock=environment.now) as reopened:
+                    same(shown, await seen(Build(Tell())(made, reopened, environment)), "what a thread shows")
                 state = await graph.aget_state("t")
                 question = state.interrupts
                 if question:
@@ -117,12 +117,12 @@ def test_replays_end_where_the_run_ended(made: Program, seed: int, loop: str, ot
         return Command(resume={each.id: f"no, {each.id}" for each in asked})
 
     async def main() -> None:
-        world = World()
-        saver = InMemorySaver(clock=world.now)
-        talk, trace, _ = await undisturbed(made, saver, world, 1)
+        environment = Environment()
+        saver = InMemorySaver(clock=environment.now)
+        talk, trace, _ = await undisturbed(made, saver, environment, 1)
         for _ in range(3):
             tell = Tell()
-            graph = Build(tell)(made, saver, world)
+            graph = Build(tell)(made, saver, environment)
             before = await inside(graph, saver)
             known = {each.config["configurable"]["checkpoint_id"] for shown in before.values() for each in shown}
             tip = await resolved(graph, await graph.aget_state("t"))
@@ -176,12 +176,12 @@ def test_an_edit_as_a_pending_node_is_that_node(made: Program, seed: int, loop: 
     plain_nodes = {node.name for node in made.nodes if isinstance(node, Node) and not keeps(node)}
 
     async def main() -> None:
-        world = World()
-        _, trace, tell = await undisturbed(made, InMemorySaver(clock=world.now), world)
-        world = World()
-        saver = InMemorySaver(clock=world.now)
+        environment = Environment()
+        _, trace, tell = await undisturbed(made, InMemorySaver(clock=environment.now), environment)
+        environment = Environment()
+        saver = InMemorySaver(clock=environment.now)
         ran = Tell()
-        graph = Build(ran)(made, saver, world)
+        graph = Build(ran)(made, saver, environment)
         edited: dict[str, int] = {}  # task id -> how many bodies had begun by then
 
         async def edit() -> None:
@@ -204,7 +204,7 @@ def test_an_edit_as_a_pending_node_is_that_node(made: Program, seed: int, loop: 
                     "t", [[StateUpdate(tell.given[task.id], task.name, task.id) for task in again]]
                 )
 
-        graph = Build(ran)(made, saver, world, interrupt_before="*")
+        graph = Build(ran)(made, saver, environment, interrupt_before="*")
         await converse(graph, inputs_of(made), at_pause=edit, stops=True)
         again = [name for place, (name, key) in enumerate(ran.began) if place >= edited.get(key, place + 1)]
         assert not again, f"ran although their results were given: {again}"

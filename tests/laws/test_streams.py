@@ -19,7 +19,7 @@ from pregel_async.types import Durability
 from tests.helpers.law_programs import Build, Program, Tell, inputs_of, programs
 from tests.helpers.passing_saver import WRITES, Through
 from tests.helpers.stream_reader import kept_by_reader
-from tests.laws.law_world import THREAD, World, all_at_once, law, show
+from tests.laws.law_world import THREAD, Environment, all_at_once, law, show
 
 T = TypeVar("T")
 
@@ -89,14 +89,14 @@ class Reader:
     def __init__(self, made: Program, mode: Durability) -> None:
         self.seen: list[Any] = []
         self._made = made
-        self._world = World()
-        self._saver = InMemorySaver(clock=self._world.now)
+        self._environment = Environment()
+        self._saver = InMemorySaver(clock=self._environment.now)
         self._mode: Durability = mode
         self._cursor: str | None = None
         self._answers: Any = None
 
     def _graph(self, trouble: Trouble) -> Any:
-        return Build(Speaking(trouble))(self._made, Dying(self._saver, trouble), self._world)
+        return Build(Speaking(trouble))(self._made, Dying(self._saver, trouble), self._environment)
 
     async def talk(self, trouble: Trouble) -> bool:
         """Go on in a new process until there is trouble. Returns: True at the end of the conversation."""
@@ -106,7 +106,7 @@ class Reader:
             with trouble.scope:
                 while True:
                     if self._cursor is None:
-                        self.seen, self._saver = [], InMemorySaver(clock=self._world.now)
+                        self.seen, self._saver = [], InMemorySaver(clock=self._environment.now)
                         graph = self._graph(trouble)
                         stream = self._call(graph, inputs_of(self._made)[0])
                     elif self._answers is not None:
@@ -130,7 +130,7 @@ class Reader:
         except BaseException as error:
             if not died(error):
                 raise
-            self._world.time += 100
+            self._environment.time += 100
         return False
 
     def _call(self, graph: Any, given: Any, **more: Any) -> Any:

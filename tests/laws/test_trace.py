@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from checkpoint_savers import InMemorySaver
 from pregel_async import Command, Interrupt
 from tests.helpers.law_programs import Build, Program, Tell, answer_to, inputs_of, programs
-from tests.laws.law_world import Scheduled, Talk, World, converse, law, same, show, trace_of
+from tests.laws.law_world import Environment, Scheduled, Talk, converse, law, same, show, trace_of
 
 LOOPS = ("asyncio", "trio")
 
 
 async def told(made: Program, tell: Tell) -> tuple[Talk, Any]:
-    world = World()
-    saver = InMemorySaver(clock=world.now)
-    graph = Build(tell)(made, saver, world)
+    environment = Environment()
+    saver = InMemorySaver(clock=environment.now)
+    graph = Build(tell)(made, saver, environment)
     talk = await converse(graph, inputs_of(made))
     return talk, await trace_of(graph, saver)
 
@@ -57,10 +57,10 @@ def test_answers_in_any_order_and_partition_give_the_same_end(made: Program, see
 
     async def main() -> None:
         talk, trace = await told(made, Tell())
-        world = World()
-        saver = InMemorySaver(clock=world.now)
+        environment = Environment()
+        saver = InMemorySaver(clock=environment.now)
         tell = Scheduled(seed)
-        graph = Build(tell)(made, saver, world)
+        graph = Build(tell)(made, saver, environment)
         other = await converse(graph, inputs_of(made), answer=some)
         same(talk.values, other.values, "values")
         same(trace, await trace_of(graph, saver), "traces")

@@ -25,7 +25,7 @@ from pregel_async import (
     spend,
     task,
 )
-from pregel_async._runtime.platform.environment import SystemWorld
+from pregel_async._runtime.platform.environment import SystemEnvironment
 from pregel_async.errors import (
     BudgetExceededError,
     ConfigError,
@@ -344,7 +344,7 @@ async def test_a_call_changes_known_budgets_only() -> None:
         await graph.ainvoke({}, budgets={"token": Budget()})
 
 
-class Clock(SystemWorld):
+class Clock(SystemEnvironment):
     """A clock that is set."""
 
     def __init__(self) -> None:
@@ -365,7 +365,7 @@ async def test_a_run_stops_when_its_time_is_over(given: str, saver: BaseCheckpoi
         return {"log": ["x"]}
 
     limit = {"time_limit": 10}
-    graph = loop_of(5, takes).compile(saver, world=clock, **(limit if given == "compile" else {}))
+    graph = loop_of(5, takes).compile(saver, environment=clock, **(limit if given == "compile" else {}))
     with pytest.raises(BudgetExceededError) as stopped:
         await graph.ainvoke({}, "t", **(limit if given == "call" else {}))
     assert (stopped.value.name, stopped.value.spent, stopped.value.limit) == ("seconds", 12, 10)

@@ -1154,7 +1154,7 @@ def test_discovery() -> None:
     async def closure(state: Any) -> Any:
         return await sub.ainvoke(state)
 
-    async def world(state: Any) -> Any:
+    async def environment(state: Any) -> Any:
         return await GLOBAL.ainvoke(state)
 
     async def default(state: Any, *, graph: Any = sub) -> Any:
@@ -1187,7 +1187,7 @@ def test_discovery() -> None:
 
     assert found_in(sub) == ["mine"]
     assert found_in(closure) == ["mine"]
-    assert found_in(world) == ["global"]
+    assert found_in(environment) == ["global"]
     assert found_in(default) == ["mine"]
     assert found_in(attribute) == ["mine"]
     assert found_in(holder.call) == ["mine"]

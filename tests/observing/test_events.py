@@ -70,7 +70,7 @@ async def test_a_run_is_told_from_its_beginning_to_its_end(clock: Clock) -> None
     """Run, superstep, attempt, attempt, what was stored, superstep, run; the hidden start is no superstep."""
     told = Told()
     graph = chain(("a", node("a", clock=clock, takes=3)), ("b", node("b", clock=clock, takes=5)))
-    graph = graph.compile(Slow(clock, 0.25, 0.5), world=clock, name="two", observer=told)
+    graph = graph.compile(Slow(clock, 0.25, 0.5), environment=clock, name="two", observer=told)
     await graph.ainvoke({"log": []}, {"configurable": {"thread_id": "t"}, "run_id": "mine"})
     step = ["SuperstepStarted", "AttemptStarted", "AttemptEnded", "CheckpointWritten", "SuperstepEnded"]
     assert told.names == ["RunStarted", "CheckpointWritten", *step, *step, "RunEnded"]
@@ -176,7 +176,7 @@ async def test_what_a_router_at_the_start_does_is_no_superstep() -> None:
 async def test_each_attempt_is_told_and_why_it_is_tried_again(clock: Clock) -> None:
     told, figures = Told(), Figures()
     graph = chain(("a", node("a", clock=clock, takes=1, fails=2)), retry_policy=RETRY)
-    await graph.compile(world=clock, observer=told).ainvoke({"log": []}, observer=figures)
+    await graph.compile(environment=clock, observer=told).ainvoke({"log": []}, observer=figures)
     assert [each.number for each in told.of(AttemptStarted)] == [1, 2, 3]
     assert [(each.outcome, each.seconds) for each in told.of(AttemptEnded)] == [
         ("failed", 1.0),
@@ -443,7 +443,7 @@ async def test_what_is_stored_is_told_with_its_size_and_how_long_it_took(clock: 
             await super().record(lease, records, expires_at=expires_at)
 
     saver = Weighing(clock, 0.04, 0.02, 0.01)
-    graph = beside(a=node("a"), b=node("b")).compile(saver, world=clock, observer=told)
+    graph = beside(a=node("a"), b=node("b")).compile(saver, environment=clock, observer=told)
     await graph.ainvoke({"log": []}, "t", observer=figures)
     written = told.of(CheckpointWritten)
     assert [(each.kind, each.checkpoints, each.records, each.step) for each in written] == [
@@ -470,7 +470,7 @@ async def test_a_write_that_fails_is_told_and_stored_by_nobody(clock: Clock) -> 
     told, figures = Told(), Figures()
     saver = Slow(clock, 0.5)
     saver.fails["commit"] = StorageError("the disk is full")
-    graph = chain(("a", node("a"))).compile(saver, world=clock, observer=told)
+    graph = chain(("a", node("a"))).compile(saver, environment=clock, observer=told)
     with pytest.raises(StorageError):
         await graph.ainvoke({"log": []}, "t", observer=figures)
     refused = told.of(CheckpointRefused)[0]
@@ -496,7 +496,7 @@ async def test_runs_that_meet_on_a_thread(clock: Clock) -> None:
         await go.wait()
         return {"log": ["a"]}
 
-    graph = chain(("a", waits)).compile(InMemorySaver(), world=clock)
+    graph = chain(("a", waits)).compile(InMemorySaver(), environment=clock)
     async with anyio.create_task_group() as group:
         group.start_soon(graph.ainvoke, {"log": []}, "t")
         with anyio.fail_after(30):
@@ -545,7 +545,7 @@ async def test_a_thread_that_is_taken_over(clock: Clock) -> None:
         await saver.acquire("t", this_process("another"), now=later, expires_at=later + 30)
         return {"log": ["a"]}
 
-    graph = chain(("a", slow), ("c", node("c"))).compile(saver, world=clock, observer=told)
+    graph = chain(("a", slow), ("c", node("c"))).compile(saver, environment=clock, observer=told)
     with pytest.raises(ThreadBusyError) as raised:
         await graph.ainvoke({"log": []}, "t", observer=figures)
     assert raised.value.lost
@@ -592,9 +592,9 @@ async def test_an_edit_of_a_thread_is_told(clock: Clock) -> None:
     """How many supersteps it makes, and how long it took; it is no run."""
     told, figures = Told(), Figures()
     saver = Slow(clock)
-    graph = chain(("a", node("a"))).compile(saver, world=clock, name="edited")
+    graph = chain(("a", node("a"))).compile(saver, environment=clock, name="edited")
     await graph.ainvoke({"log": []}, "t")
-    watched = chain(("a", node("a"))).compile(saver, world=clock, name="edited", observer=Both(told, figures))
+    watched = chain(("a", node("a"))).compile(saver, environment=clock, name="edited", observer=Both(told, figures))
     saver.times = [0.6]
     one = StateUpdate({"log": [1]}, "a")
     await watched.abulk_update_state("t", [[one], [one, one], [one]])

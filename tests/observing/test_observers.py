@@ -48,7 +48,7 @@ async def everything(**options: Any) -> None:
     graph = StateGraph(State).add_node("a", node("a", fails=1), retry_policy=retry).add_edge(START, "a")
     graph.add_node("b", node("b", fails=1), error_handler=handler).add_edge("a", "b")
     graph.add_node("inside", inner).add_edge("a", "inside").add_node("asks", asks).add_edge("inside", "asks")
-    compiled = graph.compile(saver, world=clock, **options)
+    compiled = graph.compile(saver, environment=clock, **options)
     async with compiled.astream({"log": []}, "t", stream_mode=["updates", "values"]) as chunks:
         async for _ in chunks:
             pass
@@ -343,7 +343,7 @@ async def test_the_figures_of_several_calls_are_added_up() -> None:
     """And can be read by people."""
     clock, figures = Clock(), Figures()
     saver = Slow(clock, *[0.01] * 99, 0.2)
-    graph = beside(a=node("a", clock=clock, takes=1), b=node("b")).compile(saver, world=clock, observer=figures)
+    graph = beside(a=node("a", clock=clock, takes=1), b=node("b")).compile(saver, environment=clock, observer=figures)
     for number in range(2):
         await graph.ainvoke({"log": []}, f"t{number}")
     assert (figures.runs["done"], figures.supersteps, figures.tasks, round(figures.seconds, 6)) == (2, 2, 4, 2.06)

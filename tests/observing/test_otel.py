@@ -196,7 +196,7 @@ async def test_a_run_without_a_thread_has_none(exported: Exported) -> None:
 async def test_each_attempt_is_a_span_and_a_failed_one_an_error(exported: Exported) -> None:
     """With the exception; the run that goes on is none."""
     graph = chain(("a", node("a", fails=1)), retry_policy=RETRY)
-    await graph.compile(world=Clock(), name="g", observer=exported.observer).ainvoke({"log": []})
+    await graph.compile(environment=Clock(), name="g", observer=exported.observer).ainvoke({"log": []})
     assert exported.tree == ["run g", "  superstep", "    node a ERROR", "    node a"]
     failed, finished = exported.named("node a")
     assert [span.attributes["pregel.attempt"] for span in (failed, finished)] == [1, 2]
@@ -374,7 +374,7 @@ async def test_the_metrics_of_a_run(exported: Exported) -> None:
     clock = Clock()
     saver = Slow(clock, 0.04, 0.02)
     graph = chain(("a", node("a", clock=clock, takes=2, fails=1)), retry_policy=RETRY)
-    graph = graph.compile(saver, world=clock, name="g", observer=exported.observer)
+    graph = graph.compile(saver, environment=clock, name="g", observer=exported.observer)
     async with graph.astream({"log": []}, "t", capacity=5) as chunks:
         async for _ in chunks:
             pass
@@ -411,7 +411,7 @@ async def test_the_metrics_of_what_goes_wrong(exported: Exported) -> None:
     """Conflicts, refused writes, handled failures."""
     clock = Clock()
     saver = Slow(clock)
-    graph = chain(("a", node("a"))).compile(saver, world=clock, name="g", observer=exported.observer)
+    graph = chain(("a", node("a"))).compile(saver, environment=clock, name="g", observer=exported.observer)
 
     async def calls(state: State) -> State:
         with pytest.raises(ThreadBusyError):
@@ -420,7 +420,7 @@ async def test_the_metrics_of_what_goes_wrong(exported: Exported) -> None:
         return {"log": ["a"]}
 
     with pytest.raises(StorageError):
-        h = chain(("calls", calls)).compile(saver, world=clock, name="h", observer=exported.observer)
+        h = chain(("calls", calls)).compile(saver, environment=clock, name="h", observer=exported.observer)
         await h.ainvoke({"log": []}, "t")
 
     async def handler(state: State, error: NodeError) -> State:
@@ -440,7 +440,7 @@ async def test_the_metrics_of_an_edit(exported: Exported) -> None:
     """Per superstep; an edit that fails has a span, and no duration."""
     clock = Clock()
     saver = Slow(clock)
-    graph = chain(("a", node("a"))).compile(saver, world=clock, name="g", observer=exported.observer)
+    graph = chain(("a", node("a"))).compile(saver, environment=clock, name="g", observer=exported.observer)
     await graph.ainvoke({"log": []}, "t")
     saver.times = [0.3]
     one = [StateUpdate({"log": [1]}, "a")]

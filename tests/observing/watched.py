@@ -11,7 +11,7 @@ import anyio.lowlevel
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import START, StateGraph
-from pregel_async._runtime.platform.environment import SystemWorld
+from pregel_async._runtime.platform.environment import SystemEnvironment
 from pregel_async.observing import Event, Observer
 from tests.helpers.passing_saver import WRITES, Through
 
@@ -23,7 +23,7 @@ class State(TypedDict, total=False):
     log: Annotated[list[Any], operator.add]
 
 
-class Clock(SystemWorld):
+class Clock(SystemEnvironment):
     """Time passes when a test says so, or when somebody waits."""
 
     def __init__(self) -> None:

@@ -49,7 +49,7 @@ class FaultNotFound(Exception):
     """A fault names no symbol, or several, or code that its symbol does not contain exactly once."""
 
 
-class Place(NamedTuple):
+class Slot(NamedTuple):
     """Where a symbol is: a file from the root of the repository, and its lines, from 1."""
 
     file: str
@@ -57,7 +57,7 @@ class Place(NamedTuple):
     last: int
 
 
-def place_of(fault: Fault) -> Place:
+def place_of(fault: Fault) -> Slot:
     """Return where the fault's symbol is.
 
     Raises:
@@ -107,17 +107,17 @@ def planted(source: str, fault: Fault, first: int, last: int) -> str:
 
 
 @cache
-def symbols() -> dict[str, Place]:
+def symbols() -> dict[str, Slot]:
     """The modules, classes and functions of the packages, by dotted name. Of overloads, the last one counts."""
-    found: dict[str, Place] = {}
+    found: dict[str, Slot] = {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
             module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
             source = path.read_text(encoding="utf-8")
             file = path.relative_to(ROOT).as_posix()
-            found[module] = Place(file, 1, len(source.splitlines()))
-            found.update({name: Place(file, first, last) for name, first, last in _defined(ast.parse(source), module)})
+            found[module] = Slot(file, 1, len(source.splitlines()))
+            found.update({name: Slot(file, first, last) for name, first, last in _defined(ast.parse(source), module)})
     return found
 
 

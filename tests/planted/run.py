@@ -72,7 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", metavar="NAME", help="only faults whose names begin with this")
     parser.add_argument("--list", action="store_true", help="say what there is, and run nothing")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="faults that are tried at the same time")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="faults that are run_with_retries at the same time"
+    )
     parser.add_argument("--timeout", type=float, default=TIMEOUT, help="seconds for the tests of one fault")
     parser.add_argument("--verbose", action="store_true", help="what the tests print, where something is wrong")
     options = parser.parse_args(arguments)
@@ -124,7 +126,7 @@ def _passes(base: Path, faults: Sequence[Fault], timeout: float) -> bool:
 
 
 def _telling(base: Path, timeout: float, width: int) -> Callable[[Fault], Verdict]:
-    """Tries a fault, and prints its row."""
+    """Attempts a fault, and prints its row."""
 
     def attempt(fault: Fault) -> Verdict:
         verdict = judge(base, fault, timeout)

@@ -503,7 +503,7 @@ async def test_a_node_that_waits_for_the_blocked_loop(how: str, anyio_backend_na
         finally:
             ended.set()
 
-    graph = graph_of(first, waits, world=clock)
+    graph = graph_of(first, waits, environment=clock)
     said = stuck(lambda: CALLS[how](graph))
     assert said.startswith(f"{how}() has blocked the event loop ({anyio_backend_name}) of its thread for 30 seconds")
     assert "node 'waits' (superstep 2, task " in said and "'first'" not in said
@@ -519,7 +519,7 @@ async def test_the_warning_alone_ends_nothing() -> None:
         await turns_until(go_on)
         return {"log": ["waited"]}
 
-    graph = graph_of(waits, world=clock)
+    graph = graph_of(waits, environment=clock)
     seen: list[tuple[str, int]] = []
 
     def show(message: Any, category: Any, filename: str, lineno: int, *_: object) -> None:
@@ -547,7 +547,7 @@ async def test_a_stream_with_two_long_waits() -> None:
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        list(graph_of(slow, slow_too, world=clock).stream({}))
+        list(graph_of(slow, slow_too, environment=clock).stream({}))
     (found,) = [str(each.message) for each in caught if "has blocked" in str(each.message)]
     assert "'slow' (superstep 1" in found
 
@@ -568,7 +568,7 @@ async def test_the_innermost_node_is_named() -> None:
     async def runs(state: State) -> Any:
         return await inner.ainvoke({})
 
-    said = stuck(lambda: graph_of(runs, world=VirtualClock()).invoke({}))
+    said = stuck(lambda: graph_of(runs, environment=VirtualClock()).invoke({}))
     assert "'waits'" in said and "'runs'" not in said and "'calls'" not in said
 
 
@@ -582,7 +582,7 @@ async def test_several_nodes_that_wait() -> None:
     made = StateGraph(State)
     for name in "abcde":
         made.add_node(name, waits).add_edge(START, name)
-    said = stuck(lambda: made.compile(world=VirtualClock()).invoke({}))
+    said = stuck(lambda: made.compile(environment=VirtualClock()).invoke({}))
     assert "nodes 'a' (superstep 1, task " in said and "and 2 more have been at work" in said
 
 
@@ -609,7 +609,7 @@ async def test_a_long_run_of_quick_nodes() -> None:
     async def runs(state: State) -> Any:
         return await inner.ainvoke({})
 
-    graph = graph_of(runs, calls, world=clock)
+    graph = graph_of(runs, calls, environment=clock)
     assert len(graph.invoke({})["log"]) == 3
     assert clock.monotonic() > 120
 
@@ -636,7 +636,7 @@ async def test_nodes_that_have_ended_are_forgotten(monkeypatch: pytest.MonkeyPat
     made.add_conditional_edges(
         "quick", lambda state: "quick" if len(state["log"]) < 500 else "waits", ["quick", "waits"]
     )
-    assert "'waits' (superstep 501" in stuck(lambda: made.compile(world=VirtualClock()).invoke({}))
+    assert "'waits' (superstep 501" in stuck(lambda: made.compile(environment=VirtualClock()).invoke({}))
     assert len(loops[0]._at_work) == 1
 
 
@@ -653,9 +653,9 @@ async def test_a_thread_that_the_blocked_loop_holds() -> None:
         start=START_OF_TIME + 1e9, seed=1, autojump=None
     )  # its lease does not lapse while the other waits
     async with anyio.create_task_group() as group:
-        group.start_soon(graph_of(holds, checkpointer=saver, world=later).ainvoke, {}, "t")
+        group.start_soon(graph_of(holds, checkpointer=saver, environment=later).ainvoke, {}, "t")
         await began.wait()
-        waiting = graph_of(holds, checkpointer=saver, world=VirtualClock(start=START_OF_TIME))
+        waiting = graph_of(holds, checkpointer=saver, environment=VirtualClock(start=START_OF_TIME))
         said = stuck(lambda: waiting.invoke({}, "t", on_conflict="wait"))
         assert "no node is at work. If the call waits for a thread, or for a result to share, that a run on" in said
         said = stuck(lambda: waiting.update_state("t", {"log": [1]}, "holds", on_conflict="wait"))
@@ -672,14 +672,14 @@ async def test_nothing_is_left_of_a_call() -> None:
         left.append(len(asyncio.all_tasks()))
         left.append(len([t for t in asyncio.get_running_loop()._scheduled if not t._cancelled]))
 
-    for world in (None, VirtualClock(autojump=None)):
-        graph = graph_of(first, second, world=world)
+    for environment in (None, VirtualClock(autojump=None)):
+        graph = graph_of(first, second, environment=environment)
         graph.invoke({})
         list(graph.stream({}))
         left.clear()
         portal.here("it", "it").call(count)
         assert left[0] == 2  # the loop's own, and this one
-        assert left[1] <= 1 + (world is not None)
+        assert left[1] <= 1 + (environment is not None)
 
 
 # ---- Ctrl-C ----------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ class Oops(Exception):
 
 
 @pytest.fixture
-def world() -> VirtualWorld:
+def environment() -> VirtualWorld:
     return VirtualWorld()
 
 
@@ -102,7 +102,7 @@ async def test_the_error_by_annotation_and_by_name() -> None:
         assert any(error.task_id in note for note in error.error.__notes__)
 
 
-async def test_the_input_is_the_nodes(world: VirtualWorld) -> None:
+async def test_the_input_is_the_nodes(environment: VirtualWorld) -> None:
     """P1: the handler has the input of the failed node, without what that changed in place; a Send's argument for
     a node that was sent to."""
     seen: list[Any] = []
@@ -121,7 +121,7 @@ async def test_the_input_is_the_nodes(world: VirtualWorld) -> None:
 
     made = StateGraph(State).add_node("bad", bad, error_handler=handler)
     sends = [Send("bad", {"bag": {"numbers": [10 * n]}}) for n in range(3)]
-    await made.add_conditional_edges(START, lambda state: sends).compile(world=world).ainvoke({})
+    await made.add_conditional_edges(START, lambda state: sends).compile(environment=environment).ainvoke({})
     assert sorted(seen[1:], key=str) == [{"numbers": [0, 3]}, {"numbers": [10, 3]}, {"numbers": [20, 3]}]
 
 
@@ -157,7 +157,7 @@ async def test_the_default_handler() -> None:
     assert set(made.nodes) == {"a", "b", "c"}
 
 
-async def test_handlers_have_the_defaults_of_retry_and_timeout(world: VirtualWorld) -> None:
+async def test_handlers_have_the_defaults_of_retry_and_timeout(environment: VirtualWorld) -> None:
     """A default retry policy and timeout are the handler's too; it comes after the node's last attempt."""
     ran: list[str] = []
 
@@ -174,11 +174,11 @@ async def test_handlers_have_the_defaults_of_retry_and_timeout(world: VirtualWor
         return {"log": ["handled"]}
 
     made = handled(handler, node=bad).set_node_defaults(retry_policy=RetryPolicy(jitter=False), timeout=60)
-    assert (await made.compile(world=world).ainvoke({}))["log"] == ["handled"]
+    assert (await made.compile(environment=environment).ainvoke({}))["log"] == ["handled"]
     assert ran == ["bad", "bad", "bad", "handler 1", "handler 2", "handler 3"]
 
 
-async def test_a_timeout_is_handled(world: VirtualWorld) -> None:
+async def test_a_timeout_is_handled(environment: VirtualWorld) -> None:
     """A node whose time is up has failed like any other."""
 
     async def hangs(state: Any) -> None:
@@ -188,7 +188,9 @@ async def test_a_timeout_is_handled(world: VirtualWorld) -> None:
         assert isinstance(error.error, NodeTimeoutError)
         return {"log": ["handled"]}
 
-    assert (await handled(handler, node=hangs, timeout=5).compile(world=world).ainvoke({}))["log"] == ["handled"]
+    assert (await handled(handler, node=hangs, timeout=5).compile(environment=environment).ainvoke({}))["log"] == [
+        "handled"
+    ]
 
 
 # ---- what is no affair of a handler's --------------------------------------------------------------------------------
@@ -373,14 +375,14 @@ class Crashing(Through):
 async def test_a_crash_at_every_write(sibling: bool, after_it: bool) -> None:
     """P5: whenever the process ends, the node does not run again once its failure is stored, nor the handler once
     its result is; and the result is that of an undisturbed run."""
-    world = VirtualWorld(patience=3)
+    environment = VirtualWorld(patience=3)
     expected = ["bad: no", "after", "last"]
     if sibling:
         expected.insert(1, "other")
     at, crashed = 0, True
     while crashed:
         at += 1
-        inner = InMemorySaver(clock=world.now)
+        inner = InMemorySaver(clock=environment.now)
         ran: list[str] = []
 
         async def bad(state: Any, ran: list[str] = ran, inner: Any = inner) -> None:
@@ -404,7 +406,7 @@ async def test_a_crash_at_every_write(sibling: bool, after_it: bool) -> None:
             made.add_edge(START, "bad").add_edge("after", "last")
             if sibling:
                 made.add_node(other).add_edge(START, "other")
-            return made.compile(saver, world=world)
+            return made.compile(saver, environment=environment)
 
         saver = Crashing(inner, at, after=after_it)
         given: Any = {}
@@ -414,7 +416,7 @@ async def test_a_crash_at_every_write(sibling: bool, after_it: bool) -> None:
             pass
         crashed = saver.dead
         if crashed:
-            world.time += 100  # the lease of the dead has lapsed
+            environment.time += 100  # the lease of the dead has lapsed
             stored = await build(inner).aget_state("t")
             result = await build(inner).ainvoke(None if stored.created_at else {}, "t")
         log = [each.replace(f"{Oops.__module__}.Oops: ", "") for each in result["log"]]

@@ -318,7 +318,7 @@ async def test_a_question_beside_a_failure(policy: Any) -> None:
 
 async def test_retries_come_first() -> None:
     """What passes on a retry is in no list; what does not is collected after its last attempt."""
-    world = VirtualWorld()
+    environment = VirtualWorld()
     ran: list[str] = []
 
     async def passes(state: Any) -> dict[str, Any]:
@@ -333,7 +333,7 @@ async def test_retries_come_first() -> None:
 
     made = StateGraph(State).set_node_defaults(retry_policy=RetryPolicy()).add_node(passes).add_node(never)
     made.add_edge(START, "passes").add_edge(START, "never")
-    result = await made.compile(InMemorySaver(), world=world, on_failure=Collect("errors")).ainvoke({}, "t")
+    result = await made.compile(InMemorySaver(), environment=environment, on_failure=Collect("errors")).ainvoke({}, "t")
     assert (result["log"], [each.node for each in result["errors"]]) == (["passed"], ["never"])
     assert (ran.count("passes"), ran.count("never")) == (3, 3)
 

@@ -23,7 +23,7 @@ from pregel_async import (
     spend,
     task,
 )
-from pregel_async._runtime.platform.environment import SystemWorld
+from pregel_async._runtime.platform.environment import SystemEnvironment
 from pregel_async.errors import BudgetExceededError, NodeTimeoutError, OutsideRunError
 
 pytestmark = pytest.mark.anyio
@@ -35,7 +35,7 @@ class State(TypedDict, total=False):
     log: Annotated[list[Any], operator.add]
 
 
-class Clock(SystemWorld):
+class Clock(SystemEnvironment):
     """Time passes when somebody says so."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ async def test_what_a_late_attempt_reaches(what: str) -> None:
         return {}
 
     made = StateGraph(State).add_node("slow", slow, timeout=TimeoutPolicy(run_timeout=5)).add_edge(START, "slow")
-    graph = made.compile(InMemorySaver(), world=clock, budgets={"tokens": Budget(run=100)})
+    graph = made.compile(InMemorySaver(), environment=clock, budgets={"tokens": Budget(run=100)})
     seen: list[Any] = []
     with anyio.fail_after(5) as deadline, pytest.raises(NodeTimeoutError):
         async for chunk in graph.astream({}, "t", stream_mode="custom"):
@@ -116,7 +116,7 @@ async def test_what_a_late_attempt_returns() -> None:
         return {}
 
     made = StateGraph(State).add_node("slow", slow, timeout=TimeoutPolicy(run_timeout=5)).add_edge(START, "slow")
-    graph = made.compile(InMemorySaver(), world=clock)
+    graph = made.compile(InMemorySaver(), environment=clock)
     with anyio.fail_after(5) as deadline, pytest.raises(NodeTimeoutError):
         await graph.ainvoke({"log": ["given"]}, "t")
     assert not deadline.cancel_called

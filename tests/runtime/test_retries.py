@@ -53,7 +53,7 @@ MANY = RetryPolicy(jitter=False, max_attempts=100)
 
 
 @pytest.fixture
-def world() -> VirtualWorld:
+def environment() -> VirtualWorld:
     return VirtualWorld()
 
 
@@ -71,19 +71,24 @@ def failing(times: int, error: Callable[[], BaseException] = Flaky) -> Any:
     return node
 
 
-def alone(node: Any, world: VirtualWorld, saver: Any = None, **options: Any) -> Any:
-    return StateGraph(State).add_node("node", node, **options).add_edge(START, "node").compile(saver, world=world)
+def alone(node: Any, environment: VirtualWorld, saver: Any = None, **options: Any) -> Any:
+    return (
+        StateGraph(State)
+        .add_node("node", node, **options)
+        .add_edge(START, "node")
+        .compile(saver, environment=environment)
+    )
 
 
-def beside(node: Any, world: VirtualWorld, saver: Any = None, **options: Any) -> Any:
+def beside(node: Any, environment: VirtualWorld, saver: Any = None, **options: Any) -> Any:
     made = StateGraph(State).add_node("node", node, **options).add_edge(START, "node")
     made.add_node("other", lambda state: {"log": ["other"]}).add_edge(START, "other")
-    return made.compile(saver, world=world, blocking=False)
+    return made.compile(saver, environment=environment, blocking=False)
 
 
-def inside(node: Any, world: VirtualWorld, saver: Any = None, **options: Any) -> Any:
+def inside(node: Any, environment: VirtualWorld, saver: Any = None, **options: Any) -> Any:
     inner = StateGraph(State).add_node("node", node, **options).add_edge(START, "node").compile(name="inner")
-    return StateGraph(State).add_node(inner).add_edge(START, "inner").compile(saver, world=world)
+    return StateGraph(State).add_node(inner).add_edge(START, "inner").compile(saver, environment=environment)
 
 
 each_place = pytest.mark.parametrize("place", [alone, beside, inside])
@@ -93,38 +98,38 @@ each_place = pytest.mark.parametrize("place", [alone, beside, inside])
 
 
 @each_place
-async def test_the_defaults(place: Any, world: VirtualWorld) -> None:
+async def test_the_defaults(place: Any, environment: VirtualWorld) -> None:
     """Three attempts; 0.5 s and 1 s between them, with a random part of a second on the injected clock."""
-    graph = place(failing(2), world, retry_policy=RetryPolicy())
+    graph = place(failing(2), environment, retry_policy=RetryPolicy())
     assert "run 3" in (await graph.ainvoke({}))["log"]
-    assert world.slept == [0.75, 1.25]
-    world.slept.clear()
-    graph = place(node := failing(3), world, retry_policy=RetryPolicy())
+    assert environment.slept == [0.75, 1.25]
+    environment.slept.clear()
+    graph = place(node := failing(3), environment, retry_policy=RetryPolicy())
     with pytest.raises(Flaky) as caught:
         await graph.ainvoke({})
     assert node.calls == [3]
-    assert world.slept == [0.75, 1.25]
+    assert environment.slept == [0.75, 1.25]
     notes = caught.value.__notes__
     assert any("in node 'node'" in note for note in notes) and "in attempt 3" in notes
 
 
-async def test_the_wait_grows_to_its_limit(world: VirtualWorld) -> None:
+async def test_the_wait_grows_to_its_limit(environment: VirtualWorld) -> None:
     """Twice as long each time, and at most 128 s; hours pass in no time on the port's clock."""
-    await alone(failing(11), world, retry_policy=MANY).ainvoke({})
-    assert world.slept == [0.5, 1, 2, 4, 8, 16, 32, 64, 128, 128, 128]
-    assert world.time == sum(world.slept)
+    await alone(failing(11), environment, retry_policy=MANY).ainvoke({})
+    assert environment.slept == [0.5, 1, 2, 4, 8, 16, 32, 64, 128, 128, 128]
+    assert environment.time == sum(environment.slept)
 
 
-async def test_one_attempt(world: VirtualWorld) -> None:
+async def test_one_attempt(environment: VirtualWorld) -> None:
     """The first attempt counts: with max_attempts=1 nothing is tried again, and the exception has no note of it."""
-    graph = alone(failing(1), world, retry_policy=RetryPolicy(max_attempts=1))
+    graph = alone(failing(1), environment, retry_policy=RetryPolicy(max_attempts=1))
     with pytest.raises(Flaky) as caught:
         await graph.ainvoke({})
-    assert world.slept == []
+    assert environment.slept == []
     assert not any("attempt" in note for note in caught.value.__notes__)
 
 
-async def test_several_policies_share_the_count(world: VirtualWorld) -> None:
+async def test_several_policies_share_the_count(environment: VirtualWorld) -> None:
     """The first policy that is for the failure counts; the attempts are counted for all together."""
     errors: list[Any] = [KeyError(), Flaky(), KeyError(), Flaky(), KeyError()]
 
@@ -136,33 +141,35 @@ async def test_several_policies_share_the_count(world: VirtualWorld) -> None:
         RetryPolicy(retry_on=Exception, initial_interval=100, backoff_factor=1, jitter=False, max_attempts=4),
     ]
     with pytest.raises(Flaky):  # the fourth failure is the second policy's, which has had four attempts
-        await alone(node, world, retry_policy=policies).ainvoke({})
-    assert world.slept == [1, 100, 4]
+        await alone(node, environment, retry_policy=policies).ainvoke({})
+    assert environment.slept == [1, 100, 4]
 
 
-async def test_what_is_not_for_the_policy(world: VirtualWorld) -> None:
+async def test_what_is_not_for_the_policy(environment: VirtualWorld) -> None:
     """A failure that no policy is for is raised at once."""
-    graph = alone(failing(1, ZeroDivisionError), world, retry_policy=[RetryPolicy(), RetryPolicy(retry_on=KeyError)])
+    graph = alone(
+        failing(1, ZeroDivisionError), environment, retry_policy=[RetryPolicy(), RetryPolicy(retry_on=KeyError)]
+    )
     with pytest.raises(ZeroDivisionError):
         await graph.ainvoke({})
-    assert world.slept == []
+    assert environment.slept == []
 
 
 @each_place
-async def test_a_predicate_that_raises(place: Any, world: VirtualWorld) -> None:
+async def test_a_predicate_that_raises(place: Any, environment: VirtualWorld) -> None:
     """P9: what the user's own predicate raises is told, with a note that says where, and the failure as its context."""
 
     def predicate(error: Exception) -> bool:
         raise LookupError("mine")
 
-    graph = place(failing(1), world, InMemorySaver(), retry_policy=RetryPolicy(retry_on=predicate))
+    graph = place(failing(1), environment, InMemorySaver(), retry_policy=RetryPolicy(retry_on=predicate))
     with pytest.raises(LookupError) as caught:
         await graph.ainvoke({}, "t")
     assert any("retry_on of node 'node'" in note for note in caught.value.__notes__)
     assert isinstance(caught.value.__context__, Flaky)
 
 
-async def test_a_group_of_the_nodes_own(world: VirtualWorld) -> None:
+async def test_a_group_of_the_nodes_own(environment: VirtualWorld) -> None:
     """A node's own task group raises a group: it is tried again when each in it may pass."""
     attempts: list[int] = []
 
@@ -176,7 +183,7 @@ async def test_a_group_of_the_nodes_own(world: VirtualWorld) -> None:
             group.start_soon(child, Flaky if len(attempts) < 2 else ZeroDivisionError)
 
     with pytest.raises(ExceptionGroup):
-        await alone(node, world, retry_policy=FEW).ainvoke({})
+        await alone(node, environment, retry_policy=FEW).ainvoke({})
     assert attempts == [1, 2]
 
 
@@ -228,80 +235,82 @@ def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 )
 @pytest.mark.parametrize("status", [429, 503])
 async def test_a_server_that_says_when(
-    after: str, waits: float, status: int, world: VirtualWorld, in_tokyo: None
+    after: str, waits: float, status: int, environment: VirtualWorld, in_tokyo: None
 ) -> None:
     """`Retry-After`, as RFC 9110 writes it (digits, or a date in GMT), is waited for on the port's clock, but never less
     than the policy says. What is written in another way does not count: `1_0` is not 10, and `inf` is no time."""
-    await alone(failing(1, lambda: answer(status, after)), world, retry_policy=FEW).ainvoke({})
-    assert world.slept == [waits]
+    await alone(failing(1, lambda: answer(status, after)), environment, retry_policy=FEW).ainvoke({})
+    assert environment.slept == [waits]
 
 
 @pytest.mark.parametrize("after", ["\N{SUPERSCRIPT TWO}", "\N{ARABIC-INDIC DIGIT SEVEN}"])
-async def test_digits_that_are_not_of_ascii(after: str, world: VirtualWorld) -> None:
+async def test_digits_that_are_not_of_ascii(after: str, environment: VirtualWorld) -> None:
     """They are no number of seconds, and no error of their own: clients read headers as Latin-1, or as they like."""
 
     class Refused(Exception):
         status_code = 503
         headers = {"retry-after": after}
 
-    await alone(failing(1, Refused), world, retry_policy=FEW).ainvoke({})
-    assert world.slept == [0.5]
+    await alone(failing(1, Refused), environment, retry_policy=FEW).ainvoke({})
+    assert environment.slept == [0.5]
 
 
-async def test_many_that_come_back(world: VirtualWorld) -> None:
+async def test_many_that_come_back(environment: VirtualWorld) -> None:
     """The jitter is added to what the server asks for, too: they are not to come back together."""
-    await alone(failing(1, lambda: answer(429, "7")), world, retry_policy=RetryPolicy()).ainvoke({})
-    assert world.slept == [7.25]
+    await alone(failing(1, lambda: answer(429, "7")), environment, retry_policy=RetryPolicy()).ainvoke({})
+    assert environment.slept == [7.25]
 
 
-async def test_a_server_that_asks_for_too_long(world: VirtualWorld) -> None:
+async def test_a_server_that_asks_for_too_long(environment: VirtualWorld) -> None:
     """Longer than `max_interval` is not waited for: the failure is told, and why."""
     for after in ("200", "9" * 5000, formatdate(4_000_100_000, usegmt=True)):
         with pytest.raises(httpx.HTTPStatusError) as caught:
-            await alone(failing(1, lambda: answer(429, after)), world, retry_policy=FEW).ainvoke({})  # noqa: B023  # awaited here
-        assert world.slept == []
+            await alone(failing(1, lambda: answer(429, after)), environment, retry_policy=FEW).ainvoke({})  # noqa: B023  # awaited here
+        assert environment.slept == []
         assert any("max_interval is 128 s" in note for note in caught.value.__notes__)
 
 
-async def test_the_longest_of_a_group_counts(world: VirtualWorld) -> None:
+async def test_the_longest_of_a_group_counts(environment: VirtualWorld) -> None:
     """Of several answers in a group, the latest time."""
     made = failing(1, lambda: ExceptionGroup("", [answer(503, "3"), answer(429, "9"), Flaky()]))
-    await alone(made, world, retry_policy=FEW).ainvoke({})
-    assert world.slept == [9]
+    await alone(made, environment, retry_policy=FEW).ainvoke({})
+    assert environment.slept == [9]
 
 
 # ---- what ends the wait ----------------------------------------------------------------------------------------------
 
 
-async def test_a_failing_sibling_ends_the_wait(world: VirtualWorld) -> None:
+async def test_a_failing_sibling_ends_the_wait(environment: VirtualWorld) -> None:
     """P9: a sibling that fails for good ends the backoff at once; only its failure is told."""
-    world.held = lambda: True
+    environment.held = lambda: True
 
     async def broken(state: Any) -> None:
-        while not world.slept:
+        while not environment.slept:
             await anyio.lowlevel.checkpoint()
         raise ZeroDivisionError
 
     made = StateGraph(State).add_node("node", failing(1), retry_policy=FEW).add_node(broken)
-    graph = made.add_edge(START, "node").add_edge(START, "broken").compile(world=world)
+    graph = made.add_edge(START, "node").add_edge(START, "broken").compile(environment=environment)
     with anyio.fail_after(20), pytest.raises(ZeroDivisionError):
         await graph.ainvoke({})
-    assert world.time == 0
+    assert environment.time == 0
 
 
 @each_place
 @pytest.mark.parametrize("how", ["scope", "native", "aclose"])
-async def test_the_caller_ends_the_wait(place: Any, how: str, world: VirtualWorld, anyio_backend_name: str) -> None:
+async def test_the_caller_ends_the_wait(
+    place: Any, how: str, environment: VirtualWorld, anyio_backend_name: str
+) -> None:
     """P7: the caller's cancellation, by a scope, by asyncio's own cancel() or by closing the stream, ends the backoff at
     once, and nothing is left."""
     if how == "native" and anyio_backend_name == "trio":
         pytest.skip("trio has no cancellation of its own besides scopes")
-    world.held = lambda: True
+    environment.held = lambda: True
     node = failing(100)
-    graph = place(node, world, InMemorySaver(), retry_policy=MANY)
+    graph = place(node, environment, InMemorySaver(), retry_policy=MANY)
 
     async def waits() -> None:
-        while not world.slept:
+        while not environment.slept:
             await anyio.lowlevel.checkpoint()
 
     async with nothing_left():
@@ -330,13 +339,13 @@ async def test_the_caller_ends_the_wait(place: Any, how: str, world: VirtualWorl
                     group.cancel_scope.cancel()
                 await chunks.aclose()
     assert node.calls == [1]
-    assert world.time == 0
+    assert environment.time == 0
 
 
 @pytest.mark.parametrize("place", [alone, inside])
 @pytest.mark.parametrize("options", [{}, {"timeout": 5}], ids=len)
 async def test_a_failure_while_being_cancelled_is_not_tried_again(
-    place: Any, options: Any, world: VirtualWorld
+    place: Any, options: Any, environment: VirtualWorld
 ) -> None:
     """P7: a node that makes a failure of asyncio's own cancellation is not tried again: the run ends, and says so."""
 
@@ -348,8 +357,8 @@ async def test_a_failure_while_being_cancelled_is_not_tried_again(
             raise Flaky from None
 
     seen: list[int] = []
-    world.held = lambda: True
-    graph = place(node, world, retry_policy=MANY, **options)
+    environment.held = lambda: True
+    graph = place(node, environment, retry_policy=MANY, **options)
     if anyio.get_cancelled_exc_class() is not asyncio.CancelledError:
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as group:
@@ -370,10 +379,10 @@ async def test_a_failure_while_being_cancelled_is_not_tried_again(
         with pytest.raises((Flaky, asyncio.CancelledError)):
             await running
     assert seen == [1]
-    assert world.slept in ([], [5])  # the timeout's own
+    assert environment.slept in ([], [5])  # the timeout's own
 
 
-async def test_clean_up_errors_of_retried_siblings_are_told(world: VirtualWorld) -> None:
+async def test_clean_up_errors_of_retried_siblings_are_told(environment: VirtualWorld) -> None:
     """P9: a sibling with a retry policy that fails while it is cancelled is in the group, and is not tried
     again."""
 
@@ -391,7 +400,9 @@ async def test_clean_up_errors_of_retried_siblings_are_told(world: VirtualWorld)
 
     seen: list[str] = []
     made = StateGraph(State).add_node(cleans_up, retry_policy=MANY).add_node(broken)
-    graph = made.add_edge(START, "cleans_up").add_edge(START, "broken").compile(InMemorySaver(), world=world)
+    graph = (
+        made.add_edge(START, "cleans_up").add_edge(START, "broken").compile(InMemorySaver(), environment=environment)
+    )
     with pytest.raises(ExceptionGroup) as caught:
         await graph.ainvoke({}, "t")
     assert [type(error) for error in caught.value.exceptions] == [ZeroDivisionError, Flaky]
@@ -400,13 +411,13 @@ async def test_clean_up_errors_of_retried_siblings_are_told(world: VirtualWorld)
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-async def test_what_ends_a_process_is_not_tried_again(kind: type[BaseException], world: VirtualWorld) -> None:
+async def test_what_ends_a_process_is_not_tried_again(kind: type[BaseException], environment: VirtualWorld) -> None:
     """What ends a process is nobody's to try again, in a group neither, and whatever the policy says."""
     if anyio.get_cancelled_exc_class() is asyncio.CancelledError:
         pytest.skip("asyncio's loop itself ends with these when a task of it raises them; see the group below")
     node = failing(1, kind)
     with pytest.raises(BaseException) as caught:
-        await alone(node, world, retry_policy=RetryPolicy(retry_on=lambda error: True)).ainvoke({})
+        await alone(node, environment, retry_policy=RetryPolicy(retry_on=lambda error: True)).ainvoke({})
     assert isinstance(caught.value, kind)
     assert node.calls == [1]
 
@@ -415,30 +426,30 @@ class Quit(BaseException):
     """Of the user's own; ends things, too."""
 
 
-async def test_a_base_exception_is_not_tried_again(world: VirtualWorld) -> None:
+async def test_a_base_exception_is_not_tried_again(environment: VirtualWorld) -> None:
     """Nor is any other `BaseException`, in a group neither."""
     for made in (Quit, lambda: BaseExceptionGroup("", [Quit(), Flaky()])):
         node = failing(1, made)
         with pytest.raises((Quit, BaseExceptionGroup)):
-            await alone(node, world, retry_policy=RetryPolicy(retry_on=lambda error: True)).ainvoke({})
+            await alone(node, environment, retry_policy=RetryPolicy(retry_on=lambda error: True)).ainvoke({})
         assert node.calls == [1]
 
 
-async def test_a_cancellation_of_its_own_is_not_tried_again(world: VirtualWorld) -> None:
+async def test_a_cancellation_of_its_own_is_not_tried_again(environment: VirtualWorld) -> None:
     """A node that raises asyncio's cancellation by itself fails with `NodeCancelledError`, which is not tried
     again."""
     if anyio.get_cancelled_exc_class() is not asyncio.CancelledError:
         pytest.skip("nobody can make a Cancelled of trio's")
     node = failing(1, asyncio.CancelledError)
     with pytest.raises(NodeCancelledError):
-        await beside(node, world, retry_policy=FEW).ainvoke({})
+        await beside(node, environment, retry_policy=FEW).ainvoke({})
     assert node.calls == [1]
 
 
 # ---- what the context says -------------------------------------------------------------------------------------------
 
 
-async def test_attempts_are_visible(world: VirtualWorld) -> None:
+async def test_attempts_are_visible(environment: VirtualWorld) -> None:
     """`runtime.execution_info` tells which attempt it is, and when the first began; the task's id stays."""
     seen: list[Any] = []
 
@@ -448,13 +459,13 @@ async def test_attempts_are_visible(world: VirtualWorld) -> None:
         if len(seen) < 3:
             raise Flaky
 
-    await alone(node, world, retry_policy=FEW).ainvoke({})
+    await alone(node, environment, retry_policy=FEW).ainvoke({})
     assert [number for number, _, _ in seen] == [1, 2, 3]
     assert {began for _, began, _ in seen} == {4_000_000_000.0}
     assert len({task_id for _, _, task_id in seen}) == 1
 
 
-async def test_attempts_are_counted_per_task(world: VirtualWorld) -> None:
+async def test_attempts_are_counted_per_task(environment: VirtualWorld) -> None:
     """Each Send and each superstep counts its own, and a task its own within a node."""
     seen: list[Any] = []
 
@@ -474,7 +485,9 @@ async def test_attempts_are_counted_per_task(world: VirtualWorld) -> None:
             raise Flaky
 
     made = StateGraph(State).add_node("worker", worker, retry_policy=FEW)
-    graph = made.add_conditional_edges(START, lambda state: [Send("worker", 0), Send("worker", 1)]).compile(world=world)
+    graph = made.add_conditional_edges(START, lambda state: [Send("worker", 0), Send("worker", 1)]).compile(
+        environment=environment
+    )
     await graph.ainvoke({})
     assert [each[2] for each in seen if each[:2] == ("send", 0)] == [1]
     assert [each[2] for each in seen if each[:2] == ("send", 1)] == [1, 2, 3]
@@ -484,7 +497,7 @@ async def test_attempts_are_counted_per_task(world: VirtualWorld) -> None:
 # ---- what of a failed attempt stays, and what does not -----------------------------------------------------------------
 
 
-async def test_a_retry_does_not_ask_again(world: VirtualWorld) -> None:
+async def test_a_retry_does_not_ask_again(environment: VirtualWorld) -> None:
     """P8: an attempt after an answered question gets the answer: nobody is asked twice; two questions keep their
     order."""
     calls: list[Any] = []
@@ -496,14 +509,14 @@ async def test_a_retry_does_not_ask_again(world: VirtualWorld) -> None:
             raise Flaky
         return {"log": [first, second]}
 
-    graph = alone(node, world, InMemorySaver(), retry_policy=FEW)
+    graph = alone(node, environment, InMemorySaver(), retry_policy=FEW)
     await graph.ainvoke({}, "t")
     await graph.ainvoke(Command(resume="one"), "t")
     assert (await graph.ainvoke(Command(resume="two"), "t"))["log"] == ["one", "two"]
     assert calls == [("one", "two")] * 3
 
 
-async def test_a_question_after_a_failure(world: VirtualWorld) -> None:
+async def test_a_question_after_a_failure(environment: VirtualWorld) -> None:
     """P8: an attempt that asks pauses the run, whatever came before; the count starts afresh with the resume."""
     seen: list[Any] = []
 
@@ -513,7 +526,7 @@ async def test_a_question_after_a_failure(world: VirtualWorld) -> None:
             raise Flaky
         return {"log": [interrupt("really?")]}
 
-    graph = alone(node, world, InMemorySaver(), retry_policy=FEW)
+    graph = alone(node, environment, InMemorySaver(), retry_policy=FEW)
     assert "__interrupt__" in await graph.ainvoke({}, "t")
     assert (await graph.ainvoke(Command(resume="yes"), "t"))["log"] == ["yes"]
     assert seen == [1, 2, 1]
@@ -521,7 +534,7 @@ async def test_a_question_after_a_failure(world: VirtualWorld) -> None:
 
 @pytest.mark.parametrize("stored", [True, False])
 @pytest.mark.parametrize("nested", [True, False])
-async def test_finished_tasks_are_not_run_again(stored: bool, nested: bool, world: VirtualWorld) -> None:
+async def test_finished_tasks_are_not_run_again(stored: bool, nested: bool, environment: VirtualWorld) -> None:
     """P5: a task that finished before its caller failed is not run again on the retry, with and without a
     checkpointer; nor are tasks of tasks; and what it gave is not changed by what the failed attempt did with it."""
     ran: list[str] = []
@@ -550,7 +563,7 @@ async def test_finished_tasks_are_not_run_again(stored: bool, nested: bool, worl
             raise Flaky
         return {"log": got}
 
-    graph = alone(node, world, InMemorySaver() if stored else None, retry_policy=MANY)
+    graph = alone(node, environment, InMemorySaver() if stored else None, retry_policy=MANY)
     assert (await graph.ainvoke({}, "t" if stored else None))["log"] == ["a", "b"]
     if nested:
         assert [each for each in ran if each.startswith("deep")] == ["deep a", "deep b", "deep c"]
@@ -558,7 +571,7 @@ async def test_finished_tasks_are_not_run_again(stored: bool, nested: bool, worl
         assert ran == ["a", "b", "c"]
 
 
-async def test_a_task_that_failed_is_run_again(world: VirtualWorld) -> None:
+async def test_a_task_that_failed_is_run_again(environment: VirtualWorld) -> None:
     """The failed task itself runs again with its caller's next attempt, and those beside it that had not
     finished."""
     ran: list[str] = []
@@ -573,11 +586,11 @@ async def test_a_task_that_failed_is_run_again(world: VirtualWorld) -> None:
     async def node(state: Any) -> dict[str, Any]:
         return {"log": [await step("a"), await step("b"), await step("c")]}
 
-    assert (await alone(node, world, retry_policy=FEW).ainvoke({}))["log"] == ["a", "b", "c"]
+    assert (await alone(node, environment, retry_policy=FEW).ainvoke({}))["log"] == ["a", "b", "c"]
     assert ran == ["a", "b", "b", "c"]
 
 
-async def test_results_without_storage_do_not_outlive_the_task(world: VirtualWorld) -> None:
+async def test_results_without_storage_do_not_outlive_the_task(environment: VirtualWorld) -> None:
     """P2: without a checkpointer, results of tasks are kept for the attempts of one task, and not beyond it."""
     ran: list[int] = []
 
@@ -589,12 +602,12 @@ async def test_results_without_storage_do_not_outlive_the_task(world: VirtualWor
     async def node(state: Any) -> dict[str, Any]:
         return {"log": [str(await step())]}
 
-    graph = alone(node, world, retry_policy=FEW)
+    graph = alone(node, environment, retry_policy=FEW)
     assert (await graph.ainvoke({}))["log"] == ["1"]
     assert (await graph.ainvoke({}))["log"] == ["2"]
 
 
-async def test_a_subgraph_goes_on_where_it_was(world: VirtualWorld) -> None:
+async def test_a_subgraph_goes_on_where_it_was(environment: VirtualWorld) -> None:
     """P5: what a graph inside had finished before it failed is not run again on its node's retry."""
     ran: list[str] = []
 
@@ -610,14 +623,14 @@ async def test_a_subgraph_goes_on_where_it_was(world: VirtualWorld) -> None:
 
     inner = StateGraph(State).add_sequence([first, second]).add_edge(START, "first").compile(name="inner")
     made = StateGraph(State).add_node(inner, retry_policy=FEW).add_edge(START, "inner")
-    graph = made.compile(InMemorySaver(), world=world)
+    graph = made.compile(InMemorySaver(), environment=environment)
     assert (await graph.ainvoke({}, "t"))["log"] == ["first", "second"]
     assert ran == ["first", "second", "second", "second"]
-    assert world.slept == [0.5, 1]
+    assert environment.slept == [0.5, 1]
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-async def test_a_failed_router_is_tried_again_alone(asynchronous: bool, world: VirtualWorld) -> None:
+async def test_a_failed_router_is_tried_again_alone(asynchronous: bool, environment: VirtualWorld) -> None:
     """P3: a node's routers are tried again without the node, which has done its work."""
     ran: list[str] = []
 
@@ -637,7 +650,7 @@ async def test_a_failed_router_is_tried_again_alone(asynchronous: bool, world: V
 
     made = StateGraph(State).add_node("node", node, retry_policy=FEW).add_node("after", lambda s: {"log": ["after"]})
     made.add_edge(START, "node").add_conditional_edges("node", decide_slowly if asynchronous else decide, ["after"])
-    graph = made.compile(InMemorySaver(), world=world)
+    graph = made.compile(InMemorySaver(), environment=environment)
     assert (await graph.ainvoke({}, "t"))["log"] == ["node", "after"]
     assert ran == ["node", "router", "router", "router"]
 
@@ -654,7 +667,7 @@ class Looking(Through):
         return await call()
 
 
-async def test_what_a_node_wrote_is_stored_before_the_wait_for_its_router(world: VirtualWorld) -> None:
+async def test_what_a_node_wrote_is_stored_before_the_wait_for_its_router(environment: VirtualWorld) -> None:
     """P3: a node's own writes are recorded before its routers are tried again: who dies in the wait, which may be long,
     does not run the node again."""
     ran: list[str] = []
@@ -672,21 +685,21 @@ async def test_what_a_node_wrote_is_stored_before_the_wait_for_its_router(world:
     made = StateGraph(State).add_node("node", node, retry_policy=FEW).add_edge(START, "node")
     made.add_conditional_edges("node", decide)
     saver = Looking()
-    graph = made.compile(saver, world=world)
-    world.held = lambda: True
+    graph = made.compile(saver, environment=environment)
+    environment.held = lambda: True
     async with anyio.create_task_group() as group:
         group.start_soon(lambda: graph.ainvoke({}, "t"))
-        while not world.slept:
+        while not environment.slept:
             await anyio.lowlevel.checkpoint()
         assert "record" in saver.verbs
         group.cancel_scope.cancel()
-    world.held = lambda: False
+    environment.held = lambda: False
     assert (await graph.ainvoke(None, "t"))["log"] == ["node"]
     assert ran == ["node", "router", "router"]
 
 
 @each_place
-async def test_a_failed_attempt_leaves_nothing_in_its_input(place: Any, world: VirtualWorld) -> None:
+async def test_a_failed_attempt_leaves_nothing_in_its_input(place: Any, environment: VirtualWorld) -> None:
     """P1: what a failed attempt changed in place is not seen by the next, nor by the caller."""
     seen: list[Any] = []
 
@@ -698,13 +711,13 @@ async def test_a_failed_attempt_leaves_nothing_in_its_input(place: Any, world: V
             raise Flaky
 
     given: Any = {"bag": {"numbers": [1]}}
-    result = await place(node, world, retry_policy=FEW).ainvoke(given)
+    result = await place(node, environment, retry_policy=FEW).ainvoke(given)
     assert seen == [[1]] * 3
     assert given == {"bag": {"numbers": [1]}}
     assert result["bag"] == {"numbers": [1]}
 
 
-async def test_a_sends_argument_is_as_it_was_sent(world: VirtualWorld) -> None:
+async def test_a_sends_argument_is_as_it_was_sent(environment: VirtualWorld) -> None:
     """P1: and so of a Send's argument, and of a task's."""
     seen: list[Any] = []
 
@@ -723,13 +736,13 @@ async def test_a_sends_argument_is_as_it_was_sent(world: VirtualWorld) -> None:
             raise Flaky
 
     made = StateGraph(State).add_node("worker", worker, retry_policy=FEW)
-    graph = made.add_conditional_edges(START, lambda state: Send("worker", [1])).compile(world=world)
+    graph = made.add_conditional_edges(START, lambda state: Send("worker", [1])).compile(environment=environment)
     with pytest.raises(Flaky):  # the task's result is kept: `seen` never grows to 4
         await graph.ainvoke({})
     assert seen == [[1, 2], [1, 2]]
 
 
-async def test_chunks_of_each_attempt(world: VirtualWorld) -> None:
+async def test_chunks_of_each_attempt(environment: VirtualWorld) -> None:
     """What a failed attempt returned or wrote to the state does not count; what it showed was shown."""
     attempts = [0]
 
@@ -740,7 +753,7 @@ async def test_chunks_of_each_attempt(world: VirtualWorld) -> None:
             raise Flaky
         return {"log": ["done"]}
 
-    graph = alone(node, world, InMemorySaver(), retry_policy=FEW)
+    graph = alone(node, environment, InMemorySaver(), retry_policy=FEW)
     modes = ["custom", "updates", "tasks"]
     parts = [part async for part in graph.astream({}, "t", stream_mode=modes)]
     assert [data for mode, data in parts if mode == "custom"] == ["attempt 1", "attempt 2", "attempt 3"]
@@ -754,12 +767,12 @@ async def test_chunks_of_each_attempt(world: VirtualWorld) -> None:
 # ---- where -----------------------------------------------------------------------------------------------------------
 
 
-async def test_of_a_send_a_task_and_an_entrypoint(world: VirtualWorld) -> None:
+async def test_of_a_send_a_task_and_an_entrypoint(environment: VirtualWorld) -> None:
     """Nodes that are sent to, tasks and entrypoints have retry policies; plain functions too."""
     sent, called, entered = failing(1), [0], [0]
 
     made = StateGraph(State).add_node("node", sent, retry_policy=FEW)
-    graph = made.add_conditional_edges(START, lambda state: Send("node", {})).compile(world=world)
+    graph = made.add_conditional_edges(START, lambda state: Send("node", {})).compile(environment=environment)
     assert (await graph.ainvoke({}))["log"] == ["run 2"]
 
     @task(retry_policy=FEW)
@@ -769,7 +782,7 @@ async def test_of_a_send_a_task_and_an_entrypoint(world: VirtualWorld) -> None:
             raise Flaky
         return called[0]
 
-    @entrypoint(world=world, retry_policy=[RetryPolicy(retry_on=KeyError), FEW])
+    @entrypoint(environment=environment, retry_policy=[RetryPolicy(retry_on=KeyError), FEW])
     def flow(given: int) -> int:
         entered[0] += 1
         if entered[0] < 2:
@@ -780,7 +793,7 @@ async def test_of_a_send_a_task_and_an_entrypoint(world: VirtualWorld) -> None:
     assert (entered, called) == ([2], [3])
 
 
-async def test_of_a_graph(world: VirtualWorld) -> None:
+async def test_of_a_graph(environment: VirtualWorld) -> None:
     """`set_node_defaults` and `Pregel(retry_policy=)` hold for every node, added before or after; a
     node's own replaces them; graphs inside have defaults of their own."""
     own, default, deep = failing(99), failing(99), failing(99)
@@ -788,14 +801,14 @@ async def test_of_a_graph(world: VirtualWorld) -> None:
     made.set_node_defaults(retry_policy=RetryPolicy(max_attempts=4, jitter=False)).add_node("default", default)
     made.add_edge(START, "own").add_edge(START, "default")
     with pytest.raises(ExceptionGroup):
-        await made.compile(world=world, on_failure="finish").ainvoke({})
+        await made.compile(environment=environment, on_failure="finish").ainvoke({})
     assert (own.calls, default.calls) == ([2], [4])
 
     inner = StateGraph(State).add_node("deep", deep).add_edge(START, "deep").compile(name="inner")
     outer = StateGraph(State).add_node(inner).add_edge(START, "inner")
     outer.set_node_defaults(retry_policy=RetryPolicy(max_attempts=3, jitter=False))
     with pytest.raises(Flaky):
-        await outer.compile(world=world).ainvoke({})
+        await outer.compile(environment=environment).ainvoke({})
     assert deep.calls == [3]  # the node that runs the graph is tried again, and not also the one inside
 
     calls: list[str] = []
@@ -818,7 +831,7 @@ async def test_of_a_graph(world: VirtualWorld) -> None:
         output_channels="b",
         retry_policy=RetryPolicy(max_attempts=2, jitter=False),
         on_failure="finish",
-        world=world,
+        environment=environment,
     )
     with pytest.raises(ExceptionGroup):
         await graph.ainvoke(1)
@@ -844,7 +857,7 @@ class Down(Through):
 
 
 @pytest.mark.parametrize("where", ["task", "router"])
-async def test_storage_that_fails_is_not_tried_again(where: str, world: VirtualWorld) -> None:
+async def test_storage_that_fails_is_not_tried_again(where: str, environment: VirtualWorld) -> None:
     """P4: a failure of storage is no node's: it is not tried again, whatever the policy says."""
     ran: list[str] = []
 
@@ -868,12 +881,12 @@ async def test_storage_that_fails_is_not_tried_again(where: str, world: VirtualW
         made.add_conditional_edges("node", decide)
     saver = Down("record")
     with pytest.raises(StorageError):
-        await made.compile(saver, world=world).ainvoke({}, "t")
+        await made.compile(saver, environment=environment).ainvoke({}, "t")
     assert ran == ["node", "task"] if where == "task" else ran == ["node"]
-    assert world.slept == []
+    assert environment.slept == []
 
 
-async def test_what_cannot_be_used_is_not_tried_again(world: VirtualWorld) -> None:
+async def test_what_cannot_be_used_is_not_tried_again(environment: VirtualWorld) -> None:
     """What the runtime itself refuses is a mistake of the program's."""
     made: list[int] = []
 
@@ -882,5 +895,5 @@ async def test_what_cannot_be_used_is_not_tried_again(world: VirtualWorld) -> No
         return {"nowhere": 1}
 
     with pytest.raises(InvalidUpdateError):
-        await alone(node, world, retry_policy=FEW).ainvoke({})
+        await alone(node, environment, retry_policy=FEW).ainvoke({})
     assert made == [1]

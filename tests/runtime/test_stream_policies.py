@@ -15,9 +15,9 @@ import pytest
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import END, START, Send, StateGraph, StreamWriter, get_stream_writer, task
-from pregel_async._runtime.streaming.buffer import Pipe
+from pregel_async._runtime.streaming.buffer import Buffer
 from pregel_async._runtime.streaming.parts import Part
-from pregel_async._runtime.streaming.subscription import Feed
+from pregel_async._runtime.streaming.subscription import Subscription
 from tests.runtime.living import nothing_left
 
 pytestmark = pytest.mark.anyio
@@ -157,7 +157,7 @@ def test_the_pipe_against_a_model() -> None:
         rng = random.Random(seed)
         policies: Any = {"d": "drop_oldest", "c": "coalesce", "e": "drop_oldest"}
         capacity = rng.randint(1, 6)
-        pipe = Pipe(capacity, policies)
+        pipe = Buffer(capacity, policies)
         added: dict[str, list[int]] = {mode: [] for mode in "bdce"}
         taken: list[Part] = []
         numbers = itertools.count(1)
@@ -182,8 +182,8 @@ def test_the_pipe_against_a_model() -> None:
 
 async def test_room_is_not_lost_with_who_is_cancelled() -> None:
     """P12: who waits for a second reader, and is cancelled there, hands on the room that the first one has."""
-    pipes = [Pipe(1), Pipe(1)]
-    feed = Feed(["updates"], pipes[0])
+    pipes = [Buffer(1), Buffer(1)]
+    feed = Subscription(["updates"], pipes[0])
     feed.sinks.append(pipes[1])
     scope = anyio.CancelScope()
 
@@ -210,9 +210,9 @@ async def test_a_sign_is_not_lost_with_who_is_cancelled(anyio_backend_name: str)
     """P12: asyncio's own cancellation may hit who has just been given room."""
     if anyio_backend_name != "asyncio":
         return
-    pipe = Pipe(1)
+    pipe = Buffer(1)
     pipe.add(Part(mode="updates", ns=(), data=1, step=0))
-    waiting = [asyncio.ensure_future(pipe.room()) for _ in range(2)]
+    waiting = [asyncio.ensure_future(pipe.wait_for_capacity()) for _ in range(2)]
     await anyio.wait_all_tasks_blocked()
     pipe.take()
     waiting[0].cancel()

@@ -40,32 +40,37 @@ class State(TypedDict, total=False):
 
 
 @pytest.fixture
-def world() -> VirtualWorld:
+def environment() -> VirtualWorld:
     return VirtualWorld()
 
 
-def alone(node: Any, world: VirtualWorld, saver: Any = None, **options: Any) -> Any:
-    return StateGraph(State).add_node("node", node, **options).add_edge(START, "node").compile(saver, world=world)
+def alone(node: Any, environment: VirtualWorld, saver: Any = None, **options: Any) -> Any:
+    return (
+        StateGraph(State)
+        .add_node("node", node, **options)
+        .add_edge(START, "node")
+        .compile(saver, environment=environment)
+    )
 
 
-def beside(node: Any, world: VirtualWorld, saver: Any = None, **options: Any) -> Any:
+def beside(node: Any, environment: VirtualWorld, saver: Any = None, **options: Any) -> Any:
     made = StateGraph(State).add_node("node", node, **options).add_edge(START, "node")
     made.add_node("other", lambda state: None).add_edge(START, "other")
-    return made.compile(saver, world=world, blocking=False)
+    return made.compile(saver, environment=environment, blocking=False)
 
 
-def inside(node: Any, world: VirtualWorld, saver: Any = None, **options: Any) -> Any:
+def inside(node: Any, environment: VirtualWorld, saver: Any = None, **options: Any) -> Any:
     inner = StateGraph(State).add_node("node", node, **options).add_edge(START, "node").compile(name="inner")
-    return StateGraph(State).add_node(inner).add_edge(START, "inner").compile(saver, world=world)
+    return StateGraph(State).add_node(inner).add_edge(START, "inner").compile(saver, environment=environment)
 
 
-def called(node: Any, world: VirtualWorld, saver: Any = None, **options: Any) -> Any:
+def called(node: Any, environment: VirtualWorld, saver: Any = None, **options: Any) -> Any:
     step = task(name="node", **options)(node)
 
     async def outer(state: Any) -> Any:
         return await step(state)
 
-    return StateGraph(State).add_node("outer", outer).add_edge(START, "outer").compile(saver, world=world)
+    return StateGraph(State).add_node("outer", outer).add_edge(START, "outer").compile(saver, environment=environment)
 
 
 each_place = pytest.mark.parametrize("place", [alone, beside, inside, called])
@@ -80,12 +85,12 @@ async def hangs(state: Any) -> None:
 
 @each_place
 @pytest.mark.parametrize("timeout", [5, 5.0, timedelta(seconds=5), TimeoutPolicy(run_timeout=5, idle_timeout=9)])
-async def test_a_node_that_takes_too_long(place: Any, timeout: Any, world: VirtualWorld) -> None:
+async def test_a_node_that_takes_too_long(place: Any, timeout: Any, environment: VirtualWorld) -> None:
     """An attempt that takes longer than its run timeout is stopped: `NodeTimeoutError`, with all that is to be
     known; it is no builtin `TimeoutError`."""
     async with nothing_left():
         with anyio.fail_after(20), pytest.raises(NodeTimeoutError) as caught:
-            await place(hangs, world, timeout=timeout).ainvoke({})
+            await place(hangs, environment, timeout=timeout).ainvoke({})
     error = caught.value
     assert (error.node, error.kind, error.elapsed, error.timeout, error.run_timeout) == ("node", "run", 5, 5, 5)
     assert not isinstance(error, TimeoutError)
@@ -93,22 +98,22 @@ async def test_a_node_that_takes_too_long(place: Any, timeout: Any, world: Virtu
 
 
 @each_place
-async def test_a_node_that_ends_in_time(place: Any, world: VirtualWorld) -> None:
+async def test_a_node_that_ends_in_time(place: Any, environment: VirtualWorld) -> None:
     """One that takes less is none the wiser; nor is its caller, whose task is as it was."""
 
     async def node(state: Any) -> dict[str, Any]:
-        await world.sleep(4)
+        await environment.sleep(4)
         return {"log": ["done"]}
 
     async with nothing_left():
-        assert (await place(node, world, timeout=5).ainvoke({}))["log"] == ["done"]
+        assert (await place(node, environment, timeout=5).ainvoke({}))["log"] == ["done"]
     if anyio.get_cancelled_exc_class() is asyncio.CancelledError:
         this: Any = asyncio.current_task()
         assert this.cancelling() == 0
     await anyio.lowlevel.checkpoint()
 
 
-async def test_signs_of_life(world: VirtualWorld) -> None:
+async def test_signs_of_life(environment: VirtualWorld) -> None:
     """The idle timeout counts from the last sign: a chunk, a message, a task, a graph, a heartbeat; also when
     nobody reads the stream. The run timeout is never put off."""
 
@@ -119,63 +124,63 @@ async def test_signs_of_life(world: VirtualWorld) -> None:
 
     async def node(state: Any, writer: StreamWriter, runtime: Runtime[Any]) -> dict[str, Any]:
         for _ in range(3):
-            await world.sleep(4)
+            await environment.sleep(4)
             writer("chunk")
-            await world.sleep(4)
+            await environment.sleep(4)
             writer.message("token")
-            await world.sleep(4)
+            await environment.sleep(4)
             await step()
-            await world.sleep(4)
+            await environment.sleep(4)
             await graph.ainvoke({})
-            await world.sleep(4)
+            await environment.sleep(4)
             runtime.heartbeat()
-        await world.sleep(4)
+        await environment.sleep(4)
         return {"log": ["done"]}
 
-    assert (await alone(node, world, timeout=TimeoutPolicy(idle_timeout=5)).ainvoke({}))["log"] == ["done"]
-    assert world.time == 64
+    assert (await alone(node, environment, timeout=TimeoutPolicy(idle_timeout=5)).ainvoke({}))["log"] == ["done"]
+    assert environment.time == 64
     with pytest.raises(NodeTimeoutError) as caught:
-        await alone(node, world, timeout=TimeoutPolicy(idle_timeout=5, run_timeout=30)).ainvoke({})
+        await alone(node, environment, timeout=TimeoutPolicy(idle_timeout=5, run_timeout=30)).ainvoke({})
     assert (caught.value.kind, caught.value.elapsed) == ("run", 30)
 
 
-async def test_no_sign_of_life(world: VirtualWorld) -> None:
+async def test_no_sign_of_life(environment: VirtualWorld) -> None:
     """Without one the attempt is stopped, counted from the last."""
 
     async def node(state: Any, writer: StreamWriter) -> None:
-        await world.sleep(4)
+        await environment.sleep(4)
         writer("chunk")
         await anyio.sleep_forever()
 
     with pytest.raises(NodeTimeoutError) as caught:
-        await alone(node, world, timeout=TimeoutPolicy(idle_timeout=5, run_timeout=60)).ainvoke({})
+        await alone(node, environment, timeout=TimeoutPolicy(idle_timeout=5, run_timeout=60)).ainvoke({})
     error = caught.value
-    assert (error.kind, error.elapsed, error.timeout, world.time) == ("idle", 5, 5, 9)
+    assert (error.kind, error.elapsed, error.timeout, environment.time) == ("idle", 5, 5, 9)
 
 
-async def test_only_heartbeats(world: VirtualWorld) -> None:
+async def test_only_heartbeats(environment: VirtualWorld) -> None:
     """With refresh_on="heartbeat" nothing else is a sign of life; any thread may give it."""
 
     async def writes(state: Any, writer: StreamWriter) -> None:
         while True:
-            await world.sleep(2)
+            await environment.sleep(2)
             writer("chunk")
 
     async def beats(state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
         for _ in range(5):
-            await world.sleep(4)
-            world.held = lambda: True
+            await environment.sleep(4)
+            environment.held = lambda: True
             await anyio.to_thread.run_sync(runtime.heartbeat)
-            world.held = lambda: False
+            environment.held = lambda: False
         return {"log": ["done"]}
 
     policy = TimeoutPolicy(idle_timeout=5, refresh_on="heartbeat")
     with pytest.raises(NodeTimeoutError):
-        await alone(writes, world, timeout=policy).ainvoke({})
-    assert (await alone(beats, world, timeout=policy).ainvoke({}))["log"] == ["done"]
+        await alone(writes, environment, timeout=policy).ainvoke({})
+    assert (await alone(beats, environment, timeout=policy).ainvoke({}))["log"] == ["done"]
 
 
-async def test_what_runs_inside_is_a_sign_of_life(world: VirtualWorld) -> None:
+async def test_what_runs_inside_is_a_sign_of_life(environment: VirtualWorld) -> None:
     """A chunk of a task that the node called, and of a node of a graph that it runs, is one of the node's own; and
     so is a heartbeat there. A heartbeat without a timeout does nothing."""
 
@@ -184,9 +189,9 @@ async def test_what_runs_inside_is_a_sign_of_life(world: VirtualWorld) -> None:
         from pregel_async import get_runtime
 
         for _ in range(n):
-            await world.sleep(4)
+            await environment.sleep(4)
             get_runtime().heartbeat()
-            await world.sleep(4)
+            await environment.sleep(4)
             get_runtime().stream_writer("chunk")
 
     async def deep(state: Any) -> None:
@@ -194,28 +199,28 @@ async def test_what_runs_inside_is_a_sign_of_life(world: VirtualWorld) -> None:
 
     inner = StateGraph(State).add_node("deep", deep).add_edge(START, "deep").compile(name="inner")
     made = StateGraph(State).add_node(inner, timeout=TimeoutPolicy(idle_timeout=5)).add_edge(START, "inner")
-    await made.compile(world=world).ainvoke({})
-    assert world.time == 16
+    await made.compile(environment=environment).ainvoke({})
+    assert environment.time == 16
     await inner.ainvoke({})
 
 
-async def test_the_steps_of_a_graph_inside_are_signs_of_life(world: VirtualWorld) -> None:
+async def test_the_steps_of_a_graph_inside_are_signs_of_life(environment: VirtualWorld) -> None:
     """A graph that goes on to its next node is alive, though it shows nothing."""
 
     async def takes(state: Any) -> None:
-        await world.sleep(4)
+        await environment.sleep(4)
 
     inner = StateGraph(State).add_sequence([("a", takes), ("b", takes), ("c", takes)]).add_edge(START, "a")
     policy = TimeoutPolicy(idle_timeout=5)
     made = StateGraph(State).add_node("in", inner.compile(name="in"), timeout=policy).add_edge(START, "in")
-    await made.compile(world=world).ainvoke({})
-    assert world.time == 12
+    await made.compile(environment=environment).ainvoke({})
+    assert environment.time == 12
 
 
 # ---- whose time ------------------------------------------------------------------------------------------------------
 
 
-async def test_waiting_for_a_reader_is_not_the_nodes_time(world: VirtualWorld) -> None:
+async def test_waiting_for_a_reader_is_not_the_nodes_time(environment: VirtualWorld) -> None:
     """P12: a slow reader slows the node, and does not end it."""
 
     async def node(state: Any, writer: StreamWriter) -> dict[str, Any]:
@@ -224,17 +229,17 @@ async def test_waiting_for_a_reader_is_not_the_nodes_time(world: VirtualWorld) -
         return {"log": ["done"]}
 
     for place in (alone, inside):
-        graph = place(node, world, timeout=TimeoutPolicy(run_timeout=5, idle_timeout=5))
+        graph = place(node, environment, timeout=TimeoutPolicy(run_timeout=5, idle_timeout=5))
         modes = ["custom", "values"]
         seen = []
         async with graph.astream({}, stream_mode=modes, capacity=1, subgraphs=True) as chunks:
             async for part in chunks:
                 seen.append(part)
-                await world.sleep(50)
+                await environment.sleep(50)
         assert seen[-1][-1] == {"log": ["done"]}
 
 
-async def test_a_graph_inside_that_waits_for_a_reader(world: VirtualWorld) -> None:
+async def test_a_graph_inside_that_waits_for_a_reader(environment: VirtualWorld) -> None:
     """And so of a timed node whose graph's steps are shown to a slow reader."""
 
     async def node(state: Any) -> dict[str, Any]:
@@ -242,21 +247,21 @@ async def test_a_graph_inside_that_waits_for_a_reader(world: VirtualWorld) -> No
 
     names = [(name, node) for name in "abcdef"]
     inner = StateGraph(State).add_sequence(names).add_edge(START, "a").compile(name="in")
-    made = StateGraph(State).add_node("in", inner, timeout=5).add_edge(START, "in").compile(world=world)
+    made = StateGraph(State).add_node("in", inner, timeout=5).add_edge(START, "in").compile(environment=environment)
     seen = []
     async with made.astream({}, stream_mode=["updates", "tasks"], capacity=1, subgraphs=True) as chunks:
         async for part in chunks:
             seen.append(part)
-            await world.sleep(50)
+            await environment.sleep(50)
     assert len(seen) > 12
 
 
-async def test_waiting_for_a_place_is_not_the_nodes_time(world: VirtualWorld) -> None:
+async def test_waiting_for_a_place_is_not_the_nodes_time(environment: VirtualWorld) -> None:
     """Nor is the time in which it, or a task that it waits for, waits for its place under `max_concurrency`."""
 
     @task
     async def step() -> None:
-        await world.sleep(1)
+        await environment.sleep(1)
 
     async def node(state: Any) -> dict[str, Any]:
         await step()
@@ -264,17 +269,17 @@ async def test_waiting_for_a_place_is_not_the_nodes_time(world: VirtualWorld) ->
         return {"log": ["done"]}
 
     async def slow(state: Any) -> None:
-        await world.sleep(100)
+        await environment.sleep(100)
 
     made = StateGraph(State).add_node("b", node, timeout=5)
     for name in ("a", "c", "d", "e"):
         made.add_node(name, slow).add_edge(START, name)
-    graph = made.add_edge(START, "b").compile(world=world)
+    graph = made.add_edge(START, "b").compile(environment=environment)
     for width in (1, 2):
         assert (await graph.ainvoke({}, {"max_concurrency": width}))["log"] == ["done"]
 
 
-async def test_a_place_that_another_has_taken_meanwhile(world: VirtualWorld) -> None:
+async def test_a_place_that_another_has_taken_meanwhile(environment: VirtualWorld) -> None:
     """A node that has lent its place while it waited for a task, and waits until it has it again, is not out of
     time."""
     lent = anyio.Event()
@@ -282,7 +287,7 @@ async def test_a_place_that_another_has_taken_meanwhile(world: VirtualWorld) -> 
     @task
     async def slow() -> None:
         lent.set()
-        await world.sleep(100)
+        await environment.sleep(100)
 
     @task
     async def quick() -> None: ...
@@ -298,7 +303,7 @@ async def test_a_place_that_another_has_taken_meanwhile(world: VirtualWorld) -> 
         return {"log": ["done"]}
 
     made = StateGraph(State).add_node(first).add_node(timed, timeout=5).add_edge(START, "first")
-    graph = made.add_edge(START, "timed").compile(world=world)
+    graph = made.add_edge(START, "timed").compile(environment=environment)
     assert (await graph.ainvoke({}, {"max_concurrency": 2}))["log"] == ["done"]
 
 
@@ -306,7 +311,7 @@ async def test_a_place_that_another_has_taken_meanwhile(world: VirtualWorld) -> 
 
 
 @each_place
-async def test_a_node_that_swallows_its_cancellation(place: Any, world: VirtualWorld) -> None:
+async def test_a_node_that_swallows_its_cancellation(place: Any, environment: VirtualWorld) -> None:
     """What it returns, raises or asks after its time is dropped: the error is the timeout, and alone."""
 
     def returns() -> Any:
@@ -327,7 +332,7 @@ async def test_a_node_that_swallows_its_cancellation(place: Any, world: VirtualW
                 return late()
 
         saver = InMemorySaver()
-        graph = place(node, world, saver, timeout=5)
+        graph = place(node, environment, saver, timeout=5)
         with pytest.raises(NodeTimeoutError) as caught:
             await graph.ainvoke({}, "t")
         assert caught.value.elapsed == 5
@@ -336,7 +341,7 @@ async def test_a_node_that_swallows_its_cancellation(place: Any, world: VirtualW
 
 
 @each_place
-async def test_clean_up_after_the_time_publishes_nothing(place: Any, world: VirtualWorld) -> None:
+async def test_clean_up_after_the_time_publishes_nothing(place: Any, environment: VirtualWorld) -> None:
     """Clean-up code that writes to the stream, calls tasks or runs graphs when the time is up is refused."""
     refused: list[str] = []
     ran: list[str] = []
@@ -370,7 +375,7 @@ async def test_clean_up_after_the_time_publishes_nothing(place: Any, world: Virt
                     except OutsideRunError:
                         refused.append(what)
 
-    made = place(node, world, timeout=5)
+    made = place(node, environment, timeout=5)
     parts: list[Any] = []
     with pytest.raises(NodeTimeoutError):
         async for part in made.astream({}, stream_mode="custom", subgraphs=True):
@@ -381,7 +386,7 @@ async def test_clean_up_after_the_time_publishes_nothing(place: Any, world: Virt
 
 
 @pytest.mark.parametrize("where", ["graph", "task"])
-async def test_clean_up_inside_publishes_nothing(where: str, world: VirtualWorld) -> None:
+async def test_clean_up_inside_publishes_nothing(where: str, environment: VirtualWorld) -> None:
     """And so of what runs inside a node whose time is up: nodes of its graph, and its tasks. All of it has ended
     when the error is told."""
     ended: list[str] = []
@@ -410,7 +415,7 @@ async def test_clean_up_inside_publishes_nothing(where: str, world: VirtualWorld
             await step(state)
 
         made = StateGraph(State).add_node("node", node, timeout=5)
-    graph = made.add_edge(START, "node").compile(InMemorySaver(), world=world)
+    graph = made.add_edge(START, "node").compile(InMemorySaver(), environment=environment)
     parts: list[Any] = []
     async with nothing_left():
         with pytest.raises(NodeTimeoutError):
@@ -424,33 +429,37 @@ async def test_clean_up_inside_publishes_nothing(where: str, world: VirtualWorld
 
 
 @each_place
-async def test_each_attempt_has_its_own_time(place: Any, world: VirtualWorld) -> None:
+async def test_each_attempt_has_its_own_time(place: Any, environment: VirtualWorld) -> None:
     """The timeout is per attempt; a timeout is tried again by default, and the wait between is nobody's time."""
     attempts: list[int] = []
 
     async def node(state: Any) -> dict[str, Any]:
         attempts.append(1)
-        await world.sleep(4 if len(attempts) == 3 else 99)
+        await environment.sleep(4 if len(attempts) == 3 else 99)
         return {"log": ["done"]}
 
-    graph = place(node, world, InMemorySaver(), timeout=5, retry_policy=RetryPolicy(jitter=False, initial_interval=60))
+    graph = place(
+        node, environment, InMemorySaver(), timeout=5, retry_policy=RetryPolicy(jitter=False, initial_interval=60)
+    )
     assert (await graph.ainvoke({}, "t"))["log"] == ["done"]
-    assert world.time == 5 + 60 + 5 + 120 + 4
+    assert environment.time == 5 + 60 + 5 + 120 + 4
 
 
-async def test_of_a_send(world: VirtualWorld) -> None:
+async def test_of_a_send(environment: VirtualWorld) -> None:
     """A Send's timeout takes the place of the node's; it is stored with the Send."""
     seen: list[float] = []
 
     async def worker(seconds: int) -> None:
         seen.append(seconds)
-        await world.sleep(seconds)
+        await environment.sleep(seconds)
 
     def sends(state: Any) -> list[Send]:
         return [Send("worker", 7, timeout=10), Send("worker", 3), Send("worker", 6, timeout=timedelta(seconds=5))]
 
     made = StateGraph(State).add_node("worker", worker, timeout=4)
-    graph = made.add_conditional_edges(START, sends).compile(InMemorySaver(), world=world, interrupt_before=["worker"])
+    graph = made.add_conditional_edges(START, sends).compile(
+        InMemorySaver(), environment=environment, interrupt_before=["worker"]
+    )
     await graph.ainvoke({}, "t")
     for _ in range(2):  # from storage, and again on the resume
         seen.clear()
@@ -460,15 +469,15 @@ async def test_of_a_send(world: VirtualWorld) -> None:
     assert sorted(seen) == [6, 7]  # what had finished has not run again
 
 
-async def test_a_send_that_an_edit_puts_off(world: VirtualWorld) -> None:
+async def test_a_send_that_an_edit_puts_off(environment: VirtualWorld) -> None:
     """A Send keeps its timeout when an edit of the state leaves it pending."""
 
     async def worker(seconds: int) -> None:
-        await world.sleep(seconds)
+        await environment.sleep(seconds)
 
     made = StateGraph(State).add_node("worker", worker).add_node("other", lambda state: None)
     made.add_conditional_edges(START, lambda state: Send("worker", 7, timeout=5))
-    graph = made.compile(InMemorySaver(), world=world, interrupt_before=["worker"])
+    graph = made.compile(InMemorySaver(), environment=environment, interrupt_before=["worker"])
     await graph.ainvoke({}, "t")
     await graph.aupdate_state("t", {"log": ["edited"]}, as_node="other")
     with pytest.raises(NodeTimeoutError) as caught:
@@ -476,7 +485,7 @@ async def test_a_send_that_an_edit_puts_off(world: VirtualWorld) -> None:
     assert caught.value.timeout == 5
 
 
-async def test_a_send_to_a_plain_function(world: VirtualWorld) -> None:
+async def test_a_send_to_a_plain_function(environment: VirtualWorld) -> None:
     """A Send with a timeout to a plain function is refused, from a router, a node and a command, by name."""
 
     def worker(state: Any) -> None: ...
@@ -494,14 +503,14 @@ async def test_a_send_to_a_plain_function(world: VirtualWorld) -> None:
         await made.compile().ainvoke(Command(goto=Send("worker", {}, timeout=1)))
 
 
-async def test_of_a_task_and_an_entrypoint(world: VirtualWorld) -> None:
+async def test_of_a_task_and_an_entrypoint(environment: VirtualWorld) -> None:
     """Tasks and entrypoints have timeouts; a task's is the caller's to catch."""
 
     @task(timeout=3)
     async def step() -> None:
         await anyio.sleep_forever()
 
-    @entrypoint(world=world, timeout=10)
+    @entrypoint(environment=environment, timeout=10)
     async def flow(given: str) -> str:
         try:
             await step()
@@ -517,11 +526,11 @@ async def test_of_a_task_and_an_entrypoint(world: VirtualWorld) -> None:
     assert (caught.value.node, caught.value.elapsed) == ("flow", 10)
 
 
-async def test_defaults(world: VirtualWorld) -> None:
+async def test_defaults(environment: VirtualWorld) -> None:
     """`set_node_defaults(timeout=)` holds for nodes that have none of their own."""
     made = StateGraph(State).set_node_defaults(timeout=3).add_node("hangs", hangs).add_edge(START, "hangs")
     with pytest.raises(NodeTimeoutError) as caught:
-        await made.compile(world=world).ainvoke({})
+        await made.compile(environment=environment).ainvoke({})
     assert caught.value.timeout == 3
 
 
@@ -529,7 +538,7 @@ async def test_defaults(world: VirtualWorld) -> None:
 
 
 @each_place
-async def test_a_timeout_of_the_nodes_own(place: Any, world: VirtualWorld) -> None:
+async def test_a_timeout_of_the_nodes_own(place: Any, environment: VirtualWorld) -> None:
     """A `TimeoutError` of the user's, and `anyio.fail_after`, are what they were; the timeout's own scope does
     not swallow them."""
     error = TimeoutError("mine")
@@ -542,10 +551,10 @@ async def test_a_timeout_of_the_nodes_own(place: Any, world: VirtualWorld) -> No
             await anyio.sleep_forever()
 
     with pytest.raises(TimeoutError) as caught:
-        await place(raises, world, timeout=5).ainvoke({})
+        await place(raises, environment, timeout=5).ainvoke({})
     assert caught.value is error
     with pytest.raises(TimeoutError) as caught:
-        await place(fails_after, world, timeout=5).ainvoke({})
+        await place(fails_after, environment, timeout=5).ainvoke({})
     assert not isinstance(caught.value, NodeTimeoutError)
 
 
@@ -553,13 +562,13 @@ async def test_a_timeout_of_the_nodes_own(place: Any, world: VirtualWorld) -> No
 @pytest.mark.parametrize("how", ["scope", "native", "move_on_after", "aclose"])
 @pytest.mark.parametrize("options", [{"timeout": 5}, {"retry_policy": RetryPolicy(), "timeout": 5}], ids=len)
 async def test_cancelled_from_outside(
-    place: Any, how: str, options: Any, world: VirtualWorld, anyio_backend_name: str
+    place: Any, how: str, options: Any, environment: VirtualWorld, anyio_backend_name: str
 ) -> None:
     """P7: a cancellation of the caller's goes through a timed and a retried node as through any other; nothing is left,
     and clean-up is waited for."""
     if how == "native" and anyio_backend_name == "trio":
         pytest.skip("trio has no cancellation of its own besides scopes")
-    world.held = lambda: True
+    environment.held = lambda: True
     seen: list[str] = []
 
     async def node(state: Any) -> None:
@@ -572,7 +581,7 @@ async def test_cancelled_from_outside(
                     await anyio.lowlevel.checkpoint()
             seen.append("ended")
 
-    graph = place(node, world, InMemorySaver(), **options)
+    graph = place(node, environment, InMemorySaver(), **options)
 
     async def begun() -> None:
         while not seen:
@@ -605,11 +614,13 @@ async def test_cancelled_from_outside(
     await anyio.lowlevel.checkpoint()
 
 
-async def test_a_native_cancellation_that_a_timed_node_swallows(world: VirtualWorld, anyio_backend_name: str) -> None:
+async def test_a_native_cancellation_that_a_timed_node_swallows(
+    environment: VirtualWorld, anyio_backend_name: str
+) -> None:
     """P7: a timed node that swallows asyncio's own cancellation does not keep its caller from being cancelled."""
     if anyio_backend_name == "trio":
         pytest.skip("trio has no cancellation of its own besides scopes")
-    world.held = lambda: True
+    environment.held = lambda: True
     begun = anyio.Event()
 
     async def node(state: Any) -> dict[str, Any]:
@@ -620,14 +631,14 @@ async def test_a_native_cancellation_that_a_timed_node_swallows(world: VirtualWo
             pass
         return {"log": ["swallowed"]}
 
-    running = asyncio.ensure_future(alone(node, world, timeout=5).ainvoke({}))
+    running = asyncio.ensure_future(alone(node, environment, timeout=5).ainvoke({}))
     await begun.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
 
 
-async def test_a_timed_node_that_raises_a_cancellation(world: VirtualWorld, anyio_backend_name: str) -> None:
+async def test_a_timed_node_that_raises_a_cancellation(environment: VirtualWorld, anyio_backend_name: str) -> None:
     """A timed node that raises asyncio's cancellation by itself fails with `NodeCancelledError`."""
     if anyio_backend_name == "trio":
         pytest.skip("nobody can make a Cancelled of trio's")
@@ -637,13 +648,13 @@ async def test_a_timed_node_that_raises_a_cancellation(world: VirtualWorld, anyi
 
     for place in (alone, beside, inside):
         with pytest.raises(NodeCancelledError):
-            await place(node, world, timeout=5).ainvoke({})
+            await place(node, environment, timeout=5).ainvoke({})
 
 
 # ---- a superstep's timeout -------------------------------------------------------------------------------------------
 
 
-async def test_step_timeout(world: VirtualWorld) -> None:
+async def test_step_timeout(environment: VirtualWorld) -> None:
     """A superstep that takes too long is stopped: one error, a builtin `TimeoutError`, that names who had
     not finished, in plan order. What had finished is recorded, and does not run again."""
     ran: list[str] = []
@@ -651,7 +662,7 @@ async def test_step_timeout(world: VirtualWorld) -> None:
     def node(name: str, seconds: float) -> Any:
         async def call(state: Any) -> dict[str, Any]:
             ran.append(name)
-            await world.sleep(seconds if ran.count(name) == 1 else 1)
+            await environment.sleep(seconds if ran.count(name) == 1 else 1)
             return {"log": [name]}
 
         return call
@@ -659,12 +670,12 @@ async def test_step_timeout(world: VirtualWorld) -> None:
     made = StateGraph(State)
     for name, seconds in (("c", 99), ("a", 99), ("b", 2)):
         made.add_node(name, node(name, seconds)).add_edge(START, name)
-    graph = made.compile(InMemorySaver(), world=world, step_timeout=timedelta(seconds=5))
+    graph = made.compile(InMemorySaver(), environment=environment, step_timeout=timedelta(seconds=5))
     with pytest.raises(TimeoutError) as caught:
         await graph.ainvoke({}, "t")
     error = caught.value
     assert isinstance(error, StepTimeoutError)
-    assert (error.step, error.timeout, error.unfinished, world.time) == (1, 5, ("a", "c"), 5)
+    assert (error.step, error.timeout, error.unfinished, environment.time) == (1, 5, ("a", "c"), 5)
     state = await graph.aget_state("t")
     assert [(task.name, bool(task.error), task.result) for task in state.tasks] == [
         ("a", True, None),
@@ -676,7 +687,7 @@ async def test_step_timeout(world: VirtualWorld) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-async def test_a_late_node_of_a_superstep(count: int, world: VirtualWorld) -> None:
+async def test_a_late_node_of_a_superstep(count: int, environment: VirtualWorld) -> None:
     """A node that swallows the superstep's end publishes nothing: its result does not count, and what it raises
     is told with the timeout, which is still the error."""
 
@@ -696,7 +707,7 @@ async def test_a_late_node_of_a_superstep(count: int, world: VirtualWorld) -> No
         made = StateGraph(State)
         for number in range(count):
             made.add_node(f"n{number}", node).add_edge(START, f"n{number}")
-        graph = made.compile(InMemorySaver(), world=world, step_timeout=5)
+        graph = made.compile(InMemorySaver(), environment=environment, step_timeout=5)
         with pytest.raises(StepTimeoutError) as caught:
             await graph.ainvoke({}, "t")
         assert caught.value.unfinished == tuple(f"n{number}" for number in range(count))
@@ -706,7 +717,7 @@ async def test_a_late_node_of_a_superstep(count: int, world: VirtualWorld) -> No
         assert (await graph.aget_state("t")).values == {"log": []}
 
 
-async def test_the_clean_up_of_a_late_superstep_reaches_nothing(world: VirtualWorld) -> None:
+async def test_the_clean_up_of_a_late_superstep_reaches_nothing(environment: VirtualWorld) -> None:
     """Neither of its nodes nor of those of a graph inside, of which it is the node's superstep."""
     refused: list[str] = []
 
@@ -723,7 +734,7 @@ async def test_the_clean_up_of_a_late_superstep_reaches_nothing(world: VirtualWo
 
     inner = StateGraph(State).add_node("inside", node).add_edge(START, "inside").compile()
     made = StateGraph(State).add_node("beside", node).add_node("sub", inner)
-    graph = made.add_edge(START, "beside").add_edge(START, "sub").compile(world=world, step_timeout=5)
+    graph = made.add_edge(START, "beside").add_edge(START, "sub").compile(environment=environment, step_timeout=5)
     seen: list[Any] = []
     with pytest.raises(StepTimeoutError):
         async for chunk in graph.astream({}, stream_mode="custom", subgraphs=True):
@@ -732,7 +743,7 @@ async def test_the_clean_up_of_a_late_superstep_reaches_nothing(world: VirtualWo
     assert len(refused) == 4
 
 
-async def test_step_timeout_of_retries_and_handlers(world: VirtualWorld) -> None:
+async def test_step_timeout_of_retries_and_handlers(environment: VirtualWorld) -> None:
     """The superstep's time is for all attempts, the waits between them and the handler; none begins after."""
     ran: list[str] = []
 
@@ -746,29 +757,29 @@ async def test_step_timeout_of_retries_and_handlers(world: VirtualWorld) -> None
     policy = RetryPolicy(jitter=False, initial_interval=3, backoff_factor=1, max_attempts=9)
     made = StateGraph(State).add_node(flaky, retry_policy=policy, error_handler=handler).add_edge(START, "flaky")
     with pytest.raises(StepTimeoutError):
-        await made.compile(world=world, step_timeout=5).ainvoke({})
+        await made.compile(environment=environment, step_timeout=5).ainvoke({})
     assert ran == ["flaky", "flaky"]
 
 
-async def test_each_superstep_has_its_own_time(world: VirtualWorld) -> None:
+async def test_each_superstep_has_its_own_time(environment: VirtualWorld) -> None:
     """The time is per superstep, and costs nothing when there is enough."""
 
     async def takes(state: Any) -> dict[str, Any]:
-        await world.sleep(4)
+        await environment.sleep(4)
         return {"log": ["x"]}
 
     made = StateGraph(State).add_sequence([("a", takes), ("b", takes), ("c", takes)]).add_edge(START, "a")
-    assert (await made.compile(world=world, step_timeout=5).ainvoke({}))["log"] == ["x"] * 3
+    assert (await made.compile(environment=environment, step_timeout=5).ainvoke({}))["log"] == ["x"] * 3
 
 
 # ---- plain functions -------------------------------------------------------------------------------------------------
 
 
-async def test_abandon(world: VirtualWorld) -> None:
+async def test_abandon(environment: VirtualWorld) -> None:
     """P7: on_timeout="abandon" leaves the thread behind, with a warning that names the node; the fence keeps it
     from publishing anything."""
     begun, leave, left = threading.Event(), threading.Event(), threading.Event()
-    world.held = lambda: not begun.is_set()
+    environment.held = lambda: not begun.is_set()
     refused: list[type[BaseException]] = []
 
     def node(state: Any, writer: StreamWriter) -> dict[str, Any]:
@@ -783,7 +794,7 @@ async def test_abandon(world: VirtualWorld) -> None:
         left.set()
         return {"log": ["late"]}
 
-    graph = alone(node, world, InMemorySaver(), timeout=5, on_timeout="abandon")
+    graph = alone(node, environment, InMemorySaver(), timeout=5, on_timeout="abandon")
     parts: list[Any] = []
     with pytest.warns(ResourceWarning, match="node 'node'"), pytest.raises(NodeTimeoutError):
         async for part in graph.astream({}, "t", stream_mode="custom"):
@@ -795,11 +806,11 @@ async def test_abandon(world: VirtualWorld) -> None:
     assert (await graph.aget_state("t")).values == {"log": []}
 
 
-async def test_a_process_is_killed(world: VirtualWorld, tmp_path: Path) -> None:
+async def test_a_process_is_killed(environment: VirtualWorld, tmp_path: Path) -> None:
     """on_timeout="process" runs the function in a process, which is dead when the error is told."""
     path = tmp_path / "pid"
-    world.held = lambda: not path.exists()
-    graph = alone(processes.tells_its_pid, world, timeout=5, on_timeout="process")
+    environment.held = lambda: not path.exists()
+    graph = alone(processes.tells_its_pid, environment, timeout=5, on_timeout="process")
     with anyio.fail_after(30), pytest.raises(NodeTimeoutError):
         await graph.ainvoke({"path": str(path)})
     pid = int(path.read_text())
@@ -808,10 +819,10 @@ async def test_a_process_is_killed(world: VirtualWorld, tmp_path: Path) -> None:
             await anyio.lowlevel.checkpoint()
 
 
-async def test_a_process_is_killed_with_its_run(world: VirtualWorld, tmp_path: Path) -> None:
+async def test_a_process_is_killed_with_its_run(environment: VirtualWorld, tmp_path: Path) -> None:
     """P7: and so when the run is cancelled."""
     path = tmp_path / "pid"
-    graph = alone(processes.tells_its_pid, world, on_timeout="process")
+    graph = alone(processes.tells_its_pid, environment, on_timeout="process")
     with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             group.start_soon(lambda: graph.ainvoke({"path": str(path)}))
@@ -832,10 +843,10 @@ def _is_alive(pid: int) -> bool:
     return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text() if Path("/proc").exists() else True
 
 
-async def test_what_goes_to_a_process_and_back(world: VirtualWorld) -> None:
+async def test_what_goes_to_a_process_and_back(environment: VirtualWorld) -> None:
     """P1: state with nested containers and dataclasses goes there and comes back; what the function changed in
     place reaches nobody; a task's arguments too."""
-    graph = alone(processes.adds, world, InMemorySaver(), on_timeout="process")
+    graph = alone(processes.adds, environment, InMemorySaver(), on_timeout="process")
     given: Any = {"bag": {"numbers": [1, 2]}, "point": processes.Point(1, ["here"])}
     result = await graph.ainvoke(given, "t")
     assert result["bag"] == {"numbers": [1, 2, 4]}
@@ -871,10 +882,10 @@ async def test_decorated_functions_in_a_process() -> None:
         def local() -> None: ...
 
 
-async def test_what_a_process_raises(world: VirtualWorld) -> None:
+async def test_what_a_process_raises(environment: VirtualWorld) -> None:
     """P9: its own exception comes back; and of one that died, or of what cannot be pickled, the error names the node."""
     with pytest.raises(processes.Odd, match="over there") as caught:
-        await alone(processes.fails, world, on_timeout="process").ainvoke({})
+        await alone(processes.fails, environment, on_timeout="process").ainvoke({})
     assert any("in node 'node'" in note for note in caught.value.__notes__)
     for node in (
         processes.returns_what_cannot_be_pickled,
@@ -882,7 +893,7 @@ async def test_what_a_process_raises(world: VirtualWorld) -> None:
         processes.dies,
     ):
         with anyio.fail_after(30), pytest.raises(Exception) as failed:
-            await alone(node, world, on_timeout="process").ainvoke({})
+            await alone(node, environment, on_timeout="process").ainvoke({})
         assert any("in node 'node'" in note for note in failed.value.__notes__), node
 
 
@@ -897,11 +908,11 @@ class Bare(TypedDict, total=False):
     thing: Any
 
 
-async def test_what_cannot_go_to_a_process(world: VirtualWorld) -> None:
+async def test_what_cannot_go_to_a_process(environment: VirtualWorld) -> None:
     """An input that cannot be pickled is a failure that names the node, and says why."""
     made = StateGraph(Bare).add_node("node", processes.fails, on_timeout="process").add_edge(START, "node")
     with pytest.raises(Exception, match="pickled") as caught:
-        await made.compile(world=world).ainvoke({"thing": Opaque()})
+        await made.compile(environment=environment).ainvoke({"thing": Opaque()})
     assert any("in node 'node'" in note for note in caught.value.__notes__)
 
 

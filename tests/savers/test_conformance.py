@@ -14,7 +14,7 @@ from checkpoint_savers import InMemorySaver, PostgresSaver, SqliteSaver
 from checkpoint_savers.conformance import Cell, OpenSaver, SaverConformance
 from pregel_async._runtime.observing.observed import ObservedUpdate, measured
 from pregel_async._runtime.observing.observers import Observers
-from pregel_async._runtime.platform.environment import SystemWorld
+from pregel_async._runtime.platform.environment import SystemEnvironment
 from pregel_async.observing import UpdateStarted
 from pregel_async.testing import FaultySaver
 from tests.helpers.postgres_tools import conninfo, execute, made_schema
@@ -48,9 +48,9 @@ class TestMeasuredSaver(SaverConformance):
 
     @pytest.fixture
     def open_saver(self) -> OpenSaver:
-        world = SystemWorld()
+        environment = SystemEnvironment()
         run = UpdateStarted(run_id="run", thread_id="t", namespace="", graph="graph", supersteps=1, updates=1)
-        saver = measured(InMemorySaver(), ObservedUpdate(Observers((), world), run), waits=False)
+        saver = measured(InMemorySaver(), ObservedUpdate(Observers((), environment), run), waits=False)
         return lambda: nullcontext(saver)
 
 

@@ -15,7 +15,7 @@ from checkpoint_savers import PostgresSaver, SaverClosedError
 from checkpoint_savers.conformance.savers.suite import LATER, commit, elsewhere, event, in_threads, record, row, take
 from checkpoint_savers.records import Lease
 from pregel_async import START, StateGraph
-from pregel_async._runtime.platform.environment import SystemWorld
+from pregel_async._runtime.platform.environment import SystemEnvironment
 from tests.helpers.postgres_tools import Proxy, conninfo, execute, made_schema
 
 pytestmark = pytest.mark.anyio
@@ -225,7 +225,7 @@ class State(TypedDict, total=False):
     n: int
 
 
-class Patient(SystemWorld):
+class Patient(SystemEnvironment):
     """Whoever sleeps in it sleeps for ever: only what is heard lets him go on."""
 
     async def sleep(self, seconds: float) -> None:
@@ -238,7 +238,7 @@ async def test_a_run_that_waits_goes_on_when_it_hears(saver: PostgresSaver, othe
     def count(state: State) -> State:
         return {"n": state.get("n", 0) + 1}
 
-    graph = StateGraph(State).add_node(count).add_edge(START, "count").compile(saver, world=Patient())
+    graph = StateGraph(State).add_node(count).add_edge(START, "count").compile(saver, environment=Patient())
     lease = await other.acquire("t", elsewhere("run-1"), now=4e9, expires_at=5e9)
     await listens(saver)
     result: list[Any] = []

@@ -247,7 +247,7 @@ async def test_a_heartbeat_that_finds_it_ends_the_runs_writing(virtual_clock: Vi
         return {"ran": "slow"}
 
     saver = Gone(clock=virtual_clock.now)
-    graph = StateGraph(State).add_node(slow).add_edge(START, "slow").compile(saver, world=virtual_clock)
+    graph = StateGraph(State).add_node(slow).add_edge(START, "slow").compile(saver, environment=virtual_clock)
     with pytest.raises(StorageReplacedError):
         await graph.ainvoke({}, "t")
     assert (await graph.aget_state("t")).values == {}

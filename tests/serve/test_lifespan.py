@@ -384,7 +384,7 @@ async def test_what_another_process_leaves_is_picked_up_later(caplog: pytest.Log
     off when its lease was released or has lapsed, and not while it runs there. A look that fails is followed by another,
     and one reads what has changed only."""
     clock, saver, gate = VirtualClock(autojump=None), Looked(), Gate()
-    graph = gated(gate).compile(name="gated", world=clock)
+    graph = gated(gate).compile(name="gated", environment=clock)
     own = graph.with_checkpointer(saver)
 
     async with browsing(application(Starlette, graph, saver=saver, pick_up=True)):
@@ -430,7 +430,7 @@ async def test_a_run_that_storage_kept_from_being_picked_up_is_picked_up_later(
 ) -> None:
     """P6: a thread that was found, and could not be resumed as storage failed, is found by the next look again."""
     clock, saver, gate = VirtualClock(autojump=None), Away(), Gate()
-    graph = gated(gate).compile(name="gated", world=clock)
+    graph = gated(gate).compile(name="gated", environment=clock)
     own = graph.with_checkpointer(saver)
     async with browsing(application(Starlette, graph, saver=saver)) as other:
         await cut_off(other, gate, "ada")
@@ -469,7 +469,7 @@ def test_what_is_known_of_a_run() -> None:
 async def test_the_looks_end_with_the_application() -> None:
     """A drain ends them at once: the application does not wait for the next."""
     clock = VirtualClock(autojump=None)
-    graph = gated(Gate()).compile(name="gated", world=clock)
+    graph = gated(Gate()).compile(name="gated", environment=clock)
     with anyio.fail_after(5):  # of 30 seconds' grace
         async with browsing(application(Starlette, graph, saver=InMemorySaver(), pick_up=True)):
             while not clock.sleepers:

@@ -52,8 +52,8 @@ class Disturbing(Build):
             }
         return {"error_handler": handler(made.name)} if way == "handled" else {}
 
-    def _node(self, made: Node, names: list[str], world: Any) -> Callable[[Any], Any]:
-        inner, way = super()._node(made, names, world), way_of(made)
+    def _node(self, made: Node, names: list[str], environment: Any) -> Callable[[Any], Any]:
+        inner, way = super()._node(made, names, environment), way_of(made)
         if way == "plain":
             return inner
 

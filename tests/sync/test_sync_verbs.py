@@ -33,7 +33,7 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import START, PregelProtocol, StateGraph
 from pregel_async._api.compiled import Graph
 from pregel_async._api.sync_verbs import SyncFace, SyncStream, open_sync
-from pregel_async._runtime.platform.environment import SystemWorld
+from pregel_async._runtime.platform.environment import SystemEnvironment
 from pregel_async._runtime.streaming.buffer import CAPACITY
 from pregel_async._runtime.sync import background_portal as portal
 from pregel_async.errors import ConfigError, PregelError
@@ -121,7 +121,7 @@ def test_the_signatures_are_the_twins(verb: str) -> None:
 class Recorder(SyncFace[Any, Any]):
     """Twins that say what reached them."""
 
-    world = SystemWorld()
+    environment = SystemEnvironment()
 
     async def aupdate_state(self, *args: Any, **kwargs: Any) -> Any:
         return self.bound("update_state", args, kwargs)

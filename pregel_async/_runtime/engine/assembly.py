@@ -9,12 +9,12 @@ from ..observing.observation import Observation
 from ..persistence.namespaces import ids_in
 from ..persistence.unstored import Persistence
 from ..platform.loop_turns import LoopTurns
-from ..streaming.publisher import Log
-from ..streaming.run_events import NOBODY_READS, InnerEvents, RecordedEvents, RunEvents, ShownEvents
-from ..streaming.subscription import Feed
+from ..streaming.publisher import EventPublisher
+from ..streaming.run_events import NO_READER, InnerEvents, RecordedEvents, RunEvents, ShownEvents
+from ..streaming.subscription import Subscription
 from ..tasks.context import AttemptContext, GraphContext, RunContext
 from ..tasks.driving import run_called
-from ..tasks.slots import Places
+from ..tasks.slots import ConcurrencyLimiter
 from .graph_run import GraphRun
 from .runner import Runner
 from .settings import Audience, Settings
@@ -27,7 +27,7 @@ def run_of(
     run_context: RunContext,
     persistence: Persistence,
     observation: Observation,
-    log: Log,
+    publisher: EventPublisher,
     *,
     ns: str = "",
     outer: tuple[AttemptContext, ...] = (),
@@ -40,10 +40,10 @@ def run_of(
         outer: the nodes that the graph's run is in, from the inside out.
         caller: the task that runs the graph, if its state is kept from call to call; else empty.
     """
-    fresh = not persistence.is_stored and any(feed.fresh for feed in audience.feeds)
+    fresh = not persistence.is_stored and any(subscription.fresh for subscription in audience.subscriptions)
     turns = LoopTurns(run_context.loop.turn, is_taken=fresh)
-    for feed in audience.feeds:
-        feed.observed = observation
+    for subscription in audience.subscriptions:
+        subscription.observed = observation
     control, results, width = settings.control, settings.results, settings.max_concurrency
     for node in outer[:1]:
         control, results = control or node.graph.control, results or node.graph.results
@@ -52,32 +52,34 @@ def run_of(
         program=program,
         ns=ns,
         persistence=persistence,
-        events=_events(log, audience.feeds, persistence, turns),
+        events=_events(publisher, audience.subscriptions, persistence, turns),
         observation=observation,
         config=settings.config,
         options=settings,
         outer=outer,
-        places=None if width is None else Places(width),
+        limiter=None if width is None else ConcurrencyLimiter(width),
         control=control,
         call=run_called,
         is_timed=program.is_timed,
         results=results,
-        overhears=audience.overhears if log.overhears else None,
+        overhears=audience.overhears if publisher.overhears else None,
     )
     runner = Runner(graph, width, turns)
     return GraphRun(graph, settings, (run_context.scope, ids_in(ns, caller)), runner)
 
 
-def _events(log: Log, own: Sequence[Feed], persistence: Persistence, turns: LoopTurns) -> RunEvents:
+def _events(
+    publisher: EventPublisher, own: Sequence[Subscription], persistence: Persistence, turns: LoopTurns
+) -> RunEvents:
     """Return the kind of `RunEvents` that the readers of a graph's run need."""
-    if not log.feeds:
-        return NOBODY_READS
-    events = ShownEvents(log, own, turns)
-    if log.units.are_kept:
-        events = InnerEvents(log, own, turns)
-        for feed in own:
-            if feed.keeper is not None:
-                events = RecordedEvents(log, feed, feed.keeper, turns)
+    if not publisher.subscriptions:
+        return NO_READER
+    events = ShownEvents(publisher, own, turns)
+    if publisher.units.are_kept:
+        events = InnerEvents(publisher, own, turns)
+        for subscription in own:
+            if subscription.recorder is not None:
+                events = RecordedEvents(publisher, subscription, subscription.recorder, turns)
     if own:
         persistence.acknowledge(events.acknowledge)
     return events

@@ -172,7 +172,7 @@ class GraphRun:
 
     def _open_units(self, everything: bool) -> Iterator[Unit]:
         """The units of the open superstep that run again; if `everything`, with those that are recorded."""
-        units = self._events.log.units
+        units = self._events.publisher.units
         for task in superstep.plan(self._program, self._board, self._open_scope):
             recorded = self._persistence.recorded(task, NOTHING_ANSWERED)
             if everything or not isinstance(recorded, Finished):

@@ -25,8 +25,8 @@ from ..persistence.lease import ThreadLease
 from ..persistence.namespace_writer import Thread
 from ..persistence.namespaces import namespace_of
 from ..persistence.unstored import Persistence, Unstored
-from ..streaming.publisher import log_inside
-from ..tasks.context import ROUTED, AttemptContext
+from ..streaming.publisher import publisher_inside
+from ..tasks.context import ROUTER_BASE, AttemptContext
 from .assembly import run_of
 from .call_input import NOTHING_GIVEN, read_given
 from .graph_run import Ended
@@ -75,7 +75,7 @@ async def run_nested(program: Program, given: Any, settings: Settings, nested: N
     call = read_given(program, given)
     outer, ns = nested.outer, nested.ns
     run_context, lease = outer.graph.run, outer.graph.run.lease
-    place = outer.next_place(nested.number)
+    place = outer.next_position(nested.number)
     outer.sign()
     with _only_one(lease, ns, outer) if nested.keeps and isinstance(lease, ThreadLease) else nullcontext():
         persistence = await _persistence(program, nested, ns)
@@ -83,17 +83,17 @@ async def run_nested(program: Program, given: Any, settings: Settings, nested: N
             call = NOTHING_GIVEN
         if persistence.is_new:
             call.require_input(program, lease.thread_id)
-        log = log_inside(
+        publisher = publisher_inside(
             program,
             audience.shown,
-            audience.feeds,
-            outer.log,
+            audience.subscriptions,
+            outer.publisher,
             ns=ns,
             task=outer.task,
             saved=persistence.is_stored,
             waiting=[outer.waiting] if outer.is_timed else [],
             thread_id=lease.thread_id,
-            now=run_context.world.now,
+            now=run_context.environment.now,
         )
         observation = _observation(program, settings, nested, ns) if settings.observers else NOT_OBSERVED
         this = run_of(
@@ -103,7 +103,7 @@ async def run_nested(program: Program, given: Any, settings: Settings, nested: N
             run_context,
             persistence,
             observation,
-            log,
+            publisher,
             ns=ns,
             outer=(outer, *outer.graph.outer),
             caller=nested.caller,
@@ -138,7 +138,7 @@ async def _persistence(program: Program, nested: NestedCall, ns: str) -> Persist
         outside.lease.fail(error)  # it is the run's, and not the node's
         raise
     if thread.ran_instead is not None:
-        where, which = outer.task, nested.number % ROUTED + 1
+        where, which = outer.task, nested.number % ROUTER_BASE + 1
         raise outer.refuse(
             CallsChangedError(where.node.name, where.step, which, thread.ran_instead, program.name, "graph")
         )
@@ -158,7 +158,7 @@ def _observation(program: Program, settings: Settings, nested: NestedCall, ns: s
         within=outer.observed.started,
         around=next(iter(outside.runs), None),
     )
-    return Observed(outside.with_observers(settings.observers, run_context.world), started)
+    return Observed(outside.with_observers(settings.observers, run_context.environment), started)
 
 
 @contextlib.contextmanager

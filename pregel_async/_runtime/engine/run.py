@@ -23,9 +23,9 @@ from ..persistence.namespace_writer import Thread
 from ..persistence.namespaces import has_child
 from ..persistence.spending import Spending
 from ..persistence.unstored import NO_LEASE, Unstored
-from ..platform.environment import World
-from ..streaming.event_recorder import Keeper
-from ..streaming.publisher import log_of
+from ..platform.environment import Environment
+from ..streaming.event_recorder import EventRecorder
+from ..streaming.publisher import publisher_of
 from ..tasks.context import CURRENT, RunContext
 from .assembly import run_of
 from .call_input import read_given
@@ -37,7 +37,7 @@ def run(
     program: Program,
     given: Any,
     settings: Settings,
-    world: World,
+    environment: Environment,
     saver: BaseCheckpointSaver | None,
     codec: Codec | None,
     audience: Audience,
@@ -50,10 +50,10 @@ def run(
     Raises:
         GraphDrained: it was asked to stop, and has.
     """
-    run_id = settings.run_id or world.new_id()
-    spending = Spending(world, settings.limits)
-    observation = _observation(program, settings, world, run_id, spending) if settings.observers else NOT_OBSERVED
-    call = _Call(program, given, settings, world, run_id, spending, audience, observation)
+    run_id = settings.run_id or environment.new_id()
+    spending = Spending(environment, settings.limits)
+    observation = _observation(program, settings, environment, run_id, spending) if settings.observers else NOT_OBSERVED
+    call = _Call(program, given, settings, environment, run_id, spending, audience, observation)
     if saver is None or codec is None or settings.thread_id is None:
         return observation.over(partial(_run_unstored, call, NO_CLASSES if codec is None else codec.kept_scalars))
     saver = observation.measured(saver, waits=settings.waits)
@@ -66,18 +66,20 @@ class _Call(msgspec.Struct, frozen=True, gc=False):
     program: Program
     given: Any
     settings: Settings
-    world: World
+    environment: Environment
     run_id: str
     spending: Spending
     audience: Audience
     observation: Observation
 
 
-def _observation(program: Program, settings: Settings, world: World, run_id: str, spending: Spending) -> Observation:
+def _observation(
+    program: Program, settings: Settings, environment: Environment, run_id: str, spending: Spending
+) -> Observation:
     started = RunStarted(
         run_id=run_id, thread_id=settings.thread_id, namespace="", graph=program.name, within=_calling_attempt()
     )
-    return Observed(Observers(settings.observers, world), started, lambda: spending.run)
+    return Observed(Observers(settings.observers, environment), started, lambda: spending.run)
 
 
 def _calling_attempt() -> AttemptStarted | None:
@@ -90,12 +92,14 @@ async def _run_unstored(call: _Call, kept_scalars: frozenset[type]) -> Ended:
     program, settings, audience = call.program, call.settings, call.audience
     given = read_given(program, call.given, kept_scalars)
     given.require_input(program, settings.thread_id)
-    run_context = RunContext(call.world, call.run_id, settings.thread_id or call.run_id, NO_LEASE, call.spending)
-    for feed in audience.feeds:
-        feed.introduce(call.run_id)
-    log = log_of(program, audience.shown, audience.feeds, thread_id=settings.thread_id, now=call.world.now)
+    run_context = RunContext(call.environment, call.run_id, settings.thread_id or call.run_id, NO_LEASE, call.spending)
+    for subscription in audience.subscriptions:
+        subscription.name_run(call.run_id)
+    publisher = publisher_of(
+        program, audience.shown, audience.subscriptions, thread_id=settings.thread_id, now=call.environment.now
+    )
     persistence = Unstored(program, run_context.scope)
-    this = run_of(program, settings, audience, run_context, persistence, call.observation, log)
+    this = run_of(program, settings, audience, run_context, persistence, call.observation, publisher)
     return _stopped(run_context, await this.go(given))
 
 
@@ -110,35 +114,37 @@ async def _run_stored(call: _Call, saver: BaseCheckpointSaver, codec: Codec, thr
         if await saver.read(thread_id, ns, at) is None:
             raise CheckpointNotFoundError(thread_id, at)
     async with await ThreadLease.acquire(
-        saver, call.world, thread_id, settings.on_conflict, settings.durability
+        saver, call.environment, thread_id, settings.on_conflict, settings.durability
     ) as lease:
         lease.metadata = settings.thread_metadata
         metadata = {**settings.metadata, "run_id": call.run_id}
         travels = bool(settings.travels) and not await _is_where_it_stands(saver, thread_id, settings)
         thread = await Thread.open(lease, codec, program, at=settings.at, fork=travels, metadata=metadata)
-        run_context = RunContext(call.world, call.run_id, thread_id, lease, call.spending)
+        run_context = RunContext(call.environment, call.run_id, thread_id, lease, call.spending)
         if run_context.spending.is_limited:
             run_context.spending.know(thread.counter.recorded())
         run_context.travels = dict(settings.travels)
         keeps_events = False
-        for feed in audience.feeds:
-            if feed.keeps:
+        for subscription in audience.subscriptions:
+            if subscription.keeps:
                 keeps_events = True
-                feed.keep_with(Keeper(thread, audience.codec()))
-            feed.introduce(call.run_id)
+                subscription.record_with(EventRecorder(thread, audience.codec()))
+            subscription.name_run(call.run_id)
         for begin in audience.begun:
             if not await begin(thread):
                 asks = thread.questions()
                 return Ended(thread.start, not asks, tuple(asks))
-        log = log_of(program, audience.shown, audience.feeds, thread_id=thread_id, now=call.world.now)
-        this = run_of(program, settings, audience, run_context, thread, call.observation, log)
+        publisher = publisher_of(
+            program, audience.shown, audience.subscriptions, thread_id=thread_id, now=call.environment.now
+        )
+        this = run_of(program, settings, audience, run_context, thread, call.observation, publisher)
         work = partial(this.go, given)
         if settings.retention is not None:
             from ..persistence.retention import Retaining  # few programs prune as they go
 
             retaining = Retaining(lease, settings.retention, keeps_events=keeps_events)
             work = partial(retaining.after, work)
-        return _stopped(run_context, await lease.beside(work))
+        return _stopped(run_context, await lease.keep_alive_during(work))
 
 
 def _stopped(run_context: RunContext, ended: Ended) -> Ended:

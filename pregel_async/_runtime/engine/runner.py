@@ -31,7 +31,7 @@ from ..streaming.parts import routers_of
 from ..tasks.attempt import noticed, run_attempt, start
 from ..tasks.context import GraphContext
 from ..tasks.driving import TaskRunner, record_unrouted
-from ..tasks.timeouts import Stopwatch
+from ..tasks.timeouts import Timeout
 
 
 class Runner:
@@ -55,9 +55,9 @@ class Runner:
         if tasks[0].node.hidden and not tasks[0].node.routers:  # nothing is awaited, and a barrier follows
             began = start(board, tasks[0])
             if events.are_shown and isinstance(began, Finished):
-                await events.send(events.log.began(tasks[0], began))
+                await events.send(events.publisher.began(tasks[0], began))
             return (began,)
-        if events.are_shown and (planned := events.log.planned(board, tasks)):
+        if events.are_shown and (planned := events.publisher.planned(board, tasks)):
             await events.send(planned)
         if self._turns.is_taken:
             self._turns.is_taken = False
@@ -91,7 +91,7 @@ class Runner:
     async def _within(self, timeout: float, board: Board, tasks: Sequence[Task]) -> Sequence[Outcome]:
         """All tasks in a group, however many, which is stopped when the superstep's time is up."""
         group = _Group(self._graph, board, tasks, self._max_concurrency)
-        watch = Stopwatch(self._graph.run.world, run=timeout, expire=group.expire)
+        watch = Timeout(self._graph.run.environment, run=timeout, expire=group.expire)
         outcomes = await watch.over(group.execute)
         return group.timed_out(timeout) if outcomes is None else outcomes
 
@@ -110,7 +110,7 @@ async def _run_planned(
     if not isinstance(recorded, Unfinished):
         return recorded
     if recorded.has_run:
-        graph.events.log.units.attribute(task, routers_of(task.id))
+        graph.events.publisher.units.attribute(task, routers_of(task.id))
     if task.node.plain:  # it has no policies, and gets the same from its only attempt
         outcome = await run_attempt(
             graph,
@@ -233,7 +233,7 @@ class _Group:
         events = self._graph.events
         closing = events.closing(task, outcome)
         try:
-            await events.log.units.settle()
+            await events.publisher.units.settle()
             await self._graph.persistence.record(outcome.by or task, outcome.writes, routed=True, events=closing)
         except UnstorableValueError as error:
             self._outcomes[place] = Failed(error, None if outcome.by else outcome.writes[: outcome.own])
@@ -256,7 +256,7 @@ class _Group:
         """The superstep's time is up: whatever becomes of the tasks that go on does not count any more, and whatever
         they do reaches nothing."""
         self._is_late = True
-        for attempt in list(self._graph.attempts):
+        for attempt in list(self._graph.open_attempts):
             attempt.stop()
 
     def _comes_late(self, outcome: Outcome) -> bool:

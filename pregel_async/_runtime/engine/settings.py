@@ -13,8 +13,8 @@ from checkpoint_savers.records import CheckpointId
 
 from ...types import RunnableConfig, StreamWriter
 from ..persistence.namespace_writer import Thread
-from ..streaming.publisher import Shown
-from ..streaming.subscription import Feed
+from ..streaming.publisher import StreamView
+from ..streaming.subscription import Subscription
 from ..tasks.kept_results import Results
 from ..tasks.run_options import RunOptions
 
@@ -52,14 +52,14 @@ class Audience(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         shown: how the graph shows itself.
-        feeds: that of the call, if it has a reader.
+        subscriptions: that of the call, if it has a reader.
         codec: what events are kept with.
         overhears: makes models that a node calls show what they say; see `GraphContext`.
         begun: called in turn when the run has its thread, before anything runs: whether to run at all.
     """
 
-    shown: Shown
-    feeds: tuple[Feed, ...] = ()
+    shown: StreamView
+    subscriptions: tuple[Subscription, ...] = ()
     codec: Callable[[], Codec]
     overhears: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
     begun: tuple[Callable[[Thread], Awaitable[bool]], ...] = ()

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from checkpoint_savers.abc import BaseCheckpointSaver
 
 from ..._core.task import Failed, Outcome, Task
-from ..platform.environment import World
+from ..platform.environment import Environment
 from .observer import AttemptStarted, Observer, RunStarted
 from .observers import Observers
 
@@ -39,13 +39,13 @@ class Observation:
     each: tuple[Observer, ...] = ()
     runs: tuple[RunStarted, ...] = ()
 
-    def with_observers(self, each: tuple[Observer, ...], world: World) -> Observers:
+    def with_observers(self, each: tuple[Observer, ...], environment: Environment) -> Observers:
         """Return the observers of a graph that a node of this run runs: these, and the ones of this run.
 
         Args:
             each: all of them.
         """
-        return Observers(each, world)
+        return Observers(each, environment)
 
     def measured(self, saver: BaseCheckpointSaver, *, waits: bool) -> BaseCheckpointSaver:
         """Return the run's saver, whose writes the observers see.

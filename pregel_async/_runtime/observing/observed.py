@@ -17,7 +17,7 @@ from ..._core.superstep import names_of
 from ..._core.task import Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Task
 from ...errors import GraphDrained, GraphInterrupt, ParentCommand
 from ...types import RunStatus
-from ..platform.environment import World
+from ..platform.environment import Environment
 from .observation import AttemptObservation, EndsT, Observation
 from .observer import (
     AttemptEnded,
@@ -54,8 +54,8 @@ class Attempt(AttemptObservation):
         self.started: AttemptStarted | None = started
         self._started = started
         self._observed = observed
-        self._began = observed.observers.world.monotonic()
-        observed.observers.tell(started)
+        self._began = observed.observers.environment.monotonic()
+        observed.observers.notify(started)
         self._entered = observed.observers.around(started)
 
     def end(self, outcome: Outcome | None) -> None:
@@ -70,8 +70,8 @@ class Attempt(AttemptObservation):
         elif isinstance(outcome, NotStarted) or isinstance(error, (anyio.get_cancelled_exc_class(), GeneratorExit)):
             how, error = "cancelled", None
         observers = self._observed.observers
-        seconds = observers.world.monotonic() - self._began
-        observers.tell(
+        seconds = observers.environment.monotonic() - self._began
+        observers.notify(
             AttemptEnded(run=self._started.run, started=self._started, outcome=how, error=error, seconds=seconds)
         )
 
@@ -106,7 +106,7 @@ class Observed(Observation):
         self._supersteps = 0
         self._superstep_began = 0.0
 
-    def with_observers(self, each: tuple[Observer, ...], world: World) -> Observers:
+    def with_observers(self, each: tuple[Observer, ...], environment: Environment) -> Observers:
         return self.observers.and_also(each)
 
     def measured(self, saver: BaseCheckpointSaver, *, waits: bool) -> BaseCheckpointSaver:
@@ -114,9 +114,9 @@ class Observed(Observation):
 
     async def over(self, work: Callable[[], Awaitable[EndsT]]) -> EndsT:
         """Run, and tell when it begins and how it ends; and at the end of the call, whose observers have failed."""
-        monotonic = self.observers.world.monotonic
+        monotonic = self.observers.environment.monotonic
         began = monotonic()
-        self.observers.tell(self.run)
+        self.observers.notify(self.run)
         raised: BaseException | None = None
         failure: BaseException | None = None
         status: RunStatus = "done"
@@ -132,7 +132,7 @@ class Observed(Observation):
         finally:
             if self.superstep is not None:
                 self._end_superstep("failed" if status == "failed" else "cancelled", ())
-            self.observers.tell(
+            self.observers.notify(
                 RunEnded(
                     run=self.run,
                     status=status,
@@ -150,8 +150,8 @@ class Observed(Observation):
         if not tasks[0].node.hidden:
             self._supersteps += 1
             self.superstep = SuperstepStarted(run=self.run, step=tasks[0].step, nodes=names_of(tasks))
-            self._superstep_began = self.observers.world.monotonic()
-            self.observers.tell(self.superstep)
+            self._superstep_began = self.observers.environment.monotonic()
+            self.observers.notify(self.superstep)
 
     def superstep_ended(self, status: Literal["done", "interrupted", "failed"], outcomes: Sequence[Outcome]) -> None:
         if self.superstep is not None:
@@ -164,7 +164,7 @@ class Observed(Observation):
         assert started is not None
         replayed = sum(isinstance(outcome, Finished) and outcome.replayed for outcome in outcomes)
         cached = sum(isinstance(outcome, Finished) and outcome.cached for outcome in outcomes)
-        self.observers.tell(
+        self.observers.notify(
             SuperstepEnded(
                 run=self.run,
                 started=started,
@@ -175,7 +175,7 @@ class Observed(Observation):
                 failed=_count(outcomes, Failed),
                 paused=_count(outcomes, Paused),
                 cancelled=_count(outcomes, Cancelled) + _count(outcomes, NotStarted),
-                seconds=self.observers.world.monotonic() - self._superstep_began,
+                seconds=self.observers.environment.monotonic() - self._superstep_began,
             )
         )
 
@@ -197,14 +197,14 @@ class Observed(Observation):
         )
 
     def retried(self, task: Task, failed: Failed, number: int) -> None:
-        self.observers.tell(
+        self.observers.notify(
             AttemptRetried(
                 run=self.run, node=task.node.name, task_id=task.id, step=task.step, number=number, error=failed.error
             )
         )
 
     def handled(self, task: Task, error: BaseException, handler: str | None) -> None:
-        self.observers.tell(
+        self.observers.notify(
             FailureHandled(
                 run=self.run, node=task.node.name, task_id=task.id, step=task.step, handler=handler, error=error
             )
@@ -212,7 +212,7 @@ class Observed(Observation):
 
     def filled(self, mode: str, depth: int) -> None:
         if depth:
-            self.observers.tell(StreamFilled(run=self.run, mode=mode, depth=depth))
+            self.observers.notify(StreamFilled(run=self.run, mode=mode, depth=depth))
 
 
 def _count(outcomes: Sequence[Outcome], kind: type[Outcome]) -> int:
@@ -241,9 +241,9 @@ class ObservedUpdate:
 
     async def over(self, work: Callable[[], Awaitable[T]]) -> T:
         """Edit, and tell when it begins and how it ends."""
-        monotonic = self.observers.world.monotonic
+        monotonic = self.observers.environment.monotonic
         began = monotonic()
-        self.observers.tell(self.run)
+        self.observers.notify(self.run)
         failure: BaseException | None = None
         try:
             return await work()
@@ -251,7 +251,7 @@ class ObservedUpdate:
             failure = error
             raise
         finally:
-            self.observers.tell(UpdateEnded(run=self.run, error=failure, seconds=monotonic() - began))
+            self.observers.notify(UpdateEnded(run=self.run, error=failure, seconds=monotonic() - began))
             self.observers.warn(failure)
 
 
@@ -298,18 +298,18 @@ class _Measured:
         records: Sequence[TaskRecord] = (),
         events: Sequence[EventRow] = (),
     ) -> None:
-        monotonic = self._observers.world.monotonic
+        monotonic = self._observers.environment.monotonic
         began = monotonic()
         try:
             await write()
         except Exception as error:
             refused = CheckpointRefused(run=self._run, kind=kind, error=error, seconds=monotonic() - began)
-            self._observers.tell(refused)
+            self._observers.notify(refused)
             if isinstance(error, ThreadBusyError):
                 self._conflict("lost", error)
             raise
         written: list[CheckpointRow | TaskRecord] = [*rows, *records]
-        self._observers.tell(
+        self._observers.notify(
             CheckpointWritten(
                 run=self._run,
                 kind=kind,
@@ -324,7 +324,7 @@ class _Measured:
         )
 
     def _conflict(self, kind: Literal["rejected", "waiting", "lost"], error: ThreadBusyError) -> None:
-        self._observers.tell(ConflictMet(run=self._run, kind=kind, holder=error.holder))
+        self._observers.notify(ConflictMet(run=self._run, kind=kind, holder=error.holder))
 
 
 def measured(saver: BaseCheckpointSaver, call: Observed | ObservedUpdate, *, waits: bool) -> BaseCheckpointSaver:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from checkpoint_savers.errors import annotate
 
 from ...errors import ObserverWarning
-from ..platform.environment import World
+from ..platform.environment import Environment
 from .error_text import described
 from .observer import AttemptStarted, Event, Observer
 
@@ -18,20 +18,22 @@ class Observers:
 
     Attributes:
         each: all of them, each once.
-        world: its clock measures.
+        environment: its clock measures.
     """
 
-    def __init__(self, each: tuple[Observer, ...], world: World, failures: dict[int, _Failure] | None = None) -> None:
+    def __init__(
+        self, each: tuple[Observer, ...], environment: Environment, failures: dict[int, _Failure] | None = None
+    ) -> None:
         self.each = each
-        self.world = world
+        self.environment = environment
         self._surrounding = [observer for observer in each if type(observer).around is not Observer.around]
         self._failures: dict[int, _Failure] = {} if failures is None else failures
 
     def and_also(self, each: tuple[Observer, ...]) -> Observers:
         """Return these and more, for a graph inside. Their failures are reported with the call's."""
-        return self if each == self.each else Observers(each, self.world, self._failures)
+        return self if each == self.each else Observers(each, self.environment, self._failures)
 
-    def tell(self, event: Event) -> None:
+    def notify(self, event: Event) -> None:
         for observer in self.each:
             try:
                 observer.observe(event)

@@ -181,7 +181,7 @@ class CommitWriter:
             expected_head=self.head,
             records=(*self._staged.values(), *records),
             clears=tuple(self._clears),
-            expires_at=lease.world.now() + lease.lasts,
+            expires_at=lease.environment.now() + lease.lasts,
             releases=releases and not lease.lingers,
             head=None if rows or not self.ledger.tip else (self.ns, self.ledger.tip),
             events=(*self.events, *events),

@@ -23,8 +23,8 @@ from checkpoint_savers.scopes import is_done
 
 from ...types import Durability, OnConflict
 from ..observing.error_text import with_notes
-from ..platform.companions import accompanied_if_long, beside
-from ..platform.environment import World
+from ..platform.companions import accompanied_if_long, run_with_companion
+from ..platform.environment import Environment
 from ..platform.event_loops import loop, wait_out
 from .shielded_task import ShieldedTask
 from .spending import Amounts, SpentBy
@@ -65,15 +65,17 @@ class ThreadLease:
         event_listeners: called with rows of events once they are stored; none where no events are kept.
     """
 
-    def __init__(self, saver: BaseCheckpointSaver, world: World, lease: Lease, durability: Durability = "sync") -> None:
+    def __init__(
+        self, saver: BaseCheckpointSaver, environment: Environment, lease: Lease, durability: Durability = "sync"
+    ) -> None:
         self.saver = saver
-        self.world = world
+        self.environment = environment
         self.token = lease
         self.durability: Durability = durability
         self.metadata: dict[str, Any] = {}
         self.lasts = LEASE_SECONDS
         self.failures: tuple[BaseException, ...] = ()
-        self.ids = CheckpointIds(world, lease.newest)
+        self.ids = CheckpointIds(environment, lease.newest)
         self.fresh = not self.ids.begun
         self.released = False
         self.lingers = False
@@ -91,7 +93,7 @@ class ThreadLease:
     async def acquire(
         cls,
         saver: BaseCheckpointSaver,
-        world: World,
+        environment: Environment,
         thread_id: str,
         on_conflict: OnConflict,
         durability: Durability = "sync",
@@ -103,7 +105,12 @@ class ThreadLease:
             StorageError
         """
         # The caller may have chosen the run's id, and may choose it twice: what tells owners apart is made here.
-        return cls(saver, world, await _acquire(saver, world, thread_id, world.new_id(), on_conflict), durability)
+        return cls(
+            saver,
+            environment,
+            await _acquire(saver, environment, thread_id, environment.new_id(), on_conflict),
+            durability,
+        )
 
     @property
     def thread_id(self) -> str:
@@ -162,10 +169,10 @@ class ThreadLease:
                 await self.saver.release(self.token)
             raise
 
-    def beside(self, work: Callable[[], Awaitable[T]]) -> Awaitable[T]:
+    def keep_alive_during(self, work: Callable[[], Awaitable[T]]) -> Awaitable[T]:
         """Work while the lease is kept alive, however long it takes. The work's own error leaves as it is, in no
         group."""
-        return accompanied_if_long(self.world, LEASE_SECONDS / 3, self._renew, work)
+        return accompanied_if_long(self.environment, LEASE_SECONDS / 3, self._renew, work)
 
     async def _renew(self) -> None:
         while True:
@@ -181,7 +188,7 @@ class ThreadLease:
             except Exception as error:
                 self.fail(error)
                 return
-            await self.world.sleep(LEASE_SECONDS / 3)
+            await self.environment.sleep(LEASE_SECONDS / 3)
 
     def start(self, work: Callable[[], Awaitable[None]]) -> ShieldedTask:
         """Begin work that ends before the run does, whatever becomes of the run."""
@@ -230,7 +237,7 @@ class ThreadLease:
 
     def expiry(self) -> float:
         """When a lease that is renewed now lapses, in unix seconds."""
-        return self.world.now() + self.lasts
+        return self.environment.now() + self.lasts
 
 
 _COUNTED = (1 << 60) - 1  # 48 bits of milliseconds and 12 of their fraction
@@ -251,9 +258,9 @@ class CheckpointIds:
         after: the newest id of the thread; None if it has none.
     """
 
-    def __init__(self, world: World, after: CheckpointId | None) -> None:
+    def __init__(self, environment: Environment, after: CheckpointId | None) -> None:
         self._ticks = -1 if after is None else _ticks_of(after)  # 1/4096 ms, of the last id
-        tail = f"{0b10 << 62 | world.entropy():016x}"
+        tail = f"{0b10 << 62 | environment.entropy():016x}"
         self._tail = f"-{tail[:4]}-{tail[4:]}"
 
     @property
@@ -277,23 +284,25 @@ def _ticks_of(given: CheckpointId) -> int:
 
 
 async def _acquire(
-    saver: BaseCheckpointSaver, world: World, thread_id: str, owner_id: str, on_conflict: OnConflict
+    saver: BaseCheckpointSaver, environment: Environment, thread_id: str, owner_id: str, on_conflict: OnConflict
 ) -> Lease:
     owner = this_process(owner_id)
     try:
-        return await _acquire_once(saver, world, thread_id, owner)
+        return await _acquire_once(saver, environment, thread_id, owner)
     except ThreadBusyError:
         if on_conflict == "reject":
             raise
     pause = 0.02
     while True:
-        for lease in await _acquire_or_pause(saver, world, thread_id, owner, pause * (0.5 + world.jitter())):
+        for lease in await _acquire_or_pause(
+            saver, environment, thread_id, owner, pause * (0.5 + environment.jitter())
+        ):
             return lease
         pause = min(pause * 1.5, 1.0)
 
 
 async def _acquire_or_pause(
-    saver: BaseCheckpointSaver, world: World, thread_id: str, owner: Owner, pause: float
+    saver: BaseCheckpointSaver, environment: Environment, thread_id: str, owner: Owner, pause: float
 ) -> Sequence[Lease]:
     """Take the lease; or, when the thread is busy, wait until it may have been released, or for `pause` seconds.
 
@@ -309,14 +318,14 @@ async def _acquire_or_pause(
 
     async def attempt() -> None:
         with contextlib.suppress(ThreadBusyError):
-            taken.append(await _acquire_once(saver, world, thread_id, owner))
+            taken.append(await _acquire_once(saver, environment, thread_id, owner))
             return
         with asleep:
-            await world.sleep(pause)
+            await environment.sleep(pause)
 
     try:
         # Subscribe before trying: else a release in between is missed.
-        await beside(wait_for_release, attempt)
+        await run_with_companion(wait_for_release, attempt)
     except BaseException:
         for lease in taken:
             await release(saver, lease)
@@ -324,6 +333,6 @@ async def _acquire_or_pause(
     return taken
 
 
-async def _acquire_once(saver: BaseCheckpointSaver, world: World, thread_id: str, owner: Owner) -> Lease:
-    now = world.now()
+async def _acquire_once(saver: BaseCheckpointSaver, environment: Environment, thread_id: str, owner: Owner) -> Lease:
+    now = environment.now()
     return await acquire(saver, thread_id, owner, now=now, expires_at=now + LEASE_SECONDS)

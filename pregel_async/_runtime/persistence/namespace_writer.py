@@ -134,7 +134,7 @@ class Thread(LoadedNamespace):
     @cached_property
     def _outcomes(self) -> OutcomeRecords:
         """Made when it is needed: most supersteps are committed, and leave no record."""
-        return OutcomeRecords(self.task_records, self._encoder, self.counter, self.lease.world)
+        return OutcomeRecords(self.task_records, self._encoder, self.counter, self.lease.environment)
 
     def branch_off(self, board: Board) -> None:
         """Go on from an older checkpoint on a branch of its own, which starts with a copy of that checkpoint.
@@ -145,7 +145,7 @@ class Thread(LoadedNamespace):
             self._branches = False
             entry = Entry(
                 full=False,
-                ts=self.lease.world.now(),
+                ts=self.lease.environment.now(),
                 clock=board.clock,
                 values={},
                 emptied=(),
@@ -222,7 +222,7 @@ class Thread(LoadedNamespace):
         records, out, lease, step = self.task_records, self.out, self.lease, board.step
         state = out.ledger.state
         try:
-            entry = self._encoder.entry(board, state, ran, outcomes, records.entries, lease.world.now())
+            entry = self._encoder.entry(board, state, ran, outcomes, records.entries, lease.environment.now())
         except UnstorableValueError as error:
             if source == "input":  # nothing is stored of it
                 self._encoder.locate(board)

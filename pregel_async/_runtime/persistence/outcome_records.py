@@ -13,7 +13,7 @@ from checkpoint_savers.records import TaskRecord
 from ..._core.program import Write
 from ..._core.task import Failed, Finished, Outcome, Paused, Task
 from ..observing.error_text import described
-from ..platform.environment import World
+from ..platform.environment import Environment
 from .encoder import Encoder, Written
 from .records import NOT_RECORDED, SUPERSTEP, handler_of
 from .spending_counter import Counter
@@ -25,11 +25,11 @@ _NOTHING_ASKED = Asked(answers={}, askers={}, asked=())
 class OutcomeRecords:
     """Makes the records of one namespace's tasks."""
 
-    def __init__(self, records: TaskRecords, encoder: Encoder, counter: Counter, world: World) -> None:
+    def __init__(self, records: TaskRecords, encoder: Encoder, counter: Counter, environment: Environment) -> None:
         self._records = records
         self._encoder = encoder
         self._counter = counter
-        self._world = world
+        self._environment = environment
 
     def result(self, task: Task, writes: Sequence[Write], *, routed: bool) -> TaskEntry:
         """The record of what a task wrote. Raises `UnstorableValueError`, with a note that names the task."""
@@ -113,7 +113,7 @@ class OutcomeRecords:
             return (), True
 
     def _failure(self, name: str, error: BaseException, writes: Written = (), *, runs_again: bool = True) -> TaskEntry:
-        told = (*described(error), self._world.now())
+        told = (*described(error), self._environment.now())
         return TaskEntry(name=name, writes=writes, routed=runs_again, error=told)
 
     def refused(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: UnstorableValueError) -> list[Outcome]:

@@ -54,7 +54,7 @@ class Retaining:
             return
         try:
             await prune_held(
-                lease.saver, lease.token, self._retention, now=lease.world.now(), since_input=self._keeps_events
+                lease.saver, lease.token, self._retention, now=lease.environment.now(), since_input=self._keeps_events
             )
         except Exception as error:
             kind, message = described(error)

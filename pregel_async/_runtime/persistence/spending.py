@@ -14,7 +14,7 @@ from checkpoint_savers.records import TaskId
 
 from ...errors import BudgetExceededError, UnknownBudgetError
 from ...policies import Budget, check_amount
-from ..platform.environment import World
+from ..platform.environment import Environment
 
 Amount: TypeAlias = int | Decimal
 Amounts: TypeAlias = dict[str, Amount]
@@ -90,12 +90,12 @@ class Spending:
 
     _lock = threading.Lock()  # of all runs: it is held for an addition, and a lock of its own would cost each run more
 
-    def __init__(self, world: World, limits: Limits) -> None:
+    def __init__(self, environment: Environment, limits: Limits) -> None:
         self.run: Amounts = {}
         self.before: Amounts = {}
-        self._world = world
+        self._environment = environment
         self._limits = limits
-        self._began = world.monotonic()
+        self._began = environment.monotonic()
 
     def spend(self, into: Amounts, name: str, amount: Amount, known: Mapping[str, Budget]) -> None:
         """Count an amount, and keep it for the task that spends it. Any thread may.
@@ -140,7 +140,7 @@ class Spending:
         thread."""
         limit = self._limits.time_limit
         if limit is not None:
-            yield "seconds", self._world.monotonic() - self._began, limit, "run"
+            yield "seconds", self._environment.monotonic() - self._began, limit, "run"
         for name, budget in self._limits.budgets.items():
             spent = self.run.get(name, 0)
             if budget.run is not None:

@@ -9,7 +9,7 @@ import anyio
 
 from checkpoint_savers.children import start_soon
 
-from .environment import SystemWorld, World
+from .environment import Environment, SystemEnvironment
 from .event_loops import alone, on_asyncio, wait_out
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-async def beside(companion: Callable[[], Coroutine[Any, Any, None]], work: Callable[[], Awaitable[T]]) -> T:
+async def run_with_companion(companion: Callable[[], Coroutine[Any, Any, None]], work: Callable[[], Awaitable[T]]) -> T:
     """Work, in place, while the companion runs; it is cancelled when the work has ended. The work's own error leaves as
     it is, in no group."""
     done: list[T] = []
@@ -45,9 +45,12 @@ async def beside(companion: Callable[[], Coroutine[Any, Any, None]], work: Calla
 
 
 def accompanied_if_long(
-    world: World, seconds: float, companion: Callable[[], Coroutine[Any, Any, None]], work: Callable[[], Awaitable[T]]
+    environment: Environment,
+    seconds: float,
+    companion: Callable[[], Coroutine[Any, Any, None]],
+    work: Callable[[], Awaitable[T]],
 ) -> Awaitable[T]:
-    """Work, in place, and start the companion when the work has taken so many seconds of the world's time.
+    """Work, in place, and start the companion when the work has taken so many seconds of the environment's time.
 
     With the system's clock on asyncio, which has timers, that costs a timer. A virtual clock moves only for those that
     sleep on it, and trio has no timers: there it costs a task.
@@ -58,27 +61,27 @@ def accompanied_if_long(
     Returns:
         What is to be awaited, at once. (No coroutine around it: a run would hold one more while it waits.)
     """
-    if on_asyncio() and type(world) is SystemWorld:
+    if on_asyncio() and type(environment) is SystemEnvironment:
         return _timed(seconds, companion, work)
 
     async def later() -> None:
-        await world.sleep(seconds)
+        await environment.sleep(seconds)
         await companion()
 
-    return beside(later, work)
+    return run_with_companion(later, work)
 
 
 async def _timed(
     seconds: float, companion: Callable[[], Coroutine[Any, Any, None]], work: Callable[[], Awaitable[T]]
 ) -> T:
-    timer = IfLong(seconds, companion)
+    timer = DelayedCompanion(seconds, companion)
     try:
         return await work()
     finally:
         await timer.end()
 
 
-class IfLong:
+class DelayedCompanion:
     """A companion that begins when the work beside it has taken so many seconds: most takes less, and then there is a
     timer, and no task. For asyncio, whose loop has timers.
 

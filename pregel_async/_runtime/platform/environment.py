@@ -10,7 +10,7 @@ from typing import Protocol
 import anyio
 
 
-class World(Protocol):
+class Environment(Protocol):
     """What a run asks for that is not in its graph, input and thread."""
 
     def now(self) -> float:
@@ -58,7 +58,7 @@ class _Entropy(threading.local):
         return self._bytes[at : at + size]
 
 
-class SystemWorld:
+class SystemEnvironment:
     """The real clock, and the operating system's randomness."""
 
     def __init__(self) -> None:

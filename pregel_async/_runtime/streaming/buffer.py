@@ -2,15 +2,15 @@
 
 All of it happens on one event loop, and what is not awaited here is not interrupted.
 
-A mode's policy says what becomes of a part that finds the pipe full:
+A mode's policy says what becomes of a part that finds the buffer full:
 
     block        whoever brings it waits for the reader
     drop_oldest  the oldest unread part of its mode makes room
-    coalesce     it takes the place of the unread one of its mode and graph, whether or not the pipe is full
+    coalesce     it takes the place of the unread one of its mode and graph, whether or not the buffer is full
 
 The pipe holds `capacity` parts. It goes beyond that by one of each mode that is not blocking, so that the newest of a
 mode is never what is dropped; by the part that tells of a failure; by one of each task that waits for room having shown
-its own at once; and by what code that does not wait has brought (`charge`): no more than `BURST` bytes.
+its own at once; and by what code that does not wait has brought (`reserve`): no more than `BURST` bytes.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ BURST = 8 * 2**20
 """Bytes, about, that code which does not wait may bring beyond the capacity."""
 
 ALL_BLOCK: Mapping[str, OverflowPolicy] = {}
-"""The overflow policies of a pipe in which every mode blocks."""
+"""The overflow policies of a buffer in which every mode blocks."""
 
 
-class Pipe:
+class Buffer:
     """Parts on their way to one reader.
 
     Attributes:
@@ -71,11 +71,11 @@ class Pipe:
 
     # ---- the run's side ----------------------------------------------------------------------------------------------
 
-    def introduce(self, run_id: str) -> None:
+    def name_run(self, run_id: str) -> None:
         """Say which run is shown."""
         self.run_id = run_id
 
-    def start_at(self, cursor: str) -> None:
+    def set_start(self, cursor: str) -> None:
         """Say where the run's events begin."""
         self.start = cursor
 
@@ -89,11 +89,11 @@ class Pipe:
         """Whether whoever brings a part of this mode has to wait now."""
         return len(self.parts) >= self._capacity and not self._left and self._policies.get(mode, "block") == "block"
 
-    def is_overfull(self, mode: str) -> bool:
+    def is_over_capacity(self, mode: str) -> bool:
         """Return True if parts were added in spite of `blocks`, and are not read yet."""
         return len(self.parts) > self._capacity and self.blocks(mode)
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Wait for a sign that there is room; look again then. Who adds nothing then, passes it on."""
         sign = self.event()
         self._waiting.append(sign)
@@ -116,7 +116,7 @@ class Pipe:
         """Whether the reader has been waiting for the one part that is here."""
         return self._reader != () and len(self.parts) == 1
 
-    def pass_on(self) -> None:
+    def notify_next(self) -> None:
         """Give the sign to the next who waits, if there is room."""
         if len(self.parts) < self._capacity:
             self._wake_one()
@@ -144,7 +144,7 @@ class Pipe:
                     del self.parts[at]
                     return
 
-    def charge(self, mode: str, size: int) -> None:
+    def reserve(self, mode: str, size: int) -> None:
         """Let code that does not wait add a part of so many bytes all the same.
 
         Raises:
@@ -155,7 +155,7 @@ class Pipe:
                 raise StreamFullError(mode, len(self.parts))
             self._overdraft += size
 
-    def refund(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """The code waits after all."""
         self._overdraft = max(0, self._overdraft - size)
 
@@ -181,12 +181,12 @@ class Pipe:
             self._reader, self._for_beginning = (), False
 
     @property
-    def shows(self) -> bool:
+    def has_begun(self) -> bool:
         """Whether the run has begun, by its word or by what it shows; or nothing comes any more."""
-        return self.begun or self.ended or self.tells
+        return self.begun or self.ended or self.has_content
 
     @property
-    def tells(self) -> bool:
+    def has_content(self) -> bool:
         """Whether there is a part, and of more than a failure."""
         return len(self.parts) > 0 and self.parts[0].mode != ERROR
 
@@ -228,7 +228,8 @@ class Pipe:
 
 
 class ChunkList:
-    """The chunks of a call that returns them all, in the place of a pipe: nobody reads while it runs, so nobody waits.
+    """The chunks of a call that returns them all, in place of a buffer: no reader is active during the run, so no
+    part waits.
 
     Attributes:
         chunks: in the shape that the call asked for.
@@ -244,19 +245,19 @@ class ChunkList:
     def blocks(self, mode: str) -> bool:
         return False
 
-    def is_overfull(self, mode: str) -> bool:
+    def is_over_capacity(self, mode: str) -> bool:
         return False
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         pass
 
-    def pass_on(self) -> None:
+    def notify_next(self) -> None:
         pass
 
-    def charge(self, mode: str, size: int) -> None:
+    def reserve(self, mode: str, size: int) -> None:
         pass
 
-    def refund(self, size: int) -> None:
+    def release(self, size: int) -> None:
         pass
 
     def add(self, part: Part) -> None:
@@ -265,10 +266,10 @@ class ChunkList:
     def end(self, *failure: BaseException) -> None:
         pass
 
-    def introduce(self, run_id: str) -> None:
+    def name_run(self, run_id: str) -> None:
         pass
 
-    def start_at(self, cursor: str) -> None:
+    def set_start(self, cursor: str) -> None:
         pass
 
     def begin(self) -> None:

@@ -55,7 +55,7 @@ _NOTHING = StoredEvent(CLOSED, (), 0, b"")
 _GRAPH = Unit(GRAPH, (), "")
 
 
-class Keeper:
+class EventRecorder:
     """Keeps the events of one run.
 
     Args:
@@ -100,7 +100,7 @@ class Keeper:
         return self._size > HEAVY or len(self._held) > MANY
 
     @property
-    def is_overfull(self) -> bool:
+    def is_over_capacity(self) -> bool:
         """Whether no more can be held: code that may not wait has brought too many."""
         return self._size > OVERFULL
 

@@ -12,12 +12,12 @@ from typing import TypeAlias
 from checkpoint_savers.records import EventRow
 
 from ..._core.task import Task
-from .event_recorder import Keeper
+from .event_recorder import EventRecorder
 from .parts import Part, Unit, routers_of
-from .subscription import Feed
+from .subscription import Subscription
 
-Deliveries: TypeAlias = Sequence[tuple[Feed, Part]]
-"""Parts to publish, each with the feed that it goes to."""
+Deliveries: TypeAlias = Sequence[tuple[Subscription, Part]]
+"""Parts to publish, each with the subscription that it goes to."""
 
 MID_TASK = frozenset(("custom", "messages", "tasks", "debug"))
 """The modes that show something of a task before it has finished."""
@@ -28,12 +28,12 @@ class Units:
 
     Attributes:
         are_kept: events are stored with transactions of this graph's run.
-        feeds: the feed whose events are stored, if there is one.
+        subscriptions: the subscription whose events are stored, if there is one.
         within: the recorded work that runs this graph, if there is one.
     """
 
     are_kept = False
-    feeds: tuple[Feed, ...] = ()
+    subscriptions: tuple[Subscription, ...] = ()
     within: tuple[Unit, ...] = ()
 
     def of(self, task: Task) -> Sequence[Unit]:
@@ -79,7 +79,7 @@ class Units:
             upcoming: the tasks that may begin then.
 
         Returns:
-            The row for the transaction that records the work, and the parts of other feeds.
+            The row for the transaction that records the work, and the parts of  subscriptions.
         """
         return [], deliveries
 
@@ -104,23 +104,29 @@ class KeptUnits(Units):
     """The units of a graph's run with stored events.
 
     Args:
-        feed: stores the events.
-        keeper: stores them.
-        ns: the graph's namespace, as the feed's reader sees it.
+        subscription: stores the events.
+        recorder: stores them.
+        ns: the graph's namespace, as the subscription's reader sees it.
         within: the recorded work that runs this graph; empty for the called graph.
         saved: the graph records its own tasks.
     """
 
     def __init__(
-        self, feed: Feed, keeper: Keeper, ns: tuple[str, ...], within: tuple[Unit, ...], *, saved: bool
+        self,
+        subscription: Subscription,
+        recorder: EventRecorder,
+        ns: tuple[str, ...],
+        within: tuple[Unit, ...],
+        *,
+        saved: bool,
     ) -> None:
         self.are_kept = saved
-        self.feeds = (feed,)
+        self.subscriptions = (subscription,)
         self.within = within
-        self._feed = feed
-        self._keeper = keeper
+        self._subscription = subscription
+        self._recorder = recorder
         self._ns = ns
-        self._opens = feed.subgraphs or not MID_TASK.isdisjoint(feed.modes)
+        self._opens = subscription.subgraphs or not MID_TASK.isdisjoint(subscription.modes)
         self._is_inside = bool(within) and not saved  # what its tasks show belongs to the task around it
         self._units: dict[str, Unit] = {}
         self._current: dict[str, str] = {}
@@ -148,13 +154,13 @@ class KeptUnits(Units):
 
     async def open(self, task: Task, caller: Task) -> None:
         if self._opens:
-            await self._keeper.open(self.of(task), self.current(caller))
+            await self._recorder.open(self.of(task), self.current(caller))
 
     async def settle(self) -> None:
-        await self._keeper.settle()
+        await self._recorder.settle()
 
     async def catch_up(self) -> None:
-        await self._feed.catch_up()
+        await self._subscription.catch_up()
 
     def closing(self, ids: Sequence[str], last: Callable[[], Deliveries]) -> Closing:
         return TaskClosing(self, ids, last) if self.are_kept else NOT_CLOSING
@@ -164,7 +170,7 @@ class KeptUnits(Units):
     ) -> tuple[list[EventRow], Deliveries]:
         rows, mine = self._closed(ids, deliveries, upcoming)
         for row in rows:
-            self._feed.stage(row, mine)
+            self._subscription.stage(row, mine)
         if not rows:
             self._show(mine)
         return rows, self._others(deliveries)
@@ -173,8 +179,8 @@ class KeptUnits(Units):
         """Close the units of a task that is being recorded. Where the record may be stored later, its last parts are
         shown at once."""
         rows, mine = self._closed(ids, deliveries, ())
-        if rows and not self._keeper.is_ahead:
-            self._feed.stage(rows[0], mine)
+        if rows and not self._recorder.is_ahead:
+            self._subscription.stage(rows[0], mine)
         else:
             self._show(mine)
         return rows, self._others(deliveries)
@@ -182,21 +188,21 @@ class KeptUnits(Units):
     def _closed(
         self, ids: Iterable[str], deliveries: Deliveries, upcoming: Iterable[Task]
     ) -> tuple[list[EventRow], list[Part]]:
-        mine = [part for feed, part in deliveries if feed is self._feed]
+        mine = [part for subscription, part in deliveries if subscription is self._subscription]
         opens = [unit for task in upcoming for unit in self.of(task)] if self._opens else []
-        return self._keeper.close_units(ids, mine, opens, self.within), mine
+        return self._recorder.close_units(ids, mine, opens, self.within), mine
 
     def _show(self, parts: Iterable[Part]) -> None:
         for part in parts:
-            self._feed.show(part)
+            self._subscription.show(part)
 
     def _others(self, deliveries: Deliveries) -> Deliveries:
-        return [(feed, part) for feed, part in deliveries if feed is not self._feed]
+        return [(subscription, part) for subscription, part in deliveries if subscription is not self._subscription]
 
     def label(self, deliveries: Deliveries) -> Deliveries:
-        finished = self._keeper.finished
-        for feed, part in deliveries:
-            if feed is not self._feed:
+        finished = self._recorder.finished
+        for subscription, part in deliveries:
+            if subscription is not self._subscription:
                 continue
             if part.task is not None:
                 (part.unit,) = self.current(part.task)
@@ -207,9 +213,11 @@ class KeptUnits(Units):
         return deliveries
 
     def inside(self, task: Task, ns: tuple[str, ...], *, saved: bool) -> Units:
-        if not self._feed.subgraphs:
+        if not self._subscription.subgraphs:
             return NOT_KEPT
-        return KeptUnits(self._feed, self._keeper, ns[self._feed.depth :], self.current(task), saved=saved)
+        return KeptUnits(
+            self._subscription, self._recorder, ns[self._subscription.depth :], self.current(task), saved=saved
+        )
 
 
 class Closing:

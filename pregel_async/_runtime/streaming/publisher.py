@@ -21,12 +21,12 @@ from .kept_units import NOT_KEPT, Closing, Deliveries, KeptUnits, Units
 from .modes import MODES, View
 from .modes.mode import Coerce, Mode
 from .parts import Part, routers_of
-from .subscription import Feed
+from .subscription import Subscription
 
-__all__ = ["NO_LOG", "Deliveries", "Log", "Shown", "log_inside", "log_of"]
+__all__ = ["NO_PUBLISHER", "Deliveries", "EventPublisher", "StreamView", "publisher_inside", "publisher_of"]
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
+class StreamView(msgspec.Struct, frozen=True, kw_only=True):
     """How a graph shows itself in streams.
 
     Attributes:
@@ -40,11 +40,11 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     inside: Callable[[], Mapping[str, bool]]
 
 
-class Log:
+class EventPublisher:
     """Makes parts of the events of one graph's run.
 
     Attributes:
-        feeds: who is shown something of it.
+        subscriptions: who is shown something of it.
         units: the recorded work that its events belong to.
         is_read: a task may show something that it writes itself.
         overhears: what models that a task calls say is shown.
@@ -57,24 +57,26 @@ class Log:
 
     def __init__(
         self,
-        views: Sequence[tuple[Feed, View]],
+        views: Sequence[tuple[Subscription, View]],
         units: Units = NOT_KEPT,
         waiting: Sequence[Callable[[], AbstractContextManager[None]]] = (),
     ) -> None:
-        self.feeds = tuple([feed for feed, _ in views])
+        self.subscriptions = tuple([subscription for subscription, _ in views])
         self.units = units
         self._waiting = waiting
-        self._showing: dict[str, list[tuple[Feed, Mode]]] = {}  # by event, the modes that show it, with their feeds
+        self._showing: dict[
+            str, list[tuple[Subscription, Mode]]
+        ] = {}  # by event, the modes that show it, with their feeds
         for name, mode in MODES.items():
-            for feed, view in views:
-                if name in feed.modes:
-                    shown = feed, mode(view)
+            for subscription, view in views:
+                if name in subscription.modes:
+                    shown = subscription, mode(view)
                     for event in mode.shows:
                         self._showing.setdefault(event, []).append(shown)
         self.overhears = "spoke" in self._showing
         self.is_read = self.overhears or "wrote" in self._showing
 
-    def _of(self, event: str) -> Sequence[tuple[Feed, Mode]]:
+    def _of(self, event: str) -> Sequence[tuple[Subscription, Mode]]:
         return self._showing.get(event, ())
 
     async def send(self, deliveries: Deliveries) -> bool:
@@ -90,16 +92,16 @@ class Log:
 
     async def _send(self, deliveries: Deliveries) -> bool:
         awaited = False
-        for feed, part in deliveries:
-            await feed.put(part)
-            awaited = awaited or (len(feed.sinks) > 0 and feed.sinks[0].is_awaited)
+        for subscription, part in deliveries:
+            await subscription.put(part)
+            awaited = awaited or (len(subscription.sinks) > 0 and subscription.sinks[0].is_awaited)
         return awaited
 
     async def settle(self) -> None:
         """Wait until no reader is behind with what was shown at once."""
-        for feed in self.feeds:
-            if feed.lags:
-                await feed.settle()
+        for subscription in self.subscriptions:
+            if subscription.lags:
+                await subscription.settle()
 
     def closing(self, task: Task) -> Closing:
         """Return what closes the unit of a task that is recorded while its routers or its error handler are to run."""
@@ -113,85 +115,118 @@ class Log:
 
     def resumed(self, board: Board) -> Deliveries:
         deliveries = self.units.label(
-            [(feed, part) for feed, mode in self._of("resumed") for part in mode.resumed(board)]
+            [(subscription, part) for subscription, mode in self._of("resumed") for part in mode.resumed(board)]
         )
-        for feed, part in deliveries:
-            part.again = feed in self.units.feeds and feed.resumes  # it was shown when it was stored
+        for subscription, part in deliveries:
+            part.again = (
+                subscription in self.units.subscriptions and subscription.resumes
+            )  # it was shown when it was stored
         return deliveries
 
     def began(self, task: Task, outcome: Finished) -> Deliveries:
         return self.units.label(
-            [(feed, part) for feed, mode in self._of("began") for part in mode.began(task, outcome)]
+            [(subscription, part) for subscription, mode in self._of("began") for part in mode.began(task, outcome)]
         )
 
     def planned(self, board: Board, tasks: Sequence[Task]) -> Deliveries:
         if "planned" not in self._showing:
             return ()
         return self.units.label(
-            [(feed, part) for feed, mode in self._of("planned") for part in mode.planned(board, tasks)]
+            [(subscription, part) for subscription, mode in self._of("planned") for part in mode.planned(board, tasks)]
         )
 
     def wrote(self, task: Task, chunk: Any) -> Deliveries:
-        return self.units.label([(feed, part) for feed, mode in self._of("wrote") for part in mode.wrote(task, chunk)])
+        return self.units.label(
+            [(subscription, part) for subscription, mode in self._of("wrote") for part in mode.wrote(task, chunk)]
+        )
 
     def spoke(self, task: Task, message: Any, metadata: Mapping[str, Any]) -> Deliveries:
-        spoken = [(feed, part) for feed, mode in self._of("spoke") for part in mode.spoke(task, message, metadata)]
+        spoken = [
+            (subscription, part)
+            for subscription, mode in self._of("spoke")
+            for part in mode.spoke(task, message, metadata)
+        ]
         return self.units.label(spoken)
 
     def finished(self, task: Task, outcome: Finished) -> Deliveries:
         return self.units.label(
-            [(feed, part) for feed, mode in self._of("finished") for part in mode.finished(task, outcome)]
+            [
+                (subscription, part)
+                for subscription, mode in self._of("finished")
+                for part in mode.finished(task, outcome)
+            ]
         )
 
     def paused(self, board: Board, paused: Sequence[tuple[Task, Paused]]) -> Deliveries:
         return self.units.label(
-            [(feed, part) for feed, mode in self._of("paused") for part in mode.paused(board, paused)]
+            [(subscription, part) for subscription, mode in self._of("paused") for part in mode.paused(board, paused)]
         )
 
     def stopped(self, board: Board) -> Deliveries:
-        return self.units.label([(feed, part) for feed, mode in self._of("stopped") for part in mode.stopped(board)])
+        return self.units.label(
+            [(subscription, part) for subscription, mode in self._of("stopped") for part in mode.stopped(board)]
+        )
 
     def failed(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> Deliveries:
-        deliveries: list[tuple[Feed, Part]] = []
+        deliveries: list[tuple[Subscription, Part]] = []
         for task, outcome in zip(tasks, outcomes, strict=True):
             if isinstance(outcome, Failed):
-                deliveries += [(feed, part) for feed, mode in self._of("failed") for part in mode.failed(task, outcome)]
+                deliveries += [
+                    (subscription, part)
+                    for subscription, mode in self._of("failed")
+                    for part in mode.failed(task, outcome)
+                ]
         return self.units.label(deliveries)
 
     def updated(self, board: Board) -> Deliveries:
         if "updated" not in self._showing:
             return ()
-        return self.units.label([(feed, part) for feed, mode in self._of("updated") for part in mode.updated(board)])
+        return self.units.label(
+            [(subscription, part) for subscription, mode in self._of("updated") for part in mode.updated(board)]
+        )
 
     def stored(self, board: Board, row: CheckpointRow, upcoming: Sequence[Task]) -> Deliveries:
-        stored = [(feed, part) for feed, mode in self._of("stored") for part in mode.stored(board, row, upcoming)]
+        stored = [
+            (subscription, part)
+            for subscription, mode in self._of("stored")
+            for part in mode.stored(board, row, upcoming)
+        ]
         return self.units.label(stored)
 
 
-NO_LOG = Log(())
+NO_PUBLISHER = EventPublisher(())
 """The log of a run without readers."""
 
 
-def log_of(
-    program: Program, shown: Shown, feeds: Sequence[Feed], *, thread_id: str | None, now: Callable[[], float]
-) -> Log:
+def publisher_of(
+    program: Program,
+    shown: StreamView,
+    subscriptions: Sequence[Subscription],
+    *,
+    thread_id: str | None,
+    now: Callable[[], float],
+) -> EventPublisher:
     """Return the log of the graph that was called.
 
     Args:
-        feeds: that of the call, if it has a reader.
+        subscriptions: that of the call, if it has a reader.
     """
-    if not feeds:
-        return NO_LOG
-    (feed,) = feeds
-    units = KeptUnits(feed, feed.keeper, (), (), saved=True) if feed.keeper is not None else NOT_KEPT
-    return Log([(feed, _own_view(program, shown, feed, "", thread_id, now))], units)
+    if not subscriptions:
+        return NO_PUBLISHER
+    (subscription,) = subscriptions
+    units = (
+        KeptUnits(subscription, subscription.recorder, (), (), saved=True)
+        if subscription.recorder is not None
+        else NOT_KEPT
+    )
+    return EventPublisher([(subscription, _own_view(program, shown, subscription, "", thread_id, now))], units)
 
 
-def log_inside(
+def publisher_inside(
     program: Program,
-    shown: Shown,
-    feeds: Sequence[Feed],
-    outer: Log,
+    shown: StreamView,
+    subscriptions: Sequence[Subscription],
+    outer: EventPublisher,
     *,
     ns: str,
     task: Task,
@@ -199,54 +234,61 @@ def log_inside(
     waiting: Sequence[Callable[[], AbstractContextManager[None]]],
     thread_id: str | None,
     now: Callable[[], float],
-) -> Log:
+) -> EventPublisher:
     """Return the log of a graph that a node runs.
 
     Args:
-        feeds: that of the call of this very graph, if it has a reader.
+        subscriptions: that of the call of this very graph, if it has a reader.
         outer: that of the graph around it. Its feeds may show this graph too.
         ns: the graph's namespace.
         task: that runs it.
         saved: the graph records its own tasks.
-        waiting: as in `Log`.
+        waiting: as in `EventPublisher`.
     """
-    around = [feed for feed in outer.feeds if feed.subgraphs]
-    if not feeds and not around:
-        return NO_LOG
+    around = [subscription for subscription in outer.subscriptions if subscription.subgraphs]
+    if not subscriptions and not around:
+        return NO_PUBLISHER
     parts = tuple(ns.split("|"))
-    for feed in feeds:
-        feed.depth = len(parts)
-    views = [(feed, _own_view(program, shown, feed, ns, thread_id, now)) for feed in feeds]
-    for feed in around:
+    for subscription in subscriptions:
+        subscription.depth = len(parts)
+    views = [
+        (subscription, _own_view(program, shown, subscription, ns, thread_id, now)) for subscription in subscriptions
+    ]
+    for subscription in around:
         view = View(
             program=program,
             shown=shown.channels,
-            ns=parts[feed.depth :],
+            ns=parts[subscription.depth :],
             checkpoint_ns=ns,
             thread_id=thread_id,
             now=now,
             coerce=shown.coerce,
             inside=shown.inside,
-            returns=feed.returns,
-            said=feed.said,
+            returns=subscription.returns,
+            said=subscription.said,
         )
-        views.append((feed, view))
-    return Log(views, outer.units.inside(task, parts, saved=saved), waiting)
+        views.append((subscription, view))
+    return EventPublisher(views, outer.units.inside(task, parts, saved=saved), waiting)
 
 
 def _own_view(
-    program: Program, shown: Shown, feed: Feed, ns: str, thread_id: str | None, now: Callable[[], float]
+    program: Program,
+    shown: StreamView,
+    subscription: Subscription,
+    ns: str,
+    thread_id: str | None,
+    now: Callable[[], float],
 ) -> View:
     """What the reader of a call sees of the graph that was called."""
     return View(
         program=program,
-        shown=shown.channels if feed.channels is None else feed.channels,
+        shown=shown.channels if subscription.channels is None else subscription.channels,
         ns=(),
         checkpoint_ns=ns,
         thread_id=thread_id,
         now=now,
-        coerce=shown.coerce if feed.channels is None else None,
+        coerce=shown.coerce if subscription.channels is None else None,
         inside=shown.inside,
-        returns=feed.returns,
-        said=feed.said,
+        returns=subscription.returns,
+        said=subscription.said,
     )

@@ -27,12 +27,12 @@ from ..._core.superstep import plan
 from ...errors import RecordedFailureError
 from ...types import RunStatus
 from ..persistence.namespace_writer import Thread
-from .buffer import CAPACITY, Pipe
+from .buffer import CAPACITY, Buffer
 from .modes import MODES
 from .modes.mode import Coerce
 from .parts import END, ERROR, RESTARTED, Cursor, Part
 from .stored_events import AFTER_ALL, StoredRun, restarted
-from .subscription import Feed, Live
+from .subscription import LiveRuns, Subscription
 
 POLL = 0.25
 """Seconds between two looks at what a run elsewhere has stored."""
@@ -41,17 +41,17 @@ POLL = 0.25
 class Resume(Protocol):
     """Goes on with a thread, if there is something to go on with."""
 
-    def __call__(self, feed: Feed, begun: Callable[[Thread], Awaitable[bool]]) -> Awaitable[object]: ...
+    def __call__(self, subscription: Subscription, begun: Callable[[Thread], Awaitable[bool]]) -> Awaitable[object]: ...
 
 
 async def rejoin(
-    sink: Pipe,
-    feed: Feed,
+    sink: Buffer,
+    subscription: Subscription,
     after: Cursor,
     saver: BaseCheckpointSaver,
     thread_id: str,
     codec: Codec,
-    live: Live,
+    live: LiveRuns,
     resume: Resume,
     *,
     coerce: Callable[[Part], Coerce | None],
@@ -60,15 +60,15 @@ async def rejoin(
     """Show a reader all that comes after a place.
 
     Args:
-        feed: of the reader's call; it goes to `sink`.
+        subscription: of the reader's call; it goes to `sink`.
         coerce: what makes the schema's own object of a part that was stored.
         waits: for a run that goes on elsewhere, following it; else raise `ThreadBusyError`.
     """
-    back = _Return(sink, feed, after, saver, thread_id, codec, coerce)
+    back = _Return(sink, subscription, after, saver, thread_id, codec, coerce)
     while True:
         if running := live.joinable(thread_id):
             if await back.follow(running[0]):
-                feed.status = running[0].status
+                subscription.status = running[0].status
                 return
             continue  # it was refused: its failure is its caller's affair
         await back.catch_up()
@@ -76,7 +76,7 @@ async def rejoin(
         if back.at_rest:
             break
         try:
-            await resume(feed, back.restart)
+            await resume(subscription, back.restart)
         except ThreadBusyError as error:
             if error.lost or not waits:
                 raise
@@ -86,9 +86,9 @@ async def rejoin(
             break  # it came to rest just before its thread was ours
         await anyio.sleep(POLL)
     sink.begin()  # it had begun, though perhaps nothing is shown but why it has failed
-    feed.status = back.ended
+    subscription.status = back.ended
     if back.failure:
-        feed.failed = True  # it was told when it happened
+        subscription.failed = True  # it was told when it happened
         raise RecordedFailureError(**back.failure)
 
 
@@ -103,8 +103,8 @@ class _Return(msgspec.Struct):
         recalled: the last of the place's attempt that was shown again.
     """
 
-    sink: Pipe
-    feed: Feed
+    sink: Buffer
+    subscription: Subscription
     at: Cursor
     saver: BaseCheckpointSaver
     thread_id: str
@@ -164,7 +164,7 @@ class _Return(msgspec.Struct):
                 return
             self.recalled = part.cursor.place
             if again:
-                if part.mode in (*self.feed.modes, ERROR) and self._shows(part):
+                if part.mode in (*self.subscription.modes, ERROR) and self._shows(part):
                     await self._put(part)  # after a failure no sum goes on
                 return
             self.at = part.cursor
@@ -179,45 +179,47 @@ class _Return(msgspec.Struct):
             if cut_off != self.at.checkpoint_id:
                 return  # the reader was not there
         if part.mode == ERROR:
-            self.feed.failed = True
+            self.subscription.failed = True
         if not self._shows(part):
             return
         await self._show_next(part)
 
     async def _show_next(self, part: Part) -> None:
-        part.seq = self.feed.number = self.feed.number + 1
-        part.cursor = self.feed.last = replace(self.at, seq=part.seq)
+        part.seq = self.subscription.number = self.subscription.number + 1
+        part.cursor = self.subscription.last = replace(self.at, seq=part.seq)
         await self._put(part)
 
     def _shows(self, part: Part) -> bool:
-        return (part.mode in self.feed.modes or part.mode not in MODES) and (self.feed.subgraphs or not part.ns)
+        return (part.mode in self.subscription.modes or part.mode not in MODES) and (
+            self.subscription.subgraphs or not part.ns
+        )
 
     async def _put(self, part: Part) -> None:
         if part.uncoerced:
             part.coerce = self.coerce(part)
         while self.sink.blocks(part.mode):
-            await self.sink.room()
+            await self.sink.wait_for_capacity()
         self.sink.add(part)
 
-    async def follow(self, running: Feed) -> bool:
+    async def follow(self, running: Subscription) -> bool:
         """Join a run of this process, and show what it shows until it ends. Whether it has begun at all."""
-        beside = Pipe(CAPACITY)
-        beside.begun = running.begun
-        running.sinks.append(beside)
+        joined = Buffer(CAPACITY)
+        joined.begun = running.begun
+        running.sinks.append(joined)
         try:
-            while not beside.shows:
-                await beside.filled(or_begun=True)
-            if not running.is_kept or not (beside.begun or beside.tells):
+            while not joined.has_begun:
+                await joined.filled(or_begun=True)
+            if not running.is_kept or not (joined.begun or joined.has_content):
                 return False
-            self.sink.introduce(running.run_id)
-            self.sink.start_at(str(self.at))
+            self.sink.name_run(running.run_id)
+            self.sink.set_start(str(self.at))
             self.sink.begin()
             await self.catch_up(*running.unstored())
-            async for part in beside:
+            async for part in joined:
                 await self.show(part)
         finally:
-            running.leave(beside)
-            beside.leave()
+            running.leave(joined)
+            joined.leave()
         return True
 
     async def see_answers(self) -> None:
@@ -235,9 +237,9 @@ class _Return(msgspec.Struct):
         board = thread.board
         if self.at_rest or board is None or not plan(thread.program, board, ("", "")) or thread.questions():
             return False
-        self.feed.committed = board.step
-        self.feed.last = self.at
-        self.feed.shows_restart = self.cut_off == thread.tip
+        self.subscription.committed = board.step
+        self.subscription.last = self.at
+        self.subscription.shows_restart = self.cut_off == thread.tip
         return True
 
     @property

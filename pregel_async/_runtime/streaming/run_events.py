@@ -27,11 +27,11 @@ from ..observing.error_text import described
 from ..persistence.namespace_writer import Source, Thread
 from ..persistence.unstored import Persistence
 from ..platform.loop_turns import LoopTurns
-from .event_recorder import Keeper
+from .event_recorder import EventRecorder
 from .kept_units import NOT_CLOSING, Closing, Deliveries
 from .parts import END, Part, Unit
-from .publisher import NO_LOG, Log
-from .subscription import Feed
+from .publisher import NO_PUBLISHER, EventPublisher
+from .subscription import Subscription
 
 Planned = Callable[[bool], Iterator[Unit]]
 """Gives the units of the called graph that run again; if True, with those that are recorded."""
@@ -60,11 +60,11 @@ class RunEvents:
     """The events of a run that has no reader.
 
     Attributes:
-        log: makes parts of them.
+        publisher: makes parts of them.
         are_shown: the run has readers.
     """
 
-    log: Log = NO_LOG
+    publisher: EventPublisher = NO_PUBLISHER
     are_shown = False
 
     async def resumed(self, thread: Thread, board: Board, planned: Planned, *, branched: bool) -> None:
@@ -130,75 +130,79 @@ class RunEvents:
         """A task's result is recorded, together with its events."""
 
 
-NOBODY_READS = RunEvents()
+NO_READER = RunEvents()
 
 
 class ShownEvents(RunEvents):
     """The events of a run with readers, of this graph's call or of one around it.
 
     Args:
-        own: the feed of the call of this very graph, if it has a reader.
+        own: the subscription of the call of this very graph, if it has a reader.
         turns: let a waiting reader run at once, instead of after the barrier.
     """
 
     are_shown = True
 
-    def __init__(self, log: Log, own: Sequence[Feed], turns: LoopTurns) -> None:
-        self.log = log
+    def __init__(self, publisher: EventPublisher, own: Sequence[Subscription], turns: LoopTurns) -> None:
+        self.publisher = publisher
         self._own = own
         self._turns = turns
         self._unreported: list[tuple[Task, Finished]] = []  # their results go with the superstep's own commit
-        self._unshown: list[tuple[Feed, Part]] = []  # of tasks that have finished, cut off by a sibling's failure
+        self._unshown: list[
+            tuple[Subscription, Part]
+        ] = []  # of tasks that have finished, cut off by a sibling's failure
         self._staged: Deliveries = ()  # what is shown when the checkpoints that wait are stored
 
     def acknowledge(self, step: int) -> None:
         """This superstep is stored, and all before it."""
-        for feed in self._own:
-            feed.committed = step
+        for subscription in self._own:
+            subscription.committed = step
 
     async def resumed(self, thread: Thread, board: Board, planned: Planned, *, branched: bool) -> None:
         self.acknowledge(board.step)
-        if not any(feed.returns for feed in self._own):
-            await self.log.send(self.log.resumed(board))
+        if not any(subscription.returns for subscription in self._own):
+            await self.publisher.send(self.publisher.resumed(board))
 
     def begin(self) -> None:
-        for feed in self._own:
-            feed.begin()
+        for subscription in self._own:
+            subscription.begin()
 
     def done(self, status: RunStatus) -> None:
-        for feed in self._own:
-            feed.status = status
+        for subscription in self._own:
+            subscription.status = status
 
     def stopping(self, board: Board, stop: Stop) -> Deliveries:
         deliveries = self._failures(stop.failures, board.step + 1)
-        if not stop.errors and not any(feed.status == "stopped" for feed in self._own):  # else it was shown before
-            deliveries = self.log.stopped(board)
+        if not stop.errors and not any(
+            subscription.status == "stopped" for subscription in self._own
+        ):  # else it was shown before
+            deliveries = self.publisher.stopped(board)
         self._rest(deliveries, stop.status, board.step, stop.failures)
         return deliveries
 
     def failing(self, error: Exception, step: int, *, begun: bool) -> Deliveries:
-        for feed in self._own:
-            feed.abandon()
+        for subscription in self._own:
+            subscription.abandon()
         deliveries = self._failures((error,), step)
         self._rest(deliveries, "failed", step if deliveries else 0, (error,))
         return deliveries
 
     async def send(self, deliveries: Deliveries) -> None:
         if deliveries:
-            await self.log.send(deliveries)
+            await self.publisher.send(deliveries)
 
     async def commit(self, persistence: Persistence, step: Superstep) -> None:
-        updated = self.log.updated(step.board) if step.source == "loop" else ()
+        updated = self.publisher.updated(step.board) if step.source == "loop" else ()
         if not persistence.is_stored:
             if updated:
                 await self._show(updated, at_barrier=True)
             return
 
         def made(row: CheckpointRow) -> None:
-            stored = self.log.stored(step.board, row, step.upcoming)
+            stored = self.publisher.stored(step.board, row, step.upcoming)
             self._stage(persistence, [*self._take_unreported(), *updated, *stored], row, step)
 
-        await self.log.units.settle()
+        await self.publisher.units.settle()
         if await persistence.commit(step.board, step.ran, step.outcomes, step.upcoming, source=step.source, made=made):
             deliveries, self._staged = self._staged, ()
             await self._show(deliveries, at_barrier=True)
@@ -226,7 +230,7 @@ class ShownEvents(RunEvents):
             for task, each in zip(tasks, outcomes, strict=True)
             if isinstance(each, Paused) and (each.interrupts or not stop.errors)  # else a graph inside had to stop
         ]
-        deliveries = [*deliveries, *self.log.paused(board, paused)]
+        deliveries = [*deliveries, *self.publisher.paused(board, paused)]
         if asks:
             self._rest(deliveries, "interrupted", board.step + 1)
         else:
@@ -244,7 +248,7 @@ class ShownEvents(RunEvents):
     ) -> tuple[Deliveries, Deliveries]:
         unshown, self._unshown = self._unshown, []
         rest = await self._close_finished(persistence, tasks, outcomes, self._take_unreported())
-        failed = [*self.log.failed(tasks, outcomes), *self._failures((error,), step)]
+        failed = [*self.publisher.failed(tasks, outcomes), *self._failures((error,), step)]
         self._rest([*unshown, *rest, *failed], "failed", tasks[0].step, (error,))
         return [*unshown, *failed], [*unshown, *rest, *failed]
 
@@ -257,33 +261,35 @@ class ShownEvents(RunEvents):
 
     def _take_unreported(self) -> Deliveries:
         unreported, self._unreported = self._unreported, []
-        log = self.log
-        return [delivery for task, each in unreported for delivery in log.finished(each.by or task, each)]
+        publisher = self.publisher
+        return [delivery for task, each in unreported for delivery in publisher.finished(each.by or task, each)]
 
     def _failures(self, errors: Sequence[BaseException], step: int) -> Deliveries:
         """Return the part that reports the run's failure to the readers of this call; only once."""
-        deliveries: list[tuple[Feed, Part]] = []
-        for feed in self._own:
+        deliveries: list[tuple[Subscription, Part]] = []
+        for subscription in self._own:
             for error in errors:
-                if feed.tells and not feed.failed and isinstance(error, Exception):
-                    feed.failed = True
-                    deliveries.append((feed, feed.fail(error, step)))
+                if subscription.reports and not subscription.failed and isinstance(error, Exception):
+                    subscription.failed = True
+                    deliveries.append((subscription, subscription.fail(error, step)))
         return deliveries
 
     def _rest(self, deliveries: Deliveries, status: RunStatus, step: int, errors: Sequence[BaseException] = ()) -> None:
         """The run ends here: store what is shown, and how it ends, with the next transaction."""
-        for feed in self._own:
-            feed.status = feed.status or status
+        for subscription in self._own:
+            subscription.status = subscription.status or status
 
     def closing(self, task: Task, outcome: Finished) -> Closing:
-        return self.log.closing_finished(task, outcome)
+        return self.publisher.closing_finished(task, outcome)
 
     async def finished(self, task: Task, outcome: Finished, *, at_barrier: bool = False) -> None:
-        deliveries = self.log.finished(outcome.by or task, outcome)
+        deliveries = self.publisher.finished(outcome.by or task, outcome)
         try:
             await self._show(deliveries, at_barrier=at_barrier)
         except anyio.get_cancelled_exc_class():  # a sibling has failed while this one waited for the reader
-            self._unshown += [(feed, part) for feed, part in deliveries if part.seq == 0 and part.cursor is None]
+            self._unshown += [
+                (subscription, part) for subscription, part in deliveries if part.seq == 0 and part.cursor is None
+            ]
             raise
 
     def finished_unstored(self, task: Task, outcome: Finished) -> None:
@@ -291,7 +297,7 @@ class ShownEvents(RunEvents):
 
     async def closed(self, closing: Closing) -> None:
         await self._show(closing.rest, at_barrier=False)
-        await self.log.units.catch_up()
+        await self.publisher.units.catch_up()
 
     async def _show(self, deliveries: Deliveries, *, at_barrier: bool) -> None:
         """Show parts. A reader that waits for them runs at once, and not after the barrier.
@@ -299,7 +305,7 @@ class ShownEvents(RunEvents):
         Args:
             at_barrier: nothing is awaited between here and the next superstep, so that this was the barrier's turn.
         """
-        if deliveries and await self.log.send(deliveries):
+        if deliveries and await self.publisher.send(deliveries):
             self._turns.is_taken = at_barrier
             await self._turns.turn()
 
@@ -311,12 +317,12 @@ class InnerEvents(ShownEvents):
         upcoming = step.upcoming
         self._staged = [*self._staged, *deliveries]
         if _asks_routers(upcoming) or not (upcoming and upcoming[0].node.hidden):  # else it goes with the next commit
-            units = self.log.units
+            units = self.publisher.units
             rows, self._staged = units.close(units.ids_of(step.ran), self._staged, upcoming)
             persistence.events.extend(rows)
 
     async def _catch_up(self) -> None:
-        await self.log.units.catch_up()
+        await self.publisher.units.catch_up()
 
     async def _waits(self, persistence: Persistence, upcoming: Sequence[Task]) -> None:
         if _asks_routers(upcoming) and persistence.events:
@@ -325,7 +331,7 @@ class InnerEvents(ShownEvents):
     async def _close_finished(
         self, persistence: Persistence, tasks: Sequence[Task], outcomes: Sequence[Outcome], deliveries: Deliveries
     ) -> Deliveries:
-        units = self.log.units
+        units = self.publisher.units
         await units.settle()
         done = [task for task, outcome in zip(tasks, outcomes, strict=True) if isinstance(outcome, Finished)]
         rows, left = units.close(units.ids_of(done), deliveries)
@@ -342,80 +348,82 @@ class RecordedEvents(ShownEvents):
     """The events of a called graph, all of which are stored with its transactions.
 
     Args:
-        keeper: stores them.
+        recorder: stores them.
     """
 
-    def __init__(self, log: Log, feed: Feed, keeper: Keeper, turns: LoopTurns) -> None:
-        super().__init__(log, (feed,), turns)
-        self._feed = feed
-        self._keeper = keeper
+    def __init__(
+        self, publisher: EventPublisher, subscription: Subscription, recorder: EventRecorder, turns: LoopTurns
+    ) -> None:
+        super().__init__(publisher, (subscription,), turns)
+        self._subscription = subscription
+        self._recorder = recorder
         self._records = True
 
     async def resumed(self, thread: Thread, board: Board, planned: Planned, *, branched: bool) -> None:
         self.acknowledge(board.step)
         if branched:
-            self._keeper.move()
+            self._recorder.move()
         else:
             await self._begin_again(board, planned)
-        if not self._feed.returns:
-            await self.log.send(self.log.resumed(board))
+        if not self._subscription.returns:
+            await self.publisher.send(self.publisher.resumed(board))
 
     async def _begin_again(self, board: Board, planned: Planned) -> None:
         """Store which units of the open superstep run again, and show them to a reader that saw them before."""
-        feed, keeper = self._feed, self._keeper
-        for part in await keeper.begin(planned, board.step + 1, feed.said):
-            feed.resumes = keeper.has_earlier
-            feed.last = feed.last or keeper.place  # of what is shown again, and not stored
-            if feed.shows_restart:
-                await feed.put(part)
+        subscription, recorder = self._subscription, self._recorder
+        for part in await recorder.begin(planned, board.step + 1, subscription.said):
+            subscription.resumes = recorder.has_earlier
+            subscription.last = subscription.last or recorder.place  # of what is shown again, and not stored
+            if subscription.shows_restart:
+                await subscription.put(part)
             else:
-                feed.label(part)
+                subscription.label(part)
 
     def failing(self, error: Exception, step: int, *, begun: bool) -> Deliveries:
         if not begun:  # the thread's events are of an earlier run, which did not end this way
             self._records = False
-            self._feed.keep_no_more()
+            self._subscription.keep_no_more()
         return super().failing(error, step, begun=begun)
 
     def cancelling(self, step: int) -> bool:
-        feed = self._feed
-        if not self._records or feed.status is not None:
+        subscription = self._subscription
+        if not self._records or subscription.status is not None:
             return False
-        self._keeper.cut_off()
-        if not feed.dismissed:
+        self._recorder.cut_off()
+        if not subscription.dismissed:
             return False
-        feed.status = "cancelled"
+        subscription.status = "cancelled"
         self._label((), "cancelled", step)
-        self._keeper.stage_head()  # in the transaction that marks parts void
+        self._recorder.stage_head()  # in the transaction that marks parts void
         return True
 
     def _stage(self, persistence: Persistence, deliveries: Deliveries, row: CheckpointRow, step: Superstep) -> None:
-        feed, keeper = self._feed, self._keeper
-        if keeper.is_late and step.upcoming:
+        subscription, recorder = self._subscription, self._recorder
+        if recorder.is_late and step.upcoming:
             self._label_all(deliveries)
-            keeper.superstep_over()
+            recorder.superstep_over()
         else:
             if step.stops:  # shown with the superstep: a reader that reconnects must not run past a breakpoint
-                deliveries = [*deliveries, *self.log.stopped(step.board)]
-                feed.status = "stopped"
-            keeper.close(row.checkpoint_id)
+                deliveries = [*deliveries, *self.publisher.stopped(step.board)]
+                subscription.status = "stopped"
+            recorder.close(row.checkpoint_id)
             if step.upcoming and not step.stops:
                 self._label_all(deliveries)
             else:
                 self._label(deliveries, "stopped" if step.upcoming else "done", step.board.step)
-            keeper.stage_head()
+            recorder.stage_head()
         self._staged = [*self._staged, *deliveries]
 
     def _rest(self, deliveries: Deliveries, status: RunStatus, step: int, errors: Sequence[BaseException] = ()) -> None:
-        if self._feed.status is None and self._records:
+        if self._subscription.status is None and self._records:
             self._label(deliveries, status, step, errors)
-            self._keeper.rest()
+            self._recorder.rest()
         super()._rest(deliveries, status, step, errors)
 
     def _label_all(self, deliveries: Deliveries) -> None:
         """Give parts that are to go out their places."""
-        for feed, part in deliveries:
-            feed.label(part)
+        for subscription, part in deliveries:
+            subscription.label(part)
 
     def _label(
         self, deliveries: Deliveries, status: RunStatus, step: int, errors: Sequence[BaseException] = ()
@@ -425,4 +433,4 @@ class RecordedEvents(ShownEvents):
         data: dict[str, object] = {"status": status}
         for error in errors[:1]:
             data["error"], data["message"] = described(error)
-        self._feed.label(self._feed.tell(END, data, step))
+        self._subscription.label(self._subscription.report(END, data, step))

@@ -21,13 +21,13 @@ from checkpoint_savers.errors import annotate
 from ...types import RunStatus
 from ..observing.error_text import with_notes
 from ..platform.event_loops import cancelled_error, loop, wait_out
-from .buffer import Pipe
+from .buffer import Buffer
 from .parts import Shape, labelled_dict
-from .subscription import Feed
+from .subscription import Subscription
 
 T = TypeVar("T")
 
-Work = Callable[[Pipe], Awaitable[Any]]
+Work = Callable[[Buffer], Awaitable[Any]]
 """A run, given where to put what it shows."""
 
 
@@ -48,10 +48,12 @@ class GraphStream(Generic[T]):
         run_id: of the run; None before it has begun, and where it is not known: a run elsewhere that was come back to.
     """
 
-    def __init__(self, work: Work, pipe: Pipe, shape: Shape, feed: Feed, cursor: str | None = None) -> None:
-        self._run: _Planned | _RunTask = _Planned(work, pipe)
-        self._feed = feed
-        self._pipe = pipe
+    def __init__(
+        self, work: Work, buffer: Buffer, shape: Shape, subscription: Subscription, cursor: str | None = None
+    ) -> None:
+        self._run: _Planned | _RunTask = _Planned(work, buffer)
+        self._subscription = subscription
+        self._buffer = buffer
         self._shape = shape
         self._reading = False
         self.cursor = cursor
@@ -59,31 +61,31 @@ class GraphStream(Generic[T]):
     @property
     def status(self) -> RunStatus | None:
         """How the run has ended; None while it goes on, and where it was not run (a bad input, say)."""
-        status = self._feed.status
+        status = self._subscription.status
         return "cancelled" if status is None and self._run.was_cancelled else status
 
     def __aiter__(self) -> GraphStream[T]:
         return self
 
     async def __anext__(self) -> T:
-        pipe = self._pipe
+        buffer = self._buffer
         if self._reading:
             raise RuntimeError("this stream is being read by another task: give each reader a stream of its own")
         self._reading = True
         try:
-            while not pipe.parts:
-                if pipe.ended:
-                    pipe.raise_failure()
+            while not buffer.parts:
+                if buffer.ended:
+                    buffer.raise_failure()
                     raise StopAsyncIteration
                 if not self._run.started:
                     self._run = self._run.start()
                     continue  # an eager task may have ended in there
                 try:
-                    await pipe.filled()
+                    await buffer.filled()
                 except BaseException as error:
                     await self.__aexit__(type(error), error, None)
                     raise
-            part = pipe.take()
+            part = buffer.take()
             if part.cursor is not None and part.seq:  # else it was read before
                 self.cursor = str(part.cursor)
             return self._shape(part)  # type: ignore[no-any-return]  # what the shape makes is what T says
@@ -92,7 +94,7 @@ class GraphStream(Generic[T]):
 
     @property
     def run_id(self) -> str | None:
-        return self._pipe.run_id
+        return self._buffer.run_id
 
     @property
     def is_labelled(self) -> bool:
@@ -104,7 +106,7 @@ class GraphStream(Generic[T]):
 
         For readers who add chunks up and have lost their sums. Call it before reading.
         """
-        self._pipe.recalls = True
+        self._buffer.recalls = True
 
     async def begin(self) -> None:
         """Start the run, and wait until it has its thread and its input, or has failed before: then nothing was run.
@@ -115,17 +117,17 @@ class GraphStream(Generic[T]):
             Exception: what the run has failed with.
         """
         self._run = self._run.start()
-        pipe = self._pipe
+        buffer = self._buffer
         try:
-            while not pipe.shows:
-                await pipe.filled(or_begun=True)
+            while not buffer.has_begun:
+                await buffer.filled(or_begun=True)
         except BaseException as error:
             await self.__aexit__(type(error), error, None)
             raise
-        if pipe.ended and not pipe.begun and not pipe.tells:
-            pipe.raise_failure()
+        if buffer.ended and not buffer.begun and not buffer.has_content:
+            buffer.raise_failure()
         if self.cursor is None:
-            self.cursor = pipe.start
+            self.cursor = buffer.start
 
     async def __aenter__(self) -> GraphStream[T]:
         self._run = self._run.start()
@@ -154,7 +156,7 @@ class GraphStream(Generic[T]):
 
         A reader who comes back goes on with it all the same. Does nothing where no events are kept.
         """
-        self._feed.dismissed = True
+        self._subscription.dismissed = True
 
     async def finish(self) -> None:
         """Read no more, and let the run go on to its end: nothing waits for this reader.
@@ -191,15 +193,15 @@ class _Planned(msgspec.Struct):
     started: ClassVar = False
     was_cancelled: ClassVar = False
     work: Work
-    pipe: Pipe
+    buffer: Buffer
 
     def start(self) -> _Planned | _RunTask:
         """Start the run in a task of its own."""
-        return self if self.pipe.ended else _RunTask(self.work, self.pipe)
+        return self if self.buffer.ended else _RunTask(self.work, self.buffer)
 
     async def close(self) -> None:
         """End the stream of a run that never begins."""
-        self.pipe.end()
+        self.buffer.end()
 
     async def finish(self) -> None:
         """Read no more: the stream was closed before."""
@@ -214,13 +216,13 @@ class _RunTask:
 
     started: ClassVar = True
 
-    def __init__(self, work: Work, pipe: Pipe) -> None:
+    def __init__(self, work: Work, buffer: Buffer) -> None:
         self._work = work
-        self._pipe = pipe
+        self._buffer = buffer
         self._dropped = False
         self._cancelled = False
         here = self._loop = loop()
-        pipe.event = here.event
+        buffer.event = here.event
         self._over = here.event()
         self._scope = anyio.CancelScope()
         self._call_soon = here.caller()
@@ -229,7 +231,7 @@ class _RunTask:
     @property
     def was_cancelled(self) -> bool:
         """Return True if the run has ended, and its stream was closed before."""
-        return self._cancelled and self._pipe.ended
+        return self._cancelled and self._buffer.ended
 
     def start(self) -> _RunTask:
         """It has started."""
@@ -239,7 +241,7 @@ class _RunTask:
         failure: tuple[BaseException, ...] = ()
         try:
             with self._scope:
-                await self._work(self._pipe)
+                await self._work(self._buffer)
         except BaseException as error:
             # It goes to the reader, who raises it. A cancellation that came from outside the stream does so on asyncio;
             # trio's must not cross tasks, and reaches the reader by its own.
@@ -247,27 +249,27 @@ class _RunTask:
                 failure = (error,)
         finally:
             self._over.set()
-            self._pipe.end(*failure)
+            self._buffer.end(*failure)
 
     def _done(self, _: object) -> None:
         if not self._over.is_set():  # cancelled before it began
             self._over.set()
-            self._pipe.end(cancelled_error())
+            self._buffer.end(cancelled_error())
 
     async def close(self) -> None:
         """Cancel the run and wait until it has ended, come what may."""
-        if not self._pipe.ended:
+        if not self._buffer.ended:
             self._cancelled = True
             self._scope.cancel()
-        self._pipe.leave()  # a node may wait for the reader behind a shield
+        self._buffer.leave()  # a node may wait for the reader behind a shield
         await wait_out(self._over)
-        self._pipe.raise_failure()
+        self._buffer.raise_failure()
 
     async def finish(self) -> None:
         """Let the run go on to its end; what it shows is dropped."""
-        self._pipe.leave()
+        self._buffer.leave()
         await self._over.wait()
-        self._pipe.raise_failure()
+        self._buffer.raise_failure()
 
     def drop(self) -> bool:
         """Cancel the run from wherever Python drops the stream, a finaliser in another thread included.
@@ -275,7 +277,7 @@ class _RunTask:
         Returns:
             True if it went on, and is cancelled for the first time.
         """
-        if self._pipe.ended or self._dropped:
+        if self._buffer.ended or self._dropped:
             return False
         self._dropped = True
         with contextlib.suppress(RuntimeError):  # the loop is closed, and its tasks with it
@@ -284,4 +286,4 @@ class _RunTask:
 
     def _give_up(self) -> None:
         self._scope.cancel()
-        self._pipe.leave()
+        self._buffer.leave()

@@ -1,7 +1,7 @@
-"""A feed: what one call asked to be shown of its run. It numbers the parts and hands them to whoever reads.
+"""What one call asked to be shown of its run. A `Subscription` numbers the parts and sends them to its readers.
 
-Reader and run share a pipe, which may make the run wait. Others may join a feed later, with pipes of their own (see
-`replay`), and the first may leave it. Whatever happens, all of them get the parts in one order.
+The reader and the run share a buffer, which may make the run wait. Other readers may join a subscription later, with
+buffers of their own (see `replay`), and the first may leave it. All of them get the parts in one order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...types import RunStatus
 from ..observing.error_text import described
 from ..observing.observation import NOT_OBSERVED, Observation
 from .buffer import BURST
-from .event_recorder import Keeper
+from .event_recorder import EventRecorder
 from .parts import END, ERROR, Cursor, Part, weight
 
 
@@ -33,24 +33,24 @@ class Sink(Protocol):
         """Whether whoever brings a part of this mode has to wait now."""
         ...
 
-    def is_overfull(self, mode: str) -> bool:
+    def is_over_capacity(self, mode: str) -> bool:
         """Return True if parts were added in spite of `blocks`, and are not read yet."""
         ...
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Wait for a sign that there is room; look again then. Each is given to one who waits: who then adds nothing
         passes it on."""
         ...
 
-    def pass_on(self) -> None:
+    def notify_next(self) -> None:
         """Give the sign to the next who waits, if there is room."""
         ...
 
-    def charge(self, mode: str, size: int) -> None:
+    def reserve(self, mode: str, size: int) -> None:
         """Let code that does not wait add a part all the same. Raises `StreamFullError` when that goes too far."""
         ...
 
-    def refund(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """The code waits after all."""
         ...
 
@@ -72,11 +72,11 @@ class Sink(Protocol):
         """Nothing comes any more; the failure, if there is one, follows the last part."""
         ...
 
-    def introduce(self, run_id: str) -> None:
+    def name_run(self, run_id: str) -> None:
         """This is the run that is shown."""
         ...
 
-    def start_at(self, cursor: str) -> None:
+    def set_start(self, cursor: str) -> None:
         """Here its events begin, if they are kept."""
         ...
 
@@ -92,11 +92,11 @@ class Staged(msgspec.Struct):
     stored: bool = False
 
 
-class _NotKept:
-    """In the place of a `Keeper`, where events are not kept."""
+class NotRecorded:
+    """In the place of a `EventRecorder`, where events are not kept."""
 
     is_heavy = False
-    is_overfull = False
+    is_over_capacity = False
     place = Cursor("", 0, 0)
 
     def keep(self, part: Part) -> None:
@@ -114,20 +114,20 @@ class _NotKept:
         return set()
 
 
-_NOT_KEPT = _NotKept()
+NO_RECORDER = NotRecorded()
 
 
-class Feed:
+class Subscription:
     """What one call asked to be shown.
 
     Attributes:
         modes: their names.
         channels: the channels to show of the graph that was called; None for those that it shows by itself.
         subgraphs: the graphs inside are shown too.
-        tells: readers are told how the run fails, and what is void, in parts of their own.
+        reports: the failure of the run, and the parts that are void, are sent to readers as parts of their own.
         keeps: the events are to be kept with the run's commits.
         sinks: who reads.
-        keeper: keeps the events; None when they are not kept, or the run has not begun. See `keep_with`.
+        recorder: keeps the events; None when they are not kept, or the run has not begun. See `record_with`.
         is_kept: whether there is one.
         last: the place of the last event that was shown.
         committed: the superstep of the called graph that is stored; None when there is none.
@@ -153,7 +153,7 @@ class Feed:
         *,
         channels: str | tuple[str, ...] | None = None,
         subgraphs: bool = False,
-        tells: bool = False,
+        reports: bool = False,
         keeps: bool = False,
         fresh: bool = False,
         returns: bool = False,
@@ -163,14 +163,14 @@ class Feed:
         self._written = tuple([mode for mode in ("custom", "messages") if mode in modes])  # by code that may not wait
         self.channels = channels
         self.subgraphs = subgraphs
-        self.tells = tells
+        self.reports = reports
         self.keeps = keeps
         self.fresh = fresh
         self.returns = returns
         self.sinks: list[Sink] = [sink]
-        self.keeper: Keeper | None = None
+        self.recorder: EventRecorder | None = None
         self.is_kept = False
-        self._keeping: Keeper | _NotKept = _NOT_KEPT
+        self._keeping: EventRecorder | NotRecorded = NO_RECORDER
         self.last: Cursor | None = None
         self.committed: int | None = None
         self.number = number
@@ -187,17 +187,17 @@ class Feed:
         self._waiting: deque[Part | Staged] = deque()  # behind events that are shown when they are stored
         self._staged: dict[EventKey, Staged] = {}
 
-    def keep_with(self, keeper: Keeper) -> None:
+    def record_with(self, recorder: EventRecorder) -> None:
         """Keep the events from here on, and notify readers of their start."""
-        self.is_kept, self.keeper, self._keeping = True, keeper, keeper
-        keeper.on_stored = self.stored
-        start = str(replace(keeper.place, seq=self.number))
+        self.is_kept, self.recorder, self._keeping = True, recorder, recorder
+        recorder.on_stored = self.stored
+        start = str(replace(recorder.place, seq=self.number))
         for sink in self.sinks:
-            sink.start_at(start)
+            sink.set_start(start)
 
     def keep_no_more(self) -> None:
         """Let what is shown from here on be no event of the thread's."""
-        self.is_kept, self.keeper, self._keeping = False, None, _NOT_KEPT
+        self.is_kept, self.recorder, self._keeping = False, None, NO_RECORDER
 
     def unstored(self) -> tuple[list[EventRow], set[tuple[str, int]], tuple[str, int, int]]:
         """The rows of events that only this process has, the attempts that they are of, and the place up to which they
@@ -206,11 +206,11 @@ class Feed:
         last = replace(keeping.place, position=0) if self.last is None else self.last
         return keeping.unstored(), keeping.attempts(), last.place
 
-    def introduce(self, run_id: str) -> None:
+    def name_run(self, run_id: str) -> None:
         """Tell readers which run this is."""
         self.run_id = run_id
         for sink in self.sinks:
-            sink.introduce(run_id)
+            sink.name_run(run_id)
 
     def begin(self) -> None:
         """Tell readers that the run has begun."""
@@ -226,9 +226,9 @@ class Feed:
         modes = () if part.mode == ERROR else (part.mode,)  # there is room for the one that is the last
         while full := self._full(modes):
             try:
-                await full[0].room()
+                await full[0].wait_for_capacity()
             except BaseException:
-                self._pass_on()
+                self._notify_next()
                 raise
         self._show(part)
         if self._keeping.is_heavy:
@@ -246,13 +246,13 @@ class Feed:
         Raises:
             StreamFullError: a reader is so far behind that this would never end.
         """
-        if self._keeping.is_overfull:
+        if self._keeping.is_over_capacity:
             raise StreamFullError(part.mode, self.number)
         size = 0
         if owes and any(sink.blocks(part.mode) for sink in self.sinks):
             size = weight(part.data, BURST)
             for sink in self.sinks:
-                sink.charge(part.mode, size)
+                sink.reserve(part.mode, size)
         self._show(part)
         return size
 
@@ -260,29 +260,29 @@ class Feed:
         """Show a part at once, however far readers are behind."""
         self._show(part)
 
-    def refund(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """A writer waits after all."""
         for sink in self.sinks:
-            sink.refund(size)
+            sink.release(size)
 
     async def settle(self) -> None:
         """Wait until nobody lags behind what was shown at once."""
         try:
             while self.lags:
                 for sink in self._full(self._written):
-                    await sink.room()
+                    await sink.wait_for_capacity()
                 if self._keeping.is_heavy:
                     await self._keeping.spill()
         finally:
-            self._pass_on()
+            self._notify_next()
 
     async def catch_up(self) -> None:
         """Wait until no reader is behind with what was shown as soon as it was stored."""
         try:
-            while overfull := [sink for sink in self.sinks if any(map(sink.is_overfull, self.modes))]:
-                await overfull[0].room()
+            while overfull := [sink for sink in self.sinks if any(map(sink.is_over_capacity, self.modes))]:
+                await overfull[0].wait_for_capacity()
         finally:
-            self._pass_on()
+            self._notify_next()
 
     @property
     def lags(self) -> bool:
@@ -297,11 +297,11 @@ class Feed:
                     return (sink,)
         return ()
 
-    def _pass_on(self) -> None:
+    def _notify_next(self) -> None:
         for sink in self.sinks:
-            sink.pass_on()
+            sink.notify_next()
 
-    def tell(self, mode: str, data: object, step: int) -> Part:
+    def report(self, mode: str, data: object, step: int) -> Part:
         """A part that is no view of an event of the graph's, but about the stream itself."""
         return Part(mode=mode, ns=(), data=data, step=step)
 
@@ -374,30 +374,36 @@ class Feed:
     def fail(self, error: BaseException, step: int) -> Part:
         """The part that tells why the run fails."""
         kind, message = described(error)
-        return self.tell(ERROR, {"error": kind, "message": message}, step)
+        return self.report(ERROR, {"error": kind, "message": message}, step)
 
 
-class Live:
+class LiveRuns:
     """The runs of this process that can be joined, by thread."""
 
     def __init__(self) -> None:
-        self._feeds: dict[tuple[int, str], tuple[Feed]] = {}  # by event loop's thread, and thread; each one alone
+        self._subscriptions: dict[
+            tuple[int, str], tuple[Subscription]
+        ] = {}  # by event loop's thread, and thread; each one alone
 
-    def add(self, thread_id: str, feed: Feed) -> None:
-        self._feeds[get_ident(), thread_id] = (feed,)
+    def add(self, thread_id: str, subscription: Subscription) -> None:
+        self._subscriptions[get_ident(), thread_id] = (subscription,)
 
-    def remove(self, thread_id: str, feed: Feed, *failure: BaseException) -> None:
+    def remove(self, thread_id: str, subscription: Subscription, *failure: BaseException) -> None:
         """End a run's feed, and the streams of the readers that have joined it.
 
         Args:
             failure: what the run has failed with, if it has.
         """
         key = (get_ident(), thread_id)
-        if feed in self._feeds.get(key, ()):
-            del self._feeds[key]  # else the last commit released the thread, and another run has it by now
-        for sink in feed.sinks[1:]:
+        if subscription in self._subscriptions.get(key, ()):
+            del self._subscriptions[key]  # else the last commit released the thread, and another run has it by now
+        for sink in subscription.sinks[1:]:
             sink.end(*(each if isinstance(each, Exception) else RunCancelledError(thread_id) for each in failure))
 
-    def joinable(self, thread_id: str) -> list[Feed]:
-        """Return the feed of a run on this event loop that keeps its events, if there is one."""
-        return [feed for feed in self._feeds.get((get_ident(), thread_id), ()) if feed.is_kept]
+    def joinable(self, thread_id: str) -> list[Subscription]:
+        """Return the subscription of a run on this event loop that keeps its events, if there is one."""
+        return [
+            subscription
+            for subscription in self._subscriptions.get((get_ident(), thread_id), ())
+            if subscription.is_kept
+        ]

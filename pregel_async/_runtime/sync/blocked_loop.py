@@ -30,7 +30,7 @@ from checkpoint_savers.bridge import running_library
 
 from ...errors import BlockingCallWarning
 from ..platform.companions import accompanied_if_long
-from ..platform.environment import World
+from ..platform.environment import Environment
 from ..tasks.context import WATCH, AttemptContext
 
 T = TypeVar("T")
@@ -108,16 +108,16 @@ class WatchedLoop(BlockedLoop):
     """A blocked loop that nodes may wait for.
 
     Args:
-        world: its clock measures how long nodes have been at work.
+        environment: its clock measures how long nodes have been at work.
     """
 
-    def __init__(self, called: str, library: str, world: World) -> None:
+    def __init__(self, called: str, library: str, environment: Environment) -> None:
         super().__init__(called, library)
-        self._world = world
+        self._environment = environment
         self._warned = False
         self._at_work: dict[
             AttemptContext, float
-        ] = {}  # when each last began something, by the world's monotonic clock
+        ] = {}  # when each last began something, by the environment's monotonic clock
         self._prune_at = 64
         self._newest = 0.0
 
@@ -131,7 +131,9 @@ class WatchedLoop(BlockedLoop):
         if self._warned:
             return work()
         WATCH.set(partial(self._note, WATCH.get()))
-        return accompanied_if_long(self._world, PATIENCE, partial(self._look, self._world.monotonic(), notify), work)
+        return accompanied_if_long(
+            self._environment, PATIENCE, partial(self._look, self._environment.monotonic(), notify), work
+        )
 
     def _note(self, outer: Callable[[AttemptContext], object] | None, attempt: AttemptContext) -> None:
         """Note that a node's code is about to be called.
@@ -141,7 +143,7 @@ class WatchedLoop(BlockedLoop):
         """
         if outer is not None:
             outer(attempt)
-        now = self._newest = self._at_work[attempt] = self._world.monotonic()
+        now = self._newest = self._at_work[attempt] = self._environment.monotonic()
         for caller in attempt.callers:  # while a node's graph runs, the node waits for no loop
             self._at_work[caller] = now
         if len(self._at_work) > self._prune_at:  # a pass over all of them for each doubling
@@ -153,16 +155,16 @@ class WatchedLoop(BlockedLoop):
 
     async def _look(self, began: float, notify: Callable[[str], object]) -> None:
         """Notify once a node has been at work for `PATIENCE` seconds of this call, or no node has been for as long."""
-        world = self._world
+        environment = self._environment
         while True:
             self._prune()
             since = min(self._at_work.values(), default=self._newest)
-            left = max(since, began) + PATIENCE - world.monotonic()
+            left = max(since, began) + PATIENCE - environment.monotonic()
             if left <= 0:
                 break
-            await world.sleep(left)
+            await environment.sleep(left)
         self._warned = True
-        late = world.monotonic() - PATIENCE
+        late = environment.monotonic() - PATIENCE
         notify(self._describe([attempt for attempt, since in self._at_work.items() if since <= late]))
 
     def _describe(self, late: list[AttemptContext]) -> str:
@@ -211,9 +213,9 @@ def blocked_loop(
     return loop(called, library)
 
 
-def watched(world: World) -> Callable[[str, str], WatchedLoop]:
+def watched(environment: Environment) -> Callable[[str, str], WatchedLoop]:
     """Return what makes the object of a loop that nodes may wait for."""
-    return lambda called, library: WatchedLoop(called, library, world)
+    return lambda called, library: WatchedLoop(called, library, environment)
 
 
 def warn(message: str, category: type[Warning] = BlockingCallWarning) -> None:

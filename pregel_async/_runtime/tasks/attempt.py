@@ -34,7 +34,7 @@ from ...types import Command
 from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations, is_native, on_asyncio
 from .context import CURRENT, AttemptContext, GraphContext
 from .input_mutations import watch
-from .retries import ONE_TRY, Tries
+from .retries import SINGLE_ATTEMPT, Attempts
 from .timeouts import AttemptWatch
 from .worker_threads import AbandonFence, in_abandonable_thread, in_process, in_thread, nothing
 
@@ -53,7 +53,7 @@ async def run_attempt(
     natively_cancelled: NativeCancellations,
     contained: bool,
     record: Recorder,
-    tries: Tries = ONE_TRY,
+    attempts: Attempts = SINGLE_ATTEMPT,
     failures: tuple[NodeError, ...] = (),
 ) -> Settled:
     """Run a task. Its own failures and questions become an outcome; a cancellation from outside goes through.
@@ -67,23 +67,23 @@ async def run_attempt(
         record: stores the node's writes before an async router is awaited. It may take long, and what the node did must
             not be done again if the process dies meanwhile. A sync router answers at once, and needs no transaction of
             its own.
-        tries: the attempts at it so far.
+        attempts: the attempts at it so far.
         failures: what it handles, if it is an error handler.
     """
-    attempt = AttemptContext(graph, board, task, tries, failures)
+    attempt = AttemptContext(graph, board, task, attempts, failures)
     queued = False
-    if attempt.place.is_limited:
-        with attempt.waiting_for_place():
-            queued = await attempt.place.take()
+    if attempt.slot.is_limited:
+        with attempt.waiting_for_slot():
+            queued = await attempt.slot.acquire()
     if graph.control is not None and attempt.is_held_back(queued=queued):
-        attempt.place.leave()
+        attempt.slot.release()
         return NotStarted()
     if attempt.callers and attempt.callers[0].graph is not graph:
         attempt.callers[0].sign()  # the graph that it runs makes progress
     token = CURRENT.set(attempt)
     progress = _Progress(recorded.writes, natively_cancelled, record)
     if graph.is_timed:
-        graph.attempts.add(attempt)
+        graph.open_attempts.add(attempt)
     try:
         if graph.observation.is_on and not task.node.hidden and (task.node.routers or not recorded.has_run):
             attempt.observe(routes=recorded.has_run)
@@ -97,10 +97,10 @@ async def run_attempt(
     finally:
         attempt.end()
         if graph.is_timed:
-            graph.attempts.discard(attempt)
+            graph.open_attempts.discard(attempt)
         CURRENT.reset(token)
-        if attempt.place.is_limited:
-            attempt.place.leave()
+        if attempt.slot.is_limited:
+            attempt.slot.release()
         if attempt.calls.any:
             await attempt.calls.end()
 
@@ -121,7 +121,7 @@ async def _observed(attempt: AttemptContext, progress: _Progress, *, contained: 
 
 
 async def _timed(attempt: AttemptContext, progress: _Progress, *, contained: bool) -> Settled:
-    watch = AttemptWatch(attempt.task, attempt.graph.run.world, attempt.stop)
+    watch = AttemptWatch(attempt.task, attempt.graph.run.environment, attempt.stop)
     attempt.watches = (watch,)
     outcome = await watch.over(lambda: _outcome(attempt, progress, contained=contained))
     return Failed(_placed(watch.error, attempt.task), progress.writes) if outcome is None else outcome
@@ -381,7 +381,7 @@ def _called(node: Node, value: Any, attempt: AttemptContext, progress: _Progress
     if attempt.graph.run.watch is not None:
         attempt.graph.run.watch(attempt)
     injected = attempt.inject(node.injects) if node.injects else {}
-    if node.flavour == "async" and not attempt.graph.events.log.is_read:
+    if node.flavour == "async" and not attempt.graph.events.publisher.is_read:
         awaitable = node.call(value, **injected)
         return awaitable if contained else in_own_context(awaitable, progress.natively_cancelled)
     return _called_with(injected, node, value, attempt, progress)
@@ -391,11 +391,11 @@ async def _called_with(
     injected: dict[str, Any], node: Node, value: Any, attempt: AttemptContext, progress: _Progress
 ) -> Any:
     """A node that writes to streams, or is a plain function."""
-    owes = (attempt,) if attempt.log.is_read else ()
+    owes = (attempt,) if attempt.publisher.is_read else ()
     if owes and node.flavour != "sync":
         with attempt.waiting():
             await (
-                attempt.log.settle()
+                attempt.publisher.settle()
             )  # it may never await what it writes, nor anything else; others after it may not either
     if node.flavour == "async":
         return await in_own_context(node.call(value, **injected), progress.natively_cancelled, owes)
@@ -453,7 +453,7 @@ def _drive(
                 sent = yield wish
                 step = coroutine.send
                 for writer in owes:
-                    if writer.debts:
+                    if writer.owed:
                         yield from _held(writer).__await__()
             except GeneratorExit:
                 context.run(coroutine.close)

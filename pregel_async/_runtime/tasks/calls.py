@@ -29,7 +29,7 @@ from ...errors import (
 )
 from ...types import OnChange
 from ..platform.event_loops import on_asyncio, wait_out
-from .context import CURRENT, ROUTED, AttemptContext, Calls, in_order_of
+from .context import CURRENT, ROUTER_BASE, AttemptContext, Calls, in_order_of
 from .slots import Unlimited
 from .worker_threads import NO_FENCE
 
@@ -45,7 +45,7 @@ class TaskFuture(Generic[T]):
     def __init__(self, caller: AttemptContext, task: Task) -> None:
         self._caller = caller
         self._task = task
-        self.place = caller.next_place(task.send)
+        self.position = caller.next_position(task.send)
         self._over = anyio.Event()
         self._scope = anyio.CancelScope()
         self._outcome: Outcome | None = None
@@ -174,25 +174,25 @@ class TaskFuture(Generic[T]):
         """
         if self._outcome is not None:
             return
-        lent = list(_places_of(CURRENT.get() or self._caller))  # who waits for a task lends it its place
-        for place in lent:
-            place.lend()
+        lent = list(_slots_of(CURRENT.get() or self._caller))  # who waits for a task lends it its place
+        for slot in lent:
+            slot.lend()
         try:
             await self._over.wait()
         except BaseException:
             # A caller with open questions is on its way to ask, and the task may finish beside it.
             if cancels and not self._caller.open:
                 self.cancel()
-            for place in lent:
-                place.overdraw()
+            for slot in lent:
+                slot.borrow()
             raise
         while lent:
             try:
                 with self._caller.waiting():
-                    await lent.pop().take_back()
+                    await lent.pop().reacquire()
             except BaseException:
-                for place in lent:
-                    place.overdraw()
+                for slot in lent:
+                    slot.borrow()
                 raise
 
     def _take(self) -> T:
@@ -233,7 +233,7 @@ class TaskFuture(Generic[T]):
             outcome = Failed(error)
         finally:
             if isinstance(outcome, (Paused, NotStarted)):  # its caller stops too, and runs again with it
-                self._caller.open[self.place] = outcome.interrupts if isinstance(outcome, Paused) else ()
+                self._caller.open[self.position] = outcome.interrupts if isinstance(outcome, Paused) else ()
             self._outcome = outcome
             self._over.set()
 
@@ -255,10 +255,10 @@ class TaskFuture(Generic[T]):
         self._told = True
 
 
-def _places_of(attempt: AttemptContext) -> Iterator[Unlimited]:
+def _slots_of(attempt: AttemptContext) -> Iterator[Unlimited]:
     """The places that are free while code of a node waits: the node's, and of the nodes that its graph runs in."""
     for each in (attempt, *attempt.graph.outer):
-        yield each.place
+        yield each.slot
 
 
 def _error_of(outcome: Outcome | None, task: Task) -> BaseException | None:
@@ -303,7 +303,7 @@ class CalledTasks(Calls):
         recorded = caller.recorded_instead(task)
         if recorded is not None:
             if on_change == "error":
-                which = key or number % ROUTED + 1
+                which = key or number % ROUTER_BASE + 1
                 where = caller.task
                 raise caller.refuse(CallsChangedError(where.node.name, where.step, which, recorded, node.name))
             task = caller.task.call(node, caller.number_instead(number, task.digest), task.arg, task.digest)
@@ -338,7 +338,7 @@ class CalledTasks(Calls):
     def failures(self) -> list[BaseException]:
         """What tasks raised that have ended and nobody was told, in the order of the calls. Now somebody is."""
         failed: list[BaseException] = []
-        for future in sorted(self._futures, key=lambda future: future.place):
+        for future in sorted(self._futures, key=lambda future: future.position):
             error = future.untold()
             if error is not None and not isinstance(error, (GraphBubbleUp, TaskCancelledError)):
                 future.tell()

@@ -45,16 +45,16 @@ from ..persistence.digests import NOTHING_ASKED, RUNS_GRAPH, Digests, is_changed
 from ..persistence.lease import ThreadLease
 from ..persistence.spending import Amount, Spending
 from ..persistence.unstored import NoLease, Persistence
-from ..platform.environment import World
+from ..platform.environment import Environment
 from ..platform.event_loops import loop
-from ..streaming.publisher import Log
-from ..streaming.run_events import NOBODY_READS, RunEvents
-from ..streaming.subscription import Feed
+from ..streaming.publisher import EventPublisher
+from ..streaming.run_events import NO_READER, RunEvents
+from ..streaming.subscription import Subscription
 from .control import RunControl
 from .kept_results import Results
-from .retries import ONE_TRY, Tries
+from .retries import SINGLE_ATTEMPT, Attempts
 from .run_options import RunOptions
-from .slots import UNLIMITED, Place, Places
+from .slots import UNLIMITED, ConcurrencyLimiter, Slot
 from .stream_writer import Writer
 from .timeouts import AttemptWatch
 from .worker_threads import NO_FENCE, AbandonFence
@@ -72,14 +72,14 @@ RefusalT = TypeVar("RefusalT", bound=Refusal)
 PREVIOUS: Final = "__previous__"
 """The channel of what an entrypoint saved for its next run."""
 
-ROUTED: Final = 1 << 20
+ROUTER_BASE: Final = 1 << 20
 """From where what a node's routers ask, call and run is counted: a resume may run them without the node."""
 
-BESIDE: Final = 1 << 32
+CONCURRENT_BASE: Final = 1 << 32
 """From where the numbers are that are made of what is asked, called or run, and not counted."""
 
 NAMED: Final = 1 << 49
-"""From where the numbers of calls are that are identified by a name. (Those from `BESIDE` end below.)"""
+"""From where the numbers of calls are that are identified by a name. (Those from `CONCURRENT_BASE` end below.)"""
 
 INSTEAD: Final = 1 << 50
 """From where the numbers are of calls that run in the place of another, whose record is kept."""
@@ -193,6 +193,7 @@ class RunContext:
     __slots__ = (
         "answers",
         "asked",
+        "environment",
         "given",
         "is_stored",
         "lease",
@@ -205,13 +206,14 @@ class RunContext:
         "travels",
         "warned",
         "watch",
-        "world",
     )
 
-    def __init__(self, world: World, run_id: str, scope: str, lease: ThreadLease | NoLease, spending: Spending) -> None:
+    def __init__(
+        self, environment: Environment, run_id: str, scope: str, lease: ThreadLease | NoLease, spending: Spending
+    ) -> None:
         self.stop: Stop = AT_BREAKPOINT
         self.spending = spending
-        self.world = world
+        self.environment = environment
         self.run_id = run_id
         self.scope = scope
         self.lease = lease
@@ -248,12 +250,12 @@ class GraphContext(msgspec.Struct, frozen=True, kw_only=True):
         options: what `compile` and the call say of the run.
         outer: the node that runs this graph, then the node that runs that one's graph, and so on; none for the graph
             that was called.
-        places: for as many tasks as may run at once; None for all.
+        limiter: for as many tasks as may run at once; None for all.
         control: stops the run from outside; None when nobody can.
         call: runs a task that a node calls: gives its recorded result, or what becomes of it.
         results: of its nodes, kept from run to run; None when none are.
         is_timed: a superstep may run out of time. Then, as long as it runs,
-        attempts: has the attempts that are under way.
+        open_attempts: the attempts that are under way.
         unrecorded: what storing the result of a called task has failed with. Whatever the node makes of it, the
             superstep ends with that error alone.
         overhears: makes models that a node calls show what they say, given the node's writer; None when nobody reads
@@ -264,17 +266,17 @@ class GraphContext(msgspec.Struct, frozen=True, kw_only=True):
     program: Program
     ns: str
     persistence: Persistence
-    events: RunEvents = NOBODY_READS
+    events: RunEvents = NO_READER
     observation: Observation = NOT_OBSERVED
     config: RunnableConfig
     options: RunOptions
     outer: tuple[AttemptContext, ...] = ()
-    places: Places | None = None
+    limiter: ConcurrencyLimiter | None = None
     control: RunControl | None = None
     call: Callable[[AttemptContext, Task], Awaitable[Outcome]]
     results: Results | None = None
     is_timed: bool = False
-    attempts: set[AttemptContext] = msgspec.field(default_factory=set)
+    open_attempts: set[AttemptContext] = msgspec.field(default_factory=set)
     unrecorded: list[BaseException] = msgspec.field(default_factory=list)
     overhears: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
 
@@ -300,17 +302,17 @@ class AttemptContext:
         board: as the superstep reads it.
         task: what runs.
         open: the questions that it, or what it called, has asked in vain, by their place in its code.
-        places: how many things it has asked, called or run: the place of the next.
+        positions: how many questions, calls and graph runs it has counted: the position of the next one.
         calls: the tasks that it has called.
         host: the event loop's task that its code runs in.
-        place: its place among those that run at once.
+        slot: its slot among the tasks that may run at once.
         worker: the thread that its plain function runs in; 0 for none.
-        debts: the feeds that it has shown more than their readers take.
+        owed:  subscriptions that it has shown more than their readers take.
         held_back: the run was asked to stop while its plain function waited for a worker thread or process: the
             function was not called.
         fence: around that thread, when a cancellation may leave it behind.
         callers: the node that called this one, or runs its graph; then the caller of that, and so on.
-        tries: the attempts at the task so far.
+        attempts: the attempts at the task so far.
         failures: what it handles, if it is an error handler; else none.
         watches: that of its timeout; none when it may take as long as it likes.
         observed: the attempt, as it is observed.
@@ -320,14 +322,14 @@ class AttemptContext:
 
     __slots__ = (
         "_added",
-        "_beside",
+        "_concurrent",
         "_counts",
         "_ended",
         "_names",
+        "attempts",
         "board",
         "callers",
         "calls",
-        "debts",
         "failures",
         "fence",
         "graph",
@@ -335,11 +337,11 @@ class AttemptContext:
         "host",
         "observed",
         "open",
-        "place",
-        "places",
+        "owed",
+        "positions",
         "refusals",
+        "slot",
         "task",
-        "tries",
         "watches",
         "worker",
     )
@@ -349,32 +351,32 @@ class AttemptContext:
         graph: GraphContext,
         board: Board,
         task: Task,
-        tries: Tries = ONE_TRY,
+        attempts: Attempts = SINGLE_ATTEMPT,
         failures: tuple[NodeError, ...] = (),
     ) -> None:
         self.graph = graph
         self.board = board
         self.task = task
         self.open: dict[int, tuple[Interrupt, ...]] = {}
-        self.places = 0
+        self.positions = 0
         self.calls: Calls = NO_CALLS
         self.host = graph.run.loop.current_task()
-        self.place = UNLIMITED if graph.places is None else Place(graph.places)
+        self.slot = UNLIMITED if graph.limiter is None else Slot(graph.limiter)
         self._ended = False
         caller = CURRENT.get()
         self.callers: tuple[AttemptContext, ...] = () if caller is None else (caller, *caller.callers)
-        self.tries = tries
+        self.attempts = attempts
         self.failures = failures
         self.watches: tuple[AttemptWatch, ...] = ()
         self.observed: AttemptObservation = UNOBSERVED_ATTEMPT
         self._counts: dict[str, int] = {}
-        self._beside: dict[bytes, tuple[object, int]] = {}
+        self._concurrent: dict[bytes, tuple[object, int]] = {}
         self._added: dict[str, itertools.count[int]] = {}
         self._names: set[str] = _NO_NAMES
         self.refusals: tuple[Refusal, ...] = ()
         self.worker = 0
         self.held_back = False
-        self.debts: list[Feed] = []
+        self.owed: list[Subscription] = []
         node = task.node
         self.fence = NO_FENCE
         if node.abandons:
@@ -394,9 +396,9 @@ class AttemptContext:
         return itertools.takewhile(lambda each: each.graph.run is self.graph.run, self.chain())
 
     @property
-    def log(self) -> Log:
+    def publisher(self) -> EventPublisher:
         """Of its graph's run."""
-        return self.graph.events.log
+        return self.graph.events.publisher
 
     @property
     def loop_thread(self) -> int:
@@ -433,10 +435,10 @@ class AttemptContext:
 
     async def settle(self) -> None:
         """Wait until the readers have caught up with what it has shown."""
-        owed, self.debts = self.debts, []
+        owed, self.owed = self.owed, []
         with self.waiting():
-            for feed in owed:
-                await feed.settle()
+            for subscription in owed:
+                await subscription.settle()
 
     @property
     def ns(self) -> str:
@@ -467,7 +469,7 @@ class AttemptContext:
         return (
             (queued or self.task.is_planned)
             and not self.failures
-            and self.tries.number == 1
+            and self.attempts.number == 1
             and not self.task.node.hidden
             and self.graph.stops()
         )
@@ -483,11 +485,11 @@ class AttemptContext:
             raise GraphInterrupt(())
 
     @property
-    def retried(self) -> Tries:
+    def retried(self) -> Attempts:
         """Of the outermost, of the node and the tasks whose code this is, that is tried again when it fails."""
-        found = ONE_TRY
+        found = SINGLE_ATTEMPT
         for each in self.chain_in_graph():
-            found = each.tries if each.tries.keeps else found
+            found = each.attempts if each.attempts.keeps else found
         return found
 
     def recorded_instead(self, task: Task) -> str | None:
@@ -506,16 +508,16 @@ class AttemptContext:
 
     def keep_done(self, task: Task, outcome: Finished) -> None:
         """Keep what a task gave for the next attempt; where nothing is stored."""
-        tries = self.retried
-        if tries.keeps and not self.graph.persistence.is_stored:
-            tries.done[task.id] = task.digest, outcome
+        attempts = self.retried
+        if attempts.keeps and not self.graph.persistence.is_stored:
+            attempts.done[task.id] = task.digest, outcome
 
     def observe(self, *, routes: bool) -> None:
         """Its code is about to run, in the running context, and somebody observes that."""
         called = not self.task.is_planned and self.callers and self.callers[0].graph is self.graph
         self.observed = self.graph.observation.attempt(
             self.task,
-            number=self.tries.number,
+            number=self.attempts.number,
             caller=self.callers[0].observed.started if called else None,
             handles=bool(self.failures),
             routes=routes,
@@ -554,11 +556,11 @@ class AttemptContext:
             yield
 
     @contextlib.contextmanager
-    def waiting_for_place(self) -> Generator[None]:
+    def waiting_for_slot(self) -> Generator[None]:
         """It waits until it may begin. That is not its caller's time either, if that has lent its place and waits."""
         with contextlib.ExitStack() as stack:
             for caller in self.callers[:1]:
-                if caller.graph is self.graph and not caller.place.is_held:
+                if caller.graph is self.graph and not caller.slot.is_held:
                     stack.enter_context(caller.waiting())
             yield
 
@@ -578,7 +580,7 @@ class AttemptContext:
             *_, root = self.chain_in_run()
             raise self.refuse(NoCheckpointerError(self.task.node.name, root.graph.program.name))
         index = self.number("ask", lambda digests: digests.fingerprint((value,)))
-        place = self.next_place(index)
+        place = self.next_position(index)
         key = interrupt_id(self.task.id, index)
         answers = run_context.answers
         if key in answers:
@@ -635,7 +637,7 @@ class AttemptContext:
     def route(self) -> None:
         """The node has spoken. What its routers ask, call and run has numbers of its own: they are the same when only
         the routers run."""
-        self._counts = dict.fromkeys(("ask", "call", "run"), ROUTED)
+        self._counts = dict.fromkeys(("ask", "call", "run"), ROUTER_BASE)
 
     @property
     def is_compared(self) -> bool:
@@ -676,16 +678,16 @@ class AttemptContext:
         """
         run_context, thread = self.graph.run, threading.get_ident()
         if thread == run_context.loop_thread:
-            beside = run_context.loop.current_task() is not self.host and _BY_THREAD.get() is not self
+            concurrent = run_context.loop.current_task() is not self.host and _BY_THREAD.get() is not self
         else:
-            beside = thread != self.worker
-        if ordered or not beside or not self.is_compared:
+            concurrent = thread != self.worker
+        if ordered or not concurrent or not self.is_compared:
             number = self._counts.get(what, 0)
             self._counts[what] = number + 1
             return number
-        known_by = fingerprint(self.graph.persistence.digests)
-        key = f"{what} {self._counts.get(what, 0) >= ROUTED} ".encode() + known_by
-        first, again = self._beside.get(key, (who, -1))
+        function_fingerprint = fingerprint(self.graph.persistence.digests)
+        key = f"{what} {self._counts.get(what, 0) >= ROUTER_BASE} ".encode() + function_fingerprint
+        first, again = self._concurrent.get(key, (who, -1))
         if first is not who:
             raise InvalidUpdateError(
                 f"node {self.task.node.name!r} runs two different {'tasks' if what == 'call' else 'graphs'} named "
@@ -695,8 +697,8 @@ class AttemptContext:
                 node=self.task.node.name,
             )
         again += 1
-        self._beside[key] = who, again
-        return BESIDE + int.from_bytes(blake2b(key + b" %d" % again, digest_size=6).digest())
+        self._concurrent[key] = who, again
+        return CONCURRENT_BASE + int.from_bytes(blake2b(key + b" %d" % again, digest_size=6).digest())
 
     def digest_of_input(self, given: Any) -> bytes:
         """Return the digest of the input of a graph that the node's code runs; empty where it is not compared: None and
@@ -739,16 +741,16 @@ class AttemptContext:
         is found again."""
         return INSTEAD + int.from_bytes(blake2b(b"%d " % number + digest, digest_size=6).digest())
 
-    def next_place(self, number: int = 0) -> int:
+    def next_position(self, number: int = 0) -> int:
         """The place in the node's code of what it is about to ask, call or run."""
-        if number >= BESIDE:
+        if number >= CONCURRENT_BASE:
             return number
-        place, self.places = self.places, self.places + 1
+        place, self.positions = self.positions, self.positions + 1
         return place
 
     def pass_on(self, questions: tuple[Interrupt, ...]) -> Never:
         """Ask what a run of its own has asked that this node has started."""
-        self.open[self.next_place()] = questions
+        self.open[self.next_position()] = questions
         raise GraphInterrupt(questions)
 
     def spend(self, name: str, amount: Amount) -> None:
@@ -808,8 +810,8 @@ class AttemptContext:
             run_id=run_context.run_id,
             checkpoint_id=self.graph.persistence.tip,
             checkpoint_ns=self.ns,
-            node_attempt=self.tries.number,
-            node_first_attempt_time=self.tries.began,
+            node_attempt=self.attempts.number,
+            node_first_attempt_time=self.attempts.began,
         )
 
     @property

@@ -33,7 +33,7 @@ from ..streaming.kept_units import Closing, Deliveries
 from ..streaming.parts import routers_of
 from .attempt import run_attempt
 from .context import AttemptContext, GraphContext, Refusal
-from .retries import ONE_TRY, Tries, tried
+from .retries import SINGLE_ATTEMPT, Attempts, run_with_retries
 
 
 async def run_called(caller: AttemptContext, task: Task) -> Settled:
@@ -50,16 +50,16 @@ async def run_called(caller: AttemptContext, task: Task) -> Settled:
     for done in caller.done_before(task):
         return done
     try:
-        await graph.events.log.units.open(task, caller.task)
+        await graph.events.publisher.units.open(task, caller.task)
     except anyio.get_cancelled_exc_class():
         raise
     except BaseException as error:
         graph.unrecorded.append(error)
         return Failed(error)
-    await _show(caller, graph.events.log.planned(caller.board, (task,)))
+    await _show(caller, graph.events.publisher.planned(caller.board, (task,)))
     outcome = await TaskRunner(graph, caller.board, NEVER_CANCELLED, contained=True).run(task, recorded)
     if isinstance(outcome, Failed):
-        await _show(caller, graph.events.log.failed((task,), (outcome,)))
+        await _show(caller, graph.events.publisher.failed((task,), (outcome,)))
     if isinstance(outcome, Finished):
         try:
             await _record_called(caller, task, outcome)
@@ -77,7 +77,7 @@ async def _record_called(caller: AttemptContext, task: Task, outcome: Finished) 
     """Store what a called task gave, or keep it for the next attempt of its caller; and show it then."""
     events = caller.graph.events
     caller.keep_done(task, outcome)
-    await events.log.units.settle()
+    await events.publisher.units.settle()
     closing = events.closing(task, outcome)
     await caller.graph.persistence.record(task, outcome.writes, routed=True, events=closing)
     if closing.begun:
@@ -151,17 +151,19 @@ class TaskRunner:
     async def _tried(self, task: Task, recorded: Unfinished, failures: tuple[NodeError, ...] = ()) -> Settled:
         """Attempt a task until it has not failed, or is not to be retried."""
         if not task.node.retry:
-            return await self._once(task, recorded, ONE_TRY, failures)
+            return await self._once(task, recorded, SINGLE_ATTEMPT, failures)
 
-        def once(tries: Tries, writes: list[Write] | None) -> Awaitable[Settled]:
-            return self._once(task, Unfinished(writes), tries, failures)
+        def once(attempts: Attempts, writes: list[Write] | None) -> Awaitable[Settled]:
+            return self._once(task, Unfinished(writes), attempts, failures)
 
         async def again(failed: Failed, number: int) -> None:
             self._graph.observation.retried(task, failed, number)
             if failed.writes is not None:
                 await self._record_unrouted(task, failed.writes)
 
-        return await tried(once, task, recorded.writes, self._graph.run.world, final=self._is_final, again=again)
+        return await run_with_retries(
+            once, task, recorded.writes, self._graph.run.environment, final=self._is_final, again=again
+        )
 
     async def _record_unrouted(self, task: Task, writes: list[Write]) -> None:
         """Record what the node wrote before its routers failed: the wait may be long, and the process may die."""
@@ -170,7 +172,11 @@ class TaskRunner:
             await record_unrouted(self._graph, task, writes)
 
     def _once(
-        self, task: Task, recorded: Unfinished, tries: Tries = ONE_TRY, failures: tuple[NodeError, ...] = ()
+        self,
+        task: Task,
+        recorded: Unfinished,
+        attempts: Attempts = SINGLE_ATTEMPT,
+        failures: tuple[NodeError, ...] = (),
     ) -> Coroutine[Any, Any, Settled]:
         return run_attempt(
             self._graph,
@@ -180,7 +186,7 @@ class TaskRunner:
             natively_cancelled=self._natively_cancelled,
             contained=self._contained,
             record=record_unrouted,
-            tries=tries,
+            attempts=attempts,
             failures=failures,
         )
 
@@ -190,9 +196,9 @@ class TaskRunner:
         assert handler is not None, "a failure is recorded for a handler"
         graph, by = self._graph, task.handling(handler)
         graph.observation.handled(task, error, handler.name)
-        graph.events.log.units.attribute(task, by.id)  # what the task did before is recorded with its failure
-        await graph.events.send(graph.events.log.failed((task,), (Failed(error),)))
-        await graph.events.send(graph.events.log.planned(self._board, (by,)))
+        graph.events.publisher.units.attribute(task, by.id)  # what the task did before is recorded with its failure
+        await graph.events.send(graph.events.publisher.failed((task,), (Failed(error),)))
+        await graph.events.send(graph.events.publisher.planned(self._board, (by,)))
         outcome = await self._tried(by, NEW, (NodeError(task.node.name, task.id, error),))
         assert not isinstance(outcome, NotStarted), "a handler goes with its task, which has begun"
         if not isinstance(outcome, Failed):
@@ -221,14 +227,14 @@ class TaskRunner:
         return anyio.current_effective_deadline() == float("-inf") or self._natively_cancelled()
 
     async def _closing(self, task: Task) -> Closing:
-        log = self._graph.events.log
-        await log.units.settle()
-        return log.closing(task)
+        publisher = self._graph.events.publisher
+        await publisher.units.settle()
+        return publisher.closing(task)
 
 
 async def record_unrouted(graph: GraphContext, task: Task, writes: list[Write]) -> None:
     """Store a node's own writes before its routers are waited for."""
-    log = graph.events.log
-    await log.units.settle()
-    await graph.persistence.record(task, writes, routed=False, events=log.closing(task))
-    log.units.attribute(task, routers_of(task.id))
+    publisher = graph.events.publisher
+    await publisher.units.settle()
+    await graph.persistence.record(task, writes, routed=False, events=publisher.closing(task))
+    publisher.units.attribute(task, routers_of(task.id))

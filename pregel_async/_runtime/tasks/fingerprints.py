@@ -26,19 +26,19 @@ Canonical = Callable[[object], bytes]
 """A value's canonical form. Raises `UnstorableValueError`."""
 
 
-def known_by(call: Callable[..., Any], canonical: Canonical) -> bytes:
+def function_fingerprint(call: Callable[..., Any], canonical: Canonical) -> bytes:
     """Equal for functions that give equal results for equal inputs, as far as can be told; the same in any process."""
-    return blake2b(_Teller(canonical).tell(call), digest_size=20).digest()
+    return blake2b(_Fingerprinter(canonical).fingerprint(call), digest_size=20).digest()
 
 
-class _Teller:
+class _Fingerprinter:
     """Tells what a function holds, each object once."""
 
     def __init__(self, canonical: Canonical) -> None:
         self._canonical = canonical
         self._told: dict[int, tuple[int, object]] = {}  # by id, in order; and kept, so that no other gets the id
 
-    def tell(self, value: Any, *, inside: bool = False) -> bytes:
+    def fingerprint(self, value: Any, *, inside: bool = False) -> bytes:
         """
         Args:
             inside: it is in an attribute of an object: if it is one itself, its class is enough.
@@ -72,14 +72,14 @@ class _Teller:
                 return self._each(value, inside=inside)
             case _:
                 attributes = {} if inside else getattr(value, "__dict__", {})
-                return _joined([_name(type(value)), self.tell(attributes, inside=True)])
+                return _joined([_name(type(value)), self.fingerprint(attributes, inside=True)])
 
     def _graph(self, program: Program) -> bytes:
         nodes = ([name, node.call, repr((node.triggers, node.edges))] for name, node in program.nodes.items())
         return self._each([program.name, *nodes])
 
     def _each(self, values: Iterable[object], *, inside: bool = False) -> bytes:
-        return _joined([self.tell(one, inside=inside) for one in values])
+        return _joined([self.fingerprint(one, inside=inside) for one in values])
 
 
 def content(cell: Any) -> object:

@@ -21,7 +21,7 @@ from checkpoint_savers.errors import CorruptCheckpointError, StoredTypeChangedEr
 from ..._core.program import Node, Write
 from ..._core.task import NEW, Failed, Finished, Settled, Task, Unfinished
 from ...policies import CachePolicy
-from .fingerprints import known_by
+from .fingerprints import function_fingerprint
 
 if TYPE_CHECKING:
     from checkpoint_savers.caches.abc import BaseCache, FullKey, Namespace
@@ -98,12 +98,12 @@ class Results:
 
     def _key(self, node: Node, policy: CachePolicy, value: Any, context: Any) -> FullKey:
         try:
-            known_by = value
+            function_fingerprint = value
             if policy.key_func is not None:
-                known_by = node.keyed(policy.key_func, value)
+                function_fingerprint = node.keyed(policy.key_func, value)
             elif context is not None and any(what == "runtime" for _, what in node.injects):
-                known_by = [value, context]  # what it makes may be one user's
-            bytes_ = self._codec.canonical(known_by, channel=f"the input of node {node.name!r}")
+                function_fingerprint = [value, context]  # what it makes may be one user's
+            bytes_ = self._codec.canonical(function_fingerprint, channel=f"the input of node {node.name!r}")
         except UnstorableValueError as error:
             error.add_note("give its CachePolicy a key_func, which says what the input is known by")
             raise
@@ -111,9 +111,13 @@ class Results:
 
     def _function(self, node: Node) -> bytes:
         """What tells the node's function from others of its name: as it is when its first result is looked for."""
-        if not node.known_by:
-            structs.force_setattr(node, "known_by", known_by(node.call, partial(self._codec.canonical, channel="")))
-        return node.known_by
+        if not node.function_fingerprint:
+            structs.force_setattr(
+                node,
+                "function_fingerprint",
+                function_fingerprint(node.call, partial(self._codec.canonical, channel="")),
+            )
+        return node.function_fingerprint
 
     def _written(self, writes: list[Write]) -> bytes:
         return _encode([(name, self._codec.encode(value, channel=name)) for name, value in writes])

@@ -11,9 +11,9 @@ from checkpoint_savers.records import TaskId
 from ..._core.program import Write
 from ..._core.task import Failed, Finished, Settled, Task
 from ...policies import RetryPolicy, leaves_of, retry_after_of
-from ..platform.environment import World
+from ..platform.environment import Environment
 
-Once = Callable[["Tries", list[Write] | None], Awaitable[Settled]]
+RunOnce = Callable[["Attempts", list[Write] | None], Awaitable[Settled]]
 """One attempt: with how many there have been, and the node's own writes when only its routers have failed."""
 
 
@@ -21,7 +21,7 @@ _NEVER = RetryPolicy(max_attempts=1)
 """Of an exception that no policy applies to."""
 
 
-class Tries:
+class Attempts:
     """The attempts at one task.
 
     Attributes:
@@ -41,15 +41,15 @@ class Tries:
         self.done: dict[TaskId, tuple[bytes, Finished]] = {}
 
 
-ONE_TRY = Tries(None, keeps=False)
+SINGLE_ATTEMPT = Attempts(None, keeps=False)
 """Of a task that is attempted once."""
 
 
-async def tried(
-    once: Once,
+async def run_with_retries(
+    once: RunOnce,
     task: Task,
     given: list[Write] | None,
-    world: World,
+    environment: Environment,
     *,
     final: Callable[[BaseException], bool],
     again: Callable[[Failed, int], Awaitable[None]],
@@ -65,28 +65,30 @@ async def tried(
         final: whether a failure is one that nothing can be done about: storage's.
         again: told of each failure that is tried again, and in which attempt, before the wait.
     """
-    tries = Tries(world.now())
+    attempts = Attempts(environment.now())
     while True:
-        outcome = await once(tries, given)
+        outcome = await once(attempts, given)
         if not isinstance(outcome, Failed) or final(outcome.error):
             return outcome
         try:
-            wait = _wait(task.node.retry, outcome.error, tries.number, world)
+            wait = _wait(task.node.retry, outcome.error, attempts.number, environment)
         except Exception as error:  # the user's predicate
             note = f"raised by retry_on of node {task.node.name!r}, superstep {task.step}, task {task.id}"
             annotate(error, note, context=outcome.error)
             return Failed(error, outcome.writes)
         if wait is None:
-            if tries.number > 1:
-                annotate(outcome.error, f"in attempt {tries.number}")
+            if attempts.number > 1:
+                annotate(outcome.error, f"in attempt {attempts.number}")
             return outcome
-        await again(outcome, tries.number)
+        await again(outcome, attempts.number)
         given = outcome.writes
-        await world.sleep(wait)
-        tries.number += 1
+        await environment.sleep(wait)
+        attempts.number += 1
 
 
-def _wait(policies: tuple[RetryPolicy, ...], error: BaseException, failed: int, world: World) -> float | None:
+def _wait(
+    policies: tuple[RetryPolicy, ...], error: BaseException, failed: int, environment: Environment
+) -> float | None:
     """Seconds until the next attempt; None for no other."""
     if not isinstance(error, Exception):
         return None
@@ -94,7 +96,7 @@ def _wait(policies: tuple[RetryPolicy, ...], error: BaseException, failed: int, 
     if failed >= policy.max_attempts:
         return None
     wait = policy.wait(failed)
-    asked = max((_retry_after(leaf, world) for leaf in leaves_of(error)), default=0.0)
+    asked = max((_retry_after(leaf, environment) for leaf in leaves_of(error)), default=0.0)
     if asked > wait:
         if asked > policy.max_interval:
             annotate(
@@ -104,10 +106,10 @@ def _wait(policies: tuple[RetryPolicy, ...], error: BaseException, failed: int, 
             )
             return None
         wait = asked
-    return wait + world.jitter() if policy.jitter else wait
+    return wait + environment.jitter() if policy.jitter else wait
 
 
-def _retry_after(error: BaseException, world: World) -> float:
+def _retry_after(error: BaseException, environment: Environment) -> float:
     """Return the seconds for which a server asks to be left alone; 0 when the exception carries no such header.
 
     Source: RFC 9110, 10.2.3: digits, which are seconds, or a date. `float()` would take `1_0`, `1e9`, `inf` and digits
@@ -122,6 +124,6 @@ def _retry_after(error: BaseException, world: World) -> float:
     from .http_date import read_http_date  # few servers send a date
 
     try:
-        return max(0.0, read_http_date(said, now=world.now()) - world.now())
+        return max(0.0, read_http_date(said, now=environment.now()) - environment.now())
     except ValueError:
         return 0.0

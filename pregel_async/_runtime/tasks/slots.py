@@ -13,14 +13,14 @@ import anyio
 import anyio.lowlevel
 
 
-class Places:
+class ConcurrencyLimiter:
     """So many places, given in the order in which they were asked for."""
 
     def __init__(self, count: int) -> None:
         self._free = count
         self._waiting: deque[anyio.Event] = deque()
 
-    async def take(self) -> bool:
+    async def acquire(self) -> bool:
         """Wait for a place. If the wait is cancelled, no place is held.
 
         Returns:
@@ -36,17 +36,17 @@ class Places:
             await given.wait()
         except BaseException:
             if given.is_set():
-                self.give_back()
+                self.release()
             else:
                 self._waiting.remove(given)
             raise
         return True
 
-    def overdraw(self) -> None:
+    def borrow(self) -> None:
         """Take a place whether or not one is free."""
         self._free -= 1
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Give a place to whoever waits longest."""
         self._free += 1
         if self._free > 0 and self._waiting:
@@ -62,35 +62,35 @@ class Unlimited:
     is_limited = False
     is_held = True
 
-    async def take(self) -> bool:
+    async def acquire(self) -> bool:
         """Wait for it, before the task runs. Return True if none was free at first."""
         return False
 
     def lend(self) -> None:
         """A coroutine of the task begins to wait for another task."""
 
-    async def take_back(self) -> None:
+    async def reacquire(self) -> None:
         """Such a coroutine continues. The last one waits to acquire the slot again; until then it stays lent."""
 
-    def overdraw(self) -> None:
+    def borrow(self) -> None:
         """Such a coroutine was cancelled."""
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """The task has ended."""
 
 
 UNLIMITED = Unlimited()
 
 
-class Place(Unlimited):
+class Slot(Unlimited):
     """One task's place. Several of its coroutines may wait for others at once: it is lent while one of them does."""
 
-    __slots__ = ("_holds", "_left", "_lenders", "_places", "_taking")
+    __slots__ = ("_holds", "_left", "_lenders", "_limiter", "_taking")
 
     is_limited = True
 
-    def __init__(self, places: Places) -> None:
-        self._places = places
+    def __init__(self, limiter: ConcurrencyLimiter) -> None:
+        self._limiter = limiter
         self._holds = False
         self._lenders = 0
         self._taking = False
@@ -101,8 +101,8 @@ class Place(Unlimited):
         """Whether the task has it now, and has not lent it."""
         return self._holds
 
-    async def take(self) -> bool:
-        waited = await self._places.take()
+    async def acquire(self) -> bool:
+        waited = await self._limiter.acquire()
         self._holds = True
         return waited
 
@@ -110,36 +110,36 @@ class Place(Unlimited):
         self._lenders += 1
         if self._holds:
             self._holds = False
-            self._places.give_back()
+            self._limiter.release()
 
-    async def take_back(self) -> None:
+    async def reacquire(self) -> None:
         self._lenders -= 1
         if self._lenders or self._holds or self._taking or self._left:
             return
         self._taking = True
         try:
-            await self._places.take()
+            await self._limiter.acquire()
         except BaseException:
-            self._places.overdraw()
+            self._limiter.borrow()
             raise
         finally:
             self._taking = False
             self._keep()
 
-    def overdraw(self) -> None:
+    def borrow(self) -> None:
         self._lenders -= 1
         if not (self._lenders or self._holds or self._taking or self._left):
-            self._places.overdraw()
+            self._limiter.borrow()
             self._keep()
 
     def _keep(self) -> None:
         """It is the task's again, unless that has ended meanwhile, or waits again."""
         self._holds = not (self._lenders or self._left)
         if not self._holds:
-            self._places.give_back()
+            self._limiter.release()
 
-    def leave(self) -> None:
+    def release(self) -> None:
         self._left = True
         if self._holds:
             self._holds = False
-            self._places.give_back()
+            self._limiter.release()

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from ..._core.task import Task
 from ...errors import OutsideRunError
-from ..streaming.publisher import Deliveries, Log
-from ..streaming.subscription import Feed
+from ..streaming.publisher import Deliveries, EventPublisher
+from ..streaming.subscription import Subscription
 from .worker_threads import Fence
 
 
@@ -20,15 +20,15 @@ class Writes(Protocol):
 
     Attributes:
         fence: around its worker thread, when a cancellation may leave that behind.
-        debts: the feeds that it has shown more than their readers take.
+        owed:  subscriptions that it has shown more than their readers take.
     """
 
     task: Task
-    debts: list[Feed]
+    owed: list[Subscription]
     fence: Fence
 
     @property
-    def log(self) -> Log:
+    def publisher(self) -> EventPublisher:
         """Of its graph's run."""
         ...
 
@@ -38,7 +38,7 @@ class Writes(Protocol):
         ...
 
     async def settle(self) -> None:
-        """Wait until there are no debts."""
+        """Wait until there are no owed."""
         ...
 
     def check(self, what: str) -> None:
@@ -64,11 +64,11 @@ class Writer:
 
     def __call__(self, chunk: Any, /) -> Awaitable[None]:
         self._check()
-        return self._show(self._attempt.log.wrote(self._attempt.task, chunk))
+        return self._show(self._attempt.publisher.wrote(self._attempt.task, chunk))
 
     def message(self, message: Any, /, metadata: Mapping[str, Any] | None = None) -> Awaitable[None]:
         self._check()
-        return self._show(self._attempt.log.spoke(self._attempt.task, message, metadata or {}))
+        return self._show(self._attempt.publisher.spoke(self._attempt.task, message, metadata or {}))
 
     def _check(self) -> None:
         self._attempt.check("a stream writer")
@@ -79,13 +79,13 @@ class Writer:
         if not deliveries:
             return NOTHING
         if threading.get_ident() == attempt.loop_thread:
-            charged: list[tuple[Feed, int]] = []
-            for feed, part in deliveries:
-                owes = feed in attempt.debts
-                charged.append((feed, feed.burst(part, owes=owes)))
-                if not owes and feed.lags:
-                    attempt.debts.append(feed)
-            return _Settled(attempt, charged) if attempt.debts else NOTHING
+            charged: list[tuple[Subscription, int]] = []
+            for subscription, part in deliveries:
+                owes = subscription in attempt.owed
+                charged.append((subscription, subscription.burst(part, owes=owes)))
+                if not owes and subscription.lags:
+                    attempt.owed.append(subscription)
+            return _Settled(attempt, charged) if attempt.owed else NOTHING
         try:
             attempt.fence.run("a stream writer", partial(_put, attempt, deliveries))
         except OutsideRunError:
@@ -100,8 +100,8 @@ class Writer:
 
 async def _put(attempt: Writes, deliveries: Deliveries) -> None:
     with attempt.waiting():
-        for feed, part in deliveries:
-            await feed.put(part)
+        for subscription, part in deliveries:
+            await subscription.put(part)
 
 
 class _Settled:
@@ -109,14 +109,14 @@ class _Settled:
 
     __slots__ = ("_attempt", "_charged")
 
-    def __init__(self, attempt: Writes, charged: list[tuple[Feed, int]]) -> None:
+    def __init__(self, attempt: Writes, charged: list[tuple[Subscription, int]]) -> None:
         self._attempt = attempt
         self._charged = charged
 
     def __await__(self) -> Generator[Any, Any, None]:
         while self._charged:
-            feed, size = self._charged.pop()
-            feed.refund(size)
+            subscription, size = self._charged.pop()
+            subscription.release(size)
         return self._attempt.settle().__await__()
 
 

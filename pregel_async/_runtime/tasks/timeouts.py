@@ -10,8 +10,8 @@ import anyio
 
 from ..._core.task import Task
 from ...errors import NodeTimeoutError
-from ..platform.companions import beside
-from ..platform.environment import World
+from ..platform.companions import run_with_companion
+from ..platform.environment import Environment
 from ..platform.event_loops import on_asyncio
 
 T = TypeVar("T")
@@ -19,11 +19,11 @@ T = TypeVar("T")
 Kind: TypeAlias = Literal["run", "idle"]
 
 
-class Stopwatch:
+class Timeout:
     """Stops work when its time is up. Time in which it waits for what is not its own affair does not count.
 
     Args:
-        world: whose clock counts.
+        environment: whose clock counts.
         expire: called when the time is up, before the work is cancelled.
         run: seconds from the beginning; None for any time.
         idle: seconds from the beginning, or from the last sign of life; None for any time.
@@ -35,16 +35,18 @@ class Stopwatch:
     """
 
     def __init__(
-        self, world: World, *, expire: Callable[[], None], run: float | None, idle: float | None = None
+        self, environment: Environment, *, expire: Callable[[], None], run: float | None, idle: float | None = None
     ) -> None:
         self.expired = False
         self.kind: Kind = "run"
         self.elapsed = 0.0
-        self._world = world
+        self._environment = environment
         self._expire = expire
         limits: tuple[tuple[Kind, float | None], ...] = (("idle", idle), ("run", run))
         self._limits: list[tuple[Kind, float]] = [(kind, seconds) for kind, seconds in limits if seconds is not None]
-        self._since: dict[Kind, float] = dict.fromkeys(("run", "idle"), world.monotonic())  # from when each counts
+        self._since: dict[Kind, float] = dict.fromkeys(
+            ("run", "idle"), environment.monotonic()
+        )  # from when each counts
         self._scope = anyio.CancelScope()
         self._pauses = 0
         self._paused_at = 0.0
@@ -58,7 +60,7 @@ class Stopwatch:
             done.append(await self._within(work))
 
         try:
-            await beside(self._tick, within)
+            await run_with_companion(self._tick, within)
         except anyio.get_cancelled_exc_class():
             # What has ended while it was being cancelled has its outcome, as it has without a watch. On trio the group
             # around it notices the cancellation, which comes again at the next checkpoint; asyncio's own comes once.
@@ -74,21 +76,21 @@ class Stopwatch:
 
     def sign(self) -> None:
         """The work has given a sign of life. Any thread may say so."""
-        self._since["idle"] = self._world.monotonic()
+        self._since["idle"] = self._environment.monotonic()
 
     @contextlib.contextmanager
     def paused(self) -> Generator[None]:
         """The work waits for what is not its own affair."""
         self._pauses += 1
         if self._pauses == 1:
-            self._paused_at = self._world.monotonic()
+            self._paused_at = self._environment.monotonic()
             self._goes_on = anyio.Event()
         try:
             yield
         finally:
             self._pauses -= 1
             if not self._pauses:
-                waited = self._world.monotonic() - self._paused_at
+                waited = self._environment.monotonic() - self._paused_at
                 for kind in self._since:
                     self._since[kind] += waited
                 self._goes_on.set()
@@ -98,11 +100,11 @@ class Stopwatch:
             if self._pauses:
                 await self._goes_on.wait()
                 continue
-            now = self._world.monotonic()
+            now = self._environment.monotonic()
             kind, seconds = min(self._limits, key=lambda limit: self._since[limit[0]] + limit[1])
             left = self._since[kind] + seconds - now
             if left > 0:
-                await self._world.sleep(left)
+                await self._environment.sleep(left)
                 continue
             self.expired, self.kind, self.elapsed = True, kind, now - self._since[kind]
             self._expire()
@@ -110,13 +112,13 @@ class Stopwatch:
             return
 
 
-class AttemptWatch(Stopwatch):
+class AttemptWatch(Timeout):
     """The watch of one attempt at a task that has a timeout."""
 
-    def __init__(self, task: Task, world: World, expire: Callable[[], None]) -> None:
+    def __init__(self, task: Task, environment: Environment, expire: Callable[[], None]) -> None:
         policy = task.timeout
         assert policy is not None
-        super().__init__(world, expire=expire, run=policy.run_seconds, idle=policy.idle_seconds)
+        super().__init__(environment, expire=expire, run=policy.run_seconds, idle=policy.idle_seconds)
         self._policy = policy
         self._node = task.node.name
 
