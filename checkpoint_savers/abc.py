@@ -13,9 +13,9 @@ from contextlib import aclosing
 from typing import Any, Literal
 
 from . import upkeep
+from .chain import ChainReader
 from .codec import Codec
 from .history import list_checkpoints, named, tuple_of
-from .ledger import Reader
 from .metadata import checked_changes
 from .records import CheckpointTuple, ThreadHeader
 from .saver_port import SaverPort
@@ -52,7 +52,7 @@ class BaseCheckpointSaver(SaverPort):
         chain = await self.read(thread_id, ns, checkpoint_id)
         if chain is None:
             return None
-        reader = Reader(thread_id, ns, chain.rows)
+        reader = ChainReader(thread_id, ns, chain.rows)
         return tuple_of(reader, chain.rows[-1], chain.records, codec or self.codec)
 
     async def alist(

@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
+from .chain import ChainReader
 from .codec import Codec
-from .entries import SENDS, read_record
+from .deltas import SENDS, read_record
 from .errors import CorruptCheckpointError
-from .ledger import Reader
 from .listing import GapFinder, check_gaps, is_listed
 from .metadata import metadata_matches
 from .records import (
@@ -61,7 +61,7 @@ async def walk(
     before: CheckpointId | None = None,
     limit: int | None = None,
     filter: Mapping[str, Any] | None = None,
-) -> AsyncGenerator[tuple[Header, Reader, tuple[TaskRecord, ...]], None]:
+) -> AsyncGenerator[tuple[Header, ChainReader, tuple[TaskRecord, ...]], None]:
     """Headers newest first, each with the reader that can restore its state and its records.
 
     Neighbours share a reader, so that a listing decodes each row once. The filter is applied here and not by
@@ -94,7 +94,7 @@ async def walk(
             if listed is None or len(listed.reader.rows) > 16 * PAGE:
                 while len(readers) >= 8:
                     del readers[next(iter(readers))]
-                listed = readers[key] = _Listed(Reader(*key, (), keeps=True), {}, set())
+                listed = readers[key] = _Listed(ChainReader(*key, (), keeps=True), {}, set())
             if header.base_id not in listed.bases:
                 await _fetch(saver, listed, header.base_id)
             reader, records = listed.reader, tuple(listed.records.get(header.checkpoint_id, ()))
@@ -106,7 +106,7 @@ async def walk(
                         where = f"thread {key[0]!r}, namespace {key[1]!r}, checkpoint {header.checkpoint_id}"
                         raise CorruptCheckpointError(where, "it is listed, and its key finds nothing")
                     continue
-                reader, records = Reader(*key, chain.rows), chain.records
+                reader, records = ChainReader(*key, chain.rows), chain.records
             left = None if left is None else left - 1
             yield header, reader, records
             if left == 0:
@@ -153,7 +153,7 @@ async def _fetch(saver: SaverPort, listed: _Listed, base_id: CheckpointId) -> No
 class _Listed(NamedTuple):
     """What a listing has read of a namespace: rows and their records, and the bases of which it has all rows."""
 
-    reader: Reader
+    reader: ChainReader
     records: dict[CheckpointId, list[TaskRecord]]
     bases: set[CheckpointId]
 
@@ -180,7 +180,7 @@ def address(config: Mapping[str, Any] | str) -> tuple[str | None, str | None, Ch
     return None if thread_id is None else str(thread_id), ns, checkpoint_id
 
 
-def tuple_of(reader: Reader, row: CheckpointRow, records: Sequence[TaskRecord], codec: Codec) -> CheckpointTuple:
+def tuple_of(reader: ChainReader, row: CheckpointRow, records: Sequence[TaskRecord], codec: Codec) -> CheckpointTuple:
     state = reader.state(row.checkpoint_id)
     checkpoint: Checkpoint = state.decode(row.checkpoint_id, codec)
     where, values = f"thread {reader.thread_id!r}, checkpoint {row.checkpoint_id}", checkpoint["channel_values"]

@@ -80,7 +80,7 @@ class BaseCache(ABC):
         """
 
 
-class Entry(NamedTuple):
+class CacheEntry(NamedTuple):
     """What is kept under a key.
 
     Attributes:
@@ -103,7 +103,7 @@ def checked_keys(keys: Iterable[FullKey]) -> list[FullKey]:
     return found
 
 
-def checked_entries(pairs: Mapping[FullKey, tuple[bytes, float | None]], now: float) -> dict[FullKey, Entry]:
+def checked_entries(pairs: Mapping[FullKey, tuple[bytes, float | None]], now: float) -> dict[FullKey, CacheEntry]:
     """The entries to keep."""
     checked_keys(pairs)
     return {key: _entry(key, value, ttl, now) for key, (value, ttl) in pairs.items()}
@@ -118,12 +118,12 @@ def checked_namespaces(namespaces: Iterable[Namespace] | None) -> list[Namespace
     return found
 
 
-def _entry(key: FullKey, value: bytes, ttl: float | None, now: float) -> Entry:
+def _entry(key: FullKey, value: bytes, ttl: float | None, now: float) -> CacheEntry:
     if not isinstance(value, bytes):
         raise TypeError(f"a cache keeps bytes, not {type(value).__name__} (for the key {key!r})")
     if ttl is None:
-        return Entry(value, math.inf)
-    return Entry(value, now + read_seconds(f"the ttl of the key {key!r}", ttl))
+        return CacheEntry(value, math.inf)
+    return CacheEntry(value, now + read_seconds(f"the ttl of the key {key!r}", ttl))
 
 
 def _is_namespace(value: object) -> bool:

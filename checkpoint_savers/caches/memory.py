@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Self
 
-from .abc import BaseCache, Entry, FullKey, Namespace, checked_entries, checked_keys, checked_namespaces
+from .abc import BaseCache, CacheEntry, FullKey, Namespace, checked_entries, checked_keys, checked_namespaces
 
 
 class InMemoryCache(BaseCache):
@@ -32,7 +32,7 @@ class InMemoryCache(BaseCache):
             raise ValueError(f"max_entries is 1 or more, not {max_entries!r}")
         self.max_entries = max_entries
         self._lock = threading.Lock()
-        self._entries: OrderedDict[FullKey, Entry] = OrderedDict()  # the one that was used last stands last
+        self._entries: OrderedDict[FullKey, CacheEntry] = OrderedDict()  # the one that was used last stands last
         self._expiries: list[tuple[float, FullKey]] = []  # a heap; what is out of date in it is passed over
 
     async def __aenter__(self) -> Self:

@@ -21,7 +21,7 @@ from ..errors import CorruptCheckpointError, StorageReadOnlyError, UnsupportedFo
 from ..sqlite.connected import Connected
 from ..sqlite.schema import looking, patiently, setting_up, use_wal
 from ..sqlite.worker import Job, Maker
-from .abc import BaseCache, Entry, FullKey, Namespace, checked_entries, checked_keys, checked_namespaces
+from .abc import BaseCache, CacheEntry, FullKey, Namespace, checked_entries, checked_keys, checked_namespaces
 
 T = TypeVar("T")
 
@@ -191,11 +191,11 @@ def _range(namespace: Namespace) -> tuple[bytes, bytes]:
     return start, start + b"\xff"
 
 
-def _frame(key: FullKey, entry: Entry) -> bytes:
+def _frame(key: FullKey, entry: CacheEntry) -> bytes:
     return seal(b"".join((_EXPIRY.pack(entry.expires_at), *_columns(key), entry.value)))
 
 
-def _read(key: FullKey, frame: object) -> Entry:
+def _read(key: FullKey, frame: object) -> CacheEntry:
     """The entry of a stored frame.
 
     Raises:
@@ -209,7 +209,7 @@ def _read(key: FullKey, frame: object) -> Entry:
     end = _EXPIRY.size + len(known)
     if body[_EXPIRY.size : end] != known:
         raise CorruptCheckpointError(where, "it is another key's")
-    return Entry(bytes(body[end:]), *_EXPIRY.unpack_from(body))
+    return CacheEntry(bytes(body[end:]), *_EXPIRY.unpack_from(body))
 
 
 def _prepare(connection: sqlite3.Connection, name: str, *, busy_timeout: float) -> None:

@@ -11,20 +11,20 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import aclosing
 from functools import cached_property
 
+from ..chain import ChainReader
 from ..errors import ThreadBusyError
 from ..lease import UpkeepLease
-from ..ledger import Reader
 from ..records import CheckpointId, CheckpointRow, Lease, Rewrite
 from ..saver_port import SaverPort
-from .mending import mended
+from .rebasing import rebased
 from .retention import (
     Change,
+    CheckpointTree,
     Key,
-    Kin,
-    Needed,
     Pruned,
     PrunedThread,
     Retention,
+    RetentionPlan,
     Stayed,
     Why,
     changes,
@@ -56,7 +56,7 @@ async def delete_for_runs(saver: SaverPort, run_ids: Collection[str]) -> None:
         threads |= {header.thread_id for header in found}
     for thread_id in sorted(threads):
         async with UpkeepLease(saver, thread_id) as held:
-            kin = Kin(await headers_of(saver, thread_id))
+            kin = CheckpointTree(await headers_of(saver, thread_id))
             stays = {key for key, row in kin.rows.items() if row.metadata.get("run_id") not in wanted}
             if not stays:
                 await saver.drop(held.token)
@@ -143,7 +143,7 @@ class _Look:
         told: for who has asked.
     """
 
-    def __init__(self, thread_id: str, kin: Kin, stays: Mapping[Key, Why | None]) -> None:
+    def __init__(self, thread_id: str, kin: CheckpointTree, stays: Mapping[Key, Why | None]) -> None:
         gone = tuple([key for key in kin.rows if key not in stays])
         self.told = PrunedThread(
             thread_id=thread_id,
@@ -178,7 +178,7 @@ async def _look(
 ) -> _Look:
     """What would go by these limits; without limits, everything."""
     headers = await headers_of(saver, thread_id)
-    kin = Kin(headers)
+    kin = CheckpointTree(headers)
     if retention is None:
         return _Look(thread_id, kin, {})
     limits = within(retention, headers, saver.clock() if now is None else now)
@@ -187,7 +187,7 @@ async def _look(
     if len(limits) == len(kin.rows):
         return _Look(thread_id, kin, dict.fromkeys(limits))
     chain = await saver.read(thread_id)
-    needed = Needed(kin, limits, None if chain is None else chain.head)
+    needed = RetentionPlan(kin, limits, None if chain is None else chain.head)
     tips: set[Key] = set()
     if kin.keeps_states:
         roots = [key for key in needed.stays if key[0] == ""]
@@ -198,13 +198,15 @@ async def _look(
     return _Look(thread_id, kin, needed.stays)
 
 
-async def _change(saver: SaverPort, thread_id: str, kin: Kin, stays: Collection[Key], due: Sequence[Change]) -> Rewrite:
+async def _change(
+    saver: SaverPort, thread_id: str, kin: CheckpointTree, stays: Collection[Key], due: Sequence[Change]
+) -> Rewrite:
     """What has to be done so that nothing but some checkpoints of a thread stays."""
     gone = [key for key in kin.rows if key not in stays]
     readers = await _readers(saver, thread_id, kin, [change.key for change in due])
     rows: list[CheckpointRow] = []
     for ns, reader in readers.items():
-        rows += mended(reader, kin, stays, [change for change in due if change.key[0] == ns])
+        rows += rebased(reader, kin, stays, [change for change in due if change.key[0] == ns])
     heads: dict[str, CheckpointId] = {}
     shrinking = {ns for ns, _ in gone}
     for ns in shrinking & {ns for ns, _ in stays}:
@@ -219,7 +221,9 @@ async def _change(saver: SaverPort, thread_id: str, kin: Kin, stays: Collection[
     )
 
 
-async def _readers(saver: SaverPort, thread_id: str, kin: Kin, keys: Sequence[Key]) -> dict[str, Reader]:
+async def _readers(
+    saver: SaverPort, thread_id: str, kin: CheckpointTree, keys: Sequence[Key]
+) -> dict[str, ChainReader]:
     """What can restore the states of checkpoints, by namespace.
 
     Raises:
@@ -229,12 +233,12 @@ async def _readers(saver: SaverPort, thread_id: str, kin: Kin, keys: Sequence[Ke
     newest: dict[Key, CheckpointId] = {}
     for key in sorted(keys, key=lambda key: key[1]):
         newest[key[0], kin.rows[key].base_id] = key[1]  # what it is read with, all others of its base are
-    readers: dict[str, Reader] = {}
+    readers: dict[str, ChainReader] = {}
     for (ns, _), checkpoint_id in newest.items():
         chain = await saver.read(thread_id, ns, checkpoint_id)
         if chain is None:
             raise ThreadBusyError(thread_id, lost=True)
-        readers.setdefault(ns, Reader(thread_id, ns, ())).add(chain.rows)
+        readers.setdefault(ns, ChainReader(thread_id, ns, ())).add(chain.rows)
     if any(checkpoint_id not in readers[ns].rows for ns, checkpoint_id in keys):
         raise ThreadBusyError(thread_id, lost=True)
     return readers

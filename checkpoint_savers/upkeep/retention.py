@@ -162,7 +162,7 @@ def within(retention: Retention, headers: Sequence[Header], now: float) -> set[K
     return stays
 
 
-class Kin:
+class CheckpointTree:
     """The checkpoints of a thread, and who came from whom.
 
     Attributes:
@@ -202,7 +202,7 @@ class Kin:
         return any(CALLER in header.metadata for header in self.rows.values())
 
 
-class Needed:
+class RetentionPlan:
     """What stays of a thread.
 
     Args:
@@ -213,7 +213,7 @@ class Needed:
         stays: key -> why, for what stays against the limits; None for the others.
     """
 
-    def __init__(self, kin: Kin, limits: Collection[Key], head: CheckpointId | None) -> None:
+    def __init__(self, kin: CheckpointTree, limits: Collection[Key], head: CheckpointId | None) -> None:
         self.stays: dict[Key, Why | None] = {}
         self._kin = kin
         self._limits = limits
@@ -261,7 +261,7 @@ class Needed:
             self.stays[key] = None if key in self._limits else why
 
 
-def made_since_input(kin: Kin) -> set[Key]:
+def made_since_input(kin: CheckpointTree) -> set[Key]:
     """The checkpoints that were made since the thread's last input, and the one that this came to."""
     inputs = [row for (ns, _), row in kin.rows.items() if ns == "" and row.metadata.get("source") == "input"]
     since = inputs[-1].parent_id if inputs else None
@@ -284,7 +284,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     followed: str | None
 
 
-def changes(kin: Kin, stays: Collection[Key], *, forgotten: bool = False) -> list[Change]:
+def changes(kin: CheckpointTree, stays: Collection[Key], *, forgotten: bool = False) -> list[Change]:
     """What has to be done to the rows that stay when all others go.
 
     Args:
@@ -301,7 +301,7 @@ def changes(kin: Kin, stays: Collection[Key], *, forgotten: bool = False) -> lis
     return found
 
 
-def _followed(kin: Kin, key: Key, stays: Collection[Key]) -> str | None:
+def _followed(kin: CheckpointTree, key: Key, stays: Collection[Key]) -> str | None:
     before = kin.rows[key].metadata.get(FOLLOWED)
     closing, children = kin.closing(key), kin.children(key)
     if closing and before != CLOSED and not any(child in stays for child in closing):
@@ -311,7 +311,7 @@ def _followed(kin: Kin, key: Key, stays: Collection[Key]) -> str | None:
     return None
 
 
-def _stands(kin: Kin, key: Key, stays: Collection[Key]) -> bool:
+def _stands(kin: CheckpointTree, key: Key, stays: Collection[Key]) -> bool:
     """Whether all rows stay that a row may be read with: its ancestors, as far back as one that holds everything."""
     at = key
     while True:
@@ -325,7 +325,7 @@ def _stands(kin: Kin, key: Key, stays: Collection[Key]) -> bool:
         at = (row.ns, row.parent_id)
 
 
-def weight(kin: Kin, due: Collection[Change]) -> int:
+def weight(kin: CheckpointTree, due: Collection[Change]) -> int:
     """About how many bytes have to be written for changes, by what is known without reading: a row that nothing before
     it is left of has to hold everything, which is at most about what the rows take that it was read with."""
     total = 0
@@ -341,7 +341,7 @@ def weight(kin: Kin, due: Collection[Change]) -> int:
     return total
 
 
-def ancestors(kin: Kin, key: Key) -> list[Key]:
+def ancestors(kin: CheckpointTree, key: Key) -> list[Key]:
     """A checkpoint's ancestors, the nearest first."""
     found: list[Key] = []
     row = kin.rows.get(key)
@@ -352,7 +352,7 @@ def ancestors(kin: Kin, key: Key) -> list[Key]:
 
 
 def next_heads(
-    kin: Kin, stays: Collection[Key], heads: Mapping[str, CheckpointId], namespaces: Collection[str]
+    kin: CheckpointTree, stays: Collection[Key], heads: Mapping[str, CheckpointId], namespaces: Collection[str]
 ) -> dict[str, CheckpointId | None]:
     """Where the namespaces stand of which something goes: at the head, or the nearest of its ancestors that stays, or
     the newest checkpoint that stays; None for those of which nothing does. Only those that change.

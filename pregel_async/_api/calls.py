@@ -32,7 +32,7 @@ from .._runtime.engine.nested import NestedCall, run_nested
 from .._runtime.engine.run import run
 from .._runtime.engine.settings import Audience, Settings
 from .._runtime.persistence.digests import Digests
-from .._runtime.persistence.namespace_writer import Thread
+from .._runtime.persistence.namespace_writer import NamespaceWriter
 from .._runtime.platform.event_loops import alone
 from .._runtime.streaming.buffer import CAPACITY, Buffer, ChunkList
 from .._runtime.streaming.parts import Cursor, Part, shape_of
@@ -234,7 +234,7 @@ def _run(
     given: Any,
     call: _Call,
     subscription: Subscription | None = None,
-    begun: tuple[Callable[[Thread], Awaitable[bool]], ...] = (),
+    begun: tuple[Callable[[NamespaceWriter], Awaitable[bool]], ...] = (),
 ) -> Coroutine[Any, Any, Ended]:
     enclosing = CURRENT.get()
     if enclosing is None or not enclosing.fence.is_up:
@@ -248,7 +248,7 @@ def _run_here(
     given: Any,
     call: _Call,
     subscription: Subscription | None,
-    begun: tuple[Callable[[Thread], Awaitable[bool]], ...],
+    begun: tuple[Callable[[NamespaceWriter], Awaitable[bool]], ...],
 ) -> Coroutine[Any, Any, Ended]:
     settings, outer = call.settings, call.outer
     codec = partial(graph.codecs.of_events, graph.codec)  # as the run begins: another saver may be set while it runs
@@ -270,7 +270,7 @@ async def _run_joinable(
 ) -> Ended:
     """A run that other readers can join before it ends."""
 
-    async def joinable(thread: Thread) -> bool:
+    async def joinable(thread: NamespaceWriter) -> bool:
         graph.live.add(thread.thread_id, subscription)
         return True
 
@@ -292,7 +292,7 @@ async def _rejoin(graph: Definition, call: _Call, subscription: Subscription, af
     assert saver is not None and thread_id is not None  # checked when it was called
     eager = _Call(call.settings.without_waiting(), None, 0)
 
-    async def resume(subscription: Subscription, begun: Callable[[Thread], Awaitable[bool]]) -> Ended:
+    async def resume(subscription: Subscription, begun: Callable[[NamespaceWriter], Awaitable[bool]]) -> Ended:
         return await _run(graph, None, eager, subscription, (begun,))
 
     await rejoin(

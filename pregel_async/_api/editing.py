@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import structs
 
-from checkpoint_savers.entries import read_record, write_record
+from checkpoint_savers.deltas import read_record, write_record
 from checkpoint_savers.records import CheckpointId, TaskRecord
 
 from .._core import superstep
@@ -20,7 +20,7 @@ from .._core.board import Board
 from .._core.isolation import REGISTERED, own
 from .._core.program import PARENT, Node, Program, Write, no_writes
 from .._core.task import Cancelled, Failed, Finished, Outcome, Recorded, Task, Unfinished
-from .._runtime.persistence.namespace_writer import NOTHING_ANSWERED, Thread
+from .._runtime.persistence.namespace_writer import NOTHING_ANSWERED, NamespaceWriter
 from .._runtime.persistence.namespaces import ids_in
 from .._runtime.persistence.spending import NO_LIMITS, Spending
 from .._runtime.platform.event_loops import NEVER_CANCELLED
@@ -57,7 +57,13 @@ class Editor:
     """Applies updates to one namespace of a leased thread."""
 
     def __init__(
-        self, thread: Thread, run_context: RunContext, config: RunnableConfig, options: RunOptions, *, limit: int
+        self,
+        thread: NamespaceWriter,
+        run_context: RunContext,
+        config: RunnableConfig,
+        options: RunOptions,
+        *,
+        limit: int,
     ) -> None:
         self._thread = thread
         self._program: Program = thread.program
@@ -311,7 +317,7 @@ def _apart(ran: Sequence[tuple[Task, Finished]]) -> tuple[list[Task], list[list[
 
 
 async def edit(
-    thread: Thread,
+    thread: NamespaceWriter,
     updates: Sequence[Sequence[StateUpdate]],
     run_id: str,
     config: RunnableConfig,
@@ -339,8 +345,8 @@ async def edit(
 
 
 async def edit_inside(
-    thread: Thread,
-    root: Thread,
+    thread: NamespaceWriter,
+    root: NamespaceWriter,
     updates: Sequence[Sequence[StateUpdate]],
     run_id: str,
     config: RunnableConfig,
@@ -390,7 +396,7 @@ async def edit_inside(
     await edit(thread, updates, run_id, config, options, limit=limit, then=tell_those_around)
 
 
-async def _check_goes_on(inside: Thread) -> None:
+async def _check_goes_on(inside: NamespaceWriter) -> None:
     """Refuse to edit the state of a graph whose task, in the open superstep around it, has its result already.
 
     Raises:
@@ -409,7 +415,7 @@ async def _check_goes_on(inside: Thread) -> None:
                 )
 
 
-async def _withdraw(inside: Thread, ids: Collection[str]) -> None:
+async def _withdraw(inside: NamespaceWriter, ids: Collection[str]) -> None:
     """Take questions that are asked no more in a graph inside off the records of the tasks around it."""
     lease = inside.lease
     for ns, at in inside.parents.items():

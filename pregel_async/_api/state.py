@@ -10,12 +10,12 @@ from typing import Any, Protocol, cast
 from msgspec import structs
 
 from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.chain import ChainReader, EncodedState
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.entries import TaskEntry, read_record, timestamp
-from checkpoint_savers.growth import data_of
+from checkpoint_savers.deltas import TaskResult, read_record, timestamp
 from checkpoint_savers.history import walk
-from checkpoint_savers.ledger import Reader, State
 from checkpoint_savers.metadata import metadata_matches
+from checkpoint_savers.patches import data_of
 from checkpoint_savers.records import (
     CALLER,
     CLOSED,
@@ -40,7 +40,7 @@ from .._runtime.streaming.modes.updates import as_update
 from ..errors import CheckpointNotFoundError
 from ..types import PregelTask, RunnableConfig, StateSnapshot, StateView, TaskFailure
 
-Place = tuple[Reader, CheckpointRow]
+Place = tuple[ChainReader, CheckpointRow]
 """A stored checkpoint, and what can restore its state."""
 
 
@@ -99,7 +99,7 @@ class StateReader:
             return StateSnapshot(values=nothing, next=(), config=config_of(thread_id, ns, None))
         row = chain.rows[-1]
         children = [] if row.checkpoint_id == chain.head else await self._children_of(thread_id, ns, row.checkpoint_id)
-        return await self._snapshot((Reader(thread_id, ns, chain.rows), row), chain.records, children, subgraphs)
+        return await self._snapshot((ChainReader(thread_id, ns, chain.rows), row), chain.records, children, subgraphs)
 
     async def require(self, thread_id: str, ns: str, at: CheckpointId) -> None:
         """Raises `CheckpointNotFoundError` when there is no such checkpoint."""
@@ -231,8 +231,8 @@ class StateReader:
         self,
         task: Task,
         by: Task,
-        entry: TaskEntry | None,
-        entries: Mapping[TaskId, TaskEntry],
+        entry: TaskResult | None,
+        entries: Mapping[TaskId, TaskResult],
         children: Sequence[Place],
     ) -> PregelTask:
         """A planned task, with what is recorded of it: by itself, or by a checkpoint that closed its superstep. (That
@@ -289,14 +289,14 @@ class StateReader:
         return self._decoded((name, data_of(values[name]) if data is None else data) for name, data in written)
 
 
-def _entry_of(task: Task, entries: Mapping[TaskId, TaskEntry]) -> tuple[Task, TaskEntry | None]:
+def _entry_of(task: Task, entries: Mapping[TaskId, TaskResult]) -> tuple[Task, TaskResult | None]:
     """The task's record, or that of the error handler that runs in its place; and whose it is."""
     entry = entries.get(task.id)
     by = None if entry is None else handler_of(task, entry)
     return (task, entry) if by is None else (by, entries.get(by.id))
 
 
-def _spent(state: State, entries: Mapping[TaskId, TaskEntry]) -> Amounts:
+def _spent(state: EncodedState, entries: Mapping[TaskId, TaskResult]) -> Amounts:
     """What a branch has spent, with what the tasks of the superstep that is open have."""
     amounts = [state.spent, *[entry.spent for entry in entries.values()], *[each[2] for each in inside_of(entries)]]
     return total_of(map(of_text, amounts))

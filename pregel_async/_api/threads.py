@@ -19,7 +19,7 @@ from .._runtime.observing.observed import ObservedUpdate, measured
 from .._runtime.observing.observer import UpdateStarted
 from .._runtime.observing.observers import Observers
 from .._runtime.persistence.lease import ThreadLease
-from .._runtime.persistence.namespace_writer import Thread
+from .._runtime.persistence.namespace_writer import NamespaceWriter
 from .._runtime.persistence.namespaces import config_of
 from .._runtime.tasks.run_options import RunOptions
 from ..errors import ConfigError, InvalidUpdateError, SubgraphNotFoundError
@@ -125,12 +125,12 @@ async def update(
     async def write(saver: BaseCheckpointSaver) -> RunnableConfig:
         async with await ThreadLease.acquire(saver, root.environment, thread_id, on_conflict) as lease:
             lease.metadata = settings.thread_metadata
-            thread = await Thread.open(lease, place.codec, graph.program, ns=ns, at=at, metadata=metadata)
+            thread = await NamespaceWriter.open(lease, place.codec, graph.program, ns=ns, at=at, metadata=metadata)
             if ns:
                 if thread.board is None:
                     raise InvalidUpdateError(f"nothing is stored in namespace {ns!r} of thread {thread_id!r} to update")
                 assert root.codec is not None  # what `_find` has asked
-                outer = await Thread.open(lease, root.codec, root.program, metadata=metadata)
+                outer = await NamespaceWriter.open(lease, root.codec, root.program, metadata=metadata)
                 is_past = at is not None and at != lease.tips.get(ns)
                 await edit_inside(
                     thread, outer, updates, run_id, merged, options, limit=settings.limit, is_past=is_past

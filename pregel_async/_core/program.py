@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import structs
 
-from checkpoint_savers.entries import SENDS
+from checkpoint_savers.deltas import SENDS
 
 from ..channels import BaseChannel, BinaryOperatorAggregate, DeltaChannel, Topic
 from ..errors import GraphValidationError

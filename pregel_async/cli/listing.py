@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from checkpoint_savers import SqliteSaver
-from checkpoint_savers.entries import read_record, timestamp
+from checkpoint_savers.deltas import read_record, timestamp
 from checkpoint_savers.history import walk
 
 from ..types import START

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.chain import ChainReader
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.entries import SENDS, TaskEntry, read_record
-from checkpoint_savers.growth import data_of
+from checkpoint_savers.deltas import SENDS, TaskResult, read_record
 from checkpoint_savers.history import walk
-from checkpoint_savers.ledger import Reader
+from checkpoint_savers.patches import data_of
 from checkpoint_savers.records import CheckpointId, Commit, Header, Lease, Owner, TaskRecord
 
 from .saver import PassingSaver
@@ -57,7 +57,7 @@ class Seen(PassingSaver):
         await self.inner.commit(lease, commit)
         self._note(commit.records)
         for row in commit.rows:
-            entry = Reader(lease.thread_id, row.ns, (row,)).stored(row.checkpoint_id)
+            entry = ChainReader(lease.thread_id, row.ns, (row,)).stored(row.checkpoint_id)
             self.recorded.update(entry.results)
             self.committed.add(row.checkpoint_id)
             self.told.append(f"stored: step {row.step}{_of(row.ns)}, after {', '.join(entry.ran) or 'an input'}")
@@ -85,7 +85,7 @@ class Seen(PassingSaver):
             self.told.append(f"recorded: {entry.name or 'the superstep'} {_what(entry)}{_of(record.ns)}")
 
 
-def _what(entry: TaskEntry) -> str:
+def _what(entry: TaskResult) -> str:
     if entry.error is not None:
         return f"failed, {entry.error[0]}: {entry.error[1]}"
     if entry.interrupts is not None:
@@ -114,7 +114,7 @@ async def stored_in(saver: BaseCheckpointSaver) -> Stored:
     Of each checkpoint: its number and parent, on which checkpoints of the graphs around it was made, what its channels
     hold, in which version and who saw it, what ran, and the results of the tasks that were planned on it.
     """
-    found: list[tuple[Header, Reader, tuple[TaskRecord, ...]]] = [each async for each in walk(saver, THREAD, None)]
+    found: list[tuple[Header, ChainReader, tuple[TaskRecord, ...]]] = [each async for each in walk(saver, THREAD, None)]
     found.reverse()
     places: dict[str, tuple[str, int]] = {}
     made: Stored = {}
@@ -173,7 +173,7 @@ def chain_of(found: Stored, *, gaps: bool) -> str | None:
     return None
 
 
-def difference(one: Any, other: Any, codec: Codec, path: str = "") -> str:
+def diff(one: Any, other: Any, codec: Codec, path: str = "") -> str:
     """The first place in which two of them differ, to be read."""
     if isinstance(one, dict) and isinstance(other, dict):
         for key in [*one, *(key for key in other if key not in one)]:
@@ -183,11 +183,11 @@ def difference(one: Any, other: Any, codec: Codec, path: str = "") -> str:
             if key not in one:
                 return f"{here} is {_shown(other[key], codec)}, and missing in the undisturbed run"
             if one[key] != other[key]:
-                return difference(one[key], other[key], codec, here)
+                return diff(one[key], other[key], codec, here)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         for place, (left, right) in enumerate(zip(one, other, strict=False)):
             if left != right:
-                return difference(left, right, codec, f"{path}[{place}]")
+                return diff(left, right, codec, f"{path}[{place}]")
         return f"{path} has {len(one)} entries in the undisturbed run, and {len(other)} here"
     return f"{path} is {_shown(one, codec)} in the undisturbed run, and {_shown(other, codec)} here"
 

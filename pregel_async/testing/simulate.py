@@ -34,7 +34,7 @@ from .clock import VirtualClock
 from .faults import Faults, Plan, Planned, SimulatedFailure, Size, plan
 from .loop import SimulatedLoop, StuckError
 from .saver import Crash, FaultySaver
-from .seen import THREAD, Seen, Stored, chain_of, checkpoint_in, difference, short, stored_in
+from .seen import THREAD, Seen, Stored, chain_of, checkpoint_in, diff, short, stored_in
 
 AnyGraph: TypeAlias = "Graph[Any, Any]"
 Answers: TypeAlias = "Callable[[Interrupt], Any] | Mapping[Any, Any] | None"
@@ -294,7 +294,7 @@ class _Play:
         if self._call.options.get("durability") == "exit":  # what is stored meanwhile depends on where runs ended
             here, there = _last(here), _last(there)
         if mine.failure is None and here != there:
-            told = difference(there, here, self._codec)
+            told = diff(there, here, self._codec)
             raise self._broken(f"P2: what is stored differs from the undisturbed run: {told}")
 
     @property

@@ -193,7 +193,7 @@ def wide_node(place: int, keys: list[str]) -> Callable[[Any], Awaitable[dict[str
     return node
 
 
-class Reader:
+class ChainReader:
     """A node that reads the last message, or each of them; it notes when its first and its last call began."""
 
     def __init__(self, how: str) -> None:

@@ -35,7 +35,7 @@ class Bag(list[T], Generic[T]):
     pass
 
 
-class Entry(TypedDict):
+class Delta(TypedDict):
     name: str
 
 
@@ -77,7 +77,7 @@ EMPTY: list[tuple[object, object]] = [
     (NotRequired[dict[str, int]], {}),
     (Tally, Tally()),
     (Bag[int], Bag[int]()),
-    (Entry, {}),
+    (Delta, {}),
 ]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from checkpoint_savers.entries import SENDS
+from checkpoint_savers.deltas import SENDS
 from pregel_async import NodeBuilder, Pregel
 from pregel_async._core import superstep
 from pregel_async._core.board import Board

@@ -9,9 +9,9 @@ from typing import Annotated, Any, TypedDict
 import pytest
 
 from checkpoint_savers import InMemorySaver
-from checkpoint_savers.growth import decode
+from checkpoint_savers.chain import ChainReader
 from checkpoint_savers.history import walk
-from checkpoint_savers.ledger import Reader
+from checkpoint_savers.patches import decode
 from pregel_async import END, START, StateGraph
 from pregel_async.channels import Topic
 from pregel_async.messages import add_messages
@@ -157,7 +157,7 @@ async def test_what_history_shows_is_what_was_there() -> None:
         assert state.values.get("held", []) == [message(number) for number in range(max(0, at - 1))]
     chain = await saver.read("t")
     assert chain is not None
-    reader = Reader("t", "", chain.rows)
+    reader = ChainReader("t", "", chain.rows)
     held = decode(reader.state(chain.head).values["held"], saver.codec, channel="held")
     assert held == [message(number) for number in range(100)]
 

@@ -30,7 +30,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
         yield opens
 
 
-class Reader:
+class ChainReader:
     """A reader of a thread, who comes back to where it was.
 
     Attributes:
@@ -61,7 +61,7 @@ class Reader:
 
     async def check(self) -> None:
         """Compare with what is seen of a run that nothing disturbs."""
-        other = Reader(self.thread, self._ask)
+        other = ChainReader(self.thread, self._ask)
         await other.read(graph_of(InMemorySaver(), TestWorld()))
         check(self.seen, other.seen)
 
@@ -76,14 +76,14 @@ async def test_each_mode_alone(mode: StreamMode, subgraphs: bool, opened: Open, 
     async with opened() as saver:
         for at in places(request) if EVERYWHERE else (7 + next(places(request)),):
             crashes = await crashing(saver, f"crash {at}", at, ask)
-            await reloading(saver, Reader(f"reload {at}", ask), at)
+            await reloading(saver, ChainReader(f"reload {at}", ask), at)
             if not crashes:
                 break
 
 
 async def crashing(saver: BaseCheckpointSaver, thread: str, at: int, ask: dict[str, Any]) -> int:
     """Two readers take turns: what one has shown in vain the other does not know. Returns how many crashes there were."""
-    environment, readers = TestWorld(), [Reader(thread, ask), Reader(thread, ask)]
+    environment, readers = TestWorld(), [ChainReader(thread, ask), ChainReader(thread, ask)]
     for crashes in range(50):
         reader = readers[crashes % 2]
         try:
@@ -106,7 +106,7 @@ async def crashing(saver: BaseCheckpointSaver, thread: str, at: int, ask: dict[s
     raise AssertionError("it never got through")
 
 
-async def reloading(saver: BaseCheckpointSaver, reader: Reader, every: int) -> None:
+async def reloading(saver: BaseCheckpointSaver, reader: ChainReader, every: int) -> None:
     environment = TestWorld()
     for _ in range(200):
         if await reader.read(graph_of(saver, environment), len(reader.seen) + every + len(reader.seen) // 20):

@@ -161,9 +161,9 @@ def broken_on_some_seed(promise: str) -> None:
 def test_results_that_are_not_replayed_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """P5: a runtime that runs recorded work again does not pass."""
     from pregel_async._core.task import NEW
-    from pregel_async._runtime.persistence.namespace_writer import Thread
+    from pregel_async._runtime.persistence.namespace_writer import NamespaceWriter
 
-    monkeypatch.setattr(Thread, "recorded", lambda self, task, run: NEW)
+    monkeypatch.setattr(NamespaceWriter, "recorded", lambda self, task, run: NEW)
     broken_on_some_seed("P5")
 
 

@@ -12,9 +12,9 @@ import anyio.lowlevel
 from hypothesis import HealthCheck, note, reject, settings
 
 from checkpoint_savers.abc import BaseCheckpointSaver
-from checkpoint_savers.entries import read_record
-from checkpoint_savers.growth import decode
+from checkpoint_savers.deltas import read_record
 from checkpoint_savers.history import walk
+from checkpoint_savers.patches import decode
 from checkpoint_savers.records import (
     Header,
 )
@@ -203,18 +203,18 @@ def told(task: Any) -> Any:
     return (task.name, task.id, task.path, task.result, error, task.interrupts)
 
 
-def difference(one: Any, other: Any, path: str = "") -> str:
+def diff(one: Any, other: Any, path: str = "") -> str:
     """The first place in which two traces differ, to be read."""
     if isinstance(one, dict) and isinstance(other, dict):
         for key in [*one, *(key for key in other if key not in one)]:
             if key not in one or key not in other:
                 return f"{path}[{key!r}] is only in one: {one.get(key, other.get(key))!r}"
             if one[key] != other[key]:
-                return difference(one[key], other[key], f"{path}[{key!r}]")
+                return diff(one[key], other[key], f"{path}[{key!r}]")
     if isinstance(one, list) and isinstance(other, list):
         for place, (left, right) in enumerate(zip(one, other, strict=False)):
             if left != right:
-                return difference(left, right, f"{path}[{place}]")
+                return diff(left, right, f"{path}[{place}]")
         if len(one) != len(other):
             longer = one if len(one) > len(other) else other
             return f"{path} has {len(one)} and {len(other)}; the next is {longer[min(len(one), len(other))]!r}"
@@ -222,7 +222,7 @@ def difference(one: Any, other: Any, path: str = "") -> str:
 
 
 def same(one: Any, other: Any, what: str) -> None:
-    assert one == other, f"{what}: {difference(one, other)}"
+    assert one == other, f"{what}: {diff(one, other)}"
 
 
 async def undisturbed(

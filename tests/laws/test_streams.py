@@ -79,7 +79,7 @@ class Speaking(Tell):
         await anyio.lowlevel.checkpoint()
 
 
-class Reader:
+class ChainReader:
     """Somebody who talks to a graph, answers what it asks, and reads what it streams.
 
     Attributes:
@@ -163,7 +163,7 @@ def test_a_reader_has_the_text_of_an_undisturbed_run(made: Program, seed: int, l
     luck = random.Random(seed)
 
     async def main() -> None:
-        undisturbed, reader = Reader(made, mode), Reader(made, mode)
+        undisturbed, reader = ChainReader(made, mode), ChainReader(made, mode)
         try:
             assert await undisturbed.talk(Trouble("die", 10**6))
         except GraphRecursionError:

@@ -378,8 +378,8 @@ def test_a_copy_is_not_made_by_the_class() -> None:
 
 def test_a_class_may_get_more_optional_fields() -> None:
     """P2: a replay after that makes the ids that were made before."""
-    one = msgspec.defstruct("Grown", [("role", str), ("id", str | None, None)])
-    two = msgspec.defstruct("Grown", [("role", str), ("id", str | None, None), ("more", str | None, None)])
+    one = msgspec.defstruct("IncrementalValue", [("role", str), ("id", str | None, None)])
+    two = msgspec.defstruct("IncrementalValue", [("role", str), ("id", str | None, None), ("more", str | None, None)])
     assert fingerprint(one("user")) == fingerprint(two("user"))
     assert fingerprint(one("user")) != fingerprint(two("user", more=""))
 

@@ -63,7 +63,7 @@ class Slow(Through):
         return await call()
 
 
-class Told(Observer):
+class StoredWrite(Observer):
     """Keeps what it is told."""
 
     def __init__(self) -> None:

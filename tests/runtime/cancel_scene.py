@@ -25,7 +25,7 @@ import anyio.lowlevel
 import sniffio
 
 from checkpoint_savers.abc import BaseCheckpointSaver
-from checkpoint_savers.entries import read_record
+from checkpoint_savers.deltas import read_record
 from checkpoint_savers.records import (
     Commit,
     Lease,

@@ -22,7 +22,7 @@ from typing import Annotated, Any, TypedDict
 import anyio
 import pytest
 
-from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, SqliteSaver, growth
+from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, SqliteSaver, patches
 from checkpoint_savers.sqlite.worker import Job, Worker
 from pregel_async import END, START, Send, StateGraph
 
@@ -265,8 +265,8 @@ async def test_going_on_with_a_long_list_does_not_take_it_apart(monkeypatch: pyt
     graph, config = talk(200, InMemorySaver()), {"configurable": {"thread_id": "t"}}
     await graph.ainvoke({"messages": []}, config)
     taken: list[bytes] = []
-    split = growth.split
-    monkeypatch.setattr(growth, "split", lambda data: taken.append(data) or split(data))
+    split = patches.split
+    monkeypatch.setattr(patches, "split", lambda data: taken.append(data) or split(data))
     for again in range(2):
         result = await graph.ainvoke({"messages": []}, config)
         assert len(result["messages"]) == 201 + again

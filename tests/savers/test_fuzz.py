@@ -33,10 +33,10 @@ import pydantic
 import pytest
 
 from checkpoint_savers import errors
+from checkpoint_savers.chain import ChainReader, ChainWriter
 from checkpoint_savers.codec import Codec, scalars, seal, unseal
-from checkpoint_savers.entries import SENDS, Entry, TaskEntry, read_record, write_record
-from checkpoint_savers.growth import decode
-from checkpoint_savers.ledger import Ledger, Reader
+from checkpoint_savers.deltas import SENDS, Delta, TaskResult, read_record, write_record
+from checkpoint_savers.patches import decode
 from checkpoint_savers.records import FORMAT, CheckpointId, CheckpointRow, TaskId, TaskRecord
 
 CASES = int(os.environ.get("PREGEL_FUZZ", "20000"))
@@ -156,10 +156,10 @@ def read_value(frame: bytes) -> object:
     return CODEC.decode(unseal(frame, "a frame"), channel="c")
 
 
-def read_entry(frame: bytes) -> object:
+def read_delta(frame: bytes) -> object:
     """As a saver reads a checkpoint: state, record for users, and what its tasks left."""
     row = CheckpointRow(ns="", checkpoint_id=ID, parent_id=None, base_id=ID, step=1, metadata={}, frame=frame)
-    reader = Reader("t", "", [row])
+    reader = ChainReader("t", "", [row])
     state = reader.state(ID)
     shared = {name: decode(value, CODEC, channel=name) for name, value in state.values.items()}
     return state.decode(ID, CODEC), shared, [*state.ran], reader.results(ID)
@@ -177,7 +177,7 @@ def encoded(value: object) -> bytes:
 
 def entry(start: int, stop: int) -> bytes:
     values = {f"channel{i}": encoded(value) for i, value in enumerate(VALUES[start:stop])}
-    made = Entry(
+    made = Delta(
         full=True,
         ts=1.7e9,
         clock=7,
@@ -189,18 +189,18 @@ def entry(start: int, stop: int) -> bytes:
         ran=("node", "other"),
         results={"task": (("channel1", None), ("channel2", encoded(VALUES[2])))},
     )
-    return Ledger.start("").append(made, checkpoint_id=ID, step=1, metadata={}).frame
+    return ChainWriter.start("").append(made, checkpoint_id=ID, step=1, metadata={}).frame
 
 
 def tasks() -> Iterator[bytes]:
     writes = tuple((f"channel{i}", encoded(value)) for i, value in enumerate(VALUES[4:8]))
-    yield write_record(TaskEntry(name="node", writes=writes))
-    yield write_record(TaskEntry(name="node", routed=False, error=("ValueError", "no", 1.7e9)))
+    yield write_record(TaskResult(name="node", writes=writes))
+    yield write_record(TaskResult(name="node", routed=False, error=("ValueError", "no", 1.7e9)))
 
 
 FRAMES: list[tuple[Reads, bytes]] = [
     *((read_value, seal(encoded(value))) for value in VALUES),
-    *((read_entry, entry(start, start + 3)) for start in (0, 3, 6)),
+    *((read_delta, entry(start, start + 3)) for start in (0, 3, 6)),
     *((read_task, frame) for frame in tasks()),
 ]
 EXPECTED = [repr(read(frame)) for read, frame in FRAMES]

@@ -21,7 +21,7 @@ from checkpoint_savers import InMemorySaver, PostgresSaver, PostgresStore, Sqlit
 from checkpoint_savers.caches.sqlite import SqliteCache
 from checkpoint_savers.codec import unseal
 from checkpoint_savers.conformance.savers.suite import everything, take
-from checkpoint_savers.entries import read_entry, read_record
+from checkpoint_savers.deltas import read_delta, read_record
 from checkpoint_savers.records import TaskId, TaskRecord
 from checkpoint_savers.sqlite import schema
 from checkpoint_savers.upkeep.export import export_threads, import_threads
@@ -89,8 +89,8 @@ def test_a_digest_is_that_of_its_form() -> None:
 def test_frames_are_read(golden: Path) -> None:
     """P11: checkpoints, records, events and values of each type, with all fields and types."""
     frames = {name: bytes.fromhex(text) for name, text in json.loads(golden.read_text()).items()}
-    assert read_entry(frames.pop("a checkpoint that holds everything"), "here") == sample.FULL
-    assert read_entry(frames.pop("a checkpoint that changes another"), "here") == sample.GROWN
+    assert read_delta(frames.pop("a checkpoint that holds everything"), "here") == sample.FULL
+    assert read_delta(frames.pop("a checkpoint that changes another"), "here") == sample.GROWN
     record = frames.pop("a record of a task")
     known = TaskRecord(ns="", checkpoint_id=sample.cid(1), task_id=TaskId("t"), index=0, kind="result", frame=record)
     assert read_record(known, "t") == sample.TASK

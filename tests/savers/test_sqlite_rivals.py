@@ -35,7 +35,7 @@ PATIENCE = 0.3
 """Seconds without a superstep, after which a process that is stopped goes on: it may hold the lock."""
 
 
-class Told(NamedTuple):
+class StoredWrite(NamedTuple):
     """A superstep that a process was told is stored."""
 
     thread: str
@@ -65,11 +65,11 @@ class Rival:
         self.said += found or b""
 
     @property
-    def told(self) -> list[Told]:
+    def told(self) -> list[StoredWrite]:
         """Lines that are whole: half of one was being written when it was killed."""
         lines = self.said.decode().split("\n")[:-1]
         fields = [line.split("\t") for line in lines if line != "ready"]
-        return [Told(thread, int(number), int(epoch), mark) for thread, number, epoch, mark in fields]
+        return [StoredWrite(thread, int(number), int(epoch), mark) for thread, number, epoch, mark in fields]
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -86,7 +86,7 @@ class Rival:
         self.output.close()
 
 
-def disturb(path: Path, count: int, disturbances: int) -> list[Told]:
+def disturb(path: Path, count: int, disturbances: int) -> list[StoredWrite]:
     """Let processes write, and stop and kill them; gives all that any of them was told.
 
     Who is stopped goes on after a while in which, as a rule, its lease lapses and another takes its thread.
@@ -122,7 +122,7 @@ def disturb(path: Path, count: int, disturbances: int) -> list[Told]:
     return _all([*gone, *rivals])
 
 
-def _all(rivals: list[Rival]) -> list[Told]:
+def _all(rivals: list[Rival]) -> list[StoredWrite]:
     return [told for one in rivals for told in one.told]
 
 
@@ -152,12 +152,12 @@ def test_rivals(count: int, tmp_path: Path) -> None:
     assert {one.thread for one in told} >= set(SHARED)
 
 
-async def _check(path: Path, told: list[Told]) -> None:
+async def _check(path: Path, told: list[StoredWrite]) -> None:
     async with SqliteSaver.from_conn_string(path) as saver:
         headers = await saver.threads()
         dumps = {one.thread_id: await saver.dump(one.thread_id) for one in headers}
         assert {one.thread for one in told} <= dumps.keys()
-        found: set[Told] = set()
+        found: set[StoredWrite] = set()
         for thread, dump in dumps.items():
             if dump is None:
                 continue  # claimed by one who was killed before its first superstep
@@ -175,7 +175,8 @@ async def _check(path: Path, told: list[Told]) -> None:
                 set(epochs)
             ), "an epoch is one run's"
             found |= {
-                Told(thread, n, epoch, mark) for n, (epoch, mark) in enumerate(zip(epochs, marks, strict=True), 1)
+                StoredWrite(thread, n, epoch, mark)
+                for n, (epoch, mark) in enumerate(zip(epochs, marks, strict=True), 1)
             }
             chain = await saver.read(thread)
             assert chain is not None and chain.head == cid(last)

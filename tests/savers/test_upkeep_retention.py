@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from checkpoint_savers.records import BRANCHED, CALLER, CLOSED, FOLLOWED, CheckpointId, Header
-from checkpoint_savers.upkeep.retention import Kin, Needed, Retention, changes, created, next_heads, weight, within
+from checkpoint_savers.upkeep.retention import (
+    CheckpointTree,
+    Retention,
+    RetentionPlan,
+    changes,
+    created,
+    next_heads,
+    weight,
+    within,
+)
 
 
 def cid(number: int) -> CheckpointId:
@@ -38,9 +47,9 @@ def row(
 
 
 def stays(headers: list[Header], limits: set[int], head: int, tips: tuple[tuple[str, int], ...] = ()) -> dict[int, Any]:
-    kin = Kin(headers)
+    kin = CheckpointTree(headers)
     names = {int(checkpoint_id): ns for ns, checkpoint_id in kin.rows}
-    needed = Needed(kin, {(names[number], cid(number)) for number in limits}, cid(head))
+    needed = RetentionPlan(kin, {(names[number], cid(number)) for number in limits}, cid(head))
     needed.inside({(ns, cid(at)) for ns, at in tips})
     return {int(checkpoint_id): why for (_, checkpoint_id), why in needed.stays.items()}
 
@@ -122,7 +131,7 @@ def test_what_open_tasks_have_left() -> None:
 
 def test_what_has_to_be_done_to_rows() -> None:
     """P10: links to what goes are cut; a row is loose when one goes that it may be read with; what was followed says so."""
-    kin = Kin(
+    kin = CheckpointTree(
         [row(1), row(2, 1, base=1), row(3, 2, base=1), row(4, 3), row(5, 4, base=4), row(6, 5, source="fork", base=4)]
     )
 
@@ -140,7 +149,7 @@ def test_what_has_to_be_done_to_rows() -> None:
 
 def test_heads_go_back() -> None:
     """P10: to the nearest that stays of those that they came from; else to the newest."""
-    kin = Kin([row(1), row(2, 1), row(3, 2), row(4, 1), row(5, ns="n")])
+    kin = CheckpointTree([row(1), row(2, 1), row(3, 2), row(4, 1), row(5, ns="n")])
 
     def heads(*left: int) -> dict[str, Any]:
         names = {int(at): ns for ns, at in kin.rows}

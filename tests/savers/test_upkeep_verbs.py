@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.chain import ChainWriter
 from checkpoint_savers.conformance.savers.suite import (
     LATER,
     NOW,
@@ -23,9 +24,8 @@ from checkpoint_savers.conformance.savers.suite import (
     take,
     written,
 )
-from checkpoint_savers.entries import Entry
+from checkpoint_savers.deltas import Delta
 from checkpoint_savers.errors import StorageError, ThreadBusyError
-from checkpoint_savers.ledger import Ledger
 from checkpoint_savers.memory import InMemorySaver
 from checkpoint_savers.records import Rewrite, ThreadDump
 from pregel_async.testing import FaultySaver
@@ -37,10 +37,10 @@ pytestmark = pytest.mark.anyio
 
 def frames() -> tuple[bytes, bytes]:
     """Of a full row, and of one that changes nothing."""
-    ledger = Ledger.start("")
+    chain = ChainWriter.start("")
     made = [
-        ledger.append(
-            Entry(
+        chain.append(
+            Delta(
                 full=False, ts=0.0, clock=1, values={}, emptied=(), kinds={}, versions={}, seen={}, ran=(), results={}
             ),
             checkpoint_id=cid(number),

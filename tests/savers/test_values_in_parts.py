@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.errors import CorruptCheckpointError
-from checkpoint_savers.growth import (
+from checkpoint_savers.patches import (
     DictPatch,
-    Grown,
+    IncrementalValue,
     ListPatch,
     Patch,
     appended,
     data_of,
     decode,
-    difference,
+    diff,
     in_parts,
     joined,
     patched,
@@ -54,7 +54,7 @@ def read(value: Any) -> Any:
 )
 def test_what_lists_share(before: list[Any], now: list[Any], pieces: list[Any]) -> None:
     """P10: whatever became of a list, what it kept is named and not stored again."""
-    patch = difference(encoded(now), encoded(before))
+    patch = diff(encoded(now), encoded(before))
     assert isinstance(patch, ListPatch)
     shown = [piece if isinstance(piece, tuple) else CODEC.decode(piece, channel="c") for piece in patch.pieces]
     assert shown == pieces
@@ -65,7 +65,7 @@ def test_what_dicts_share() -> None:
     """P10: of a dict only entries that changed are stored, and of those that grew only what is new; in order."""
     before = {"a": LONG, "b": [LONG, LONG], "c": 1, 2: LONG}
     now = {"a": LONG, "b": [LONG, LONG, "x"], 2: LONG, "new": None}
-    patch = difference(encoded(now), encoded(before))
+    patch = diff(encoded(now), encoded(before))
     assert isinstance(patch, DictPatch)
     assert CODEC.decode(patch.gone, channel="c") == ["c"]
     assert [CODEC.decode(key, channel="c") for key, _ in patch.grown] == ["b"]
@@ -77,14 +77,14 @@ def test_what_dicts_share() -> None:
 
 def test_nothing_to_gain() -> None:
     """What has little in common, is small, or is no list or dict is stored as a whole."""
-    assert difference(encoded([LONG]), encoded(["other " * 60])) is None
-    assert difference(encoded([LONG]), encoded({"a": LONG})) is None
-    assert difference(encoded([1, 2]), encoded([1])) is None
-    assert difference(encoded((LONG, LONG)), encoded((LONG,))) is None
-    assert difference(encoded([LONG]), None) is None
+    assert diff(encoded([LONG]), encoded(["other " * 60])) is None
+    assert diff(encoded([LONG]), encoded({"a": LONG})) is None
+    assert diff(encoded([1, 2]), encoded([1])) is None
+    assert diff(encoded((LONG, LONG)), encoded((LONG,))) is None
+    assert diff(encoded([LONG]), None) is None
 
 
-def chain(length: int) -> Grown:
+def chain(length: int) -> IncrementalValue:
     """A list that this many elements were appended to, one by one, as reading rows makes it."""
     value = encoded([LONG])
     for at in range(length):
@@ -128,8 +128,8 @@ BOTH = st.one_of(
 )
 
 
-def as_grown(value: object) -> Grown:
-    return Grown(isinstance(value, list), CODEC.encode(value, channel="c"))
+def as_grown(value: object) -> IncrementalValue:
+    return IncrementalValue(isinstance(value, list), CODEC.encode(value, channel="c"))
 
 
 @settings(deadline=None)
@@ -138,7 +138,7 @@ def test_a_patch_gives_the_value(both: tuple[Any, Any]) -> None:
     """P11: whatever two lists or dicts are, the patch gives the one of the other: equal in value, type and order, put
     together from bytes or from objects, and no larger than the whole."""
     before, now = as_grown(both[0]), as_grown(both[1])
-    patch = difference(now, before)
+    patch = diff(now, before)
     if patch is None:
         return
     stored: Patch = msgspec.msgpack.decode(msgspec.msgpack.encode(patch), type=ListPatch | DictPatch)
@@ -152,7 +152,7 @@ def test_nobody_changes_what_another_holds() -> None:
     """P1: values that share elements are lists and dicts of their own, at each level that a patch changes."""
     first = encoded({"said": [LONG], "same": [LONG]})
     second = encoded({"said": [LONG, "more"], "same": [LONG]})
-    patch = difference(second, first)
+    patch = diff(second, first)
     assert patch is not None
     later = patched(first, patch)
     assert read(first)["said"] == [LONG]

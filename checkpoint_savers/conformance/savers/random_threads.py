@@ -8,10 +8,10 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from ...abc import BaseCheckpointSaver
+from ...chain import ChainReader, ChainWriter
 from ...codec import seal
-from ...entries import Entry, TaskEntry, write_record
-from ...growth import in_parts
-from ...ledger import Ledger, Reader
+from ...deltas import Delta, TaskResult, write_record
+from ...patches import in_parts
 from ...records import CheckpointId, CheckpointTuple, Commit, Lease, TaskId, TaskRecord
 from .suite import LATER, event, take
 
@@ -51,28 +51,28 @@ class Growing:
 
     async def grow(self, supersteps: int) -> None:
         """Run so many supersteps, in claims of about ten."""
-        ledger = Ledger.start("")
+        chain = ChainWriter.start("")
         while supersteps > 0:
             lease = await take(self.saver, self._thread, f"run-{self._number}")
             if self.states and self._chance.random() < 0.5:
-                ledger = await self._branch(self._chance.choice(sorted(id for ns, id in self.states if ns == "")))
+                chain = await self._branch(self._chance.choice(sorted(id for ns, id in self.states if ns == "")))
             for _ in range(min(supersteps, self._chance.randrange(1, 12))):
-                await self._superstep(lease, ledger)
+                await self._superstep(lease, chain)
                 supersteps -= 1
-            await self._pause(lease, ledger)
+            await self._pause(lease, chain)
             await self.saver.release(lease)
 
     async def go_on_from(self, lease: Lease, at: CheckpointId) -> None:
         """One more superstep, on a checkpoint of the root."""
         await self._superstep(lease, await self._branch(at))
 
-    async def _branch(self, at: CheckpointId) -> Ledger:
+    async def _branch(self, at: CheckpointId) -> ChainWriter:
         chain = await self.saver.read(self._thread, "", at)
         assert chain is not None
-        return Ledger.resume(Reader(self._thread, "", chain.rows), at)
+        return ChainWriter.resume(ChainReader(self._thread, "", chain.rows), at)
 
-    async def _superstep(self, lease: Lease, ledger: Ledger, ns: str = "", on: CheckpointId | None = None) -> None:
-        before = {} if ledger.tip is None else self.states[ns, ledger.tip]
+    async def _superstep(self, lease: Lease, chain: ChainWriter, ns: str = "", on: CheckpointId | None = None) -> None:
+        before = {} if chain.tip is None else self.states[ns, chain.tip]
         values = {**before, "steps": before.get("steps", 0) + 1}
         values["log"] = [*before.get("log", []), {"said": "word " * self._chance.randrange(8), "step": values["steps"]}]
         emptied: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ class Growing:
         encode = self.saver.codec.encode
         new = {name: value for name, value in values.items() if value != before.get(name, ())}
         changed = {name: in_parts(encode(value, channel=name)) for name, value in new.items()}
-        entry = Entry(
+        entry = Delta(
             full=not before,
             ts=BEGAN + 60 * self._number,
             clock=values["steps"],
@@ -99,8 +99,8 @@ class Growing:
         checkpoint_id = made_at(self._number)
         metadata: dict[str, Any] = {"source": "loop", "step": values["steps"], "run_id": lease.owner.run_id}
         metadata["parents"] = {} if on is None else {"": on}
-        parent = ledger.tip
-        row = ledger.append(entry, checkpoint_id=checkpoint_id, step=values["steps"], metadata=metadata)
+        parent = chain.tip
+        row = chain.append(entry, checkpoint_id=checkpoint_id, step=values["steps"], metadata=metadata)
         shown = () if ns else (replace(event(1), checkpoint_id=checkpoint_id, frame=seal(checkpoint_id.encode())),)
         await self.saver.commit(
             lease, Commit(rows=(row,), expected_head=self._heads.get(ns), expires_at=LATER, events=shown)
@@ -111,22 +111,22 @@ class Growing:
         if ns == "":
             self.tips = {one for one in self.tips if one != parent} | {checkpoint_id}
             if self._chance.random() < 0.2:
-                inside = Ledger.start(f"node:{self._number}")
+                inside = ChainWriter.start(f"node:{self._number}")
                 for _ in range(self._chance.randrange(1, 4)):
                     await self._superstep(lease, inside, inside.ns, checkpoint_id)
 
-    async def _pause(self, lease: Lease, ledger: Ledger) -> None:
+    async def _pause(self, lease: Lease, chain: ChainWriter) -> None:
         """The superstep that is open has a result and a question."""
-        assert ledger.tip is not None
+        assert chain.tip is not None
         encoded = self.saver.codec.encode("yes?", channel="asked")
         entries = (
-            TaskEntry(name="node", writes=(("asked", encoded),)),
-            TaskEntry(name="other", interrupts=(("question", encoded),)),
+            TaskResult(name="node", writes=(("asked", encoded),)),
+            TaskResult(name="other", interrupts=(("question", encoded),)),
         )
         records = [
             TaskRecord(
                 ns="",
-                checkpoint_id=ledger.tip,
+                checkpoint_id=chain.tip,
                 task_id=TaskId(entry.name),
                 index=index,
                 kind="interrupt" if entry.interrupts else "result",

@@ -25,7 +25,7 @@ from ...errors import InvalidInputError, UntrackedValueLostError
 from ...types import Interrupt
 from ..observing.error_text import with_notes
 from ..persistence.digests import AnsweredQuestions
-from ..persistence.namespace_writer import NOTHING_ANSWERED, Thread
+from ..persistence.namespace_writer import NOTHING_ANSWERED, NamespaceWriter
 from ..streaming.parts import Unit
 from ..streaming.run_events import Superstep
 from ..tasks.context import GraphContext
@@ -132,7 +132,7 @@ class GraphRun:
     async def _resume(self, call: CallInput) -> Sequence[Task] | None:
         """Continue from the stored board. Return the open superstep's tasks, if they were planned in another thread."""
         thread, board, run_context = self._persistence, self._board, self._graph.run
-        assert isinstance(thread, Thread), "what holds something is stored"
+        assert isinstance(thread, NamespaceWriter), "what holds something is stored"
         if call.is_command:
             answers = answers_to(call.resume, thread.questions(), thread.thread_id) if call.answers else {}
             await thread.resume(board, answers, self._program.validated(board.values, call.edits))

@@ -22,7 +22,7 @@ from ..observing.observation import NOT_OBSERVED, Observation
 from ..observing.observed import Observed
 from ..observing.observer import RunStarted
 from ..persistence.lease import ThreadLease
-from ..persistence.namespace_writer import Thread
+from ..persistence.namespace_writer import NamespaceWriter
 from ..persistence.namespaces import namespace_of
 from ..persistence.unstored import Persistence, Unstored
 from ..streaming.publisher import publisher_inside
@@ -121,10 +121,10 @@ async def run_nested(program: Program, given: Any, settings: Settings, nested: N
 async def _persistence(program: Program, nested: NestedCall, ns: str) -> Persistence:
     """Load the graph's namespace, if it has one."""
     outer, outside, run_context = nested.outer, nested.outer.graph.persistence, nested.outer.graph.run
-    if not (nested.stores and isinstance(outside, Thread)):
+    if not (nested.stores and isinstance(outside, NamespaceWriter)):
         return Unstored(program, run_context.scope, [(outside, outer.task.id)])
     try:
-        thread = await Thread.nested(
+        thread = await NamespaceWriter.nested(
             outside,
             nested.codec(outside.codec),
             program,

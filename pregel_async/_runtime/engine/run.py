@@ -19,7 +19,7 @@ from ..observing.observed import Observed
 from ..observing.observer import AttemptStarted, RunStarted
 from ..observing.observers import Observers
 from ..persistence.lease import ThreadLease
-from ..persistence.namespace_writer import Thread
+from ..persistence.namespace_writer import NamespaceWriter
 from ..persistence.namespaces import has_child
 from ..persistence.spending import Spending
 from ..persistence.unstored import NO_LEASE, Unstored
@@ -119,7 +119,7 @@ async def _run_stored(call: _Call, saver: BaseCheckpointSaver, codec: Codec, thr
         lease.metadata = settings.thread_metadata
         metadata = {**settings.metadata, "run_id": call.run_id}
         travels = bool(settings.travels) and not await _is_where_it_stands(saver, thread_id, settings)
-        thread = await Thread.open(lease, codec, program, at=settings.at, fork=travels, metadata=metadata)
+        thread = await NamespaceWriter.open(lease, codec, program, at=settings.at, fork=travels, metadata=metadata)
         run_context = RunContext(call.environment, call.run_id, thread_id, lease, call.spending)
         if run_context.spending.is_limited:
             run_context.spending.know(thread.counter.recorded())

@@ -12,7 +12,7 @@ from checkpoint_savers.codec import Codec
 from checkpoint_savers.records import CheckpointId
 
 from ...types import RunnableConfig, StreamWriter
-from ..persistence.namespace_writer import Thread
+from ..persistence.namespace_writer import NamespaceWriter
 from ..streaming.publisher import StreamView
 from ..streaming.subscription import Subscription
 from ..tasks.kept_results import Results
@@ -62,4 +62,4 @@ class Audience(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     subscriptions: tuple[Subscription, ...] = ()
     codec: Callable[[], Codec]
     overhears: Callable[[StreamWriter], AbstractContextManager[None]] | None = None
-    begun: tuple[Callable[[Thread], Awaitable[bool]], ...] = ()
+    begun: tuple[Callable[[NamespaceWriter], Awaitable[bool]], ...] = ()

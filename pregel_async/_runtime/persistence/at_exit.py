@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from checkpoint_savers.entries import Entry
+from checkpoint_savers.deltas import Delta
 from checkpoint_savers.errors import CheckpointError
 from checkpoint_savers.records import CheckpointId, CheckpointRow, Commit, EventRow, TaskId, TaskRecord
 
@@ -58,7 +58,7 @@ class InnerGraphs:
 
     def earlier(self, ns: str) -> Sequence[Start]:
         """Where an earlier call in a namespace has got to; empty if none has made a checkpoint."""
-        return [call.so_far() for call, out in self._calls.values() if out.ns == ns and out.ledger.tip]
+        return [call.so_far() for call, out in self._calls.values() if out.ns == ns and out.chain.tip]
 
     def drop_closed(self, outer: object) -> None:
         """A superstep of a graph is over: so are the graphs that its nodes ran, but for those that keep their state."""
@@ -115,22 +115,22 @@ class AtExitWriter(CommitWriter):
         for outer in around:
             self.graphs = outer.graphs
 
-    def add(self, entry: Entry, step: int, metadata: dict[str, Any]) -> CheckpointRow:
+    def add(self, entry: Delta, step: int, metadata: dict[str, Any]) -> CheckpointRow:
         if metadata["source"] == "fork":
             return super().add(entry, step, metadata)
         made = self.lease.ids.next(entry.ts)
-        self.ledger.put_off(entry, checkpoint_id=made, step=step, metadata=metadata)
+        self.chain.put_off(entry, checkpoint_id=made, step=step, metadata=metadata)
         self._drop_void()
         # As it would be stored if the run ended here, but for what it holds: that is made when it is. Those that were
         # put off before it are merged with it and never exist, so that none of them is its parent.
-        parent = self.ledger.parent_of_put_off
+        parent = self.chain.parent_of_put_off
         return CheckpointRow(
             ns=self.ns, checkpoint_id=made, parent_id=parent, base_id=made, step=step, metadata=metadata, frame=b""
         )
 
     def _drop_void(self) -> None:
         """Drop what is recorded on checkpoints that are never stored."""
-        stands = {*self.ledger.stands, *[row.parent_id for row in self._rows]}
+        stands = {*self.chain.stands, *[row.parent_id for row in self._rows]}
         self._staged = {key: record for key, record in self._staged.items() if key[1] in stands}
         self._clears = [key for key in self._clears if key[1] in stands]
 
@@ -196,10 +196,10 @@ class AtExitWriter(CommitWriter):
         Args:
             root: its current checkpoint.
         """
-        put = self.ledger.put
+        put = self.chain.put
         if put and put[0].root != root:
             stays_open = put[-1].root == root
-            self._rows += self.ledger.take_put_off(all_closed=not stays_open)
+            self._rows += self.chain.take_put_off(all_closed=not stays_open)
             if stays_open:
                 closed = tuple(self._rows[:-1])
                 commit = Commit(rows=closed, expected_head=self.head, expires_at=self.lease.expiry())
@@ -210,7 +210,7 @@ class AtExitWriter(CommitWriter):
     async def store(self, *, releases: bool = False) -> None:
         """Store all that waits, in one transaction."""
         if self.waits:
-            self._rows += self.ledger.take_put_off()
+            self._rows += self.chain.take_put_off()
             await self._send(self._gathered(releases=releases), self._note_all)
 
     def _note_all(self, commit: Commit) -> None:

@@ -15,9 +15,9 @@ from typing import Any, Final, Self
 
 import anyio
 
-from checkpoint_savers.entries import Entry
+from checkpoint_savers.chain import ChainWriter
+from checkpoint_savers.deltas import Delta
 from checkpoint_savers.errors import CheckpointError, ThreadBusyError, annotate
-from checkpoint_savers.ledger import Ledger
 from checkpoint_savers.records import CheckpointId, CheckpointRow, Commit, EventRow, TaskId, TaskRecord
 
 from .lease import ThreadLease
@@ -37,7 +37,7 @@ class CommitWriter:
         keeps: the state of the graph is kept from call to call: the lease learns its newest checkpoint.
 
     Attributes:
-        ledger: of the branch that is written.
+        chain: of the branch that is written.
         head: the namespace's head, as it is stored.
         moves: the tip is not the head: the head moves there with the next transaction.
         events: rows of events that are to go with the next transaction, or do with the one that is under way.
@@ -54,7 +54,7 @@ class CommitWriter:
         self.ns = ns
         self.around = around
         self.keeps = keeps
-        self.ledger = Ledger.start(ns)
+        self.chain = ChainWriter.start(ns)
         self.head: CheckpointId | None = None
         self.moves = False
         self.events: list[EventRow] = []
@@ -74,13 +74,13 @@ class CommitWriter:
     @property
     def tip(self) -> CheckpointId:
         """The checkpoint on which the open superstep was planned: a superstep always follows one."""
-        tip = self.ledger.tip
+        tip = self.chain.tip
         assert tip is not None
         return tip
 
-    def add(self, entry: Entry, step: int, metadata: dict[str, Any]) -> CheckpointRow:
+    def add(self, entry: Delta, step: int, metadata: dict[str, Any]) -> CheckpointRow:
         """Add the next checkpoint, and return its row."""
-        row = self.ledger.append(entry, checkpoint_id=self.lease.ids.next(entry.ts), step=step, metadata=metadata)
+        row = self.chain.append(entry, checkpoint_id=self.lease.ids.next(entry.ts), step=step, metadata=metadata)
         self._rows.append(row)
         return row
 
@@ -183,7 +183,7 @@ class CommitWriter:
             clears=tuple(self._clears),
             expires_at=lease.environment.now() + lease.lasts,
             releases=releases and not lease.lingers,
-            head=None if rows or not self.ledger.tip else (self.ns, self.ledger.tip),
+            head=None if rows or not self.chain.tip else (self.ns, self.chain.tip),
             events=(*self.events, *events),
         )
 

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import msgspec
 
+from checkpoint_savers.chain import EncodedState
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.codec.writing import SCALARS
-from checkpoint_savers.entries import Entry, TaskEntry
+from checkpoint_savers.deltas import Delta, TaskResult
 from checkpoint_savers.errors import UnstorableValueError
-from checkpoint_savers.growth import WORTH, Grown, Value, appended, in_parts
-from checkpoint_savers.ledger import State
+from checkpoint_savers.patches import WORTH, IncrementalValue, Value, appended, in_parts
 from checkpoint_savers.records import TaskId
 from checkpoint_savers.sharing import Shareable, shared
 
@@ -44,7 +44,9 @@ class Encoder:
     def __init__(self, program: Program, codec: Codec) -> None:
         self.codec = codec
         self._program = program
-        self._last: dict[str, tuple[list[Any], Grown]] = {}  # large lists that channels hold, and their parts
+        self._last: dict[
+            str, tuple[list[Any], IncrementalValue]
+        ] = {}  # large lists that channels hold, and their parts
         # Those of other channels say what they hold now (see `kind_of`).
         self._kinds = {name: kind_of(each) for name, each in program.channels.items() if type(each) is not LastValue}
 
@@ -90,25 +92,25 @@ class Encoder:
         """Questions by id. Raises `UnstorableValueError`."""
         return tuple([(each.id, self.codec.encode(each.value, channel="interrupt()")) for each in asked])
 
-    def loaded(self, board: Board, state: State) -> None:
+    def loaded(self, board: Board, state: EncodedState) -> None:
         """A board was made of this state."""
         self._last = {
             name: (held, value)
             for name, channel in board.channels.items()
             if name != SENDS
-            and isinstance(value := state.values.get(name), Grown)
+            and isinstance(value := state.values.get(name), IncrementalValue)
             and type(held := channel.checkpoint()) is list
         }
 
     def entry(
         self,
         board: Board,
-        before: State,
+        before: EncodedState,
         ran: Sequence[Task],
         outcomes: Sequence[Outcome],
-        recorded: Mapping[TaskId, TaskEntry],
+        recorded: Mapping[TaskId, TaskResult],
         now: float,
-    ) -> Entry:
+    ) -> Delta:
         """What a superstep changed, without what it spent and the tips that it moved. Raises `UnstorableValueError`.
 
         Args:
@@ -128,7 +130,7 @@ class Encoder:
                 if not recorded or not recorded.get(by.id, NOT_RECORDED).finished:
                     results[by.id] = self._shown(board, outcome.writes)
         clock, versions = board.clock, board.versions
-        return Entry(
+        return Delta(
             full=False,
             ts=now,
             clock=clock,
@@ -141,7 +143,7 @@ class Encoder:
             results=results,
         )
 
-    def _changed(self, board: Board, before: State) -> tuple[dict[str, Value], dict[str, str], list[str]]:
+    def _changed(self, board: Board, before: EncodedState) -> tuple[dict[str, Value], dict[str, str], list[str]]:
         """The channels that a superstep has changed: the values that they hold, the kinds that are new, and those that
         hold nothing any more."""
         values: dict[str, Value] = {}
@@ -213,7 +215,7 @@ class Encoder:
         if len(data) < WORTH:
             return data
         made = in_parts(data)
-        if isinstance(made, Grown) and type(stored) is list and not any(map(is_opaque, map(type, stored))):
+        if isinstance(made, IncrementalValue) and type(stored) is list and not any(map(is_opaque, map(type, stored))):
             self._last[name] = stored, made
         return made
 

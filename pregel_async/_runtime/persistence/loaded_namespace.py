@@ -121,7 +121,7 @@ class LoadedNamespace:
     @property
     def tip(self) -> CheckpointId | None:
         """The checkpoint on which the open superstep was planned; None before the first."""
-        return self.out.ledger.tip
+        return self.out.chain.tip
 
     @property
     def stored(self) -> CheckpointId | None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from checkpoint_savers.chain import ChainReader, ChainWriter
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.ledger import Ledger, Reader
 from checkpoint_savers.records import CALLER, MADE_IN, Chain, CheckpointId
 from checkpoint_savers.saver_port import PAGE
 
@@ -60,11 +60,11 @@ class Loader:
         out, lease, program, row = self._out, self._hold, self._program, chain.rows[-1]
         at, thread_id, start = row.checkpoint_id, lease.thread_id, self.nothing(site)
         out.head = chain.head
-        reader = Reader(thread_id, out.ns, chain.rows)
+        reader = ChainReader(thread_id, out.ns, chain.rows)
         state = reader.state(at)
         board = restore(program, state, row.step, self._codec, thread_id=thread_id)
         start.encoder.loaded(board, state)
-        out.ledger, out.stored, out.standing = Ledger.resume(reader, at), at, row.step
+        out.chain, out.stored, out.standing = ChainWriter.resume(reader, at), at, row.step
         if at != chain.head and not fork:
             fork = await has_child(lease.saver, thread_id, out.ns, at)
             out.moves = not fork
@@ -81,11 +81,11 @@ class Loader:
         start = self.nothing(site)
         start.at, start.step, start.branches, start.scope = before.at, before.step, before.branches, before.scope
         start.records.entries, start.records.names = before.records.entries, before.records.names
-        state = self._out.ledger.state
+        state = self._out.chain.state
         board = restore(self._program, state, start.step, self._codec, thread_id=self._hold.thread_id)
         start.board = board
         self._amend(start, board)
-        made = [put.metadata for put in self._out.ledger.put if put.checkpoint_id == self._out.tip]
+        made = [put.metadata for put in self._out.chain.put if put.checkpoint_id == self._out.tip]
         mine = any(site.made(metadata) for metadata in made)
         if mine or (before.continues and before.site.is_same(site)):
             start.continue_call(before.site)

@@ -14,7 +14,7 @@ import anyio
 import msgspec
 
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.entries import Entry, TaskEntry
+from checkpoint_savers.deltas import Delta, TaskResult
 from checkpoint_savers.errors import CheckpointError, UnstorableValueError, annotate
 from checkpoint_savers.records import MADE_IN, CheckpointId, CheckpointRow, EventRow, TaskId
 
@@ -34,12 +34,12 @@ from .outcome_records import OutcomeRecords
 from .records import AMENDED, BETWEEN, NOT_RECORDED
 from .task_records import NOTHING_ANSWERED
 
-__all__ = ["NOTHING_ANSWERED", "Source", "Thread"]
+__all__ = ["NOTHING_ANSWERED", "NamespaceWriter", "Source"]
 
 Source = Literal["input", "loop", "update", "fork"]
 
 
-class Thread(LoadedNamespace):
+class NamespaceWriter(LoadedNamespace):
     """One namespace of a leased thread, as its run writes it."""
 
     @classmethod
@@ -53,7 +53,7 @@ class Thread(LoadedNamespace):
         at: CheckpointId | None = None,
         fork: bool = False,
         metadata: dict[str, Any],
-    ) -> Thread:
+    ) -> NamespaceWriter:
         """Load a namespace.
 
         Args:
@@ -75,13 +75,13 @@ class Thread(LoadedNamespace):
         thread = cls(lease, codec, program, start, metadata)
         thread.counter.loaded()
         if not ns:
-            lease.tips = {name: CheckpointId(tip) for name, tip in thread.out.ledger.state.tips.items()}
+            lease.tips = {name: CheckpointId(tip) for name, tip in thread.out.chain.state.tips.items()}
         return thread
 
     @classmethod
     async def nested(
         cls,
-        outer: Thread,
+        outer: NamespaceWriter,
         codec: Codec,
         program: Program,
         *,
@@ -90,7 +90,7 @@ class Thread(LoadedNamespace):
         caller: TaskId | None,
         at: CheckpointId | None = None,
         given: tuple[str, str] | None = None,
-    ) -> Thread:
+    ) -> NamespaceWriter:
         """Load the namespace of a graph that a node of another graph runs.
 
         Args:
@@ -143,7 +143,7 @@ class Thread(LoadedNamespace):
         """
         if self._branches:
             self._branches = False
-            entry = Entry(
+            entry = Delta(
                 full=False,
                 ts=self.lease.environment.now(),
                 clock=board.clock,
@@ -152,7 +152,7 @@ class Thread(LoadedNamespace):
                 kinds={},
                 versions={},
                 seen={},
-                ran=self.out.ledger.state.ran,
+                ran=self.out.chain.state.ran,
                 results={},
             )
             metadata = {**self.metadata, "source": "fork", "step": board.step, **self._origin}
@@ -181,7 +181,7 @@ class Thread(LoadedNamespace):
             number = sum(channel == BETWEEN for channel, _ in earlier)
             scope = self._scope, ids_in(self.ns, self.caller)  # what the ids of messages are made in
             amend(self.program, board, edits, scope=scope, number=number)
-            entries[AMENDED] = (-1, TaskEntry(name="", writes=(*earlier, *data)))
+            entries[AMENDED] = (-1, TaskResult(name="", writes=(*earlier, *data)))
         if entries:
             rows = [records.row(task_id, index, entry) for task_id, (index, entry) in entries.items()]
             with anyio.CancelScope(shield=True):
@@ -220,7 +220,7 @@ class Thread(LoadedNamespace):
             StorageError: it was rolled back whole.
         """
         records, out, lease, step = self.task_records, self.out, self.lease, board.step
-        state = out.ledger.state
+        state = out.chain.state
         try:
             entry = self._encoder.entry(board, state, ran, outcomes, records.entries, lease.environment.now())
         except UnstorableValueError as error:
@@ -265,7 +265,7 @@ class Thread(LoadedNamespace):
         """Store that a task has failed, and that its error handler is to run; return when that is durable."""
         await self._record(task, self._outcomes.handled_failure(task, error), events)
 
-    async def _record(self, task: Task, entry: TaskEntry, events: Callable[[], Sequence[EventRow]]) -> None:
+    async def _record(self, task: Task, entry: TaskResult, events: Callable[[], Sequence[EventRow]]) -> None:
         records = self.task_records
         if task.digest:
             entry = msgspec.structs.replace(entry, call=task.digest)
@@ -275,7 +275,7 @@ class Thread(LoadedNamespace):
         row = records.row(task.id, task.index, entry)
         await self.out.record(row, noted, events())
 
-    def _stage(self, task_id: TaskId, index: int, entry: TaskEntry) -> None:
+    def _stage(self, task_id: TaskId, index: int, entry: TaskResult) -> None:
         self.task_records.entries[task_id] = entry
         self.out.stage(self.task_records.row(task_id, index, entry))
 
@@ -339,7 +339,7 @@ class Thread(LoadedNamespace):
         Raises:
             UnstorableValueError
         """
-        entry = TaskEntry(name=task.node.name, writes=self._encoder.writes(writes))
+        entry = TaskResult(name=task.node.name, writes=self._encoder.writes(writes))
         self._stage(task.id, task.index, self.counter.with_spent(task.id, entry))
 
     def copy_beside(self, board: Board) -> None:
@@ -348,7 +348,7 @@ class Thread(LoadedNamespace):
         But an update that a call made to the state is part of the state: it is recorded of the copy too.
         """
         records, out = self.task_records, self.out
-        out.ledger = out.ledger.beside()
+        out.chain = out.chain.beside()
         records.entries = {task_id: entry for task_id, entry in records.entries.items() if task_id == AMENDED}
         self._branches = True
         self.branch_off(board)

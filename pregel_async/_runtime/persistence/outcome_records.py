@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from checkpoint_savers.entries import TaskEntry
+from checkpoint_savers.deltas import TaskResult
 from checkpoint_savers.errors import UnstorableValueError
 from checkpoint_savers.records import TaskRecord
 
@@ -31,7 +31,7 @@ class OutcomeRecords:
         self._counter = counter
         self._environment = environment
 
-    def result(self, task: Task, writes: Sequence[Write], *, routed: bool) -> TaskEntry:
+    def result(self, task: Task, writes: Sequence[Write], *, routed: bool) -> TaskResult:
         """The record of what a task wrote. Raises `UnstorableValueError`, with a note that names the task."""
         try:
             data = self._encoder.writes(writes)
@@ -40,9 +40,9 @@ class OutcomeRecords:
             raise
         asked = _NOTHING_ASKED if routed else self._records.asked_of(task.id)
         unknown = self._records.unknown_writes(task.id)
-        return TaskEntry(name=task.node.name, writes=(*data, *unknown), routed=routed, **asked)
+        return TaskResult(name=task.node.name, writes=(*data, *unknown), routed=routed, **asked)
 
-    def handled_failure(self, task: Task, error: BaseException) -> TaskEntry:
+    def handled_failure(self, task: Task, error: BaseException) -> TaskResult:
         """Return the record of a task that failed and has an error handler to run."""
         failed = self._failure(task.node.name, error)
         return msgspec.structs.replace(failed, handled=True, **self._records.asked_of(task.id))
@@ -57,7 +57,7 @@ class OutcomeRecords:
         Returns:
             The rows, to be stored.
         """
-        entries: list[tuple[Task, TaskEntry]] = []
+        entries: list[tuple[Task, TaskResult]] = []
         for task, outcome in zip(tasks, outcomes, strict=True):
             if isinstance(outcome, Failed):
                 entries.append(self._failed(task, outcome))
@@ -71,7 +71,7 @@ class OutcomeRecords:
         self._counter.tell()
         return rows
 
-    def _finished(self, task: Task, outcome: Finished) -> list[tuple[Task, TaskEntry]]:
+    def _finished(self, task: Task, outcome: Finished) -> list[tuple[Task, TaskResult]]:
         """Nothing if the result is recorded, or cannot be: then the task runs again."""
         if self._records.has_result(task.id):
             return []
@@ -79,11 +79,11 @@ class OutcomeRecords:
             writes = self._encoder.writes(outcome.writes)
         except UnstorableValueError:
             return []
-        return [(task, self._counter.with_spent(task.id, TaskEntry(name=task.node.name, writes=writes)))]
+        return [(task, self._counter.with_spent(task.id, TaskResult(name=task.node.name, writes=writes)))]
 
-    def _paused(self, task: Task, outcome: Paused) -> tuple[Task, TaskEntry]:
+    def _paused(self, task: Task, outcome: Paused) -> tuple[Task, TaskResult]:
         writes, _ = self._own_writes(outcome)
-        entry = TaskEntry(
+        entry = TaskResult(
             name=task.node.name,
             writes=writes,
             routed=not outcome.has_run,
@@ -92,7 +92,7 @@ class OutcomeRecords:
         )
         return task, self._counter.with_spent(task.id, entry)
 
-    def _failed(self, task: Task, outcome: Failed) -> tuple[Task, TaskEntry]:
+    def _failed(self, task: Task, outcome: Failed) -> tuple[Task, TaskResult]:
         """The record of a failure. Once the error handler has begun, what fails is the handler. The node's own failure
         stays recorded, so that a resume starts at the handler and does not run the node again."""
         records = self._records
@@ -112,9 +112,9 @@ class OutcomeRecords:
         except UnstorableValueError:
             return (), True
 
-    def _failure(self, name: str, error: BaseException, writes: Written = (), *, runs_again: bool = True) -> TaskEntry:
+    def _failure(self, name: str, error: BaseException, writes: Written = (), *, runs_again: bool = True) -> TaskResult:
         told = (*described(error), self._environment.now())
-        return TaskEntry(name=name, writes=writes, routed=runs_again, error=told)
+        return TaskResult(name=name, writes=writes, routed=runs_again, error=told)
 
     def refused(self, tasks: Sequence[Task], outcomes: Sequence[Outcome], error: UnstorableValueError) -> list[Outcome]:
         """The outcomes, where the tasks that wrote a value which cannot be stored have failed. The error's notes name

@@ -1,6 +1,6 @@
 """What is recorded of a superstep that is open, as runs, readers and editors of its thread understand it.
 
-A record is kept by task (`TaskEntry`): its result, its failure, or its questions and what was answered. Two ids are no
+A record is kept by task (`TaskResult`): its result, its failure, or its questions and what was answered. Two ids are no
 task's.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.entries import TaskEntry
+from checkpoint_savers.deltas import TaskResult
 from checkpoint_savers.records import TaskId
 
 from ..._core.amending import amend
@@ -29,29 +29,29 @@ BETWEEN = ""
 """The channel of the write that stands between two such updates: each is folded by itself."""
 
 
-NOT_RECORDED: Final = TaskEntry(name="", routed=False)
+NOT_RECORDED: Final = TaskResult(name="", routed=False)
 """In the place of the record of a task that has none."""
 
 
-def is_result(entry: TaskEntry) -> bool:
+def is_result(entry: TaskResult) -> bool:
     """Whether a record is what history shows of a task of the plan."""
     return entry.finished and not (entry.writes and entry.writes[0][0] == RETURN)
 
 
-def handler_of(task: Task, entry: TaskEntry) -> Task | None:
+def handler_of(task: Task, entry: TaskResult) -> Task | None:
     """The task of the error handler that runs in a task's place, by the task's record; None when none does."""
     handler = task.node.handler
     return task.handling(handler) if entry.handled and handler is not None else None
 
 
-def open_questions(entry: TaskEntry, codec: Codec) -> Iterator[Interrupt]:
+def open_questions(entry: TaskResult, codec: Codec) -> Iterator[Interrupt]:
     """What a task has asked and nobody has answered."""
     for key, data in entry.interrupts or ():
         if key not in entry.answers:
             yield Interrupt(codec.decode(data, channel="interrupt()"), key)
 
 
-def amend_again(program: Program, board: Board, entry: TaskEntry, codec: Codec, scope: tuple[str, str]) -> None:
+def amend_again(program: Program, board: Board, entry: TaskResult, codec: Codec, scope: tuple[str, str]) -> None:
     """Make the updates that calls made to the state of an open superstep, each by itself, as they made them."""
     writes: list[Write] = []
     number = 0

@@ -10,11 +10,11 @@ import re
 import warnings
 from typing import Any, get_origin
 
+from checkpoint_savers.chain import EncodedState
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.entries import SENDS
+from checkpoint_savers.deltas import SENDS
 from checkpoint_savers.errors import StoredTypeChangedError, UnknownTypeError
-from checkpoint_savers.growth import data_of, decode
-from checkpoint_savers.ledger import State
+from checkpoint_savers.patches import data_of, decode
 from checkpoint_savers.sharing import filled_sends
 
 from ..._core.board import Board
@@ -46,7 +46,7 @@ def kind_of(channel: BaseChannel[Any, Any, Any], value: Any = None) -> str:
     return channel.kind
 
 
-def restore(program: Program, state: State, step: int, codec: Codec, *, thread_id: str) -> Board:
+def restore(program: Program, state: EncodedState, step: int, codec: Codec, *, thread_id: str) -> Board:
     """The board that was stored.
 
     Raises:
@@ -120,7 +120,7 @@ def warn_of_unknown(program: Program, name: str, thread_id: str) -> None:
         warnings.warn(UnknownStoredKeyWarning(thread_id, program.name, name), stacklevel=2)
 
 
-def unknown_values(program: Program, state: State, codec: Codec) -> dict[str, Any]:
+def unknown_values(program: Program, state: EncodedState, codec: Codec) -> dict[str, Any]:
     """The stored values of keys that the graph does not have, decoded as far as their classes are known.
 
     Raises:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import structs
 
-from checkpoint_savers.entries import TaskEntry
+from checkpoint_savers.deltas import TaskResult
 from checkpoint_savers.records import TaskId
 
 from ..._core.task import Task
@@ -69,7 +69,7 @@ class Counter:
         for task, ns, amounts in inside_of(self._records.entries):
             self._inside.setdefault((self.ns, task, ns), of_text(amounts))
 
-    def with_spent(self, task: TaskId, entry: TaskEntry) -> TaskEntry:
+    def with_spent(self, task: TaskId, entry: TaskResult) -> TaskResult:
         """The record of a task, with what it has spent since its last record, and in all."""
         now, before = self.now.pop(task, {}), self._records.entries.get(task, NOT_RECORDED)
         keys = [key for key in self._keys() if key[1] == task]
@@ -81,7 +81,7 @@ class Counter:
             keys = []
         return structs.replace(entry, spent=as_text(total_of(spent)), inside=self._as_inside(keys))
 
-    def with_rest(self, entries: list[tuple[Task, TaskEntry]]) -> None:
+    def with_rest(self, entries: list[tuple[Task, TaskResult]]) -> None:
         """Add to the record of the first task that has no result what tasks have spent that have no record: they were
         cancelled beside it, or called."""
         for place, (task, entry) in enumerate(entries):
@@ -157,7 +157,7 @@ class Counter:
         return tuple([(key[1], key[2], as_text(self._inside[key])) for key in keys])
 
 
-def inside_of(records: Mapping[TaskId, TaskEntry]) -> Iterator[tuple[TaskId, str, dict[str, str]]]:
+def inside_of(records: Mapping[TaskId, TaskResult]) -> Iterator[tuple[TaskId, str, dict[str, str]]]:
     """What graphs have spent that tasks run which have no result: task, namespace and amounts, each once."""
     told: set[tuple[str, str]] = set()
     for entry in records.values():

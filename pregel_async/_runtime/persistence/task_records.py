@@ -7,9 +7,9 @@ from typing import Any, Final, Protocol, TypedDict
 
 import msgspec
 
-from checkpoint_savers.entries import Entry, TaskEntry, read_record, write_record
+from checkpoint_savers.deltas import Delta, TaskResult, read_record, write_record
 from checkpoint_savers.errors import UnstorableValueError
-from checkpoint_savers.growth import WORTH, decode, in_parts
+from checkpoint_savers.patches import WORTH, decode, in_parts
 from checkpoint_savers.records import TaskId, TaskRecord
 from checkpoint_savers.sharing import filled_sends
 
@@ -46,7 +46,7 @@ NOTHING_ANSWERED = _NothingAnswered()
 
 
 class Asked(TypedDict):
-    """Fields of a `TaskEntry`: the answers to a task, and the tasks that depend on them."""
+    """Fields of a `TaskResult`: the answers to a task, and the tasks that depend on them."""
 
     answers: dict[str, bytes]
     askers: dict[str, tuple[str, ...]]
@@ -65,7 +65,7 @@ class TaskRecords:
     """
 
     def __init__(self, program: Program, encoder: Encoder, out: CommitWriter) -> None:
-        self.entries: dict[TaskId, TaskEntry] = {}
+        self.entries: dict[TaskId, TaskResult] = {}
         self.names = _NO_NAMES
         self._program = program
         self._encoder = encoder
@@ -74,7 +74,7 @@ class TaskRecords:
     @property
     def totals(self) -> Mapping[str, str]:
         """What was spent until the last superstep, as it is stored."""
-        return self._out.ledger.state.spent
+        return self._out.chain.state.spent
 
     def load(self, records: Sequence[TaskRecord]) -> None:
         """Take what is stored, checked against the graph's code as it is now.
@@ -87,7 +87,7 @@ class TaskRecords:
         for entry in self.entries.values():
             self._out.lease.askers.update(entry.askers)
 
-    def _fitting(self, record: TaskRecord) -> TaskEntry:
+    def _fitting(self, record: TaskRecord) -> TaskResult:
         """What it wrote to a key that the graph does not have stays in it; see `keep_unknown`."""
         thread_id = self._out.lease.thread_id
         entry = read_record(record, thread_id)
@@ -121,7 +121,7 @@ class TaskRecords:
         left = Unfinished(failures=(RecordedFailureError(kind, message),))
         return self._reached(self.entries.get(by.id, NOT_RECORDED), run, by) or left
 
-    def _reached(self, entry: TaskEntry, run: Answered, by: Task | None) -> Finished | Paused | None:
+    def _reached(self, entry: TaskResult, run: Answered, by: Task | None) -> Finished | Paused | None:
         """The result or the open questions that a record holds; None when the task has to run."""
         if entry.finished:
             writes = self._decoded(entry)
@@ -149,13 +149,13 @@ class TaskRecords:
         names = sorted(self.names)
         return next((name for name in names if name != task.node.name and task.id_as(name) in self.entries), None)
 
-    def _decoded(self, entry: TaskEntry) -> list[Write]:
+    def _decoded(self, entry: TaskResult) -> list[Write]:
         channels, codec, out = self._program.channels, self._encoder.codec, self._out
         known = [write for write in entry.writes if write[0] in channels or write[0] in (PARENT, RETURN)]
         writes = [(channel, codec.decode(data, channel=channel)) for channel, data in known]
         if not any(channel == SENDS for channel, _ in writes):
             return writes
-        values = out.ledger.state.values  # the superstep was planned on it, and a recorded send may refer to it
+        values = out.chain.state.values  # the superstep was planned on it, and a recorded send may refer to it
 
         def value_of(channel: str) -> Any:
             return decode(values[channel], codec, channel=channel)
@@ -197,9 +197,9 @@ class TaskRecords:
         except UnstorableValueError:
             return False
 
-    def answered(self, answers: Mapping[str, Any]) -> dict[TaskId, TaskEntry]:
+    def answered(self, answers: Mapping[str, Any]) -> dict[TaskId, TaskResult]:
         """The records of the tasks that asked what is answered now, with the answers. Raises `UnstorableValueError`."""
-        changed: dict[TaskId, TaskEntry] = {}
+        changed: dict[TaskId, TaskResult] = {}
         for task_id, entry in self.entries.items():
             asked = {key for key, _ in entry.interrupts or ()}
             given = {
@@ -231,14 +231,14 @@ class TaskRecords:
         entry = self.entries.get(task_id, NOT_RECORDED)
         return tuple([each for each in entry.writes if is_unknown(self._program, each[0])])
 
-    def keep_unknown(self, ran: Sequence[Task], outcomes: Sequence[Outcome], entry: Entry) -> None:
+    def keep_unknown(self, ran: Sequence[Task], outcomes: Sequence[Outcome], entry: Delta) -> None:
         """Add to a superstep's entry what finished tasks have recorded for keys that the graph does not have.
 
         A write takes the place of the stored value where the channel held the last value that was written. Of other
         kinds the fold is not known without the code: their updates stay in the records of the superstep.
         """
         by = [(each.by or task).id for task, each in zip(ran, outcomes, strict=True) if isinstance(each, Finished)]
-        kinds = self._out.ledger.state.kinds
+        kinds = self._out.chain.state.kinds
         for task_id in (AMENDED, *by):
             for name, data in self.unknown_writes(task_id):
                 if name not in kinds:
@@ -246,7 +246,7 @@ class TaskRecords:
                 if kinds.get(name, LastValue.kind).removesuffix(UNFIT) == LastValue.kind:
                     entry.values[name] = data if len(data) < WORTH else in_parts(data)
 
-    def row(self, task_id: TaskId, index: int, entry: TaskEntry) -> TaskRecord:
+    def row(self, task_id: TaskId, index: int, entry: TaskResult) -> TaskRecord:
         """The row of a record."""
         result = entry.finished or not entry.routed
         return TaskRecord(

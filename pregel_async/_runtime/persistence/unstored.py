@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import TypeAlias
 
-from checkpoint_savers.entries import TaskEntry
+from checkpoint_savers.deltas import TaskResult
 from checkpoint_savers.records import CheckpointRow, EventRow, TaskId
 
 from ..._core.board import Board
@@ -17,7 +17,7 @@ from ..._core.isolation import NO_CLASSES
 from ..._core.program import Program, Write
 from ..._core.task import NEW, Outcome, Paused, Recorded, Task
 from .digests import UNSTORED, Digests, fleeting_keys
-from .namespace_writer import Source, Thread
+from .namespace_writer import NamespaceWriter, Source
 from .spending import Amounts
 from .task_records import Answered
 
@@ -40,7 +40,7 @@ NO_LEASE = NoLease()
 class NoRecords:
     """In place of what is recorded of the open superstep's tasks: nothing."""
 
-    entries: MappingProxyType[TaskId, TaskEntry] = MappingProxyType({})
+    entries: MappingProxyType[TaskId, TaskResult] = MappingProxyType({})
 
     def recorded(self, task: Task, run: Answered) -> Recorded:
         return NEW
@@ -136,5 +136,5 @@ class Unstored:
     async def finish(self) -> None: ...
 
 
-Persistence: TypeAlias = Thread | Unstored
+Persistence: TypeAlias = NamespaceWriter | Unstored
 """Where a graph's run is stored, or that it is not."""

@@ -27,7 +27,7 @@ from checkpoint_savers.saver_port import PAGE
 
 from ..._message_ids import fingerprint
 from ...messages import id_of
-from ..persistence.namespace_writer import Thread
+from ..persistence.namespace_writer import NamespaceWriter
 from .event_rows import CLOSED, GRAPH, HeldEvent, StoredEvent, read_row, shown_part, stored_event, write_row
 from .parts import RESTARTED, Cursor, Part, Unit
 
@@ -71,7 +71,7 @@ class EventRecorder:
         is_ahead: events are shown on checkpoints that are not stored yet; a record is noted now, and stored later.
     """
 
-    def __init__(self, thread: Thread, codec: Codec) -> None:
+    def __init__(self, thread: NamespaceWriter, codec: Codec) -> None:
         self.finished: set[str] = set()
         self.has_earlier = False
         self.on_stored: Callable[[Iterable[EventKey]], None] | None = None

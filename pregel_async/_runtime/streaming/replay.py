@@ -19,14 +19,14 @@ from msgspec.structs import replace
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.entries import read_record
+from checkpoint_savers.deltas import read_record
 from checkpoint_savers.errors import ThreadBusyError
 from checkpoint_savers.records import CheckpointId, EventRow
 
 from ..._core.superstep import plan
 from ...errors import RecordedFailureError
 from ...types import RunStatus
-from ..persistence.namespace_writer import Thread
+from ..persistence.namespace_writer import NamespaceWriter
 from .buffer import CAPACITY, Buffer
 from .modes import MODES
 from .modes.mode import Coerce
@@ -41,7 +41,9 @@ POLL = 0.25
 class Resume(Protocol):
     """Goes on with a thread, if there is something to go on with."""
 
-    def __call__(self, subscription: Subscription, begun: Callable[[Thread], Awaitable[bool]]) -> Awaitable[object]: ...
+    def __call__(
+        self, subscription: Subscription, begun: Callable[[NamespaceWriter], Awaitable[bool]]
+    ) -> Awaitable[object]: ...
 
 
 async def rejoin(
@@ -230,7 +232,7 @@ class _Return(msgspec.Struct):
             if not any(key not in entry.answers for entry in entries for key, _ in entry.interrupts or ()):
                 self.ended = None
 
-    async def restart(self, thread: Thread) -> bool:
+    async def restart(self, thread: NamespaceWriter) -> bool:
         """The thread is ours: show what was stored meanwhile. Whether there is something to go on with."""
         await self.catch_up(over=True)
         await self.see_answers()

@@ -24,7 +24,7 @@ from ..._core.stop import Stop
 from ..._core.task import Finished, Outcome, Paused, Task
 from ...types import RunStatus
 from ..observing.error_text import described
-from ..persistence.namespace_writer import Source, Thread
+from ..persistence.namespace_writer import NamespaceWriter, Source
 from ..persistence.unstored import Persistence
 from ..platform.loop_turns import LoopTurns
 from .event_recorder import EventRecorder
@@ -67,7 +67,7 @@ class RunEvents:
     publisher: EventPublisher = NO_PUBLISHER
     are_shown = False
 
-    async def resumed(self, thread: Thread, board: Board, planned: Planned, *, branched: bool) -> None:
+    async def resumed(self, thread: NamespaceWriter, board: Board, planned: Planned, *, branched: bool) -> None:
         """The run continues from a stored board, on a branch of its own or from the thread's newest checkpoint."""
 
     def begin(self) -> None:
@@ -158,7 +158,7 @@ class ShownEvents(RunEvents):
         for subscription in self._own:
             subscription.committed = step
 
-    async def resumed(self, thread: Thread, board: Board, planned: Planned, *, branched: bool) -> None:
+    async def resumed(self, thread: NamespaceWriter, board: Board, planned: Planned, *, branched: bool) -> None:
         self.acknowledge(board.step)
         if not any(subscription.returns for subscription in self._own):
             await self.publisher.send(self.publisher.resumed(board))
@@ -359,7 +359,7 @@ class RecordedEvents(ShownEvents):
         self._recorder = recorder
         self._records = True
 
-    async def resumed(self, thread: Thread, board: Board, planned: Planned, *, branched: bool) -> None:
+    async def resumed(self, thread: NamespaceWriter, board: Board, planned: Planned, *, branched: bool) -> None:
         self.acknowledge(board.step)
         if branched:
             self._recorder.move()

@@ -22,8 +22,8 @@ from ..workloads import (
     WIDE,
     CannotError,
     Case,
+    ChainReader,
     Gauge,
-    Reader,
     agent,
     asks,
     bump,
@@ -237,7 +237,7 @@ class Driver:
         )
 
     async def reads(self, messages: int, how: str, supersteps: int = 20) -> Case:
-        reader = Reader(how)
+        reader = ChainReader(how)
         graph = self._shared_loop({"node": (reader, lambda state: "node" if state["x"] < supersteps else None)})
         said = [message(number) for number in range(messages)]
         return Case(

@@ -16,6 +16,7 @@ from ..workloads import (
     UNLIMITED,
     WIDE,
     Case,
+    ChainReader,
     Chat,
     Counter,
     Fan,
@@ -23,7 +24,6 @@ from ..workloads import (
     Joke,
     Jokes,
     Laps,
-    Reader,
     Reading,
     Show,
     Subject,
@@ -193,7 +193,7 @@ class StateGraphDriver:
         )
 
     async def reads(self, messages: int, how: str, supersteps: int = 20) -> Case:
-        reader = Reader(how)
+        reader = ChainReader(how)
         graph = self._loop(Reading, reader, lambda state: state["x"] >= supersteps)
         given = {"messages": [message(number) for number in range(messages)], "x": 0}
         return Case(

@@ -7,8 +7,8 @@ from decimal import Decimal
 from typing import Any
 
 from checkpoint_savers.codec import seal
-from checkpoint_savers.entries import Picked, StoredEntry, Tail, TaskEntry, write_entry, write_record
-from checkpoint_savers.growth import DictPatch, ListPatch
+from checkpoint_savers.deltas import Picked, StoredDelta, Tail, TaskResult, write_delta, write_record
+from checkpoint_savers.patches import DictPatch, ListPatch
 from checkpoint_savers.records import (
     CheckpointId,
     CheckpointRow,
@@ -50,7 +50,7 @@ def encoded(value: Any) -> bytes:
 
 
 LIST = ListPatch(((0, 2), encoded(["three"]), (4, 5)))
-FULL = StoredEntry(
+FULL = StoredDelta(
     full=True,
     ts=NOW + 0.5,
     clock=3,
@@ -64,7 +64,7 @@ FULL = StoredEntry(
     tips={"inner": "000001-checkpoint"},
     spent={"tokens": "12", "usd": "1.50d"},
 )
-GROWN = StoredEntry(
+GROWN = StoredDelta(
     full=False,
     ts=NOW + 1.0,
     clock=4,
@@ -77,7 +77,7 @@ GROWN = StoredEntry(
     results={"task-2": (("log", Tail(0, 1)), ("notes", Picked((encoded("c"),))))},
     since="000001-checkpoint",
 )
-TASK = TaskEntry(
+TASK = TaskResult(
     name="a",
     writes=(("log", encoded(["three"])),),
     routed=False,
@@ -104,8 +104,8 @@ EVENTS = write_row(
 )
 
 FRAMES: dict[str, bytes] = {
-    "a checkpoint that holds everything": write_entry(FULL),
-    "a checkpoint that changes another": write_entry(GROWN),
+    "a checkpoint that holds everything": write_delta(FULL),
+    "a checkpoint that changes another": write_delta(GROWN),
     "a record of a task": write_record(TASK),
     "a row of events": EVENTS.frame,
     **{f"value {at}": seal(encoded(value)) for at, value in enumerate(OBJECTS)},
@@ -134,9 +134,9 @@ def record(number: int, task: str, kind: Any, ns: str = "") -> TaskRecord:
 DUMP = ThreadDump(
     heads={"": cid(3), "inner": cid(9)},
     rows=(
-        row(1, None, 1, write_entry(FULL)),
-        row(2, 1, 1, write_entry(GROWN), user="ann"),
-        row(3, 2, 1, write_entry(GROWN), __thread__="other"),
+        row(1, None, 1, write_delta(FULL)),
+        row(2, 1, 1, write_delta(GROWN), user="ann"),
+        row(3, 2, 1, write_delta(GROWN), __thread__="other"),
         CheckpointRow(
             ns="inner",
             checkpoint_id=cid(9),
@@ -144,7 +144,7 @@ DUMP = ThreadDump(
             base_id=cid(9),
             step=0,
             metadata={"step": "text", "rate": 1.5},
-            frame=write_entry(FULL),
+            frame=write_delta(FULL),
         ),
     ),
     records=(record(2, "task-2", "result"), record(3, "", "error"), record(3, "task-1", "interrupt")),
@@ -169,7 +169,7 @@ async def fill(saver: Any) -> None:
             metadata={"user": "ann"},
         ),
     )
-    inner = row(4, None, 4, write_entry(FULL), ns="inner:task-2|deep")
+    inner = row(4, None, 4, write_delta(FULL), ns="inner:task-2|deep")
     await saver.commit(lease, Commit(rows=(inner,), expected_head=None, expires_at=NOW + 60))
     lease = await saver.acquire(loaded, OWNER, now=NOW, expires_at=NOW + 30)
     await saver.load(lease, DUMP)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from checkpoint_savers.entries import timestamp
+from checkpoint_savers.deltas import timestamp
 from checkpoint_savers.records import CheckpointRow
 
 from ...._core.board import Board

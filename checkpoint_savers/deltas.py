@@ -18,7 +18,7 @@ import msgspec
 
 from .codec import seal, unseal
 from .errors import CorruptCheckpointError
-from .growth import Grown, Patch, Value, body, data_of, difference, is_map, length_of, literal_of, split_map
+from .patches import IncrementalValue, Patch, Value, body, data_of, diff, is_map, length_of, literal_of, split_map
 from .records import CheckpointId, TaskRecord
 
 Results: TypeAlias = dict[str, tuple[tuple[str, bytes | None], ...]]
@@ -31,7 +31,7 @@ SHORT = 32
 """Bytes up to which a result is rather stored than looked for."""
 
 
-class Entry(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
+class Delta(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
     """What one superstep changed.
 
     Attributes:
@@ -79,15 +79,15 @@ class Picked(msgspec.Struct, array_like=True, tag="p", frozen=True, gc=False):
     keys: tuple[bytes, ...]
 
 
-Told: TypeAlias = bytes | Tail | Picked | None
+StoredWrite: TypeAlias = bytes | Tail | Picked | None
 """A result as it is stored: encoded, or where in its channel's value it stands; None: it is that value."""
 
 
-class StoredEntry(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
-    """An entry as a frame holds it. New fields go to the end, with a default. Those that `Entry` has too stand in the
+class StoredDelta(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
+    """An entry as a frame holds it. New fields go to the end, with a default. Those that `Delta` has too stand in the
     same order: one that holds no value in parts is stored as it is.
 
-    Attributes: as in `Entry`, but for
+    Attributes: as in `Delta`, but for
         values: encoded, or what makes it of the value before.
         results: what a task wrote is not stored again where the channel's value shows it.
         since: of a milestone: the checkpoint whose state is before.
@@ -102,13 +102,13 @@ class StoredEntry(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc
     versions: dict[str, int]
     seen: dict[str, dict[str, int]]
     ran: tuple[str, ...]
-    results: Mapping[str, tuple[tuple[str, Told], ...]]
+    results: Mapping[str, tuple[tuple[str, StoredWrite], ...]]
     tips: dict[str, str] = {}
     spent: dict[str, str] = {}
     since: str = ""
 
 
-class TaskEntry(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
+class TaskResult(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
     """The payload of a `TaskRecord`.
 
     Attributes:
@@ -119,7 +119,7 @@ class TaskEntry(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=F
         interrupts: the questions that it stopped to ask, as (id, encoded value), in order; None when it did not.
         answers: question id -> encoded answer: all that it, or what it called, was ever given.
         handled: it has failed, and its error handler has begun: a resume goes on with that.
-        spent: as in `Entry`: what it has spent, in all its attempts.
+        spent: as in `Delta`: what it has spent, in all its attempts.
         inside: what graphs have spent, in all, that tasks run which have no result: task id, namespace and amounts.
         askers: question id -> the ids of the tasks whose result depends on its answer: the one that asked, and those
             that called it.
@@ -146,7 +146,7 @@ class TaskEntry(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=F
         return self.routed and self.error is None and self.interrupts is None
 
 
-def merge(first: Entry, second: Entry) -> Entry:
+def merge(first: Delta, second: Delta) -> Delta:
     """The one entry that does what two do, one after the other.
 
     It shows the results of the first: those of the tasks that were planned on the checkpoint before both. The tasks
@@ -167,7 +167,7 @@ def merge(first: Entry, second: Entry) -> Entry:
     seen = {channel: nodes for channel, nodes in first.seen.items() if channel not in gone}
     for channel, nodes in second.seen.items():
         seen[channel] = {**seen.get(channel, {}), **nodes}
-    return Entry(
+    return Delta(
         full=first.full,
         ts=second.ts,
         clock=second.clock,
@@ -183,7 +183,7 @@ def merge(first: Entry, second: Entry) -> Entry:
     )
 
 
-def _spelled_out(first: Entry, second: Entry) -> Results:
+def _spelled_out(first: Delta, second: Delta) -> Results:
     """The first entry's results, where "the value that the channel has now" is not what it has after the second."""
 
     def lasts(channel: str) -> bool:
@@ -201,7 +201,7 @@ def _spelled_out(first: Entry, second: Entry) -> Results:
     }
 
 
-def as_stored(entry: Entry, before: Mapping[str, Value], *, since: CheckpointId | None = None) -> StoredEntry | Entry:
+def as_stored(entry: Delta, before: Mapping[str, Value], *, since: CheckpointId | None = None) -> StoredDelta | Delta:
     """An entry as a frame holds it.
 
     Args:
@@ -209,14 +209,14 @@ def as_stored(entry: Entry, before: Mapping[str, Value], *, since: CheckpointId 
         since: of which checkpoint they are, if that is not the parent.
     """
     values: dict[str, bytes | Patch] = {}
-    grown: dict[str, Grown] = {}
+    grown: dict[str, IncrementalValue] = {}
     literals: dict[str, _Literal] = {}
     for name, value in entry.values.items():
         if isinstance(value, bytes):
             values[name] = value
             continue
         grown[name] = value
-        patch = difference(value, before.get(name))
+        patch = diff(value, before.get(name))
         values[name] = data_of(value) if patch is None else patch
         literal = None if patch is None or since is not None else literal_of(patch)
         if literal is not None:
@@ -227,7 +227,7 @@ def as_stored(entry: Entry, before: Mapping[str, Value], *, since: CheckpointId 
         task: tuple([(name, _told(data, literals.get(name), grown.get(name))) for name, data in written])
         for task, written in entry.results.items()
     }
-    return StoredEntry(
+    return StoredDelta(
         full=entry.full,
         ts=entry.ts,
         clock=entry.clock,
@@ -244,7 +244,7 @@ def as_stored(entry: Entry, before: Mapping[str, Value], *, since: CheckpointId 
     )
 
 
-def _told(data: Told, literal: _Literal | None, value: Grown | None) -> Told:
+def _told(data: StoredWrite, literal: _Literal | None, value: IncrementalValue | None) -> StoredWrite:
     """A result as it is stored, of a channel that holds a value in parts."""
     if not isinstance(data, bytes) or len(data) < SHORT or value is None:
         return data
@@ -279,26 +279,26 @@ class _Literal:
 _T = TypeVar("_T")
 
 _encode = msgspec.msgpack.Encoder().encode
-_stored_entry = msgspec.msgpack.Decoder(StoredEntry)
-_task_entry = msgspec.msgpack.Decoder(TaskEntry)
+_stored_entry = msgspec.msgpack.Decoder(StoredDelta)
+_task_entry = msgspec.msgpack.Decoder(TaskResult)
 
 
-def write_entry(entry: StoredEntry | Entry) -> bytes:
+def write_delta(entry: StoredDelta | Delta) -> bytes:
     """The frame of a checkpoint's row."""
     return seal(_encode(entry))
 
 
-def read_entry(frame: bytes, where: str) -> StoredEntry:
+def read_delta(frame: bytes, where: str) -> StoredDelta:
     """What a row's frame says. Raises `CorruptCheckpointError`."""
     return _decode(_stored_entry, unseal(frame, where), where)
 
 
-def write_record(entry: TaskEntry) -> bytes:
+def write_record(entry: TaskResult) -> bytes:
     """The frame of a task's record."""
     return seal(_encode(entry))
 
 
-def read_record(record: TaskRecord, thread_id: str) -> TaskEntry:
+def read_record(record: TaskRecord, thread_id: str) -> TaskResult:
     """What a record's frame says. Raises `CorruptCheckpointError`."""
     where = f"thread {thread_id!r}, checkpoint {record.checkpoint_id}, record of task {record.task_id!r}"
     return _decode(_task_entry, unseal(record.frame, where), where)

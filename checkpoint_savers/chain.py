@@ -1,13 +1,13 @@
 """How a thread's states are laid out in frames: what each superstep changed, and from time to time everything.
 
-    ledger = Ledger.start(...) or Ledger.resume(reader, checkpoint_id)
-    row = ledger.append(entry, ...)          writing: an entry becomes a row
+    chain = ChainWriter.start(...) or ChainWriter.resume(reader, checkpoint_id)
+    row = chain.append(delta, ...)          writing: a delta becomes a row
     state = reader.state(checkpoint_id)      reading: rows become a state
 
-An `Entry` says what one superstep changed. `State.apply(entry)` is the only way from one state to the next, on both
-sides: what a run holds and what is read back are made by the same code.
+A `Delta` says what one superstep changed. `EncodedState.apply(delta)` is the only way from one state to the next, for the
+writer and for readers: the state of a live run and a state that is read back are made by the same code.
 
-In a frame, a value that has grown is a patch of the one before (see `growth`). Which one is before, is the row's kind
+In a frame, a value that has grown is a patch of the one before (see `patches`). Which one is before, is the row's kind
     step        the parent's
     milestone   that of the milestone before it, or of the full row: each `STEPS` rows there is one
     full        none: everything is in it. One is written when what has to be read has outgrown what it says
@@ -29,21 +29,33 @@ from typing import Any, Self
 import msgspec
 
 from .codec import Codec
-from .entries import (
+from .deltas import (
     SENDS,
-    Entry,
+    Delta,
     Results,
-    StoredEntry,
+    StoredDelta,
+    StoredWrite,
     Tail,
-    Told,
     as_stored,
     merge,
-    read_entry,
+    read_delta,
     timestamp,
-    write_entry,
+    write_delta,
 )
 from .errors import CorruptCheckpointError
-from .growth import Grown, Value, data_of, in_parts, joined, joined_map, length_of, literal_of, patched, size_of, split
+from .patches import (
+    IncrementalValue,
+    Value,
+    data_of,
+    in_parts,
+    joined,
+    joined_map,
+    length_of,
+    literal_of,
+    patched,
+    size_of,
+    split,
+)
 from .records import FORMAT, Checkpoint, CheckpointId, CheckpointRow, TaskId
 from .sharing import filled_sends
 
@@ -57,10 +69,10 @@ STEPS = 32
 """Rows from one milestone to the next. More make reading dearer, fewer make milestones that are hardly worth a row."""
 
 
-class State(msgspec.Struct, gc=False):
+class EncodedState(msgspec.Struct, gc=False):
     """A namespace's state at one checkpoint, with values still encoded. `apply` makes the next one of a copy.
 
-    Attributes: as in `Entry`, for all channels that hold something.
+    Attributes: as in `Delta`, for all channels that hold something.
     """
 
     ts: float
@@ -77,9 +89,9 @@ class State(msgspec.Struct, gc=False):
     def empty(cls) -> Self:
         return cls(0.0, 0, {}, {}, {}, {}, (), {}, {})
 
-    def copy(self) -> State:
+    def copy(self) -> EncodedState:
         """A copy that `apply` may change; encoded values are shared, as they are never changed in place."""
-        return State(
+        return EncodedState(
             self.ts,
             self.clock,
             self.values.copy(),
@@ -91,7 +103,7 @@ class State(msgspec.Struct, gc=False):
             self.spent.copy(),
         )
 
-    def apply(self, entry: Entry | StoredEntry, values: dict[str, Value]) -> None:
+    def apply(self, entry: Delta | StoredDelta, values: dict[str, Value]) -> None:
         """Go on to the next state, in place.
 
         Args:
@@ -120,7 +132,7 @@ class State(msgspec.Struct, gc=False):
             self.spent.update(entry.spent)
         self.ts, self.clock, self.ran = entry.ts, clock, entry.ran
 
-    def since(self, before: State, results: Results) -> Entry:
+    def since(self, before: EncodedState, results: Results) -> Delta:
         """The entry that gives this state when it is applied to an earlier one of the same branch."""
         emptied = (*[name for name in before.values if name not in self.values], *self._moved(before))
         anew = {*emptied, *[name for name in self.values if name not in before.values]}
@@ -129,7 +141,7 @@ class State(msgspec.Struct, gc=False):
             for name, value in self.values.items()
             if name in anew or value is not before.values[name] or self.versions[name] != before.versions[name]
         }
-        return Entry(
+        return Delta(
             full=False,
             ts=self.ts,
             clock=self.clock,
@@ -144,7 +156,7 @@ class State(msgspec.Struct, gc=False):
             spent={name: total for name, total in self.spent.items() if before.spent.get(name) != total},
         )
 
-    def _moved(self, before: State) -> list[str]:
+    def _moved(self, before: EncodedState) -> list[str]:
         """The channels of both that were emptied and written again, as far as that can be seen: they stand elsewhere
         than if not, or fewer nodes have seen them."""
         stood = iter([name for name in before.values if name in self.values])
@@ -158,9 +170,9 @@ class State(msgspec.Struct, gc=False):
                 stood = iter(())  # what comes after a new one was written after it
         return moved
 
-    def whole(self, results: Results) -> Entry:
+    def whole(self, results: Results) -> Delta:
         """The entry that gives this state by itself."""
-        return Entry(
+        return Delta(
             full=True,
             ts=self.ts,
             clock=self.clock,
@@ -204,7 +216,7 @@ class State(msgspec.Struct, gc=False):
         )
 
 
-class Reader:
+class ChainReader:
     """Restores states from rows.
 
     Args:
@@ -221,21 +233,21 @@ class Reader:
         self.rows: dict[CheckpointId, CheckpointRow] = {row.checkpoint_id: row for row in rows}
         self._keeps = keeps
         self._place = f"thread {thread_id!r}{f', namespace {ns!r}' if ns else ''}, checkpoint "
-        self._states: dict[CheckpointId, State] = {}
-        self._entries: dict[CheckpointId, StoredEntry] = {}
+        self._states: dict[CheckpointId, EncodedState] = {}
+        self._entries: dict[CheckpointId, StoredDelta] = {}
 
     def add(self, rows: Iterable[CheckpointRow]) -> None:
         """More rows."""
         self.rows.update([(row.checkpoint_id, row) for row in rows])
 
-    def state(self, checkpoint_id: CheckpointId) -> State:
+    def state(self, checkpoint_id: CheckpointId) -> EncodedState:
         """The state at a checkpoint. Do not change it: copy it first."""
         known = self._states.get(checkpoint_id)
         if known is not None:
             return known
         way = self.way(checkpoint_id, self._states)
         start = self._states.get(way[-1])
-        state = State.empty() if start is None else start.copy()
+        state = EncodedState.empty() if start is None else start.copy()
         milestone = next((at for at in way[:-1] if self._entries[at].since), None)  # the last one
         for at in reversed(way if start is None else way[:-1]):
             stored = self._entries[at]
@@ -266,12 +278,12 @@ class Reader:
                 raise CorruptCheckpointError(self._where(checkpoint_id), f"the chain of {at} leads to no full row")
             at = before
 
-    def stored(self, checkpoint_id: CheckpointId) -> StoredEntry:
+    def stored(self, checkpoint_id: CheckpointId) -> StoredDelta:
         """What a row's frame says."""
         known = self._entries.get(checkpoint_id)
         if known is None:
             frame = self.rows[checkpoint_id].frame
-            known = self._entries[checkpoint_id] = read_entry(frame, self._where(checkpoint_id))
+            known = self._entries[checkpoint_id] = read_delta(frame, self._where(checkpoint_id))
         return known
 
     def results(self, checkpoint_id: CheckpointId) -> Results:
@@ -305,15 +317,15 @@ class Reader:
         else:
             mark = self.state(since)
             stored = as_stored(state.since(mark, results), mark.values, since=since)
-        frame = write_entry(stored)
+        frame = write_delta(stored)
         return msgspec.structs.replace(row, parent_id=parent_id, base_id=base_id, frame=frame)
 
     def _told_by(
-        self, checkpoint_id: CheckpointId, written: tuple[tuple[str, Told], ...]
+        self, checkpoint_id: CheckpointId, written: tuple[tuple[str, StoredWrite], ...]
     ) -> tuple[tuple[str, bytes | None], ...]:
         return tuple([(channel, self._told(told, channel, checkpoint_id)) for channel, told in written])
 
-    def _told(self, told: Told, channel: str, checkpoint_id: CheckpointId) -> bytes | None:
+    def _told(self, told: StoredWrite, channel: str, checkpoint_id: CheckpointId) -> bytes | None:
         if told is None or isinstance(told, bytes):
             return told
         if isinstance(told, Tail):
@@ -325,12 +337,12 @@ class Reader:
                 return joined(split(literal)[told.first : told.first + told.count])
         else:
             value = self.state(checkpoint_id).values.get(channel)
-            parts = value.parts if isinstance(value, Grown) else None
+            parts = value.parts if isinstance(value, IncrementalValue) else None
             if isinstance(parts, dict) and parts.keys() >= set(told.keys):
                 return joined_map({key: parts[key] for key in told.keys})
         raise CorruptCheckpointError(self._where(checkpoint_id), f"a result refers to what {channel!r} does not hold")
 
-    def _values(self, checkpoint_id: CheckpointId, stored: StoredEntry, before: State) -> dict[str, Value]:
+    def _values(self, checkpoint_id: CheckpointId, stored: StoredDelta, before: EncodedState) -> dict[str, Value]:
         """The values that a row changes in the state that it was made on."""
         values: dict[str, Value] = {}
         for name, data in stored.values.items():
@@ -355,7 +367,7 @@ class PutOff(msgspec.Struct, frozen=True, gc=False):
         checkpoint_id, step, metadata: of the last.
     """
 
-    entry: Entry
+    entry: Delta
     checkpoint_id: CheckpointId
     step: int
     metadata: dict[str, Any]
@@ -371,7 +383,7 @@ class PutOff(msgspec.Struct, frozen=True, gc=False):
         return PutOff(merge(self.entry, later.entry), later.checkpoint_id, later.step, later.metadata)
 
 
-class Ledger:
+class ChainWriter:
     """Appends checkpoints to one branch of a namespace.
 
     Attributes:
@@ -380,7 +392,7 @@ class Ledger:
         put: what was put off, oldest first: at most two, of which the last is of the newest checkpoint of the root.
     """
 
-    def __init__(self, ns: str, state: State, tip: CheckpointId | None, parent: CheckpointId | None) -> None:
+    def __init__(self, ns: str, state: EncodedState, tip: CheckpointId | None, parent: CheckpointId | None) -> None:
         self.ns = ns
         self.state = state
         self.tip = tip
@@ -389,20 +401,23 @@ class Ledger:
         self._full: CheckpointId | None = None  # of the chain that it goes on with; None before the first row
         self._is_large = False  # whether that is
         self._base: CheckpointId | None = None  # the last milestone, or the full row,
-        self._mark = State.empty()  # the state there,
+        self._mark = EncodedState.empty()  # the state there,
         self._since = 0  # how many rows have followed it,
         self._since_bytes = 0  # with how many bytes,
         self._read_bytes = 0  # and what full row and milestones take
         self._whole_bytes = 0  # what a full row would take, about: what the last took, and what has grown since
-        self._stood: tuple[State, CheckpointId | None] = self.state, None  # where it stood before what was put off
+        self._stood: tuple[EncodedState, CheckpointId | None] = (
+            self.state,
+            None,
+        )  # where it stood before what was put off
 
     @classmethod
-    def start(cls, ns: str) -> Ledger:
+    def start(cls, ns: str) -> ChainWriter:
         """A namespace that holds nothing yet."""
-        return cls(ns, State.empty(), None, None)
+        return cls(ns, EncodedState.empty(), None, None)
 
     @classmethod
-    def resume(cls, reader: Reader, checkpoint_id: CheckpointId) -> Ledger:
+    def resume(cls, reader: ChainReader, checkpoint_id: CheckpointId) -> ChainWriter:
         """The branch that ends at a stored checkpoint."""
         row = reader.rows[checkpoint_id]
         way = reader.way(checkpoint_id)
@@ -419,15 +434,15 @@ class Ledger:
         made._weigh(full, made.state.values, full.keys() | made.state.values.keys())
         return made
 
-    def beside(self) -> Ledger:
+    def beside(self) -> ChainWriter:
         """A branch that starts beside the last checkpoint: with its state, and with its parent."""
-        return Ledger(self.ns, self.state.copy(), self._parent, None)
+        return ChainWriter(self.ns, self.state.copy(), self._parent, None)
 
     def append(
-        self, entry: Entry, *, checkpoint_id: CheckpointId, step: int, metadata: dict[str, Any]
+        self, entry: Delta, *, checkpoint_id: CheckpointId, step: int, metadata: dict[str, Any]
     ) -> CheckpointRow:
         """The row of the next checkpoint. It is stored when a commit with it returns; if that fails, drop this
-        ledger."""
+        chain."""
         before = self.state.values
         stored = as_stored(entry, before) if self._base is not None else None
         self._weigh(before, entry.values, {*entry.emptied, *entry.values} if entry.emptied else entry.values)
@@ -437,7 +452,7 @@ class Ledger:
 
     def _row(
         self,
-        stored: StoredEntry | Entry | None,
+        stored: StoredDelta | Delta | None,
         results: Results,
         parent: CheckpointId | None,
         checkpoint_id: CheckpointId,
@@ -449,12 +464,12 @@ class Ledger:
         Args:
             stored: what is new since the parent; None when a full row is due.
         """
-        frame = b"" if stored is None else write_entry(stored)
+        frame = b"" if stored is None else write_delta(stored)
         read = self._read_bytes + self._since_bytes + len(frame)
         is_first = self._base == self._full  # of the rows after the full one
         is_due = self._since >= STEPS or (is_first and self._is_large)
         if stored is None or read > 2 * self._whole_bytes + SMALL or (is_due and is_first and not self._is_large):
-            frame = write_entry(as_stored(self.state.whole(results), {}))
+            frame = write_delta(as_stored(self.state.whole(results), {}))
             self._full, self._read_bytes, self._whole_bytes = checkpoint_id, len(frame), len(frame)
             self._is_large = len(frame) >= LARGE
             base = checkpoint_id
@@ -462,7 +477,7 @@ class Ledger:
         elif is_due:
             assert self._full is not None and self._base is not None
             entry = as_stored(self.state.since(self._mark, results), self._mark.values, since=self._base)
-            frame = write_entry(entry)
+            frame = write_delta(entry)
             self._read_bytes += len(frame)
             base = self._full
             self._mark_here(checkpoint_id)
@@ -485,14 +500,14 @@ class Ledger:
         """Count what these channels take more than before, or less, in a full row."""
         for name in names:
             old, new = before.get(name, b""), now.get(name, b"")
-            if type(old) is Grown or type(new) is Grown:
+            if type(old) is IncrementalValue or type(new) is IncrementalValue:
                 self._whole_bytes += size_of(new) - size_of(old)
 
     def _mark_here(self, checkpoint_id: CheckpointId) -> None:
         self._base, self._mark = checkpoint_id, self.state.copy()
         self._since = self._since_bytes = 0
 
-    def put_off(self, entry: Entry, *, checkpoint_id: CheckpointId, step: int, metadata: dict[str, Any]) -> None:
+    def put_off(self, entry: Delta, *, checkpoint_id: CheckpointId, step: int, metadata: dict[str, Any]) -> None:
         """Go on to the next checkpoint, and store it later, as one with others: what is held of them does not grow
         with their number.
 

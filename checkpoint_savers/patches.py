@@ -1,7 +1,7 @@
 """Values that grow: an encoded list or dict in parts, so that what it shares with an earlier value is stored once.
 
     value = in_parts(data)              an encoded list or dict that is large enough to be worth it; else the bytes
-    patch = difference(now, before)     what makes the one of the other; None when there is nothing to gain
+    patch = diff(now, before)     what makes the one of the other; None when there is nothing to gain
     now == patched(before, patch)       nothing is put together before somebody asks for it
 
 What two values share is seen in their bytes, part by part: no reducer is asked, and none is run again. A list's parts
@@ -70,13 +70,13 @@ _raws = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _NOTHING: Final[tuple[Any, Any]] = (None, None)
 
 
-class Grown:
+class IncrementalValue:
     """An encoded list or dict: as bytes, in parts, or as what a patch makes of another. Never changed."""
 
     __slots__ = ("_before", "_data", "_known", "_made", "_parts", "_patch", "_size", "is_list")
 
     def __init__(
-        self, is_list: bool, data: bytes | None, before: Grown | None = None, patch: Patch | None = None
+        self, is_list: bool, data: bytes | None, before: IncrementalValue | None = None, patch: Patch | None = None
     ) -> None:
         self.is_list = is_list
         self._data = data
@@ -87,7 +87,7 @@ class Grown:
         self._known = self._made = _NOTHING  # its patch, decoded; and the whole, decoded: of few
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, Grown):
+        if isinstance(other, IncrementalValue):
             return self is other or self.data == other.data
         return self.data == other if isinstance(other, bytes) else NotImplemented
 
@@ -134,9 +134,9 @@ class Grown:
             self._known = _NOTHING
         return self._parts
 
-    def _way(self) -> tuple[list[Grown], Grown]:
+    def _way(self) -> tuple[list[IncrementalValue], IncrementalValue]:
         """The patches that lead here, the last first; and what they start from."""
-        patches: list[Grown] = []
+        patches: list[IncrementalValue] = []
         at = self
         while at._parts is None and at._before is not None:
             patches.append(at)
@@ -153,7 +153,7 @@ class Grown:
         Raises:
             CorruptCheckpointError, UnknownTypeError
         """
-        patches: list[Grown] = []
+        patches: list[IncrementalValue] = []
         at = self
         while at._before is not None and at._made[0] is not codec:
             patches.append(at)
@@ -178,7 +178,7 @@ class Grown:
         return made
 
 
-Value: TypeAlias = bytes | Grown
+Value: TypeAlias = bytes | IncrementalValue
 """An encoded value."""
 
 
@@ -188,21 +188,21 @@ def in_parts(data: bytes) -> Value:
         return data
     first = data[0]
     if 0x90 <= first <= 0x9F or first in (0xDC, 0xDD):
-        return Grown(True, data)
+        return IncrementalValue(True, data)
     if is_map(data):
-        return Grown(False, data)
+        return IncrementalValue(False, data)
     return data
 
 
-def patched(before: Value | None, patch: Patch) -> Grown:
+def patched(before: Value | None, patch: Patch) -> IncrementalValue:
     """What a patch makes of a value. Raises `ValueError` when the value is of another kind."""
     is_list = isinstance(patch, ListPatch)
-    if not isinstance(before, Grown) or before.is_list is not is_list:
+    if not isinstance(before, IncrementalValue) or before.is_list is not is_list:
         raise ValueError("a patch extends what is not there")
-    return Grown(is_list, None, before, patch)
+    return IncrementalValue(is_list, None, before, patch)
 
 
-def appended(before: Grown, length: int, more: bytes) -> Grown:
+def appended(before: IncrementalValue, length: int, more: bytes) -> IncrementalValue:
     """A list of so many elements, with the elements of another encoded list behind them."""
     return patched(before, ListPatch(((0, length), more)))
 
@@ -214,21 +214,25 @@ def data_of(value: Value) -> bytes:
 
 def size_of(value: Value) -> int:
     """How many they are."""
-    return len(value) if type(value) is bytes else cast("Grown", value).size
+    return len(value) if type(value) is bytes else cast("IncrementalValue", value).size
 
 
 def decode(value: Value, codec: Codec, *, channel: str) -> Any:
-    """The value. A list or dict may share what it holds with others; see `Grown.decode`."""
+    """The value. A list or dict may share what it holds with others; see `IncrementalValue.decode`."""
     return codec.decode(value, channel=channel) if isinstance(value, bytes) else value.decode(codec, channel=channel)
 
 
-def difference(now: Value, before: Value | None, depth: int = DEPTH) -> Patch | None:
+def diff(now: Value, before: Value | None, depth: int = DEPTH) -> Patch | None:
     """What makes `now` of `before`; None when that takes more than about three quarters of `now`.
 
     Args:
         depth: how deep dicts in dicts are looked into.
     """
-    if not isinstance(now, Grown) or not isinstance(before, Grown) or now.is_list is not before.is_list:
+    if (
+        not isinstance(now, IncrementalValue)
+        or not isinstance(before, IncrementalValue)
+        or now.is_list is not before.is_list
+    ):
         return None
     patch = now.since(before)
     if patch is None:
@@ -297,7 +301,7 @@ def _dicts(now: dict[bytes, bytes], before: dict[bytes, bytes], depth: int) -> D
         if key not in stays:
             put += (key, value)
         elif before[key] != value:
-            inner = difference(in_parts(value), in_parts(before[key]), depth - 1) if depth else None
+            inner = diff(in_parts(value), in_parts(before[key]), depth - 1) if depth else None
             if inner is None:
                 put += (key, value)
             else:

@@ -8,8 +8,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpoint_savers.entries import Entry, merge
-from checkpoint_savers.ledger import Ledger, Reader, State
+from checkpoint_savers.chain import ChainReader, ChainWriter, State
+from checkpoint_savers.deltas import Delta, merge
 from checkpoint_savers.records import CheckpointId, CheckpointRow
 
 CHANNELS = st.sampled_from(["a", "b", "c", "d"])
@@ -18,7 +18,7 @@ NUMBERS = st.integers(0, 5)
 DATA = st.binary(max_size=2)
 WRITES = st.lists(st.tuples(CHANNELS, st.none() | DATA), max_size=3).map(tuple)
 ENTRIES = st.builds(
-    Entry,
+    Delta,
     full=st.booleans(),
     ts=st.floats(0, 9),
     clock=NUMBERS,
@@ -34,7 +34,7 @@ ENTRIES = st.builds(
 SPARSE = ENTRIES.map(lambda entry: msgspec.structs.replace(entry, full=False))
 
 
-def _as_runs_make_them(entry: Entry) -> Entry:
+def _as_runs_make_them(entry: Delta) -> Delta:
     """Only what holds something has a kind and a version."""
     return msgspec.structs.replace(
         entry,
@@ -47,7 +47,7 @@ def _as_runs_make_them(entry: Entry) -> Entry:
 MADE = ENTRIES.map(_as_runs_make_them)
 
 
-def after(*entries: Entry) -> State:
+def after(*entries: Delta) -> State:
     state = State.empty()
     for entry in entries:
         state.apply(entry, entry.values)
@@ -55,23 +55,23 @@ def after(*entries: Entry) -> State:
 
 
 @given(ENTRIES, ENTRIES, ENTRIES)
-def test_it_does_what_both_do(before: Entry, first: Entry, second: Entry) -> None:
+def test_it_does_what_both_do(before: Delta, first: Delta, second: Delta) -> None:
     """The merged entry leads from any state to where the two lead, one after the other."""
     assert after(before, merge(first, second)) == after(before, first, second)
 
 
 @given(ENTRIES, ENTRIES, ENTRIES, ENTRIES)
-def test_the_order_of_merging_does_not_matter(before: Entry, one: Entry, two: Entry, three: Entry) -> None:
+def test_the_order_of_merging_does_not_matter(before: Delta, one: Delta, two: Delta, three: Delta) -> None:
     """Three are worth the same whether the first or the last two are merged first."""
     left, right = merge(merge(one, two), three), merge(one, merge(two, three))
     assert after(before, left) == after(before, right) == after(before, one, two, three)
 
 
 @given(SPARSE, ENTRIES)
-def test_results_are_what_they_were(first: Entry, second: Entry) -> None:
+def test_results_are_what_they_were(first: Delta, second: Delta) -> None:
     """History shows the results of the first entry's tasks as it would have without the second."""
 
-    def shown(entry: Entry, values: dict[str, bytes]) -> Any:
+    def shown(entry: Delta, values: dict[str, bytes]) -> Any:
         return {
             task: [(name, values.get(name) if data is None else data) for name, data in writes]
             for task, writes in entry.results.items()
@@ -84,10 +84,10 @@ def test_results_are_what_they_were(first: Entry, second: Entry) -> None:
 
 
 @given(st.lists(MADE, max_size=3), st.lists(MADE, min_size=1, max_size=6))
-def test_what_was_put_off_is_read_back(before: list[Entry], late: list[Entry]) -> None:
+def test_what_was_put_off_is_read_back(before: list[Delta], late: list[Delta]) -> None:
     """A thread whose last checkpoints are stored as one is read back as if each had been stored; so is the one made of
     those that the root had left behind."""
-    ledger, rows = Ledger.start(""), list[CheckpointRow]()
+    chain, rows = ChainWriter.start(""), list[CheckpointRow]()
     number = 0
 
     def name() -> CheckpointId:
@@ -96,26 +96,26 @@ def test_what_was_put_off_is_read_back(before: list[Entry], late: list[Entry]) -
         return CheckpointId(f"{number:03}")
 
     for entry in before:
-        rows.append(ledger.append(entry, checkpoint_id=name(), step=number, metadata={}))
-    above, roots = ledger.tip, ["r1", "r2", "r3"]
+        rows.append(chain.append(entry, checkpoint_id=name(), step=number, metadata={}))
+    above, roots = chain.tip, ["r1", "r2", "r3"]
     for at, entry in enumerate(late):
         root = roots[at * len(roots) // len(late)]
-        ledger.put_off(entry, checkpoint_id=name(), step=number, metadata={"parents": {"": root}})
-        assert len(ledger.put) <= 2 and ledger.tip in ledger.stands and above in ledger.stands
-    made = ledger.take_put_off(all_closed=False)
+        chain.put_off(entry, checkpoint_id=name(), step=number, metadata={"parents": {"": root}})
+        assert len(chain.put) <= 2 and chain.tip in chain.stands and above in chain.stands
+    made = chain.take_put_off(all_closed=False)
     assert [row.parent_id for row in made] == [above, *[row.checkpoint_id for row in made[:-1]]]
-    assert made[-1].checkpoint_id == ledger.tip and not ledger.put
-    reader = Reader("t", "", [*rows, *made])
-    assert reader.state(made[-1].checkpoint_id) == ledger.state
-    assert Ledger.resume(reader, made[-1].checkpoint_id).tip == ledger.tip
+    assert made[-1].checkpoint_id == chain.tip and not chain.put
+    reader = ChainReader("t", "", [*rows, *made])
+    assert reader.state(made[-1].checkpoint_id) == chain.state
+    assert ChainWriter.resume(reader, made[-1].checkpoint_id).tip == chain.tip
 
 
 def test_it_does_not_grow() -> None:
     """A thousand supersteps that change one channel take the bytes of one."""
-    ledger = Ledger.start("")
+    chain = ChainWriter.start("")
     sizes: list[int] = []
     for number in range(1000):
-        entry = Entry(
+        entry = Delta(
             full=False,
             ts=1.0,
             clock=number,
@@ -127,8 +127,8 @@ def test_it_does_not_grow() -> None:
             ran=("n",),
             results={f"task {number}": (("a", None),)},
         )
-        ledger.put_off(entry, checkpoint_id=CheckpointId(f"{number:04}"), step=number, metadata={})
-        sizes.append(len(msgspec.msgpack.encode(ledger.put[0].entry)))
+        chain.put_off(entry, checkpoint_id=CheckpointId(f"{number:04}"), step=number, metadata={})
+        sizes.append(len(msgspec.msgpack.encode(chain.put[0].entry)))
     assert max(sizes[2:]) <= sizes[1] + 16
-    [row] = ledger.take_put_off()
+    [row] = chain.take_put_off()
     assert row.parent_id is None and row.base_id == row.checkpoint_id and len(row.frame) < 200

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from checkpoint_savers.chain import SMALL, STEPS, ChainReader, ChainWriter, State
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.entries import Entry, Results
+from checkpoint_savers.deltas import Delta, Results
 from checkpoint_savers.errors import CorruptCheckpointError
-from checkpoint_savers.growth import decode, in_parts
-from checkpoint_savers.ledger import SMALL, STEPS, Ledger, Reader, State
+from checkpoint_savers.patches import decode, in_parts
 from checkpoint_savers.records import CheckpointId, CheckpointRow
 
 LARGE = bytes(50_000)
 CODEC = Codec()
 
 
-def entry(clock: int, values: dict[str, Any], results: Results | None = None, emptied: tuple[str, ...] = ()) -> Entry:
-    return Entry(
+def entry(clock: int, values: dict[str, Any], results: Results | None = None, emptied: tuple[str, ...] = ()) -> Delta:
+    return Delta(
         full=False,
         ts=0.0,
         clock=clock,
@@ -45,9 +45,9 @@ def cid(number: int) -> CheckpointId:
 
 def chain_of(steps: int, small: int = 100) -> list[CheckpointRow]:
     """A large value that is written once, and a small one in each superstep."""
-    ledger = Ledger.start("")
+    chain = ChainWriter.start("")
     return [
-        ledger.append(
+        chain.append(
             entry(at + 1, {"small": bytes([at % 256]) * small} | ({} if at else {"large": LARGE})),
             checkpoint_id=cid(at),
             step=at,
@@ -63,12 +63,12 @@ def message(number: int) -> dict[str, Any]:
 
 def thread_of(steps: int) -> tuple[list[CheckpointRow], list[dict[str, Any]]]:
     """A list that each superstep appends one message to, which is its task's result."""
-    ledger, said, rows = Ledger.start(""), list[dict[str, Any]](), list[CheckpointRow]()
+    chain, said, rows = ChainWriter.start(""), list[dict[str, Any]](), list[CheckpointRow]()
     for at in range(steps):
         said.append(message(at))
         write = CODEC.encode([said[-1]], channel="c")
         made = entry(at + 1, {"messages": encoded(said)}, {f"task {at}": (("messages", write),)})
-        rows.append(ledger.append(made, checkpoint_id=cid(at), step=at, metadata={}))
+        rows.append(chain.append(made, checkpoint_id=cid(at), step=at, metadata={}))
     return rows, said
 
 
@@ -95,7 +95,7 @@ def test_a_chain_does_not_grow_for_ever() -> None:
     """P10: what has to be read for a state is at most about twice what the state takes."""
     rows = chain_of(2000, small=3000)
     for at in (500, 1000, 1999):
-        reader = Reader("t", "", read_for(rows, at))
+        reader = ChainReader("t", "", read_for(rows, at))
         assert sum(len(reader.rows[each].frame) for each in reader.way(cid(at))) < 2 * (len(LARGE) + SMALL)
 
 
@@ -103,7 +103,7 @@ def test_a_chain_gives_its_state() -> None:
     """P10: whichever row is asked for, the values are those of its superstep."""
     rows = chain_of(600)
     for at in (0, 1, 31, 32, 33, 299, 300, 301, 599):
-        state = Reader("t", "", read_for(rows, at)).state(cid(at))
+        state = ChainReader("t", "", read_for(rows, at)).state(cid(at))
         assert state.values == {"large": LARGE, "small": bytes([at % 256]) * 100}
         assert state.clock == at + 1
 
@@ -125,7 +125,7 @@ def test_a_list_that_grows_is_read_from_few_rows() -> None:
     rows, said = thread_of(1000)
     for at in (0, 1, 40, 500, 999):
         chain = read_for(rows, at)
-        reader = Reader("t", "", chain)
+        reader = ChainReader("t", "", chain)
         assert len(reader.way(cid(at))) == len(chain) <= at / STEPS + STEPS + 2
         assert decode(reader.state(cid(at)).values["messages"], CODEC, channel="c") == said[: at + 1]
         assert reader.state(cid(at)).decode(cid(at), CODEC)["channel_values"] == {"messages": said[: at + 1]}
@@ -143,16 +143,16 @@ def test_going_on_applies_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None
     rows, _ = thread_of(1000)
     chain = read_for(rows, 999)
     monkeypatch.setattr(State, "apply", counted)
-    reader = Reader("t", "", chain)
+    reader = ChainReader("t", "", chain)
     reader.state(cid(999))
-    Ledger.resume(reader, cid(999))
+    ChainWriter.resume(reader, cid(999))
     assert len(applied) == len(chain)
 
 
 def test_results_refer_to_what_is_stored_anyway() -> None:
     """P10: what a task appended is not stored a second time as its result, and is shown all the same."""
     rows, said = thread_of(200)
-    reader = Reader("t", "", rows, keeps=True)
+    reader = ChainReader("t", "", rows, keeps=True)
     for at in range(200):
         [(channel, data)] = reader.results(cid(at))[f"task {at}"]
         assert channel == "messages" and data is not None
@@ -162,23 +162,23 @@ def test_results_refer_to_what_is_stored_anyway() -> None:
 def test_history_shares_what_states_have_in_common() -> None:
     """P10: a listing decodes each row once: what two states hold in common is the same object in both."""
     rows, _ = thread_of(100)
-    reader = Reader("t", "", rows, keeps=True)
+    reader = ChainReader("t", "", rows, keeps=True)
     one, other = (decode(reader.state(cid(at)).values["messages"], CODEC, channel="c") for at in (90, 91))
     assert all(left is right for left, right in zip(one, other[:-1], strict=True))
     assert one is not other
 
 
 def test_a_branch_goes_on_from_any_row() -> None:
-    """P10: a ledger that was resumed in the middle of a chain, from a milestone and from a full row writes what the
+    """P10: a chain that was resumed in the middle of a chain, from a milestone and from a full row writes what the
     uninterrupted one would."""
     rows, said = thread_of(300)
     for at in (0, 5, 31, 32, 33, 64, 100, 287, 298):
-        ledger = Ledger.resume(Reader("t", "", read_for(rows, at)), cid(at))
+        chain = ChainWriter.resume(ChainReader("t", "", read_for(rows, at)), cid(at))
         branch = list(rows[: at + 1])
         for number in range(at + 1, 300):
             values = {"messages": encoded(said[: number + 1])}
-            branch.append(ledger.append(entry(number + 1, values), checkpoint_id=cid(number), step=0, metadata={}))
-        state = Reader("t", "", read_for(branch, 299)).state(cid(299))
+            branch.append(chain.append(entry(number + 1, values), checkpoint_id=cid(number), step=0, metadata={}))
+        state = ChainReader("t", "", read_for(branch, 299)).state(cid(299))
         assert decode(state.values["messages"], CODEC, channel="c") == said
         assert [row.base_id for row in branch] == [row.base_id for row in rows]
 
@@ -193,7 +193,7 @@ CHANGES = st.lists(st.dictionaries(st.sampled_from("abc"), VALUES | st.none(), m
 
 def steps_of(changes: list[dict[str, Any]]) -> tuple[list[CheckpointRow], list[dict[str, Any]]]:
     """Each change is a superstep: None empties a channel."""
-    ledger, now = Ledger.start(""), dict[str, Any]()
+    chain, now = ChainWriter.start(""), dict[str, Any]()
     rows, states = list[CheckpointRow](), list[dict[str, Any]]()
     for at, change in enumerate(changes):
         emptied = tuple(name for name, value in change.items() if value is None and name in now)
@@ -201,7 +201,7 @@ def steps_of(changes: list[dict[str, Any]]) -> tuple[list[CheckpointRow], list[d
         now = {name: value for name, value in now.items() if name not in emptied} | given
         states.append(now)
         made = entry(at + 1, {name: encoded(value) for name, value in given.items()}, emptied=emptied)
-        rows.append(ledger.append(made, checkpoint_id=cid(at), step=at, metadata={}))
+        rows.append(chain.append(made, checkpoint_id=cid(at), step=at, metadata={}))
     return rows, states
 
 
@@ -219,16 +219,16 @@ def test_any_history_is_read_back(changes: list[dict[str, Any]], random: Any) ->
                         del grown[random.randrange(len(grown))]
                     changes[at][name] = grown
     rows, states = steps_of(changes)
-    listing = Reader("t", "", rows, keeps=True)
+    listing = ChainReader("t", "", rows, keeps=True)
     for at in reversed(range(len(rows))):
-        alone = Reader("t", "", read_for(rows, at))
+        alone = ChainReader("t", "", read_for(rows, at))
         for reader in (alone, listing):
             state = reader.state(cid(at))
             shared = {name: decode(value, CODEC, channel=name) for name, value in state.values.items()}
             assert repr(shared) == repr(states[at])  # the order of keys, and 1 is not True
             whole = state.decode(cid(at), CODEC)["channel_values"]
             assert repr(whole) == repr({name: states[at][name] for name in sorted(states[at])})
-        assert Ledger.resume(alone, cid(at)).state == listing.state(cid(at))
+        assert ChainWriter.resume(alone, cid(at)).state == listing.state(cid(at))
 
 
 STATES = st.builds(
@@ -265,17 +265,17 @@ def test_a_missing_row_is_damage() -> None:
     """P11: without a row of its chain a state is not made up."""
     rows, _ = thread_of(200)
     chain = read_for(rows, 199)
-    reader = Reader("t", "", chain)
+    reader = ChainReader("t", "", chain)
     for gone in reader.way(cid(199))[1:]:
         with pytest.raises(CorruptCheckpointError):
-            Reader("t", "", [row for row in chain if row.checkpoint_id != gone]).state(cid(199))
+            ChainReader("t", "", [row for row in chain if row.checkpoint_id != gone]).state(cid(199))
 
 
 @pytest.mark.parametrize("turns", ["emptied", "a text"])
 def test_what_comes_and_goes_does_not_make_reading_dearer(turns: str) -> None:
     """P10: a read costs at most about twice the state: also where a channel holds something large in every other
     superstep only, and after a resume in the midst of it."""
-    ledger = Ledger.start("")
+    chain = ChainWriter.start("")
     rows: list[CheckpointRow] = []
     for at in range(2000):
         if at % 2:
@@ -284,8 +284,8 @@ def test_what_comes_and_goes_does_not_make_reading_dearer(turns: str) -> None:
             change = entry(at + 1, {}, emptied=("c",))
         else:
             change = entry(at + 1, {"c": encoded("short")})
-        rows.append(ledger.append(change, checkpoint_id=cid(at), step=at, metadata={}))
+        rows.append(chain.append(change, checkpoint_id=cid(at), step=at, metadata={}))
         if not at % 501:
-            ledger = Ledger.resume(Reader("t", "", read_for(rows, at)), cid(at))
+            chain = ChainWriter.resume(ChainReader("t", "", read_for(rows, at)), cid(at))
         read = sum(len(row.frame) for row in read_for(rows, at))
         assert read <= 2 * 700 + SMALL + 700

@@ -11,12 +11,14 @@ from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
-from ..ledger import Reader
+from ..chain import ChainReader
 from ..records import FOLLOWED, CheckpointId, CheckpointRow
-from .retention import Change, Key, Kin
+from .retention import Change, CheckpointTree, Key
 
 
-def mended(reader: Reader, kin: Kin, stays: Collection[Key], due: Sequence[Change]) -> list[CheckpointRow]:
+def rebased(
+    reader: ChainReader, kin: CheckpointTree, stays: Collection[Key], due: Sequence[Change]
+) -> list[CheckpointRow]:
     """The rows that stand in the place of the stored ones.
 
     Args:
@@ -26,14 +28,14 @@ def mended(reader: Reader, kin: Kin, stays: Collection[Key], due: Sequence[Chang
     Raises:
         CorruptCheckpointError: a frame is damaged.
     """
-    mending = _Mending(reader, kin, stays)
+    mending = _Rebase(reader, kin, stays)
     for change in sorted(due, key=lambda change: change.key[1]):  # what a row came from comes before it
         mending.mend(change)
     return [row for row in mending.made.values() if row != reader.rows[row.checkpoint_id]]
 
 
-class _Mending:
-    def __init__(self, reader: Reader, kin: Kin, stays: Collection[Key]) -> None:
+class _Rebase:
+    def __init__(self, reader: ChainReader, kin: CheckpointTree, stays: Collection[Key]) -> None:
         self.made: dict[CheckpointId, CheckpointRow] = {}
         self._reader = reader
         self._kin = kin
@@ -42,11 +44,11 @@ class _Mending:
 
     def mend(self, change: Change) -> None:
         at = change.key[1]
-        row = self._moored(at, change.parent_id) if change.loose else self._reader.rows[at]
+        row = self._rebase(at, change.parent_id) if change.loose else self._reader.rows[at]
         metadata = row.metadata if change.followed is None else {**row.metadata, FOLLOWED: change.followed}
         self.made[at] = replace(row, parent_id=change.parent_id, metadata=metadata)
 
-    def _moored(self, at: CheckpointId, parent: CheckpointId | None) -> CheckpointRow:
+    def _rebase(self, at: CheckpointId, parent: CheckpointId | None) -> CheckpointRow:
         """A row that is read with others that stay, or with none."""
         reader = self._reader
         row, since = reader.rows[at], reader.stored(at).since
