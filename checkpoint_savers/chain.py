@@ -4,8 +4,8 @@
     row = chain.append(delta, ...)          writing: a delta becomes a row
     state = reader.state(checkpoint_id)      reading: rows become a state
 
-A `Delta` says what one superstep changed. `EncodedState.apply(delta)` is the only way from one state to the next, for the
-writer and for readers: the state of a live run and a state that is read back are made by the same code.
+A `Delta` says what one superstep changed. `EncodedState.apply(delta)` is the only way from one state to the next, for
+the writer and for readers: the state of a live run and a state that is read back are made by the same code.
 
 In a frame, a value that has grown is a patch of the one before (see `patches`). Which one is before, is the row's kind
     step        the parent's
