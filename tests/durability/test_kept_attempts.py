@@ -200,8 +200,8 @@ async def test_who_has_joined_and_left() -> None:
         for _ in range(3):
             async with attempts.graph.astream(None, "t", after=start["cursor"], **ASK) as back:
                 await anext(back)
-                assert len(stream._feed.sinks) == 2
-            assert len(stream._feed.sinks) == 1
+                assert len(stream._subscription.sinks) == 2
+            assert len(stream._subscription.sinks) == 1
 
 
 async def test_finishing_that_is_cancelled() -> None:

@@ -286,8 +286,8 @@ async def test_joining_a_run_of_this_process(mode: Any, saver: BaseCheckpointSav
     stream = graph.astream({"log": []}, "t", keep_events=True, durability=mode, **ASK)
     parts: list[Any] = []
     async with anyio.create_task_group() as group, stream:
-        while len(parts) < gone_after and (stream._pipe.parts or not gate.reached[held].is_set()):
-            if stream._pipe.parts:
+        while len(parts) < gone_after and (stream._buffer.parts or not gate.reached[held].is_set()):
+            if stream._buffer.parts:
                 parts.append(await anext(stream))
             await anyio.lowlevel.checkpoint()
         group.start_soon(stream.finish)  # it goes away, and the run goes on

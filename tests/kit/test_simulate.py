@@ -181,7 +181,7 @@ def test_chunks_that_come_too_early_are_found(monkeypatch: pytest.MonkeyPatch) -
     """P4: what a stream shows as finished is stored."""
 
     async def early(self: Any, task: Any, outcome: Any) -> None:
-        await self._around.events.finished(task, outcome)
+        await self._graph.events.finished(task, outcome)
 
     monkeypatch.setattr(runner.Runner, "_show_finished", early)
     broken_on_some_seed("P4")

@@ -85,14 +85,14 @@ async def main(writer: str, policy: Any, count: int) -> dict[str, Any]:
         for _ in range(10):
             await anext(stream, None)  # what a policy has dropped meanwhile does not come
         same = 0
-        while same < 200 and not stream._pipe.ended:  # the reader stalls, until nothing happens any more
+        while same < 200 and not stream._buffer.ended:  # the reader stalls, until nothing happens any more
             now = written[0]
             await anyio.lowlevel.checkpoint()
             if writer == "plain":
                 await anyio.sleep(0.0005)
             same = same + 1 if written[0] == now else 0
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-        stopped, unread, failure = written[0], len(stream._pipe.parts), None
+        stopped, unread, failure = written[0], len(stream._buffer.parts), None
         if policy == "block" and writer != "never waits":
             return {"written": stopped, "unread": unread, "grown": grown, "failure": None}
         read = 0

@@ -121,7 +121,7 @@ async def test_a_held_node_takes_no_place_from_others() -> None:
 
 def blocked(stream: Any, count: int) -> bool:
     """Whether so many wait for the reader."""
-    return len(stream._pipe._waiting) == count
+    return len(stream._buffer._waiting) == count
 
 
 async def test_room_that_was_given_to_somebody_who_is_cancelled() -> None:
@@ -321,7 +321,7 @@ async def test_a_chunk_that_is_larger_than_all_bursts() -> None:
 
 def held(stream: Any) -> int:
     """How many wait for the reader."""
-    return len(stream._pipe._waiting)
+    return len(stream._buffer._waiting)
 
 
 async def start(graph: Any, **arguments: Any) -> Any:
@@ -513,7 +513,7 @@ async def test_asyncios_timeout_while_held(anyio_backend_name: str) -> None:
             stream = await start(graph_of(node))
             while "waited" not in got:
                 await anyio.sleep(0.001)
-                if len(got) == 3 and not stream._pipe.ended:
+                if len(got) == 3 and not stream._buffer.ended:
                     break
             chunks = [chunk async for chunk in stream]
     assert got == ["timed out"] * 3 + ["waited", 0]

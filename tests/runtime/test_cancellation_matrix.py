@@ -219,7 +219,7 @@ async def wait_for_around_a_read(scene: Scene, entered: bool) -> None:
     async with opened(stream, entered):
         await asyncio.wait_for(anext(stream), 20)
         await scene.ready.wait()
-        while stream._pipe.parts:
+        while stream._buffer.parts:
             await asyncio.wait_for(anext(stream), 20)
         stop_soon(scene)
         with pytest.raises(TimeoutError):

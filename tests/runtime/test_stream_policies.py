@@ -65,7 +65,7 @@ async def test_the_capacity_is_shared_by_all_modes(capacity: int) -> None:
     modes = ["values", "updates", "custom", "tasks"]
     async with nothing_left():
         stream, _ = await stalled(counter(100), stream_mode=modes, **arguments)
-        assert len(stream._pipe.parts) == capacity
+        assert len(stream._buffer.parts) == capacity
         assert len(await rest(stream)) == 5 * 100  # tasks twice
 
 
@@ -75,7 +75,7 @@ async def test_the_capacity_is_shared_by_all_modes(capacity: int) -> None:
 async def test_block_is_the_default() -> None:
     """The run stops, and nothing is lost."""
     stream, got = await stalled(counter(200), taken=3, stream_mode=["updates", "values"], version="v2")
-    assert len(stream._pipe.parts) == 64
+    assert len(stream._buffer.parts) == 64
     got += await rest(stream)
     assert [part["seq"] for part in got] == list(range(1, 401))
 
@@ -85,7 +85,7 @@ async def test_drop_oldest(named: bool) -> None:
     """P12: the run goes on, and the oldest unread chunk of that mode is dropped; gaps of `seq` say so."""
     overflow: Any = {"custom": "drop_oldest"} if named else "drop_oldest"
     stream, _ = await stalled(counter(200), stream_mode="custom", overflow=overflow, capacity=5, version="v2")
-    assert stream._pipe.ended
+    assert stream._buffer.ended
     assert [(part["data"], part["seq"]) for part in await rest(stream)] == [(n, n + 1) for n in range(195, 200)]
 
 
@@ -93,7 +93,7 @@ async def test_drop_oldest(named: bool) -> None:
 async def test_coalesce(mode: Any) -> None:
     """Only the newest of that mode is kept, also before the pipe is full."""
     stream, _ = await stalled(counter(200), stream_mode=mode, overflow="coalesce", version="v2")
-    assert stream._pipe.ended
+    assert stream._buffer.ended
     (last,) = await rest(stream)
     assert last["seq"] == 200
     assert last["data"] == {"values": {"count": 200}, "custom": 199, "updates": {"n": {"count": 1}}}[mode]
@@ -108,8 +108,8 @@ async def test_a_policy_of_each_mode() -> None:
         capacity=10,
         version="v2",
     )
-    assert not stream._pipe.ended
-    assert len(stream._pipe.parts) <= 12
+    assert not stream._buffer.ended
+    assert len(stream._buffer.parts) <= 12
     got = await rest(stream)
     assert [part["data"] for part in got if part["type"] == "updates"] == [{"n": {"count": 1}}] * 200
     assert [part["seq"] for part in got] == sorted(part["seq"] for part in got)
@@ -385,7 +385,7 @@ async def test_a_reader_that_is_thread_bound_can_leave() -> None:
         for how in ("close", "finish"):
             stream = graph.astream({}, stream_mode="custom", capacity=2)
             assert await anext(stream) == 0
-            while len(stream._pipe.parts) < 2:
+            while len(stream._buffer.parts) < 2:
                 await anyio.lowlevel.checkpoint()
             with anyio.fail_after(10):
                 await (stream.aclose() if how == "close" else stream.finish())

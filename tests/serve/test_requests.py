@@ -444,7 +444,7 @@ async def test_storage_fails_before_the_run(caplog: Any) -> None:
         async def read(self, *args: Any, **kwargs: Any) -> Any:
             raise StorageError("disk /dev/sda1 is on fire")
 
-        lease = read
+        acquire = read
 
     async with browsing(mine(asking().compile(Down()))) as browser:
         for asks in ({"json": {"input": {"log": []}}}, {"json": {"command": {"resume": 1}}}, {"method": "GET"}):
