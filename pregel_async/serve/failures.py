@@ -55,7 +55,7 @@ class Refusal(Exception):
         super().__init__(message)
 
 
-class StoredWrite(msgspec.Struct, frozen=True):
+class Told(msgspec.Struct, frozen=True):
     """What a client is told of a failure."""
 
     status: int
@@ -96,29 +96,29 @@ _OURS = {f"{kind.__module__}.{kind.__qualname__}" for kind, _ in _OWN_WORDS}
 HIDDEN = "the run has failed; the service's log says why"
 
 
-def told(error: BaseException, *, expose: bool = False) -> StoredWrite:
+def told(error: BaseException, *, expose: bool = False) -> Told:
     """What a client is told of an exception.
 
     Args:
         expose: tell the words of every error.
     """
     if isinstance(error, Refusal):
-        return StoredWrite(error.status, error.error, error.message, error.headers)
+        return Told(error.status, error.error, error.message, error.headers)
     if isinstance(error, HTTPException):
         detail: Any = error.detail
-        return StoredWrite(error.status_code, _phrase(error.status_code), str(detail), dict(error.headers or {}))
+        return Told(error.status_code, _phrase(error.status_code), str(detail), dict(error.headers or {}))
     if isinstance(error, RecordedFailureError):
         words = error.message if expose or error.type in _OURS else HIDDEN
-        return StoredWrite(500, error.type.rpartition(".")[2], words)
+        return Told(500, error.type.rpartition(".")[2], words)
     name = type(error).__name__
     for kind, status in _OWN_WORDS:
         if isinstance(error, kind):
-            return StoredWrite(status, name, str(error), {"retry-after": "1"} if status == 503 else {})
+            return Told(status, name, str(error), {"retry-after": "1"} if status == 503 else {})
     for kind, status, words in _OTHER_WORDS:
         if isinstance(error, kind):
             headers = {"retry-after": "1"} if status in (409, 503) else {}
-            return StoredWrite(status, name, str(error) if expose else words, headers, status != 503)
-    return StoredWrite(500, name, _words(error) if expose else HIDDEN, {}, False)
+            return Told(status, name, str(error) if expose else words, headers, status != 503)
+    return Told(500, name, _words(error) if expose else HIDDEN, {}, False)
 
 
 def named(failure: str) -> str:

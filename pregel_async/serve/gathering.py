@@ -19,7 +19,7 @@ from ..messages import id_of
 
 PARTIAL, COMPLETE = "messages/partial", "messages/complete"
 
-StoredWrite: TypeAlias = tuple[str, Any]
+Told: TypeAlias = tuple[str, Any]
 """The name and the data of an event."""
 
 TEXTS = ("content", "reasoning", "refusal")
@@ -56,11 +56,11 @@ class Gathering:
             if tasks is None or said.task in tasks:
                 del self._said[at]
 
-    def end(self) -> list[StoredWrite]:
+    def end(self) -> list[Told]:
         """The supersteps are over: the events that complete what has grown in them, namespaces and all."""
         return self._end(lambda ns, said: True)
 
-    def see(self, part: Any) -> list[StoredWrite]:
+    def see(self, part: Any) -> list[Told]:
         """The events that complete messages of supersteps that are over, as a part shows."""
         ns, step, speaks = part["ns"], part["step"], part["type"] == "messages"
         # What is read back says how far storage is now, and not how far it was.
@@ -79,7 +79,7 @@ class Gathering:
 
         return self._end(is_over)
 
-    def _end(self, is_over: Callable[[tuple[str, ...], _Said], bool]) -> list[StoredWrite]:
+    def _end(self, is_over: Callable[[tuple[str, ...], _Said], bool]) -> list[Told]:
         over = {at: said for at, said in self._said.items() if is_over(at[0], said)}
         for at in over:
             del self._said[at]
@@ -87,7 +87,7 @@ class Gathering:
             (COMPLETE + inside(ns), [_shown(said.message, whole=True)]) for (ns, _), said in over.items() if said.grows
         ]
 
-    def add(self, part: Any) -> list[StoredWrite]:
+    def add(self, part: Any) -> list[Told]:
         """The events that tell a message, or a chunk of one."""
         (message, metadata), ns, step, committed = part["data"], part["ns"], part["step"], part["committed"]
         id = id_of(message)

@@ -33,7 +33,7 @@ from sse_starlette import ServerSentEvent
 
 from .._runtime.streaming.parts import Cursor
 from ..errors import InvalidCursorError, RecordedFailureError
-from .failures import StoredWrite, named, told
+from .failures import Told, named, told
 from .gathering import Gathering, inside
 from .plain import Writer
 
@@ -113,7 +113,7 @@ class Wire:
             *(event(name + behind, self._write(data), id) for (name, data), id in zip_longest(says, ids[: len(says)])),
         ]
 
-    def failure(self, what: StoredWrite) -> bytes:
+    def failure(self, what: Told) -> bytes:
         return event(ERROR, self._write({"error": what.error, "message": what.message}), self.place)
 
     def rest(self, status: str) -> list[bytes]:

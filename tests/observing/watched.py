@@ -63,7 +63,7 @@ class Slow(Through):
         return await call()
 
 
-class StoredWrite(Observer):
+class Received(Observer):
     """Keeps what it is told."""
 
     def __init__(self) -> None:

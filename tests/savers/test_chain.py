@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint_savers.chain import SMALL, STEPS, ChainReader, ChainWriter, State
+from checkpoint_savers.chain import SMALL, STEPS, ChainReader, ChainWriter, EncodedState
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.deltas import Delta, Results
 from checkpoint_savers.errors import CorruptCheckpointError
@@ -134,15 +134,15 @@ def test_a_list_that_grows_is_read_from_few_rows() -> None:
 def test_going_on_applies_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """P10: a run that goes on with a thread reads its rows once, whatever it asks of them."""
     applied: list[bool] = []
-    apply = State.apply
+    apply = EncodedState.apply
 
-    def counted(self: State, entry: Any, values: Any) -> None:
+    def counted(self: EncodedState, entry: Any, values: Any) -> None:
         applied.append(entry.full)
         apply(self, entry, values)
 
     rows, _ = thread_of(1000)
     chain = read_for(rows, 999)
-    monkeypatch.setattr(State, "apply", counted)
+    monkeypatch.setattr(EncodedState, "apply", counted)
     reader = ChainReader("t", "", chain)
     reader.state(cid(999))
     ChainWriter.resume(reader, cid(999))
@@ -232,7 +232,7 @@ def test_any_history_is_read_back(changes: list[dict[str, Any]], random: Any) ->
 
 
 STATES = st.builds(
-    lambda names, seen, clock: State(
+    lambda names, seen, clock: EncodedState(
         ts=float(clock),
         clock=clock,
         values={name: bytes([len(name)]) for name in names},
@@ -250,7 +250,7 @@ STATES = st.builds(
 
 
 @given(STATES, STATES)
-def test_what_changed_since(before: State, now: State) -> None:
+def test_what_changed_since(before: EncodedState, now: EncodedState) -> None:
     """A milestone makes of the state of the milestone before it the state that all supersteps between have made, in
     the order in which channels were written."""
     now = msgspec.structs.replace(now, tips={**before.tips, **now.tips})  # what stands stays

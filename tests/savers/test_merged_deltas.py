@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpoint_savers.chain import ChainReader, ChainWriter, State
+from checkpoint_savers.chain import ChainReader, ChainWriter, EncodedState
 from checkpoint_savers.deltas import Delta, merge
 from checkpoint_savers.records import CheckpointId, CheckpointRow
 
@@ -47,8 +47,8 @@ def _as_runs_make_them(entry: Delta) -> Delta:
 MADE = ENTRIES.map(_as_runs_make_them)
 
 
-def after(*entries: Delta) -> State:
-    state = State.empty()
+def after(*entries: Delta) -> EncodedState:
+    state = EncodedState.empty()
     for entry in entries:
         state.apply(entry, entry.values)
     return state

@@ -36,20 +36,20 @@ class Loader:
 
     def __init__(self, out: CommitWriter, codec: Codec, program: Program) -> None:
         self._out = out
-        self._hold: ThreadLease = out.lease
+        self._lease: ThreadLease = out.lease
         self._codec = codec
         self._program = program
 
     async def read(self, at: CheckpointId | None = None) -> Sequence[Chain]:
         """What is stored of the namespace at a checkpoint, or at its head; empty when nothing is."""
-        chain = await self._hold.saver.read(self._hold.thread_id, self._out.ns, at)
+        chain = await self._lease.saver.read(self._lease.thread_id, self._out.ns, at)
         return () if chain is None else (chain,)
 
     def nothing(self, site: CallSite) -> Start:
         """Begin with nothing."""
         encoder = Encoder(self._program, self._codec)
         records = TaskRecords(self._program, encoder, self._out)
-        return Start(site=site, out=self._out, encoder=encoder, records=records, scope=self._hold.thread_id)
+        return Start(site=site, out=self._out, encoder=encoder, records=records, scope=self._lease.thread_id)
 
     async def load(self, chain: Chain, site: CallSite, *, fork: bool = False) -> Start:
         """Begin at a stored checkpoint.
@@ -57,7 +57,7 @@ class Loader:
         Args:
             fork: continue from there on a branch of its own, even if it is a tip.
         """
-        out, lease, program, row = self._out, self._hold, self._program, chain.rows[-1]
+        out, lease, program, row = self._out, self._lease, self._program, chain.rows[-1]
         at, thread_id, start = row.checkpoint_id, lease.thread_id, self.nothing(site)
         out.head = chain.head
         reader = ChainReader(thread_id, out.ns, chain.rows)
@@ -82,7 +82,7 @@ class Loader:
         start.at, start.step, start.branches, start.scope = before.at, before.step, before.branches, before.scope
         start.records.entries, start.records.names = before.records.entries, before.records.names
         state = self._out.chain.state
-        board = restore(self._program, state, start.step, self._codec, thread_id=self._hold.thread_id)
+        board = restore(self._program, state, start.step, self._codec, thread_id=self._lease.thread_id)
         start.board = board
         self._amend(start, board)
         made = [put.metadata for put in self._out.chain.put if put.checkpoint_id == self._out.tip]
@@ -104,7 +104,7 @@ class Loader:
             outer: of the graph around.
             outer_at: the checkpoint at which that was loaded.
         """
-        lease = self._hold
+        lease = self._lease
         if lease.fresh and self._out.ns not in lease.visited:
             return self.nothing(site)  # nothing of this thread is older than this run, which has not been here
         for chain in await self.read():
@@ -122,7 +122,7 @@ class Loader:
         self, chain: Chain, site: CallSite, outer: CommitWriter, outer_at: CheckpointId
     ) -> Sequence[Chain]:
         """The newest state that was made by an earlier attempt at this very call, if there is one."""
-        lease, tip = self._hold, outer.tip
+        lease, tip = self._lease, outer.tip
         if was_made_on(chain.rows[-1], outer.ns, tip, site.caller):
             return (chain,)
         if tip != outer_at:
@@ -136,7 +136,7 @@ class Loader:
             return ()
         if parents_of(chain.rows[-1]).get("") == site.parents[""]:
             return (chain.head,)
-        tips, ns = self._hold.tips, self._out.ns
+        tips, ns = self._lease.tips, self._out.ns
         return (tips[ns],) if ns in tips else ()
 
 

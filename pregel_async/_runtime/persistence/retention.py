@@ -27,7 +27,7 @@ class Retaining:
 
     def __init__(self, lease: ThreadLease, retention: Retention, *, keeps_events: bool) -> None:
         lease.lingers = True
-        self._hold = lease
+        self._lease = lease
         self._retention = retention
         self._keeps_events = keeps_events
 
@@ -49,7 +49,7 @@ class Retaining:
         return result
 
     async def _prune(self) -> None:
-        lease = self._hold
+        lease = self._lease
         if lease.failures:
             return
         try:
